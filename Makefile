@@ -1,0 +1,42 @@
+# Everything runs in .venv, made by `make setup`; PYTHON= names another interpreter to make it from.
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST_WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format tables gpu clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (about 2 GB on a CPU)
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,slurm]"
+	@touch $@
+
+demo: setup  ## train RoPE and TAPE on addition at smoke scale and show both heatmaps (under 10 minutes on 2 cores)
+	$(BIN)/python -m tape_exp.demo
+
+test: setup  ## run the tests
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+
+lint: setup  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+tables: setup  ## draw every table and figure from the committed records
+	$(BIN)/python -m tape_exp.paper render
+
+gpu:  ## what waits for a GPU, with the packages that are installed there (GPU_PYTHON=python3)
+	$(or $(GPU_PYTHON),python3) -m pytest -m gpu -p no:cacheprovider
+
+clean:  ## remove the environment and caches (runs/ and results/ stay)
+	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

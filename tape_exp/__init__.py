@@ -1,0 +1,1 @@
+"""tape_exp: experiments on positional encodings in decoder-only transformers."""

@@ -1,0 +1,101 @@
+"""The command line: one clear sentence for each mistake, and Hydra's composition with a did-you-mean."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from tape_exp.config import CONF, ConfigError, did_you_mean, register
+
+GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
+
+
+def with_clear_errors(main: Callable[[], None]) -> None:
+    """Call Hydra's main. Mistakes of the user's become one sentence on stderr and exit code 2, failed runs exit code 1.
+
+    Tracebacks are shown with ``debug=`` alone; a failed run keeps its own in FAILED.
+    """
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the sentence is made here
+    if "--cfg" in sys.argv or "-c" in sys.argv:
+        sys.argv += [] if "--resolve" in sys.argv else ["--resolve"]
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        if any(argument.startswith("debug=") for argument in sys.argv):
+            raise
+        print(f"error: {explain(error, sys.argv[1:])}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError | HydraException | OmegaConfBaseException) else 1)
+
+
+def run_job(cfg: DictConfig) -> None:
+    """Run one job of Hydra's. Processes that Lightning starts for further devices repeat this job, not the sweep."""
+    if HydraConfig.initialized():
+        sys.argv[1:] = [*HydraConfig.get().overrides.task]
+    from tape_exp.run import run
+
+    run(cfg)
+
+
+def compose_config(overrides: Sequence[str]) -> DictConfig:
+    """The config that ``python train.py <overrides>`` would run.
+
+    Raises:
+        ConfigError: an override is wrong; the sentence says which and what would be right.
+    """
+    register()
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose("config", list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, overrides)) from error
+
+
+def explain(error: BaseException, arguments: Sequence[str]) -> str:
+    """One sentence for an error of the config, Hydra's or ours, with the nearest right word."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    text = str(error)
+    if match := re.search(r"Could not find '(\w+)/([^']+)'", text):
+        group, choice = match.groups()
+        choices = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+        return f"{group}={choice}{did_you_mean(choice, choices)} Choose one of: {', '.join(choices)}."
+    if match := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
+        key = match.group(1)
+        known = known_keys([a for a in arguments if not a.lstrip("+~").startswith(f"{key}=")])
+        return f"{key}{did_you_mean(key, known)} `python train.py --cfg job` shows every key."
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        where = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
+        return (f"{where}: " if where else "") + (lines[0] if lines else type(error).__name__)
+    return f"{type(error).__name__}: {text}"
+
+
+def known_keys(arguments: Sequence[str]) -> list[str]:
+    """Every dotted key of the config that the other overrides give, and the groups."""
+    overrides = [a for a in arguments if "=" in a and not a.startswith("-") and "," not in a]
+    try:
+        cfg: Any = compose_config([o for o in overrides if not o.startswith("hydra")])
+    except ConfigError:
+        cfg = compose_config([])
+    keys: list[str] = [*GROUPS]
+
+    def walk(node: Any, prefix: str) -> None:
+        for key in node:
+            keys.append(prefix + key)
+            child = node._get_node(key)
+            if isinstance(child, DictConfig) and not child._is_none() and not child._is_interpolation():
+                walk(child, f"{prefix}{key}.")
+
+    walk(cfg, "")
+    return keys

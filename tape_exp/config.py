@@ -1,0 +1,246 @@
+"""The schema of a run's configuration and the checks that cross its keys.
+
+Fixed sections (``trainer``, ``logger``, ``debug``) are dataclasses, so that Hydra itself refuses a wrong type. ``model``,
+``task`` and ``peft`` are open: their schema is the constructor of the class that ``_target_`` names, checked by
+:func:`build`. Nothing here imports torch, so that ``--help`` and ``--cfg`` stay quick.
+"""
+
+import dataclasses
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+class ConfigError(ValueError):
+    """A mistake of the user's, told in one sentence: what was wrong, which key or file, what to do."""
+
+
+@dataclass
+class TrainerConfig:
+    """Where and how a run is executed. Nothing here but ``precision`` and ``compile`` may change what it computes."""
+
+    name: str = "auto"
+    accelerator: str = "auto"
+    devices: int = 1
+    nodes: int = 1
+    strategy: str = "auto"  # auto | ddp | fsdp
+    precision: str = "auto"  # auto: bf16-mixed where the device has it, 32-true elsewhere
+    micro_batch: int | None = None  # rows per device and forward pass; null: the whole share of the device
+    workers: int = 0  # processes that prepare data
+    compile: bool = False
+    log_every: int = 10  # optimizer steps
+    validate_every: int = 250  # optimizer steps
+    checkpoint_every: int = 250  # optimizer steps
+    progress: str = "auto"  # auto: rich on a terminal, lines elsewhere | rich | lines | none
+
+
+@dataclass
+class LoggerConfig:
+    """Where metrics go besides ``metrics.jsonl``."""
+
+    name: str = "wandb"  # wandb | csv | tensorboard | none
+    project: str = "tape_exp"
+    entity: str | None = None
+    mode: str = "auto"  # wandb: auto (online where a key is present) | online | offline
+    timeout: int = 20  # wandb: seconds to wait for the server before going on offline
+
+
+@dataclass
+class DebugConfig:
+    """A shortened run. ``debug=`` also shows whole tracebacks and starts the run afresh each time."""
+
+    name: str = "none"
+    max_steps: int | None = None  # optimizer steps instead of the task's
+    evaluation_batches: int | None = None  # stop the evaluation after as many
+    overfit: bool = False  # every step sees the samples of step 0
+    profiler: str | None = None  # simple | pytorch
+
+
+@dataclass
+class Config:
+    """The whole configuration: ``conf/config.yaml`` and its groups."""
+
+    model: Any = None
+    task: Any = None
+    scale: Any = None
+    peft: Any = None
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    debug: DebugConfig = field(default_factory=DebugConfig)
+    seed: int = 0
+    runs: str = "runs"
+
+
+@dataclass(frozen=True)
+class Arch:
+    """Sizes of a decoder. The task and the scale choose them, never the positional encoding."""
+
+    layers: int
+    width: int  # hidden size C
+    heads: int  # H; the head dimension is C / H
+    ffn: int  # inner size of SwiGLU
+    vocab: int = 0  # set by the task
+    max_length: int = 0  # longest sequence the task shows the model, training or evaluation; set by the task
+    train_length: int = 0  # longest sequence seen in training; set by the task
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "ffn"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"task.arch.{name}={getattr(self, name)} must be at least 1.")
+        if self.width % self.heads:
+            fitting = max(self.width // self.heads, 1) * self.heads
+            raise ConfigError(
+                f"task.arch.width={self.width} is not divisible by task.arch.heads={self.heads}; "
+                f"task.arch.width={fitting + fitting % (2 * self.heads)} would be."
+            )
+        if self.head_dim % 2:
+            raise ConfigError(
+                f"the head dimension task.arch.width / task.arch.heads = {self.head_dim} must be even; "
+                f"task.arch.width={self.heads * (self.head_dim + 1)} would do."
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """d = C / H."""
+        return self.width // self.heads
+
+
+@dataclass(frozen=True)
+class Optim:
+    """AdamW and its schedule: linear warm-up, plateau, decay. Fractions are of ``max_steps``."""
+
+    batch: int  # rows of the global batch, whatever the number of devices
+    max_steps: int
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01  # matrices only: norms, biases and scalars are exempt
+    clip: float = 1.0  # gradient norm
+    warmup: float = 0.02
+    decay: float = 0.0  # the last part of training, over which the rate falls; 1 - warmup: no plateau
+    decay_shape: str = "linear"  # linear | cosine
+    final_lr: float = 0.0  # fraction of lr where the decay ends
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "max_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"task.optim.{name}={getattr(self, name)} must be at least 1.")
+        if not self.lr > 0:
+            raise ConfigError(f"task.optim.lr={self.lr} must be positive.")
+        if self.warmup < 0 or self.decay < 0 or self.warmup + self.decay > 1 + 1e-9:
+            raise ConfigError(
+                f"task.optim.warmup={self.warmup} and task.optim.decay={self.decay} are fractions of the run: "
+                "neither negative, their sum at most 1."
+            )
+        one_of("task.optim.decay_shape", self.decay_shape, ("linear", "cosine"))
+
+
+def one_of(key: str, value: str, choices: Iterable[str]) -> None:
+    """Raise a :class:`ConfigError` unless ``value`` is one of ``choices``."""
+    choices = list(choices)
+    if value not in choices:
+        raise ConfigError(f"{key}={value}{did_you_mean(value, choices)} Choose one of: {', '.join(choices)}.")
+
+
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """`` is not known. Did you mean 'tape'?``, or the first half alone where nothing is near."""
+    near = difflib.get_close_matches(str(word), list(candidates), n=1, cutoff=0.5)
+    return " is not known." + (f" Did you mean '{near[0]}'?" if near else "")
+
+
+def build(node: Any, section: str, **given: Any) -> Any:
+    """Instantiate ``node._target_`` with the node's keys and ``given``, checking every key against its constructor.
+
+    Keys whose annotation is a dataclass are converted to it. ``name`` is the YAML's own and is not passed on, unless the
+    constructor asks for it. Returns a :func:`functools.partial` if required arguments are still missing from ``given``.
+
+    Raises:
+        ConfigError: unknown key (with did-you-mean), missing key, value of a wrong type, ``_target_`` outside tape_exp.
+    """
+    arguments = dict(OmegaConf.to_container(node, resolve=True)) if OmegaConf.is_config(node) else dict(node)
+    target = arguments.pop("_target_", None)
+    if not isinstance(target, str) or not target.startswith("tape_exp."):
+        raise ConfigError(f"{section}._target_={target} must name a class inside tape_exp.")
+    try:
+        cls = get_class(target)
+    except Exception as error:  # hydra wraps whatever the import raised
+        raise ConfigError(f"{section}._target_={target} cannot be loaded: {error}") from error
+    parameters = {k: p for k, p in inspect.signature(cls).parameters.items() if k not in given}
+    if "name" not in parameters:
+        arguments.pop("name", None)
+    hints = typing.get_type_hints(cls.__init__)
+    for key, value in arguments.items():
+        if key not in parameters:
+            raise ConfigError(f"{section}.{key}{did_you_mean(key, parameters)} Known keys: {', '.join(parameters)}.")
+        arguments[key] = _convert(value, hints.get(key, Any), f"{section}.{key}")
+    missing = [k for k, p in parameters.items() if p.default is p.empty and k not in arguments]
+    if missing:
+        raise ConfigError(f"{section}.{missing[0]} is missing: {target} needs it.")
+    return cls(**given, **arguments)
+
+
+def _convert(value: Any, hint: Any, key: str) -> Any:
+    """``value`` as ``hint`` asks: dataclasses are built, simple types are checked, anything else passes."""
+    if dataclasses.is_dataclass(hint):
+        return _as_dataclass(value, hint, key)
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in options:
+        if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
+            return _as_dataclass(value, option, key)
+    simple = [o for o in options if o in (int, float, str, bool, type(None))]
+    if len(simple) < len(options):
+        return value
+    if float in simple and type(value) is int:
+        return float(value)
+    if type(value) not in simple:
+        names = " or ".join("null" if o is type(None) else o.__name__ for o in simple)
+        raise ConfigError(f"{key}={value} is of a wrong type: {names} is expected.")
+    return value
+
+
+def _as_dataclass(value: Any, cls: Any, key: str) -> Any:
+    fields = [f.name for f in dataclasses.fields(cls)]
+    for name in value or {}:
+        if name not in fields:
+            raise ConfigError(f"{key}.{name}{did_you_mean(name, fields)} Known keys: {', '.join(fields)}.")
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(cls), value)
+        return OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        where = f"{key}.{error.key}" if getattr(error, "key", None) else key
+        raise ConfigError(f"{where}: {str(error).splitlines()[0]}.") from error
+
+
+def check(cfg: DictConfig) -> None:
+    """Checks that need no torch: choices and signs of the fixed sections. Raises :class:`ConfigError`."""
+    one_of("trainer.progress", cfg.trainer.progress, ("auto", "rich", "lines", "none"))
+    one_of("trainer.strategy", cfg.trainer.strategy, ("auto", "ddp", "fsdp"))
+    one_of("trainer.accelerator", cfg.trainer.accelerator, ("auto", "cpu", "gpu"))
+    one_of("trainer.precision", cfg.trainer.precision, ("auto", "32-true", "bf16-mixed", "bf16-true", "16-mixed"))
+    one_of("logger.name", cfg.logger.name, ("wandb", "csv", "tensorboard", "none"))
+    one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
+    for key in ("devices", "nodes", "log_every", "validate_every", "checkpoint_every"):
+        if cfg.trainer[key] < 1:
+            raise ConfigError(f"trainer.{key}={cfg.trainer[key]} must be at least 1.")
+    if cfg.trainer.micro_batch is not None and cfg.trainer.micro_batch < 1:
+        raise ConfigError(f"trainer.micro_batch={cfg.trainer.micro_batch} must be at least 1, or null.")
+    if cfg.trainer.strategy == "fsdp" and cfg.trainer.precision == "16-mixed":
+        raise ConfigError("trainer.strategy=fsdp does not train in 16-mixed; trainer.precision=bf16-mixed works.")
+
+
+def register() -> None:
+    """Give Hydra the schema that ``conf/config.yaml`` starts from."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)

@@ -1,0 +1,137 @@
+"""The one decoder: Llama-2 compatible, with the positional encoding as a part.
+
+Shape suffixes: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tape_exp.config import Arch
+from tape_exp.models.attention import attend
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.seeding import generator_for
+
+
+class Decoder(nn.Module):
+    """Pre-norm transformer: RMSNorm, causal attention, SwiGLU, untied head, no biases.
+
+    Args:
+        arch: sizes.
+        position: makes the positional encoding of one layer from ``arch``; called once per layer.
+        seed: of the initial weights. Each parameter has a generator of its own, named after it, so that models that
+            differ in their positional encoding alone begin with the same backbone.
+        backend: of :func:`~tape_exp.models.attention.attend`.
+    """
+
+    def __init__(
+        self, arch: Arch, position: Callable[[Arch], PositionEncoding], seed: int = 0, backend: str = "auto"
+    ) -> None:
+        super().__init__()
+        self.arch = arch
+        self.embedding = nn.Embedding(arch.vocab, arch.width)
+        self.layers = nn.ModuleList(Block(arch, position(arch), backend) for _ in range(arch.layers))
+        self.norm = nn.RMSNorm(arch.width, eps=1e-5)
+        self.head = nn.Linear(arch.width, arch.vocab, bias=False)
+        # Nobody reads the state after the last layer. Its update stays, since published counts include it, but idle.
+        self.layers[-1].updates_state = False
+        for name, parameter in self.layers[-1].position.named_parameters():
+            parameter.requires_grad = name not in self.layers[-1].position.update_parameters
+        self.init_weights(seed)
+
+    def init_weights(self, seed: int) -> None:
+        """Every matrix N(0, 0.02), norms 1, positional encodings by their own ``init_weights``.
+
+        | part                  | initial value                                         |
+        |-----------------------|-------------------------------------------------------|
+        | embedding, head       | N(0, 0.02)                                            |
+        | attention, SwiGLU     | N(0, 0.02)                                            |
+        | norms                 | 1                                                     |
+        | TAPE                  | P = W2 = 0, W1 and W_x random: step 0 is RoPE         |
+        | FIRE, T5, Kerple      | see their files                                       |
+        """
+        for name, module in self.named_modules():
+            generator = generator_for(seed, "init", name)
+            if isinstance(module, PositionEncoding):
+                module.init_weights(generator)
+            elif isinstance(module, nn.Embedding) or (isinstance(module, nn.Linear) and ".position." not in name):
+                nn.init.normal_(module.weight, std=0.02, generator=generator)
+
+    def forward(
+        self, tokens_BT: Tensor, *, positions_BT: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Logits (B, T, V).
+
+        Args:
+            tokens_BT: token ids.
+            positions_BT: positions instead of the encoding's own, (1, T) or (B, T); fp64 makes the angles fp64.
+            generator: for encodings that sample positions.
+        """
+        first = self.layers[0].position
+        if positions_BT is None:
+            positions_BT = first.positions(*tokens_BT.shape, tokens_BT.device, generator)
+        elif not positions_BT.is_floating_point():
+            positions_BT = positions_BT.float()
+        state = first.initial_state(positions_BT)
+        x_BTC = self.embedding(tokens_BT)
+        for layer in self.layers:
+            x_BTC, state = layer(x_BTC, state, positions_BT)
+        return self.head(self.norm(x_BTC))
+
+    def parameter_count(self) -> int:
+        """All parameters, trainable or not."""
+        return sum(p.numel() for p in self.parameters())
+
+    def flops_per_token(self, length: int) -> float:
+        """Floating-point operations a token for one training step (forward and backward) at this length.
+
+        6 a parameter of the matrices (embedding look-ups are free), and 6 · layers · C · length for causal attention,
+        whose average query sees half of the keys.
+        """
+        matrices = self.parameter_count() - self.embedding.weight.numel()
+        return 6 * matrices + 6 * self.arch.layers * self.arch.width * length
+
+
+class Block(nn.Module):
+    """Attention and SwiGLU, each behind an RMSNorm and with a residual, and the positional encoding's part in both."""
+
+    def __init__(self, arch: Arch, position: PositionEncoding, backend: str) -> None:
+        super().__init__()
+        C = arch.width
+        self.heads = arch.heads
+        self.backend = backend
+        self.updates_state = True
+        self.attention_norm = nn.RMSNorm(C, eps=1e-5)
+        self.q = nn.Linear(C, C, bias=False)
+        self.k = nn.Linear(C, C, bias=False)
+        self.v = nn.Linear(C, C, bias=False)
+        self.o = nn.Linear(C, C, bias=False)
+        self.mlp_norm = nn.RMSNorm(C, eps=1e-5)
+        self.gate = nn.Linear(C, arch.ffn, bias=False)
+        self.up = nn.Linear(C, arch.ffn, bias=False)
+        self.down = nn.Linear(arch.ffn, C, bias=False)
+        self.position = position
+
+    def forward(self, x_BTC: Tensor, state: Tensor | None, positions_BT: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The block's output and the position state for the next one."""
+        normed = self.attention_norm(x_BTC)
+        q, k, v = (linear(normed).unflatten(-1, (self.heads, -1)) for linear in (self.q, self.k, self.v))
+        q, k = self.position.rotate(q, k, state)
+        values, attended = attend(
+            q,
+            k,
+            v,
+            bias=self.position.bias(positions_BT, positions_BT),
+            carried=self.position.carried(state) if self.updates_state else None,
+            backend=self.backend,
+        )
+        mixed = self.o(values.flatten(2))
+        x_BTC = x_BTC + mixed
+        normed = self.mlp_norm(x_BTC)
+        mlp = self.down(F.silu(self.gate(normed)) * self.up(normed))
+        if self.updates_state:
+            context = mixed if self.position.context == "attention" else mlp
+            state = self.position.update(state, attended, context)
+        return x_BTC + mlp, state

@@ -1,0 +1,33 @@
+"""ALiBi: a linear penalty on distance."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tape_exp.config import Arch
+from tape_exp.models.positions.base import PositionEncoding, distances
+
+
+class ALiBi(PositionEncoding):
+    """ALiBi: b(i, j) = -r_h (i - j) with fixed slopes r_h per head (Press et al., "Train Short, Test Long", 2021)."""
+
+    slopes: Tensor
+
+    def __init__(self, arch: Arch) -> None:
+        super().__init__(arch)
+        self.register_buffer("slopes", torch.tensor(slopes(arch.heads)), persistent=False)
+
+    def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
+        """-r_h times the distance."""
+        return -self.slopes.view(1, -1, 1, 1) * distances(q_positions_BT, k_positions_BS)
+
+
+def slopes(heads: int) -> list[float]:
+    """2^(-8h/H), h = 1 … H, for a power of two; otherwise those of the power below, then every other one of the next.
+
+    For 12 heads: 2^-1 … 2^-8, then 2^-0.5, 2^-1.5, 2^-2.5, 2^-3.5.
+    """
+    power = 2 ** math.floor(math.log2(heads))
+    first = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
+    return first + [2.0 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)][: heads - power]

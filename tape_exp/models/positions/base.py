@@ -1,0 +1,65 @@
+"""The interface of a positional encoding, and its default: none (NoPE)."""
+
+import torch
+from torch import Tensor, nn
+
+from tape_exp.config import Arch
+
+
+class PositionEncoding(nn.Module):
+    """NoPE: no positional encoding at all; order is seen through the causal mask alone (Kazemnejad et al., 2023).
+
+    Every layer of the decoder owns one instance, so that trainable parts are per layer. A subclass overrides only
+    what differs:
+
+    - ``positions``: the position of every token (RandPE samples here),
+    - ``initial_state``: what the stack carries from layer to layer (RoPE: rotations; TAPE: E; others: None),
+    - ``rotate``: queries and keys before the dot product (RoPE, xPos, TAPE),
+    - ``bias``: added to the scaled logits (ALiBi, T5, FIRE, Kerple),
+    - ``carried`` and ``update``: what attention averages besides the values, and the state of the next layer (TAPE).
+
+    ``positions`` and ``initial_state`` are asked of the first layer's instance. Shape suffixes: B batch (1 where all rows
+    agree), T tokens, H heads, D head dimension. Positions, angles and phases are fp32, under every autocast.
+    """
+
+    context = "attention"  # which output of the block `update` reads: "attention" or "mlp"
+    update_parameters: tuple[str, ...] = ()  # names of the parameters that only `update` uses: idle in the last layer
+
+    def __init__(self, arch: Arch) -> None:
+        super().__init__()
+        self.arch = arch
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """Initialise this layer's parameters: N(0, 0.02) for matrices; vectors stay as constructed."""
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=0.02, generator=generator)
+
+    def positions(self, batch: int, length: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+        """Positions of the tokens, fp32, (1, T) or (B, T): 0 … T-1. ``generator`` is for encodings that sample."""
+        return torch.arange(length, device=device, dtype=torch.float32)[None]
+
+    def initial_state(self, positions_BT: Tensor) -> Tensor | None:
+        """The state that the first layer sees, fp32."""
+        return None
+
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Queries and keys with their positions applied, in the dtype they came in."""
+        return q_BTHD, k_BTHD
+
+    def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor | None:
+        """What is added to the scaled logits, fp32, broadcastable to (B, H, T, S). Keys after the query are masked anyway."""
+        return None
+
+    def carried(self, state: Tensor | None) -> Tensor | None:
+        """What attention averages besides the values: (B, S, H, C)."""
+        return None
+
+    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor | None:
+        """The next layer's state, from this one's, its attended average (B, T, H, C) and the block's output ``x``."""
+        return state
+
+
+def distances(q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
+    """(B, 1, T, S): how far each key lies before the query; 0 for keys after it, which the causal mask hides."""
+    return (q_positions_BT[:, None, :, None] - k_positions_BS[:, None, None, :]).clamp(min=0)

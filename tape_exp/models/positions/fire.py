@@ -1,0 +1,49 @@
+"""FIRE: a learned function of progressively normalised distance."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tape_exp.config import Arch
+from tape_exp.models.positions.base import PositionEncoding, distances
+
+
+class FIRE(PositionEncoding):
+    """FIRE: b(i, j) = f(ψ(i - j) / ψ(max(i, L))), ψ(x) = log(|c| x + 1), f an MLP 1 → 32 → H (Li et al., 2023).
+
+    c and a factor on L are trained per layer, beginning at ``c`` and 1. The bias is added after the factor 1/√d. Inside
+    the threshold (i <= L) it depends on the distance alone.
+
+    Args:
+        hidden: inner size of f.
+        c: initial c.
+        threshold: initial L, in tokens.
+    """
+
+    def __init__(self, arch: Arch, hidden: int = 32, c: float = 0.1, threshold: float = 512.0) -> None:
+        super().__init__(arch)
+        self.threshold = threshold
+        self.inner = nn.Linear(1, hidden)
+        self.outer = nn.Linear(hidden, arch.heads)
+        self.c = nn.Parameter(torch.tensor(c))
+        self.threshold_factor = nn.Parameter(torch.tensor(1.0))
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """Both linear maps uniform in ± 1/√inputs: a bias of near zero everywhere would learn its shape late."""
+        for linear in (self.inner, self.outer):
+            bound = linear.in_features**-0.5
+            nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
+            nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
+
+    def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
+        """f of the normalised log-distance, in fp32."""
+        with torch.autocast(q_positions_BT.device.type, enabled=False):
+            threshold = (self.threshold * self.threshold_factor).abs()
+            far = torch.maximum(q_positions_BT, threshold)[:, None, :, None]
+            near = distances(q_positions_BT, k_positions_BS)
+            relative = self._psi(near) / (self._psi(far) + 1e-6)
+            inner = F.relu(self.inner(relative[..., None]))
+            return self.outer(inner).squeeze(1).permute(0, 3, 1, 2)
+
+    def _psi(self, x: Tensor) -> Tensor:
+        return torch.log(self.c.abs() * x + 1)

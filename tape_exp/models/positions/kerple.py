@@ -1,0 +1,40 @@
+"""Kerple: learned logarithmic or power decay."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tape_exp.config import Arch, one_of
+from tape_exp.models.positions.base import PositionEncoding, distances
+
+
+class Kerple(PositionEncoding):
+    """Kerple (Chi et al., 2022), per layer and head, r1, r2 > 0 learned:
+
+    - ``log``: b(i, j) = -r1 log(1 + r2 (i - j))
+    - ``power``: b(i, j) = -r1 (i - j)^r2 with r2 <= 2
+
+    Deliberately different: r1, r2 stay in their range by softplus and sigmoid instead of clamping, so that no head gets
+    stuck at a bound. All heads begin at r1 = r2 = 1.
+    """
+
+    def __init__(self, arch: Arch, kernel: str = "log") -> None:
+        one_of("model.kernel", kernel, ("log", "power"))
+        super().__init__(arch)
+        self.kernel = kernel
+        one_by_softplus = math.log(math.e - 1)
+        self.raw_r1 = nn.Parameter(torch.full((arch.heads,), one_by_softplus))
+        self.raw_r2 = nn.Parameter(torch.full((arch.heads,), one_by_softplus if kernel == "log" else 0.0))
+
+    def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
+        """The decay at each distance, per head."""
+        distance = distances(q_positions_BT, k_positions_BS)
+        r1 = F.softplus(self.raw_r1.float()).view(1, -1, 1, 1)
+        raw_r2 = self.raw_r2.float().view(1, -1, 1, 1)
+        if self.kernel == "log":
+            return -r1 * torch.log1p(F.softplus(raw_r2) * distance)
+        # 0^r2 = 0, but its derivative is not finite: distance 0 is kept out of the power.
+        power = distance.clamp(min=1) ** (2 * raw_r2.sigmoid())
+        return -r1 * torch.where(distance > 0, power, 0.0)

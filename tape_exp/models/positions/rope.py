@@ -1,0 +1,98 @@
+"""Rotary positional encoding and the ways to stretch it to longer contexts."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tape_exp.config import Arch, ConfigError, one_of
+from tape_exp.models.positions.base import PositionEncoding
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How RoPE's frequencies are stretched by ``factor`` = s for contexts longer than the training length.
+
+    - ``none``: θ_m = θ^(-2m/d)
+    - ``linear``: position interpolation, positions / s (Chen et al., 2023)
+    - ``ntk``: θ ← θ · s^(d/(d-2)): high frequencies stay, the lowest is divided by s (bloc97, 2023)
+    - ``yarn``: interpolates each frequency by how often it turns within the training length, and multiplies q and k by
+      0.1 ln s + 1 (Peng et al., 2023)
+
+    A larger base ("theta scaling", Liu et al., 2023) is the encoding's own ``theta``.
+    """
+
+    method: str = "none"
+    factor: float | None = None  # null: longest / training length of the task, at least 1
+    when: str = "always"  # always | evaluation: train unscaled, stretch afterwards
+    beta_fast: float = 32.0  # yarn: turns within the training length above which a frequency is kept
+    beta_slow: float = 1.0  # yarn: turns below which a frequency is divided by s
+
+    def __post_init__(self) -> None:
+        one_of("model.scaling.method", self.method, ("none", "linear", "ntk", "yarn"))
+        one_of("model.scaling.when", self.when, ("always", "evaluation"))
+        if self.factor is not None and self.factor < 1:
+            raise ConfigError(f"model.scaling.factor={self.factor} must be at least 1: the context grows by it.")
+
+
+class RoPE(PositionEncoding):
+    """RoPE: the pair (q_m, q_{m+d/2}) is a complex number and is turned by the angle θ_m · position, θ_m = θ^(-2m/d).
+
+    The dot product then depends on distances alone (Su et al., 2021). Pairs are half-split as in Llama. The state is
+    (B, T, 1, 2, d/2): cosines and sines, the same for every head, handed unchanged from layer to layer.
+
+    Args:
+        theta: base of the frequencies.
+        scaling: see :class:`Scaling`.
+    """
+
+    def __init__(self, arch: Arch, theta: float = 10_000.0, scaling: Scaling | None = None) -> None:
+        super().__init__(arch)
+        self.theta = theta
+        self.scaling = scaling or Scaling()
+
+    def initial_state(self, positions_BT: Tensor) -> Tensor:
+        """(B, T, 1, 2, d/2): cos and sin of every angle, times YaRN's attention factor where it applies."""
+        frequencies, magnitude = self.frequencies(positions_BT)
+        angles = positions_BT[:, :, None, None] * frequencies
+        return torch.stack([angles.cos(), angles.sin()], -2) * magnitude
+
+    def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
+        """θ_m for m = 0 … d/2 - 1 in the dtype and on the device of ``like``, and the factor that multiplies q and k (1 but for YaRN)."""
+        d = self.arch.head_dim
+        method, s = self.scaling.method, self._factor()
+        theta = self.theta * s ** (d / max(d - 2, 1)) if method == "ntk" else self.theta
+        frequencies = theta ** (-torch.arange(0, d, 2, device=like.device, dtype=like.dtype) / d)
+        if method == "linear":
+            frequencies = frequencies / s
+        if method != "yarn" or s == 1:
+            return frequencies, 1.0
+        original = self.arch.train_length
+        low, high = (
+            d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+            for turns in (self.scaling.beta_fast, self.scaling.beta_slow)
+        )
+        low, high = max(math.floor(low), 0), min(math.ceil(high), d - 1)
+        index = torch.arange(d // 2, device=like.device, dtype=like.dtype)
+        interpolated = ((index - low) / max(high - low, 1e-3)).clamp(0, 1)
+        return frequencies * (1 - interpolated) + frequencies / s * interpolated, 0.1 * math.log(s) + 1
+
+    def _factor(self) -> float:
+        if self.scaling.method == "none" or (self.scaling.when == "evaluation" and self.training):
+            return 1.0
+        if self.scaling.factor is not None:
+            return self.scaling.factor
+        return max(self.arch.max_length / max(self.arch.train_length, 1), 1.0)
+
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """q · e^{iθ·position}, and k likewise."""
+        assert state is not None
+        return turn(q_BTHD, state), turn(k_BTHD, state)
+
+
+def turn(x_BTHD: Tensor, state_BTHCM: Tensor) -> Tensor:
+    """Multiply x, read as d/2 complex numbers (x_m, x_{m+d/2}), with the state's; computed in the state's fp32, returned in x's dtype."""
+    real, imaginary = x_BTHD.to(state_BTHCM.dtype).chunk(2, -1)
+    cos, sin = state_BTHCM.unbind(-2)
+    return torch.cat([real * cos - imaginary * sin, real * sin + imaginary * cos], -1).to(x_BTHD.dtype)

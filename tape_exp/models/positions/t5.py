@@ -1,0 +1,34 @@
+"""The relative bias of T5."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from tape_exp.config import Arch
+from tape_exp.models.positions.base import PositionEncoding, distances
+
+
+class T5(PositionEncoding):
+    """T5 bias: b(i, j) = r_h[bucket(i - j)], learned per layer and head (Raffel et al., 2020).
+
+    The first half of the buckets holds one distance each, the second half grows logarithmically up to ``max_distance``,
+    and the last one takes all beyond. Deliberately different from T5: logits keep the factor 1/√d.
+    """
+
+    def __init__(self, arch: Arch, buckets: int = 64, max_distance: int = 128) -> None:
+        super().__init__(arch)
+        self.buckets, self.max_distance = buckets, max_distance
+        self.table = nn.Parameter(torch.zeros(buckets, arch.heads))
+
+    def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
+        """The table's entry for each distance, per head."""
+        bucket = self.bucket(distances(q_positions_BT, k_positions_BS)).squeeze(1)
+        return self.table.float()[bucket].permute(0, 3, 1, 2)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of each distance, int64."""
+        exact = self.buckets // 2
+        growth = (distance.clamp(min=1) / exact).log() / math.log(self.max_distance / exact)
+        far = exact + (growth * (self.buckets - exact)).long()
+        return torch.where(distance < exact, distance.long(), far.clamp(max=self.buckets - 1))

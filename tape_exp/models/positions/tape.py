@@ -1,0 +1,104 @@
+"""TAPE: positions that the content updates from layer to layer, each 2 × 2 block carried as one complex number."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tape_exp.config import Arch, ConfigError, one_of
+from tape_exp.models.positions.rope import RoPE, Scaling
+
+
+class TAPE(RoPE):
+    """TAPE (Zhu et al., "Rethinking Addressing in Language Models via Contextualized Equivariant Positional Encoding", 2025).
+
+    State E: (B, T, H, 2, d/2) fp32. Beginning from RoPE's rotations and mixing over heads alone, every 2 × 2 block of the
+    paper's E ∈ R^{H × M × L × R} (M = d/2, L = R = 2) stays a scaled rotation: one complex number, kept as its real and
+    imaginary part. The general layout is :class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`, the oracle of this one.
+
+    One block, with Ẽ the average of E by the attention probabilities (eq. g_attn) and x̃ the output of attention::
+
+        E ← E + P Ẽ                            P: H × H over heads
+        E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E     W1, W2: H × I, W_x: I × C (eq. g_mlp)
+
+    P and W2 begin at zero, so that the model at step 0 is exactly RoPE (section 3.3). Both lines are linear in E and are
+    composed to one H × 2H matrix a token, A = I + W2 diag(ψ) W1ᵀ and A P, applied to E and Ẽ at once. E turned by any
+    rotation on the right turns the result likewise: logits depend on distances alone (proposition 2).
+
+    Args:
+        theta, scaling: of the initial rotations, as in RoPE.
+        intermediate: I as a multiple of H.
+        psi_input: ψ reads the output of ``attention`` (the paper) or of the ``mlp`` (its public code).
+        head_mixing: P as a ``linear`` map over heads (the paper), or ``scale``: each head times its row sum of P, as the
+            paper's public language-model code has it.
+        attention: update E from Ẽ (ablation).
+        feed_forward: update E from x̃ (ablation).
+    """
+
+    update_parameters = ("p", "wx", "w1", "w2")
+
+    def __init__(
+        self,
+        arch: Arch,
+        theta: float = 10_000.0,
+        scaling: Scaling | None = None,
+        intermediate: int = 4,
+        psi_input: str = "attention",
+        head_mixing: str = "linear",
+        attention: bool = True,
+        feed_forward: bool = True,
+    ) -> None:
+        super().__init__(arch, theta, scaling)
+        one_of("model.psi_input", psi_input, ("attention", "mlp"))
+        one_of("model.head_mixing", head_mixing, ("linear", "scale"))
+        if intermediate < 1:
+            raise ConfigError(f"model.intermediate={intermediate} must be at least 1: it is I as a multiple of the heads.")
+        self.context = psi_input
+        self.head_mixing = head_mixing
+        self.attention = attention
+        self.feed_forward = feed_forward
+        self._make_weights(rows=arch.heads, attended_rows=arch.heads, inner=intermediate * arch.heads)
+
+    def _make_weights(self, rows: int, attended_rows: int, inner: int) -> None:
+        """P over ``attended_rows``, W1 and W2 over ``rows`` of the flattened E, W_x: the only parameters of TAPE."""
+        if self.attention:
+            self.p = nn.Parameter(torch.zeros(attended_rows, attended_rows))
+        if self.feed_forward:
+            self.wx = nn.Parameter(torch.zeros(inner, self.arch.width))
+            self.w1 = nn.Parameter(torch.zeros(inner, rows))  # stored transposed, as linear layers are
+            self.w2 = nn.Parameter(torch.zeros(rows, inner))
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """N(0, 0.02), W1 by 1/√rows so that W1ᵀ E is of E's size; P and W2 are zero: step 0 is RoPE."""
+        if self.feed_forward:
+            nn.init.normal_(self.wx, std=0.02, generator=generator)
+            nn.init.normal_(self.w1, std=self.w1.shape[1] ** -0.5, generator=generator)
+
+    def carried(self, state: Tensor | None) -> Tensor | None:
+        """E itself, its two parts side by side: (B, S, H, d). Nothing if attention does not update it."""
+        assert state is not None
+        return state.flatten(3) if self.attention else None
+
+    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
+        """E of the next layer, from E, Ẽ and x̃, in fp32: one batched product that reads E and Ẽ once."""
+        assert state is not None
+        B, T = x_BTC.shape[:2]
+        with torch.autocast(x_BTC.device.type, enabled=False):
+            E_BTHd = state.flatten(3).expand(B, T, self.arch.heads, -1)
+            if attended is not None:
+                E_BTHd = torch.cat([E_BTHd, attended.to(state.dtype)], -2)
+            if self.feed_forward or attended is not None:
+                E_BTHd = self._composed(x_BTC.to(state.dtype), attended is not None) @ E_BTHd
+        return E_BTHd.unflatten(-1, (2, -1))
+
+    def _composed(self, x_BTC: Tensor, attended: bool) -> Tensor:
+        """[A | A P] with A = I + W2 diag(ψ(x)) W1ᵀ for every token: (B, T, H, 2H), or A alone: (B, T, H, H)."""
+        A = torch.eye(self.arch.heads, dtype=x_BTC.dtype, device=x_BTC.device)
+        if self.feed_forward:
+            psi_BTI = F.silu(x_BTC @ self.wx.to(x_BTC.dtype).T)
+            outer_IHH = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(x_BTC.dtype)
+            A = A + (psi_BTI @ outer_IHH).unflatten(-1, A.shape)
+        return torch.cat([A, A @ self._p(A.dtype)], -1) if attended else A
+
+    def _p(self, dtype: torch.dtype) -> Tensor:
+        p = self.p.to(dtype)
+        return torch.diag(p.sum(-1)) if self.head_mixing == "scale" else p

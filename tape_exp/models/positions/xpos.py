@@ -1,0 +1,37 @@
+"""xPos: rotary encoding with an exponential decay."""
+
+import torch
+from torch import Tensor
+
+from tape_exp.config import Arch
+from tape_exp.models.positions.rope import RoPE, turn
+
+
+class XPos(RoPE):
+    """xPos: RoPE whose pair m is also scaled, q by ζ_m^{(t-c)/B} and k by ζ_m^{-(t-c)/B}, ζ_m = (2m + 0.4 d) / (1.4 d).
+
+    The dot product decays with distance as ζ^{distance/B} (Sun et al., "A Length-Extrapolatable Transformer", 2022).
+    Deliberately different: the centre c, which cancels in the dot product, is half the longest length of the task and not
+    of the batch, so that a cache of keys stays valid.
+
+    Args:
+        theta: base of the frequencies.
+        scale_base: B, in tokens.
+    """
+
+    def __init__(self, arch: Arch, theta: float = 10_000.0, scale_base: float = 512.0) -> None:
+        super().__init__(arch, theta)
+        self.scale_base = scale_base
+
+    def initial_state(self, positions_BT: Tensor) -> Tensor:
+        """(B, T, 1, 3, d/2): cosines, sines and the scale of the queries."""
+        d = self.arch.head_dim
+        zeta = (torch.arange(0, d, 2, device=positions_BT.device, dtype=positions_BT.dtype) + 0.4 * d) / (1.4 * d)
+        exponent = (positions_BT - self.arch.max_length / 2)[:, :, None, None] / self.scale_base
+        return torch.cat([super().initial_state(positions_BT), (zeta**exponent)[..., None, :]], -2)
+
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Queries turned and scaled, keys turned and scaled by the inverse."""
+        assert state is not None
+        rotation, scale = state[..., :2, :], state[..., 2:, :]
+        return turn(q_BTHD, rotation * scale), turn(k_BTHD, rotation / scale)

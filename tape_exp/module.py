@@ -1,0 +1,159 @@
+"""The only LightningModule: a decoder, its loss and its optimizer."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning import LightningModule
+from torch import Tensor
+
+from tape_exp.config import Optim
+from tape_exp.models.decoder import Decoder
+from tape_exp.seeding import generator_for
+from tape_exp.tasks.base import IGNORE, Batch, Evaluation, Task, sum_over_processes
+
+
+class NotFiniteError(RuntimeError):
+    """The loss became NaN or infinite."""
+
+
+class LanguageModule(LightningModule):
+    """Next-token training of a :class:`Decoder` on a :class:`Task`.
+
+    The loss is the mean over all labelled tokens of the global batch: each micro-batch adds its sum divided by the number
+    of the whole batch, so that neither accumulation nor the number of devices changes it.
+
+    Args:
+        decoder: the model.
+        task: gives the recipe, validation metrics and the evaluation.
+        seed: for encodings that sample positions: one generator per (seed, step, process).
+        log_every: optimizer steps between reports.
+        config_hash: written into checkpoints; one of another config is refused.
+        progress: how ``Task.evaluate`` shows how far it is.
+        evaluation_batches: stop the evaluation after as many.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        task: Task,
+        seed: int,
+        log_every: int,
+        config_hash: str,
+        progress: Callable[..., Any],
+        evaluation_batches: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.task = task
+        self.seed = seed
+        self.log_every = log_every
+        self.config_hash = config_hash
+        self.progress = progress
+        self.evaluation_batches = evaluation_batches
+        self.evaluation: Evaluation | None = None
+        self.validation: dict[str, float] = {}
+        self.gauges: dict[str, float] = {}  # of the throughput callback, for the next report
+        self._loss = torch.zeros(())
+        self._grad_norm = torch.zeros(())
+        self._sums: dict[str, Tensor] = {}
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """This micro-batch's part of the mean loss, scaled so that Lightning's and DDP's averaging gives the mean."""
+        generator = generator_for(self.seed, "positions", self.global_step, batch_idx, self.global_rank)
+        total = sum_over_processes(batch["loss_tokens"].clone())
+        loss = self._loss_sum(self.decoder(batch["inputs"], generator=generator), batch) / total
+        self._loss = self._loss.to(loss.device) + loss.detach()
+        return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
+
+    def _loss_sum(self, logits: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten(), ignore_index=IGNORE, reduction="sum")
+
+    def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
+        """Clip by norm, and keep the norm for the report."""
+        self._grad_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.task.optim.clip)
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """At the end of an optimizer step: report, and stop if the loss is not finite."""
+        if (batch_idx + 1) % self.trainer.accumulate_grad_batches:
+            return
+        loss, self._loss = self._loss, torch.zeros_like(self._loss)
+        if self.global_step % self.log_every and self.global_step != self.task.optim.max_steps:
+            return
+        value = float(sum_over_processes(loss))
+        if not math.isfinite(value) or not math.isfinite(float(self._grad_norm)):
+            raise NotFiniteError(
+                f"the loss is {value} and the gradient norm {float(self._grad_norm)} at step {self.global_step}. "
+                f"Lower task.optim.lr={self.task.optim.lr} or task.optim.clip={self.task.optim.clip}, "
+                "or train with trainer.precision=32-true."
+            )
+        rate = self.lr_schedulers().get_last_lr()[0]  # type: ignore[union-attr]
+        self.report({"train/loss": value, "train/lr": rate, "train/grad_norm": float(self._grad_norm), **self.gauges})
+
+    def report(self, metrics: dict[str, float]) -> None:
+        """Send metrics to every sink at this step, and to the progress display."""
+        for logger in self.trainer.loggers:
+            logger.log_metrics(metrics, self.global_step)
+        self.trainer.progress_bar_metrics.update(metrics)
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin new sums."""
+        self._sums = {}
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Add up loss, tokens, rows and the task's own sums."""
+        logits = self.decoder(batch["inputs"], generator=generator_for(0, "validation positions", batch_idx))
+        sums = {
+            "loss": self._loss_sum(logits, batch),
+            "tokens": (batch["labels"] != IGNORE).sum(),
+            "rows": torch.tensor(len(batch["labels"]), device=logits.device),
+            **self.task.validation_metrics(logits, batch),
+        }
+        for key, value in sums.items():
+            self._sums[key] = self._sums.get(key, 0) + value.double()
+
+    def on_validation_epoch_end(self) -> None:
+        """Report ``val/loss`` per token and the task's metrics per row."""
+        sums = {key: float(sum_over_processes(value)) for key, value in self._sums.items()}
+        tokens, rows, loss = (sums.pop(key) for key in ("tokens", "rows", "loss"))
+        self.validation = {"val/loss": loss / tokens} | {f"val/{key}": value / rows for key, value in sums.items()}
+        self.report(self.validation)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Run the task's evaluation once, on the device and in the precision that the trainer set up."""
+
+        def model(tokens: Tensor, **options: Any) -> Tensor:
+            return self.decoder(tokens.to(self.device), **options)
+
+        self.evaluation = self.task.evaluate(model, self.progress, self.evaluation_batches)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """AdamW, decaying matrices alone, with the task's schedule."""
+        optim = self.task.optim
+        trainable = [p for p in self.parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for p in trainable if p.ndim > 1], "weight_decay": optim.weight_decay},
+            {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, optim))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Sign the checkpoint with the config it belongs to."""
+        checkpoint["config_hash"] = self.config_hash
+
+
+def rate(step: int, optim: Optim) -> float:
+    """The learning rate before ``step + 1``, as a fraction of ``optim.lr``: linear warm-up, plateau, decay."""
+    warmup, decay = optim.warmup * optim.max_steps, optim.decay * optim.max_steps
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    begun = step - (optim.max_steps - decay)
+    if begun <= 0:
+        return 1.0
+    done = min(begun / decay, 1.0)
+    left = 0.5 * (1 + math.cos(math.pi * done)) if optim.decay_shape == "cosine" else 1 - done
+    return optim.final_lr + (1 - optim.final_lr) * left

@@ -1,0 +1,267 @@
+"""One run, from a composed config to a record. It reads like the method section: data, model, training, evaluation."""
+
+import logging
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.strategies import Strategy
+from omegaconf import DictConfig, OmegaConf
+
+from tape_exp import checkpoints, heatmap
+from tape_exp.callbacks import Progress, Throughput, tracker, trainable_summary
+from tape_exp.config import ConfigError, build, check
+from tape_exp.models.decoder import Decoder
+from tape_exp.module import LanguageModule
+from tape_exp.runs import RunDirectory, make_record
+from tape_exp.sinks import JsonlLogger, make_loggers, publish
+from tape_exp.tasks.base import Evaluation, Task
+
+log = logging.getLogger("tape_exp")
+
+
+def run(cfg: DictConfig) -> dict[str, Any]:
+    """Train and evaluate what ``cfg`` says, or return the record of the finished run.
+
+    Raises:
+        ConfigError: the config cannot run; nothing was begun.
+        Exception: whatever stopped the run; FAILED in its directory holds the traceback.
+    """
+    check(cfg)
+    directory = RunDirectory(cfg)
+    if directory.done and cfg.debug.name == "none":
+        set_up_logging(None, "none")
+        log.info("%s is DONE: %s", directory.name, directory.path)
+        return directory.record()
+
+    task = make_task(cfg)
+    micro_batches(cfg, task)
+    decoder = make_decoder(cfg, task)
+    directory.open()
+    progress = progress_mode(cfg.trainer.progress)
+    set_up_logging(directory.path / "log.txt", progress)
+    log.info("%s\n  %s in %s", directory.name, trainable_summary(decoder), directory.path)
+    try:
+        return train_and_evaluate(cfg, directory, task, decoder, progress)
+    except BaseException as error:
+        failed = directory.fail(error)
+        if not isinstance(error, KeyboardInterrupt | SystemExit):
+            log.info("The traceback is in %s.", failed)
+        log.info("The same command goes on from the last checkpoint in %s.", directory.checkpoints)
+        raise
+
+
+def make_task(cfg: DictConfig) -> Task:
+    """The task, with the debug section's shortcuts applied."""
+    section: Any = OmegaConf.to_container(cfg.task, resolve=True)
+    if cfg.debug.max_steps is not None:
+        section["optim"]["max_steps"] = cfg.debug.max_steps
+    task: Task = build(section, "task", seed=cfg.seed)
+    task.overfit = cfg.debug.overfit
+    task.workers = cfg.trainer.workers
+    return task
+
+
+def make_decoder(cfg: DictConfig, task: Task) -> Decoder:
+    """The model that the positional encoding and the task's sizes make."""
+    return Decoder(task.arch, partial(make_position, cfg), seed=cfg.seed)
+
+
+def make_position(cfg: DictConfig, arch: Any) -> Any:
+    """One layer's positional encoding."""
+    return build(cfg.model, "model", arch=arch)
+
+
+def train_and_evaluate(
+    cfg: DictConfig, directory: RunDirectory, task: Task, decoder: Decoder, progress: str
+) -> dict[str, Any]:
+    """From the last checkpoint, if there is one, to a record."""
+    checkpoint, step = checkpoints.newest(directory.checkpoints, directory.hash)
+    loggers = make_loggers(cfg, directory)
+    jsonl = loggers[0]
+    assert isinstance(jsonl, JsonlLogger)
+    jsonl.rewind(step)
+    if checkpoint:
+        log.info("Going on from step %d (%s).", step, checkpoint.name)
+
+    module = LanguageModule(
+        torch.compile(decoder) if cfg.trainer.compile else decoder,  # type: ignore[arg-type]
+        task,
+        cfg.seed,
+        cfg.trainer.log_every,
+        directory.hash,
+        tracker(progress),
+        cfg.debug.evaluation_batches,
+    )
+    keep = ModelCheckpoint(
+        directory.checkpoints,
+        filename="step={step:08d}",
+        auto_insert_metric_name=False,
+        monitor="step",
+        mode="max",
+        save_top_k=2,
+        every_n_train_steps=cfg.trainer.checkpoint_every,
+    )
+    trainer = make_trainer(cfg, directory, task, loggers, [Throughput(cfg.trainer.log_every), keep, Progress(progress)])
+    trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    last = directory.checkpoints / f"step={task.optim.max_steps:08d}.ckpt"
+    if not last.exists():
+        trainer.save_checkpoint(last)
+    trained = jsonl.watch.seconds()
+    trainer.test(module, task, verbose=False)
+    evaluation = module.evaluation
+    assert evaluation is not None
+    images = save_artifacts(directory, evaluation)
+    publish(loggers, evaluation, images, trainer.global_step)
+    record = make_record(
+        directory,
+        task,
+        metrics={**module.validation, **evaluation.metrics},
+        parameters=decoder.parameter_count(),
+        steps=task.optim.max_steps,
+        tokens=task.optim.max_steps * task.optim.batch * task.arch.train_length,
+        precision=str(trainer.precision),
+        seconds={"training": round(trained, 1), "evaluation": round(jsonl.watch.seconds() - trained, 1)},
+        **({"heatmap": evaluation.heatmap.to_rows()} if evaluation.heatmap else {}),
+    )
+    if trainer.is_global_zero:
+        directory.finish(record)
+        report(directory, evaluation, images)
+    return record
+
+
+def make_trainer(cfg: DictConfig, directory: RunDirectory, task: Task, loggers: list, callbacks: list[Callback]) -> Trainer:
+    """Lightning's trainer for the config, with accumulation to the global batch."""
+    devices = cfg.trainer.devices * cfg.trainer.nodes
+    accumulate = micro_batches(cfg, task)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Trainer(
+            accelerator=cfg.trainer.accelerator,
+            devices=cfg.trainer.devices,
+            num_nodes=cfg.trainer.nodes,
+            strategy=strategy(cfg.trainer.strategy, devices),
+            precision=precision(cfg.trainer.precision, cfg.trainer.accelerator),  # type: ignore[arg-type]
+            logger=loggers,
+            callbacks=callbacks,
+            plugins=[checkpoints.SafeCheckpointIO()],
+            max_epochs=-1,
+            max_steps=task.optim.max_steps,
+            accumulate_grad_batches=accumulate,
+            val_check_interval=min(cfg.trainer.validate_every, task.optim.max_steps) * accumulate,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            profiler=profiler(cfg.debug.profiler, directory),
+        )
+
+
+def micro_batches(cfg: DictConfig, task: Task) -> int:
+    """Forward passes of each device per optimizer step. Raises :class:`ConfigError` where the global batch does not split."""
+    devices, batch = cfg.trainer.devices * cfg.trainer.nodes, task.optim.batch
+    if batch % devices:
+        raise ConfigError(
+            f"task.optim.batch={batch} cannot be shared by {devices} devices; "
+            f"task.optim.batch={-(-batch // devices) * devices} could."
+        )
+    per_device = batch // devices
+    micro = min(cfg.trainer.micro_batch or per_device, per_device)
+    if per_device % micro:
+        fitting = next(m for m in range(micro, 0, -1) if per_device % m == 0)
+        raise ConfigError(
+            f"trainer.micro_batch={micro} does not divide the {per_device} rows of a device; trainer.micro_batch={fitting} does."
+        )
+    return per_device // micro
+
+
+def strategy(name: str, devices: int) -> "str | Strategy":
+    """Lightning's strategy of that name; ``auto`` is DDP where there are several devices."""
+    if name == "fsdp":
+        from lightning.pytorch.strategies import ModelParallelStrategy
+
+        return ModelParallelStrategy(data_parallel_size=devices, tensor_parallel_size=1, save_distributed_checkpoint=False)
+    return "ddp" if devices > 1 or name == "ddp" else "auto"
+
+
+def precision(name: str, accelerator: str) -> str:
+    """bf16-mixed where a GPU has it and ``auto`` is asked for; 32-true on a CPU."""
+    if name != "auto":
+        return name
+    return "bf16-mixed" if accelerator != "cpu" and torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "32-true"
+
+
+def profiler(name: str | None, directory: RunDirectory) -> Any:
+    """Lightning's profiler, writing into the run's artifacts."""
+    if name == "simple":
+        from lightning.pytorch.profilers import SimpleProfiler
+
+        return SimpleProfiler(directory.artifacts, "profile")
+    if name == "pytorch":
+        from lightning.pytorch.profilers import PyTorchProfiler
+
+        return PyTorchProfiler(directory.artifacts, "profile", export_to_chrome=True)
+    return None
+
+
+def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
+    """heatmap.png and heatmap.npz, and a JSON file a table; returns the images."""
+    images = []
+    if evaluation.heatmap is not None:
+        panels = {directory.cfg.model.name: evaluation.heatmap}
+        images.append(heatmap.draw(panels, directory.artifacts / "heatmap.png", directory.name))
+        np.savez_compressed(directory.artifacts / "heatmap.npz", values=evaluation.heatmap.values)
+    for name, rows in evaluation.tables.items():
+        directory.write_json(f"artifacts/{name}.json", rows)
+    return images
+
+
+def report(directory: RunDirectory, evaluation: Evaluation, images: list[Path]) -> None:
+    """What a person wants to see at the end."""
+    if evaluation.heatmap is not None:
+        heatmap.show({directory.cfg.model.name: evaluation.heatmap})
+    for key, value in evaluation.metrics.items():
+        if not key.endswith("_stderr"):
+            error = evaluation.metrics.get(f"{key}_stderr")
+            log.info("  %-24s %8.2f%s", key, value, "" if error is None else f" ± {error:.2f}")
+    for image in images:
+        log.info("  %s", image)
+    log.info("DONE: %s", directory.path)
+
+
+def progress_mode(name: str) -> str:
+    """rich on a terminal, lines elsewhere, unless the config says which."""
+    if name != "auto":
+        return name
+    return "rich" if sys.stdout.isatty() else "lines"
+
+
+def set_up_logging(path: Path | None, progress: str) -> None:
+    """Messages to the console and to log.txt; progress lines to the console only where there is no bar."""
+    console, handlers = logging.StreamHandler(sys.stdout), []
+    console.setFormatter(logging.Formatter("%(message)s"))
+    console.addFilter(lambda r: progress == "lines" or r.name != "tape_exp.progress")
+    handlers.append(console)
+    if path is not None:
+        file = logging.FileHandler(path)
+        file.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+        handlers.append(file)
+    for old in list(log.handlers):
+        log.removeHandler(old)
+        old.close()
+    for handler in handlers:
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")

@@ -1,0 +1,206 @@
+"""A run's directory: where it lies, what is in it, and the record that tables are made from.
+
+``runs/<task>/<scale>/<model>/seed<seed>-<hash>/`` holds config.yaml, manifest.json, metrics.jsonl, log.txt, checkpoints/,
+artifacts/, record.json and, at the end, DONE or FAILED. The path is a function of config and seed, never of the clock:
+the same command finds the same run, goes on from its last checkpoint or says that it is done.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from tape_exp.config import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "results" / "records"
+PACKAGES = ("torch", "lightning", "hydra-core", "numpy", "wandb", "datasets", "transformers", "triton", "flash-attn")
+
+
+def identity(cfg: DictConfig) -> dict[str, Any]:
+    """The part of a config that decides what is computed: everything but where it runs and where it reports."""
+    resolved: Any = OmegaConf.to_container(cfg, resolve=True)
+    keep = {key: resolved[key] for key in ("model", "task", "peft", "seed")}
+    keep["scale"] = resolved["scale"]["name"]
+    keep["precision"] = resolved["trainer"]["precision"]
+    debug = {key: value for key, value in resolved["debug"].items() if value not in (None, False, "none")}
+    return keep | ({"debug": debug} if debug else {})
+
+
+def config_hash(cfg: DictConfig) -> str:
+    """Ten hexadecimal digits of :func:`identity`."""
+    text = json.dumps(identity(cfg), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+class RunDirectory:
+    """One run on disk. Writing is atomic: a file is whole or absent, whatever kills the process."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        self.cfg = cfg
+        self.hash = config_hash(cfg)
+        self.name = f"{cfg.task.name}-{cfg.scale.name}-{cfg.model.name}-seed{cfg.seed}-{self.hash}"
+        place = Path(cfg.task.name, cfg.scale.name, cfg.model.name, f"seed{cfg.seed}-{self.hash}")
+        self.path = Path(cfg.runs).expanduser().resolve() / place
+        self.checkpoints = self.path / "checkpoints"
+        self.artifacts = self.path / "artifacts"
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has finished."""
+        return (self.path / "DONE").exists()
+
+    def open(self) -> None:
+        """Create the directory, and write config and manifest. Raises :class:`ConfigError` where it cannot be written."""
+        try:
+            if self.cfg.debug.name != "none" and self.path.exists():
+                shutil.rmtree(self.path)
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.artifacts.mkdir(exist_ok=True)
+            (self.path / "FAILED").unlink(missing_ok=True)
+            self.write("config.yaml", OmegaConf.to_yaml(self.cfg, resolve=True))
+            self.write_json("manifest.json", manifest(self.hash))
+        except OSError as error:
+            raise ConfigError(
+                f"the run directory {self.path} cannot be written ({error.strerror}); set runs=<a folder that can>."
+            ) from error
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a text file atomically."""
+        path = self.path / name
+        write_atomically(path, text)
+        return path
+
+    def write_json(self, name: str, content: Any) -> Path:
+        """Write a JSON file atomically."""
+        return self.write(name, json.dumps(content, indent=1) + "\n")
+
+    def finish(self, record: dict[str, Any]) -> None:
+        """Write the record and mark the run as done."""
+        self.write("record.json", dump_record(record))
+        self.write("DONE", json.dumps(record["metrics"]) + "\n")
+
+    def fail(self, error: BaseException) -> Path:
+        """Write FAILED with the traceback; checkpoints stay."""
+        return self.write("FAILED", "".join(traceback.format_exception(error)))
+
+    def record(self) -> dict[str, Any]:
+        """The record of a finished run."""
+        return json.loads((self.path / "record.json").read_text())
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write beside, then rename: readers see the old file or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def manifest(hash_: str) -> dict[str, Any]:
+    """Who made this run: command, commit, versions, machine, time."""
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "config_hash": hash_,
+        "git": git_state(),
+        "packages": package_versions(),
+        "hardware": hardware(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def git_state() -> dict[str, Any]:
+    """The commit, and whether tracked files outside results/ differ from it."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changed)}
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "dirty": None}
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that matter, those that are installed."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores, threads and GPUs; no host name."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"cpu": _cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpus": gpus}
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def make_record(run: RunDirectory, task: Any, metrics: dict[str, float], **facts: Any) -> dict[str, Any]:
+    """The record of a finished run: all that tables and figures need, small enough to commit."""
+    made = json.loads((run.path / "manifest.json").read_text())
+    return {
+        "run": run.name,
+        "config_hash": run.hash,
+        "config": identity(run.cfg),
+        "seed": run.cfg.seed,
+        **{key: made[key] for key in ("git", "packages", "hardware", "started")},
+        "data_fingerprint": task.fingerprint(),
+        **facts,
+        "metrics": metrics,
+        "artifacts": sorted(p.name for p in run.artifacts.iterdir()),
+    }
+
+
+def dump_record(record: dict[str, Any]) -> str:
+    """JSON with one line for each row of a grid, so that a record reads and diffs well."""
+    grids = {key: value for key, value in record.items() if key == "heatmap"}
+    text = json.dumps({**record, **dict.fromkeys(grids, "@grid@")}, indent=1)
+    for grid in grids.values():
+        rows = ",\n  ".join(json.dumps(row) for row in grid)
+        text = text.replace('"@grid@"', f"[\n  {rows}\n ]", 1)
+    return text + "\n"
+
+
+class Stopwatch:
+    """Seconds since it was made, over all the processes that worked on a run: it goes on from what was spent before."""
+
+    def __init__(self, before: float = 0.0) -> None:
+        self.began = time.monotonic() - before
+
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return time.monotonic() - self.began

@@ -1,0 +1,142 @@
+"""Where metrics and artifacts go: metrics.jsonl always, and W&B, CSV or TensorBoard as ``logger=`` says."""
+
+import json
+import logging
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from omegaconf import DictConfig
+
+from tape_exp.runs import RunDirectory, Stopwatch, identity, write_atomically
+from tape_exp.tasks.base import Evaluation
+
+log = logging.getLogger("tape_exp")
+
+
+class JsonlLogger(Logger):
+    """One JSON object a line, ``{"step": 10, "train/loss": …}``, flushed as it is written: the truth of a run's curve."""
+
+    name = "jsonl"
+    version = None
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.watch = Stopwatch()
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Append a line; ``seconds`` is what the run has taken so far."""
+        row = {"step": step, **metrics, "seconds": round(self.watch.seconds(), 2)}
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """The config lies beside it already."""
+
+    def rewind(self, step: int) -> None:
+        """Drop what a killed process wrote after ``step``, and a line that it left unfinished; go on counting seconds."""
+        if self.path.exists():
+            kept = [row for row in read_metrics(self.path) if row["step"] <= step]
+            write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+            self.watch = Stopwatch(kept[-1]["seconds"] if kept else 0.0)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; an unfinished last line is left out."""
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def make_loggers(cfg: DictConfig, run: RunDirectory) -> list[Logger]:
+    """The JSONL logger, and the one that was asked for. A sink that fails to start is reported and left out."""
+    loggers: list[Logger] = [JsonlLogger(run.path / "metrics.jsonl")]
+    name = cfg.logger.name
+    if name == "csv":
+        loggers.append(CSVLogger(run.path, name="csv", version=""))
+    elif name == "tensorboard":
+        loggers.append(TensorBoardLogger(run.path, name="tensorboard", version="", default_hp_metric=False))
+    elif name == "wandb":
+        loggers.append(_wandb(cfg, run))
+    return loggers
+
+
+def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
+    """Lightning's W&B logger with its run id fixed, so that a resumed run goes on in the same one."""
+    os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
+    import wandb
+
+    mode = cfg.logger.mode
+    if mode == "auto":
+        mode = "online" if _has_key() else "offline"
+    options: dict[str, Any] = {
+        "project": cfg.logger.project,
+        "entity": cfg.logger.entity,
+        "id": run.hash,
+        "name": run.name,
+        "group": f"{cfg.task.name}-{cfg.scale.name}",
+        "save_dir": str(run.path),
+        "resume": "allow",
+        "config": identity(cfg),
+    }
+    settings = wandb.Settings(init_timeout=cfg.logger.timeout, silent=True, disable_git=True, disable_code=True)
+    if mode == "online":
+        try:
+            logger = WandbLogger(offline=False, settings=settings, **options)
+            with _time_limit(cfg.logger.timeout + 10):
+                _ = logger.experiment
+            return logger
+        except Exception as error:  # whatever W&B raises: a run never dies of its sink
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            log.warning("W&B cannot be reached (%s): going on offline; `wandb sync` uploads the run later.", reason)
+            wandb.teardown()
+    logger = WandbLogger(offline=True, settings=settings, **options)
+    _ = logger.experiment
+    return logger
+
+
+def _has_key() -> bool:
+    """Whether a W&B key is configured: in the environment or in netrc."""
+    import netrc
+
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return any("wandb" in host for host in netrc.netrc().hosts)
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+@contextmanager
+def _time_limit(seconds: int) -> Any:
+    """Raise TimeoutError after ``seconds``: W&B's own limits do not cover every way of waiting."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"no answer in {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def publish(loggers: list[Logger], evaluation: Evaluation, images: list[Path], step: int) -> None:
+    """Send an evaluation to every sink: metrics to all, images to W&B and TensorBoard, tables to W&B."""
+    for logger in loggers:
+        logger.log_metrics(evaluation.metrics, step)
+        if isinstance(logger, WandbLogger):
+            for image in images:
+                logger.log_image(f"test/{image.stem}", [str(image)])
+            for name, rows in evaluation.tables.items():
+                logger.log_table(f"test/{name}", columns=list(rows[0]), data=[list(row.values()) for row in rows])
+        elif isinstance(logger, TensorBoardLogger):
+            for image in images:
+                logger.experiment.add_image(f"test/{image.stem}", matplotlib.image.imread(image), step, dataformats="HWC")
+        logger.save()

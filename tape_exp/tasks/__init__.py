@@ -1,0 +1,1 @@
+"""Tasks: data, loss mask and evaluation of each experiment, one file each."""

@@ -1,0 +1,161 @@
+"""What a task is: sizes of its model, an endless stream of samples, and an evaluation."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningDataModule
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from tape_exp.config import Arch, Optim
+
+IGNORE = -100  # label of a position without loss
+
+Batch = dict[str, Tensor]
+"""``inputs`` (B, T) token ids and ``labels`` (B, T), the next token or IGNORE; in training also ``loss_tokens``."""
+
+
+@dataclass
+class Evaluation:
+    """What ``Task.evaluate`` returns."""
+
+    metrics: dict[str, float]  # split/name -> value
+    heatmap: "Heatmap | None" = None
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+@dataclass
+class Heatmap:
+    """Values from 0 to 100 over two axes, drawn and stored with the run."""
+
+    values: np.ndarray  # (rows, columns)
+    title: str
+    row_label: str
+    column_label: str
+    trained: int  # rows and columns up to here were seen in training
+
+    def to_rows(self) -> list[list[float | None]]:
+        """Rounded values for a record; None where a cell was not scored."""
+        return [[None if np.isnan(v) else round(float(v), 2) for v in row] for row in self.values]
+
+
+class Task(LightningDataModule, ABC):
+    """Base of every task. A subclass gives ``train_batch``, ``validation_batches`` and ``evaluate``.
+
+    Sample k of the training stream is a pure function of (seed, k): a resumed run, another number of devices or of
+    data workers sees the same samples at the same step.
+
+    Args:
+        arch: sizes of the model, with vocabulary and lengths set by the task.
+        optim: the recipe.
+        seed: of the training stream.
+    """
+
+    def __init__(self, arch: Arch, optim: Optim, seed: int) -> None:
+        super().__init__()
+        self.arch, self.optim, self.seed = arch, optim, seed
+        self.rows_per_forward: int | None = None  # trainer.micro_batch
+        self.workers = 0
+        self.overfit = False  # debug=overfit: every step sees the samples of step 0
+
+    @abstractmethod
+    def train_batch(self, first: int, count: int) -> Batch:
+        """Samples first … first + count - 1 of the training stream."""
+
+    @abstractmethod
+    def validation_batches(self) -> list[Batch]:
+        """A small fixed set, scored during training."""
+
+    @abstractmethod
+    def evaluate(self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+        """Score a trained model (tokens -> logits), which is in evaluation mode on its device.
+
+        ``progress(iterable, total, description)`` shows how far it is; ``limit`` stops after as many batches.
+        Under several processes each scores its share and all return the same result (:func:`share`, :func:`sum_over_processes`).
+        """
+
+    def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Further sums over the rows of a validation batch, divided by the number of rows: none by default."""
+        return {}
+
+    def fingerprint(self) -> str:
+        """A hash of the data: of the first training samples and the validation set."""
+        digest = hashlib.sha256()
+        for batch in (self.train_batch(0, min(self.optim.batch, 64)), *self.validation_batches()):
+            for key in ("inputs", "labels"):
+                digest.update(batch[key].numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def train_dataloader(self) -> DataLoader:
+        """Micro-batches from the trainer's present step on."""
+        assert self.trainer is not None
+        share = self.optim.batch // self.trainer.world_size
+        rows = share // self.trainer.accumulate_grad_batches
+        dataset = StreamSlices(self, rows, share, self.trainer.global_rank, self.trainer.world_size)
+        per_step = self.trainer.accumulate_grad_batches
+        sampler = Upward(self.trainer.global_step * per_step, self.optim.max_steps * per_step)
+        return DataLoader(
+            dataset,
+            batch_size=None,
+            sampler=sampler,
+            num_workers=self.workers,
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=self.workers > 0,
+        )
+
+    def val_dataloader(self) -> DataLoader:
+        """This process's share of the validation batches."""
+        return DataLoader(share(self.validation_batches()), batch_size=None)  # type: ignore[arg-type]
+
+    def test_dataloader(self) -> DataLoader:
+        """One empty item: ``evaluate`` brings its own data; Lightning's test loop only lends it the device and precision."""
+        return DataLoader([torch.zeros(0)], batch_size=None)  # type: ignore[arg-type]
+
+
+class StreamSlices(Dataset):
+    """Item i is micro-batch i of one process: a slice of its share of a global batch of the stream."""
+
+    def __init__(self, task: Task, rows: int, share: int, rank: int, world: int) -> None:
+        self.task, self.rows, self.share, self.rank, self.world = task, rows, share, rank, world
+
+    def __getitem__(self, index: int) -> Batch:
+        """The slice, with ``loss_tokens`` of the whole share, by which the loss is divided."""
+        step, slice_ = divmod(index, self.share // self.rows)
+        if self.task.overfit:
+            step = 0
+        batch = self.task.train_batch((step * self.world + self.rank) * self.share, self.share)
+        loss_tokens = (batch["labels"] != IGNORE).sum()
+        rows = slice(slice_ * self.rows, (slice_ + 1) * self.rows)
+        return {key: value[rows] for key, value in batch.items()} | {"loss_tokens": loss_tokens}
+
+
+class Upward(Sampler[int]):
+    """first, first + 1, … end - 1: where to go on is the trainer's step, never the sampler's memory."""
+
+    def __init__(self, first: int, end: int) -> None:
+        self.first, self.end = first, end
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.end))
+
+    def __len__(self) -> int:
+        return max(self.end - self.first, 0)
+
+
+def share(items: list) -> list:
+    """This process's part of ``items``; all of them where there is one process."""
+    if torch.distributed.is_initialized():
+        return items[torch.distributed.get_rank() :: torch.distributed.get_world_size()]
+    return items
+
+
+def sum_over_processes(values: Tensor) -> Tensor:
+    """Add up a tensor of every process, in place; nothing to do where there is one."""
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(values)
+    return values
