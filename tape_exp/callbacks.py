@@ -11,6 +11,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from tape_exp.models.decoder import Decoder
+from tape_exp.module import LanguageModule
 
 log = logging.getLogger("tape_exp")
 progress_log = logging.getLogger("tape_exp.progress")
@@ -41,6 +42,7 @@ class Throughput(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int) -> None:
         """Every ``every`` optimizer steps, hand the rate to the module's next report."""
+        assert isinstance(module, LanguageModule)
         if (index + 1) % trainer.accumulate_grad_batches or trainer.global_step % self.every:
             return
         now = time.perf_counter()

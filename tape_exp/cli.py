@@ -4,12 +4,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -33,17 +34,27 @@ def with_clear_errors(main: Callable[[], None]) -> None:
     except Exception as error:
         if any(argument.startswith("debug=") for argument in sys.argv):
             raise
-        print(f"error: {explain(error, sys.argv[1:])}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, ConfigError | HydraException | OmegaConfBaseException) else 1)
+        _fail(error, sys.argv[1:])
+
+
+def _fail(error: BaseException, arguments: Sequence[str]) -> NoReturn:
+    """One sentence on stderr; exit code 2 where nothing was begun, 1 where a run failed."""
+    print(f"error: {explain(error, arguments)}", file=sys.stderr)
+    sys.exit(2 if isinstance(error, ConfigError | HydraException | OmegaConfBaseException) else 1)
 
 
 def run_job(cfg: DictConfig) -> None:
     """Run one job of Hydra's. Processes that Lightning starts for further devices repeat this job, not the sweep."""
-    if HydraConfig.initialized():
-        sys.argv[1:] = [*HydraConfig.get().overrides.task]
+    hydra = HydraConfig.get()
+    sys.argv[1:] = [*hydra.overrides.task]
     from tape_exp.run import run
 
-    run(cfg)
+    try:
+        run(cfg)
+    except Exception as error:
+        if hydra.mode == RunMode.MULTIRUN or cfg.debug.name != "none":
+            raise  # the sweep's other jobs go on; Hydra names the one that failed
+        _fail(error, sys.argv[1:])
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -65,6 +76,8 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     """One sentence for an error of the config, Hydra's or ours, with the nearest right word."""
     if isinstance(error, ConfigError):
         return str(error)
+    if isinstance(error.__cause__, OmegaConfBaseException):
+        error = error.__cause__  # Hydra's "Error merging override" says less
     text = str(error)
     if match := re.search(r"Could not find '(\w+)/([^']+)'", text):
         group, choice = match.groups()
@@ -72,6 +85,8 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         return f"{group}={choice}{did_you_mean(choice, choices)} Choose one of: {', '.join(choices)}."
     if match := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
         key = match.group(1)
+        if key == "paper":
+            return "paper holds tables and figures: `python -m tape_exp.paper run <artifact>` runs one."
         known = known_keys([a for a in arguments if not a.lstrip("+~").startswith(f"{key}=")])
         return f"{key}{did_you_mean(key, known)} `python train.py --cfg job` shows every key."
     if isinstance(error, HydraException | OmegaConfBaseException):

@@ -8,6 +8,7 @@ Fixed sections (``trainer``, ``logger``, ``debug``) are dataclasses, so that Hyd
 import dataclasses
 import difflib
 import inspect
+import textwrap
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -169,7 +170,8 @@ def build(node: Any, section: str, **given: Any) -> Any:
     Raises:
         ConfigError: unknown key (with did-you-mean), missing key, value of a wrong type, ``_target_`` outside tape_exp.
     """
-    arguments = dict(OmegaConf.to_container(node, resolve=True)) if OmegaConf.is_config(node) else dict(node)
+    container: Any = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    arguments = dict(container)
     target = arguments.pop("_target_", None)
     if not isinstance(target, str) or not target.startswith("tape_exp."):
         raise ConfigError(f"{section}._target_={target} must name a class inside tape_exp.")
@@ -180,7 +182,7 @@ def build(node: Any, section: str, **given: Any) -> Any:
     parameters = {k: p for k, p in inspect.signature(cls).parameters.items() if k not in given}
     if "name" not in parameters:
         arguments.pop("name", None)
-    hints = typing.get_type_hints(cls.__init__)
+    hints = typing.get_type_hints(vars(cls).get("__init__", cls.__init__))  # type: ignore[misc]
     for key, value in arguments.items():
         if key not in parameters:
             raise ConfigError(f"{section}.{key}{did_you_mean(key, parameters)} Known keys: {', '.join(parameters)}.")
@@ -241,6 +243,12 @@ def check(cfg: DictConfig) -> None:
 
 
 def register() -> None:
-    """Give Hydra the schema that ``conf/config.yaml`` starts from."""
-    store = ConfigStore.instance()
-    store.store(name="schema", node=Config)
+    """Give Hydra the schema that ``conf/config.yaml`` starts from, and the resolver that its help lists choices with."""
+    ConfigStore.instance().store(name="schema", node=Config)
+    OmegaConf.register_new_resolver("choices", _choices, replace=True)
+
+
+def _choices(group: str) -> str:
+    """The YAMLs of a group, wrapped and indented for ``--help``."""
+    names = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
+    return textwrap.fill(names, 100, initial_indent=f"  {group:9}", subsequent_indent=" " * 11)

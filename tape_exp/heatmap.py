@@ -25,7 +25,7 @@ def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None) -> Pa
     figure = Figure(figsize=(2.9 * len(panels) + 1.0, 3.4 + (0.3 if title else 0)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    image = None
+    image: Any = None
     for number, (axis, (name, heatmap)) in enumerate(zip(axes, panels.items(), strict=True)):
         n = len(heatmap.values)
         image = axis.imshow(heatmap.values, cmap=COLOURS, vmin=0, vmax=100, extent=(0.5, n + 0.5, n + 0.5, 0.5))

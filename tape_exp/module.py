@@ -89,8 +89,8 @@ class LanguageModule(LightningModule):
                 f"Lower task.optim.lr={self.task.optim.lr} or task.optim.clip={self.task.optim.clip}, "
                 "or train with trainer.precision=32-true."
             )
-        rate = self.lr_schedulers().get_last_lr()[0]  # type: ignore[union-attr]
-        self.report({"train/loss": value, "train/lr": rate, "train/grad_norm": float(self._grad_norm), **self.gauges})
+        lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
+        self.report({"train/loss": value, "train/lr": lr, "train/grad_norm": float(self._grad_norm), **self.gauges})
 
     def report(self, metrics: dict[str, float]) -> None:
         """Send metrics to every sink at this step, and to the progress display."""
@@ -129,7 +129,7 @@ class LanguageModule(LightningModule):
 
         self.evaluation = self.task.evaluate(model, self.progress, self.evaluation_batches)
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         """AdamW, decaying matrices alone, with the task's schedule."""
         optim = self.task.optim
         trainable = [p for p in self.parameters() if p.requires_grad]

@@ -78,9 +78,7 @@ def make_position(cfg: DictConfig, arch: Any) -> Any:
     return build(cfg.model, "model", arch=arch)
 
 
-def train_and_evaluate(
-    cfg: DictConfig, directory: RunDirectory, task: Task, decoder: Decoder, progress: str
-) -> dict[str, Any]:
+def train_and_evaluate(cfg: DictConfig, directory: RunDirectory, task: Task, decoder: Decoder, progress: str) -> dict[str, Any]:
     """From the last checkpoint, if there is one, to a record."""
     checkpoint, step = checkpoints.newest(directory.checkpoints, directory.hash)
     loggers = make_loggers(cfg, directory)
@@ -179,7 +177,8 @@ def micro_batches(cfg: DictConfig, task: Task) -> int:
     if per_device % micro:
         fitting = next(m for m in range(micro, 0, -1) if per_device % m == 0)
         raise ConfigError(
-            f"trainer.micro_batch={micro} does not divide the {per_device} rows of a device; trainer.micro_batch={fitting} does."
+            f"trainer.micro_batch={micro} does not divide the {per_device} rows of a device; "
+            f"trainer.micro_batch={fitting} does."
         )
     return per_device // micro
 
@@ -247,10 +246,10 @@ def progress_mode(name: str) -> str:
 
 def set_up_logging(path: Path | None, progress: str) -> None:
     """Messages to the console and to log.txt; progress lines to the console only where there is no bar."""
-    console, handlers = logging.StreamHandler(sys.stdout), []
+    console = logging.StreamHandler(sys.stdout)
+    handlers: list[logging.Handler] = [console]
     console.setFormatter(logging.Formatter("%(message)s"))
     console.addFilter(lambda r: progress == "lines" or r.name != "tape_exp.progress")
-    handlers.append(console)
     if path is not None:
         file = logging.FileHandler(path)
         file.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))

@@ -4,6 +4,7 @@ Shape suffixes: B batch, T tokens, C width, H heads, D head dimension, V vocabul
 """
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -26,19 +27,19 @@ class Decoder(nn.Module):
         backend: of :func:`~tape_exp.models.attention.attend`.
     """
 
-    def __init__(
-        self, arch: Arch, position: Callable[[Arch], PositionEncoding], seed: int = 0, backend: str = "auto"
-    ) -> None:
+    def __init__(self, arch: Arch, position: Callable[[Arch], PositionEncoding], seed: int = 0, backend: str = "auto") -> None:
         super().__init__()
         self.arch = arch
         self.embedding = nn.Embedding(arch.vocab, arch.width)
-        self.layers = nn.ModuleList(Block(arch, position(arch), backend) for _ in range(arch.layers))
+        blocks = [Block(arch, position(arch), backend) for _ in range(arch.layers)]
+        self.layers = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(arch.width, eps=1e-5)
         self.head = nn.Linear(arch.width, arch.vocab, bias=False)
         # Nobody reads the state after the last layer. Its update stays, since published counts include it, but idle.
-        self.layers[-1].updates_state = False
-        for name, parameter in self.layers[-1].position.named_parameters():
-            parameter.requires_grad = name not in self.layers[-1].position.update_parameters
+        last = blocks[-1]
+        last.updates_state = False
+        for name, parameter in last.position.named_parameters():
+            parameter.requires_grad = name not in last.position.update_parameters
         self.init_weights(seed)
 
     def init_weights(self, seed: int) -> None:
@@ -69,9 +70,9 @@ class Decoder(nn.Module):
             positions_BT: positions instead of the encoding's own, (1, T) or (B, T); fp64 makes the angles fp64.
             generator: for encodings that sample positions.
         """
-        first = self.layers[0].position
+        first = cast(Block, self.layers[0]).position
         if positions_BT is None:
-            positions_BT = first.positions(*tokens_BT.shape, tokens_BT.device, generator)
+            positions_BT = first.positions(tokens_BT.shape[0], tokens_BT.shape[1], tokens_BT.device, generator)
         elif not positions_BT.is_floating_point():
             positions_BT = positions_BT.float()
         state = first.initial_state(positions_BT)

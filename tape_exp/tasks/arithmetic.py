@@ -95,11 +95,15 @@ class Arithmetic(Task):
 
     def grid_batch(self, cells: Iterable[tuple[int, int]]) -> Batch:
         """All test samples of the given cells; those of a cell depend on its two lengths alone."""
-        numbers = [lanes(seed_for(0, "test", a, b), 0, self.samples_per_cell, 2 * self.test_digits) for a, b in cells]
-        lengths = np.repeat(np.array(list(cells), dtype=np.int64), self.samples_per_cell, 0)
-        tokens, equals, end = write_rows(*lengths.T, np.concatenate(numbers))
-        width = int(end.max())
-        return as_batch(tokens[:, :width], equals, end)
+        cells = list(cells)
+        longest, rows = max(map(max, cells)), self.samples_per_cell
+        lane = np.zeros((len(cells), rows, 2, longest), dtype=np.uint32)
+        for cell, (a, b) in zip(lane, cells, strict=True):
+            drawn = lanes(seed_for(0, "test", a, b), 0, rows, a + b)
+            cell[:, 0, :a], cell[:, 1, :b] = drawn[:, :a], drawn[:, a:]
+        lengths = np.repeat(np.array(cells, dtype=np.int64), rows, 0)
+        tokens, equals, end = write_rows(lengths[:, 0], lengths[:, 1], lane.reshape(len(lengths), -1))
+        return as_batch(tokens[:, : int(end.max())], equals, end)
 
     def _cells(self) -> Iterator[list[tuple[int, int]]]:
         """The grid in batches of cells, shortest rows first so that little of a batch is padding."""
@@ -163,10 +167,10 @@ def write_rows(a: np.ndarray, b: np.ndarray, lane: np.ndarray) -> tuple[np.ndarr
     """
     rows, n = lane.shape[0], lane.shape[1] // 2
     operands = []
-    for lengths, part in ((a, lane[:, :n]), (b, lane[:, n:])):
+    for length, part in ((a, lane[:, :n]), (b, lane[:, n:])):
         digit = below(10, part).astype(np.uint8)
-        digit[np.arange(n) >= lengths[:, None]] = 0
-        last = np.arange(rows), lengths - 1  # the most significant digit is not 0
+        digit[np.arange(n) >= length[:, None]] = 0
+        last = np.arange(rows), length - 1  # the most significant digit is not 0
         digit[last] = below(9, part[last]) + 1
         operands.append(digit)
     total = np.zeros((n + 1, rows), dtype=np.uint8)  # digit-major: the carry runs over contiguous rows
@@ -182,8 +186,10 @@ def write_rows(a: np.ndarray, b: np.ndarray, lane: np.ndarray) -> tuple[np.ndarr
     def column(value: int) -> np.ndarray:
         return np.full((rows, 1), value, dtype=np.uint8)
 
+    one = np.ones_like(a)
     parts = [operands[0] + ZERO, column(PLUS), operands[1] + ZERO, column(EQUALS), total.T + ZERO, column(EOS)]
-    used = [np.arange(p.shape[1]) < length[:, None] for p, length in zip(parts, (a, a * 0 + 1, b, a * 0 + 1, c, a * 0 + 1))]
+    lengths = (a, one, b, one, c, one)
+    used = [np.arange(part.shape[1]) < length[:, None] for part, length in zip(parts, lengths, strict=True)]
     end = a + b + c + 3
     tokens = np.zeros((rows, row_length(n)), dtype=np.uint8)
     tokens[np.arange(row_length(n)) < end[:, None]] = np.concatenate(parts, 1)[np.concatenate(used, 1)]

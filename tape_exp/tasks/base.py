@@ -75,8 +75,8 @@ class Task(LightningDataModule, ABC):
     def evaluate(self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
         """Score a trained model (tokens -> logits), which is in evaluation mode on its device.
 
-        ``progress(iterable, total, description)`` shows how far it is; ``limit`` stops after as many batches.
-        Under several processes each scores its share and all return the same result (:func:`share`, :func:`sum_over_processes`).
+        ``progress(items, description)`` iterates and shows how far it is; ``limit`` stops after as many batches. Under
+        several processes each scores its share and all return the same result: :func:`share`, :func:`sum_over_processes`.
         """
 
     def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:

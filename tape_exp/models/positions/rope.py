@@ -59,7 +59,7 @@ class RoPE(PositionEncoding):
         return torch.stack([angles.cos(), angles.sin()], -2) * magnitude
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        """θ_m for m = 0 … d/2 - 1 in the dtype and on the device of ``like``, and the factor that multiplies q and k (1 but for YaRN)."""
+        """θ_m for m = 0 … d/2 - 1 in ``like``'s dtype and on its device, and the factor on q and k (1 but for YaRN)."""
         d = self.arch.head_dim
         method, s = self.scaling.method, self._factor()
         theta = self.theta * s ** (d / max(d - 2, 1)) if method == "ntk" else self.theta
@@ -92,7 +92,7 @@ class RoPE(PositionEncoding):
 
 
 def turn(x_BTHD: Tensor, state_BTHCM: Tensor) -> Tensor:
-    """Multiply x, read as d/2 complex numbers (x_m, x_{m+d/2}), with the state's; computed in the state's fp32, returned in x's dtype."""
+    """x, read as d/2 complex numbers (x_m, x_{m+d/2}), times the state's; computed in the state's dtype, returned in x's."""
     real, imaginary = x_BTHD.to(state_BTHCM.dtype).chunk(2, -1)
     cos, sin = state_BTHCM.unbind(-2)
     return torch.cat([real * cos - imaginary * sin, real * sin + imaginary * cos], -1).to(x_BTHD.dtype)

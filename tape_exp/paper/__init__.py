@@ -1,0 +1,1 @@
+"""The paper's tables and figures: what to run, what to collect, how to draw."""

@@ -1,0 +1,128 @@
+"""An artifact is a table or a figure of the paper: the runs behind it, the records they left, and its drawing."""
+
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from tape_exp import runs
+from tape_exp.cli import compose_config
+from tape_exp.config import CONF, ConfigError, build, did_you_mean
+
+log = logging.getLogger("tape_exp")
+RESULTS = runs.ROOT / "results"
+SCALES = ("smoke", "small", "paper")
+Record = dict[str, Any]
+
+
+@dataclass
+class Artifact(ABC):
+    """One table or figure. ``conf/paper/<name>.yaml`` gives the fields; a subclass draws it.
+
+    Args:
+        name: file name of its YAML and of what it writes.
+        title: one line, as in the paper's caption.
+        task: task of the runs.
+        models: models of the runs, in the order of the rows or panels.
+        overrides: further keys of every run.
+    """
+
+    name: str
+    title: str
+    task: str
+    models: list[str]
+    overrides: list[str] = field(default_factory=list)
+
+    def configs(self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> Iterator[tuple[str, DictConfig]]:
+        """(model, config) of every run, seeds in the outer loop: a figure is complete as early as it can be."""
+        for seed in seeds:
+            for model in self.models:
+                choice = [f"model={model}", f"task={self.task}", f"scale={scale}", f"seed={seed}"]
+                yield model, compose_config([*choice, *self.overrides, *extra])
+
+    def collect(self, scale: str, records: Sequence[Record]) -> dict[str, list[Record]]:
+        """The committed records of each model at a scale, by seed; models without any are left out."""
+        found = {}
+        for model, cfg in self.configs(scale, [0]):
+            mine = [r for r in records if matches(r["config"], runs.identity(cfg))]
+            newest = {r["seed"]: r for r in sorted(mine, key=lambda r: r["started"])}
+            if newest:
+                found[model] = [newest[seed] for seed in sorted(newest)]
+        return found
+
+    def paper(self) -> dict[str, Any]:
+        """What the paper reports, from results/paper.yaml."""
+        numbers: Any = OmegaConf.to_container(OmegaConf.load(RESULTS / "paper.yaml"))
+        return numbers[self.name]
+
+    @abstractmethod
+    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
+        """Write the tables and figures of a scale below ``into`` and return their paths."""
+
+
+def load(name: str) -> Artifact:
+    """The artifact of that name. Raises :class:`ConfigError` with the nearest known name."""
+    if name not in names():
+        raise ConfigError(f"artifact {name}{did_you_mean(name, names())} Known: {', '.join(names())}.")
+    node = OmegaConf.load(CONF / "paper" / f"{name}.yaml")
+    return build(node, f"conf/paper/{name}.yaml")
+
+
+def names() -> list[str]:
+    """Every artifact that has a YAML."""
+    return sorted(path.stem for path in (CONF / "paper").glob("*.yaml"))
+
+
+def read_records(folder: Path | None = None) -> list[Record]:
+    """Every committed record. Raises :class:`ConfigError` naming a file that is not one."""
+    records = []
+    for path in sorted((folder or runs.RECORDS).glob("*.json")):
+        try:
+            record = json.loads(path.read_text())
+            record["config"], record["seed"], record["metrics"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} is not a record ({error!r}); restore or remove it.") from error
+        records.append(record)
+    return records
+
+
+def matches(recorded: dict[str, Any], current: dict[str, Any]) -> bool:
+    """Whether a recorded config says the same as the current one, wherever both say something; the seed is free.
+
+    A key that one of them lacks, since the code has grown, does not count.
+    """
+    if "debug" in recorded:
+        return False
+    return all(_agree(recorded[key], current[key]) for key in ("model", "task", "peft", "scale", "precision"))
+
+
+def _agree(recorded: Any, current: Any) -> bool:
+    if isinstance(recorded, dict) and isinstance(current, dict):
+        return all(_agree(recorded[key], current[key]) for key in recorded.keys() & current.keys())
+    return recorded == current
+
+
+def run_missing(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> list[str]:
+    """Run what has no record yet and commit each record to results/records; returns what failed, with the reason."""
+    from tape_exp.run import run
+
+    failed = []
+    records = read_records()
+    for model, cfg in artifact.configs(scale, seeds, extra):
+        name = runs.RunDirectory(cfg).name
+        if any(r["seed"] == cfg.seed and matches(r["config"], runs.identity(cfg)) for r in records):
+            log.info("%s: recorded.", name)
+            continue
+        try:
+            record = run(cfg)
+        except Exception as error:  # one failed run must not cost the others
+            log.error("%s (%s, seed %d) failed: %s", artifact.name, model, cfg.seed, error)
+            failed.append(f"{name}: {error}")
+            continue
+        runs.write_atomically(runs.RECORDS / f"{name}.json", runs.dump_record(record))
+    return failed

@@ -1,0 +1,70 @@
+"""Tables in Markdown, LaTeX and CSV, and the interval of a mean."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+from scipy import stats
+
+from tape_exp.runs import write_atomically
+
+
+def interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and half-width of its 95 % confidence interval (Student's t over seeds); None with a single value."""
+    if len(values) < 2:
+        return mean(values), None
+    return mean(values), float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+
+
+def mean_text(values: Sequence[float], digits: int = 2) -> str:
+    """``26.32 ± 0.41``, or the value alone for one seed, or nothing for none."""
+    if not values:
+        return ""
+    centre, half = interval(values)
+    return f"{centre:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
+
+
+def write(stem: Path, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> list[Path]:
+    """``stem``.md, .tex and .csv; returns their paths."""
+    files = {".md": markdown(columns, rows, caption), ".tex": latex(columns, rows, caption), ".csv": comma(columns, rows)}
+    for suffix, text in files.items():
+        write_atomically(stem.with_name(stem.name + suffix), text)
+    return [stem.with_name(stem.name + suffix) for suffix in files]
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
+    """A table with aligned pipes and its caption below."""
+    widths = [max(len(line[i]) for line in (columns, *rows)) for i in range(len(columns))]
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+    ruler = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([line(columns), ruler, *map(line, rows), "", caption, ""])
+
+
+def latex(columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
+    """A booktabs table."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "  " + " & ".join(_tex(cell) for cell in cells) + r" \\"
+
+    body = [line(columns), r"  \midrule", *map(line, rows)]
+    head = [r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(caption)}}}"]
+    head += [rf"  \begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}", r"  \toprule"]
+    return "\n".join([*head, *body, r"  \bottomrule", r"  \end{tabular}", r"\end{table}", ""])
+
+
+def _tex(text: str) -> str:
+    for plain, escaped in {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "→": r"$\to$"}.items():
+        text = text.replace(plain, escaped)
+    return text
+
+
+def comma(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Comma-separated values."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    return text.getvalue()

@@ -1,0 +1,67 @@
+"""What the tests share: one thread per process, small sizes, runs in a temporary folder."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["WANDB_MODE"] = "offline"
+os.environ.pop("WANDB_API_KEY", None)
+
+import pytest
+import torch
+
+from tape_exp.cli import compose_config
+from tape_exp.config import CONF, Arch, build
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.run import run
+
+torch.set_num_threads(1)
+
+MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
+TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
+SMALL = ["task.arch.layers=2", "task.arch.width=32", "task.arch.heads=2", "task.arch.ffn=32", "task.optim.batch=16"]
+
+
+def make_position(name: str, arch: Arch, *overrides: str):
+    """One layer's positional encoding from its YAML."""
+    return build(compose_config([f"model={name}", *overrides]).model, "model", arch=arch)
+
+
+def make_decoder(name: str, arch: Arch, *overrides: str, seed: int = 0, backend: str = "auto") -> Decoder:
+    """A decoder with the positional encoding of a YAML."""
+    node = compose_config([f"model={name}", *overrides]).model
+    return Decoder(arch, lambda a: build(node, "model", arch=a), seed, backend)
+
+
+def randomise(model: torch.nn.Module, std: float = 0.3, seed: int = 1) -> None:
+    """Give every positional parameter a random value, so that zero-initialised parts take part in a test, and the other
+    matrices a size at which attention is far from uniform."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.weight.mul_(10)
+            if isinstance(module, PositionEncoding):
+                for parameter in module.parameters():
+                    parameter.add_(std * torch.randn(parameter.shape, generator=generator).to(parameter))
+
+
+@pytest.fixture
+def arch() -> Arch:
+    """A small model: head dimension 8, sequences of up to 48 tokens, 24 of them seen in training."""
+    return Arch(layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24)
+
+
+@pytest.fixture
+def tiny_run(tmp_path: Path):
+    """Run a small arithmetic config in a temporary folder; returns (config, record)."""
+
+    def call(*overrides: str, steps: int = 4):
+        fixed = ["trainer=cpu", "trainer.progress=none", "trainer.log_every=1", f"runs={tmp_path}/runs", *SMALL]
+        fixed += ["task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=4", f"task.optim.max_steps={steps}"]
+        logger = [] if any(o.startswith("logger") for o in overrides) else ["logger=none"]
+        cfg = compose_config([*fixed, *logger, *overrides])
+        return cfg, run(cfg)
+
+    return call

@@ -1,0 +1,81 @@
+"""The backends of attend() agree with the explicit softmax, on outputs and on every gradient."""
+
+import pytest
+import torch
+
+from tape_exp.config import ConfigError
+from tape_exp.models.attention import BACKENDS, attend, causal_mask, pick_backend
+
+FAST = [b for b in BACKENDS if b != "reference"]
+
+
+def inputs(T=13, S=13, kv_heads=4, carried_heads=4, bias=False, carried=True, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def make(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    given = {"q": make(2, T, 4, 8), "k": make(2, S, kv_heads, 8), "v": make(2, S, kv_heads, 8)}
+    if carried:
+        given["carried"] = make(2 if carried_heads > 1 else 1, S, carried_heads, 10)
+    if bias:
+        given["bias"] = make(1, 4, T, S)
+    return given
+
+
+def call(given, backend):
+    out, attended = attend(
+        given["q"], given["k"], given["v"], bias=given.get("bias"), carried=given.get("carried"), backend=backend
+    )
+    weights = torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype)
+    loss = (out * weights).square().sum() + (0 if attended is None else attended.pow(3).sum())
+    return out, attended, torch.autograd.grad(loss, list(given.values()))
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize(
+    "case",
+    [
+        {},
+        {"carried": False},
+        {"bias": True},
+        {"bias": True, "carried": False},
+        {"T": 5, "S": 13},
+        {"kv_heads": 2},
+        {"carried_heads": 1},
+        {"T": 1, "S": 1},
+    ],
+    ids=str,
+)
+def test_backends_agree_with_the_reference(backend, case):
+    given = inputs(**case)
+    expected, got = call(given, "reference"), call(given, backend)
+    assert torch.allclose(got[0], expected[0], atol=1e-10)
+    if expected[1] is not None:
+        assert torch.allclose(got[1], expected[1], atol=1e-10)
+    for name, a, b in zip(given, got[2], expected[2], strict=True):
+        assert torch.allclose(a, b, atol=1e-9), name
+
+
+def test_reference_is_softmax_attention_written_out():
+    given = inputs(T=3, S=5, bias=True)
+    out, attended, _ = call(given, "reference")
+    q, k, v, carried, bias = (given[n].detach() for n in ("q", "k", "v", "carried", "bias"))
+    for t in range(3):
+        seen = t + 3  # 2 earlier keys, and itself
+        logits = torch.stack([q[1, t, 2] @ k[1, s, 2] / 8**0.5 + bias[0, 2, t, s] for s in range(seen)])
+        p = torch.exp(logits) / torch.exp(logits).sum()
+        assert torch.allclose(out[1, t, 2], sum(p[s] * v[1, s, 2] for s in range(seen)))
+        assert torch.allclose(attended[1, t, 2], sum(p[s] * carried[1, s, 2] for s in range(seen)))
+
+
+def test_causal_mask_lets_late_queries_see_the_cache():
+    assert causal_mask(2, 4, torch.device("cpu")).tolist() == [[True, True, True, False], [True] * 4]
+
+
+def test_auto_picks_a_backend_that_works_and_unknown_ones_are_named():
+    assert pick_backend(torch.zeros(1, 8, 1, 8)) == "reference"
+    assert pick_backend(torch.zeros(1, 512, 1, 8)) == "sdpa"
+    given = inputs()
+    with pytest.raises(ConfigError, match=r"attention backend=fused is not known.*reference, sdpa"):
+        attend(given["q"], given["k"], given["v"], backend="fused")

@@ -1,0 +1,85 @@
+"""The decoder: Llama's arithmetic, and the same backbone for every positional encoding."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from tape_exp.config import Arch, ConfigError
+from tests.conftest import MODELS, make_decoder
+
+
+def test_logits_equal_transformers_llama(arch):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    ours = make_decoder("rope", arch)
+    config = LlamaConfig(
+        vocab_size=14,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=48,
+        tie_word_embeddings=False,
+    )
+    theirs = LlamaForCausalLM(config).eval()
+    names = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj"}
+    names |= {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
+    names |= {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+    renamed = {
+        "embedding.weight": "model.embed_tokens.weight",
+        "norm.weight": "model.norm.weight",
+        "head.weight": "lm_head.weight",
+    }
+    for i in range(2):
+        renamed |= {f"layers.{i}.{a}.weight": f"model.layers.{i}.{b}.weight" for a, b in names.items()}
+    theirs.load_state_dict({renamed[name]: value for name, value in ours.state_dict().items()})
+    tokens = torch.randint(0, 14, (2, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert (ours(tokens) - theirs(tokens).logits).abs().max() < 1e-5
+
+
+def test_155_m_backbone_has_the_papers_size():
+    with torch.device("meta"):
+        model = make_decoder("rope", Arch(layers=12, width=768, heads=12, ffn=3072, vocab=32_000))
+    assert model.parameter_count() == 162_417_408
+    assert model.parameter_count() / 2**20 == pytest.approx(154.89, abs=0.01)
+
+
+@pytest.mark.parametrize("name", [m for m in MODELS if m != "rope"])
+def test_every_model_begins_with_the_same_backbone(name, arch):
+    rope, other = make_decoder("rope", arch).state_dict(), make_decoder(name, arch).state_dict()
+    assert all(torch.equal(value, other[key]) for key, value in rope.items())
+
+
+def test_seeds_differ(arch):
+    a, b = make_decoder("rope", arch, seed=0), make_decoder("rope", arch, seed=1)
+    assert not torch.equal(a.layers[0].q.weight, b.layers[0].q.weight)
+
+
+def test_wrong_sizes_name_the_key_and_a_value_that_works():
+    with pytest.raises(
+        ConfigError, match=r"task\.arch\.width=100 is not divisible by task\.arch\.heads=3; task\.arch\.width=(\d+)"
+    ) as error:
+        Arch(layers=1, width=100, heads=3, ffn=8)
+    proposed = int(str(error.value).rsplit("=", 1)[1].split()[0])
+    assert dataclasses.replace(Arch(layers=1, width=proposed, heads=3, ffn=8)).head_dim % 2 == 0
+    with pytest.raises(ConfigError, match=r"head dimension .* = 3 must be even"):
+        Arch(layers=1, width=12, heads=4, ffn=8)
+    with pytest.raises(ConfigError, match=r"task\.arch\.layers=0 must be at least 1"):
+        Arch(layers=0, width=12, heads=2, ffn=8)
+
+
+def test_flops_count_matches_torchs_own_counter(arch):
+    """Torch counts the products of a training step; ours leaves out half of the attention, which causality does not need."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = make_decoder("rope", arch, backend="reference")
+    tokens = torch.zeros(1, 32, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(tokens).sum().backward()
+    ours = model.flops_per_token(32) * 32
+    attention = 6 * arch.layers * arch.width * 32 * 32
+    norms = 6 * 32 * arch.width * (2 * arch.layers + 1)  # RMSNorm weights are no matrix products
+    assert counter.get_total_flops() == ours + attention - norms

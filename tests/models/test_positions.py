@@ -1,0 +1,239 @@
+"""What every positional encoding must do, found by globbing conf/model: a new YAML is tested without an edit here."""
+
+import math
+
+import pytest
+import torch
+
+from tape_exp.config import Arch, ConfigError
+from tape_exp.models.positions.alibi import slopes
+from tape_exp.models.positions.t5 import T5
+from tests.conftest import MODELS, make_decoder, make_position, randomise
+
+TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
+
+# Whose logits depend on distances alone. RandPE samples its positions; the others claim it.
+SHIFT_INVARIANT = [m for m in MODELS if m not in ("randpe", "tape_full", "tape_no_equivariance")]
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_yaml_is_named_after_its_file(name):
+    from tape_exp.cli import compose_config
+
+    assert compose_config([f"model={name}"]).model.name == name
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_future_tokens_do_not_matter(name, backend, arch):
+    model = make_decoder(name, arch, backend=backend)
+    randomise(model)
+    changed = TOKENS.clone()
+    changed[:, 15:] = (changed[:, 15:] + 3) % 14
+    before, after = model(TOKENS, generator=generator()), model(changed, generator=generator())
+    assert torch.allclose(before[:, :15], after[:, :15], atol=1e-5)
+    assert not torch.allclose(before[:, 15:], after[:, 15:], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shape_dtype_and_finite_gradients(name, dtype, arch):
+    model = make_decoder(name, arch)
+    randomise(model, std=0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        logits = model(TOKENS, generator=generator())
+        assert logits.shape == (2, 24, 14)
+        assert logits.dtype == dtype
+        logits.float().square().mean().backward()
+    for parameter_name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, f"{parameter_name} takes no part"
+            assert parameter.grad.isfinite().all(), parameter_name
+            assert parameter.grad.abs().sum() > 0, f"{parameter_name} gets no gradient"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_positions_stay_distinct_under_autocast(name):
+    """8192 positions: in bf16 only 65 of them would be told apart."""
+    long = Arch(layers=1, width=32, heads=4, ffn=32, vocab=14, max_length=8192, train_length=8192)
+    encoding = make_position(name, long)
+    encoding.init_weights(generator())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        positions = encoding.positions(1, 8192, torch.device("cpu"), generator())
+        state = encoding.initial_state(positions)
+        bias = encoding.bias(positions[:, -1:], positions)
+    assert positions.dtype == torch.float32
+    assert positions.unique().numel() == 8192
+    if state is not None:
+        assert state.dtype == torch.float32
+        assert state.reshape(8192, -1).unique(dim=0).shape[0] == 8192
+    if bias is not None:
+        assert bias.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", SHIFT_INVARIANT)
+def test_shifting_all_positions_changes_nothing(name, arch):
+    """Real offsets, every layer, randomised positional weights; fp64 shows the exactness that is claimed."""
+    model = make_decoder(name, arch).double()
+    randomise(model)
+    positions = torch.arange(24, dtype=torch.float64)[None]
+    base = model(TOKENS, positions_BT=positions)
+    for offset in (3.0, 17.25):
+        assert (model(TOKENS, positions_BT=positions + offset) - base).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("name", ["tape_no_equivariance", "tape_full"])
+def test_variants_without_the_claim_do_change(name, arch):
+    """Mixing the columns of E, or blocks of different frequency from a RoPE start, breaks shift invariance."""
+    model = make_decoder(name, arch).double()
+    randomise(model)
+    positions = torch.arange(24, dtype=torch.float64)[None]
+    assert (model(TOKENS, positions_BT=positions + 3) - model(TOKENS, positions_BT=positions)).abs().max() > 1e-3
+
+
+def test_full_weights_keep_shift_invariance_where_one_rotation_serves_all_blocks(arch):
+    """With a single frequency a shift turns every block alike: the equivariance equation then does give invariance."""
+    model = make_decoder("tape_full", arch, "model.theta=1.0").double()
+    randomise(model)
+    positions = torch.arange(24, dtype=torch.float64)[None]
+    assert (model(TOKENS, positions_BT=positions + 3) - model(TOKENS, positions_BT=positions)).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("name", "per_layer"),
+    [("nope", 0), ("rope", 0), ("xpos", 0), ("alibi", 0), ("randpe", 0), ("fire", 462), ("t5", 768), ("tape", 38_160)],
+)
+def test_extra_parameters_of_the_155_m_model(name, per_layer):
+    """12 heads, hidden 768: what the paper's table of efficiency implies."""
+    with torch.device("meta"):
+        encoding = make_position(name, Arch(layers=12, width=768, heads=12, ffn=3072, max_length=1024, train_length=1024))
+    assert sum(p.numel() for p in encoding.parameters()) == per_layer
+
+
+@pytest.mark.parametrize(("intermediate", "millions"), [(1, 0.110), (2, 0.219), (4, 0.437), (8, 0.872), (16, 1.742)])
+def test_tape_parameters_grow_with_intermediate_as_in_the_ablation(intermediate, millions):
+    arch = Arch(layers=12, width=768, heads=12, ffn=3072)
+    encoding = make_position("tape", arch, f"model.intermediate={intermediate}")
+    assert 12 * sum(p.numel() for p in encoding.parameters()) / 2**20 == pytest.approx(millions, abs=1e-3)
+
+
+def test_alibi_slopes():
+    assert slopes(8) == [2.0**-h for h in range(1, 9)]
+    assert slopes(12) == pytest.approx([2.0**-h for h in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+
+
+def test_alibi_bias_is_linear_in_distance(arch):
+    positions = torch.arange(6.0)[None]
+    bias = make_position("alibi", arch).bias(positions, positions)
+    assert bias[0, :, 5, 2].tolist() == pytest.approx([-3 * s for s in slopes(4)])
+    assert (bias[0, :, 2, 2] == 0).all()
+
+
+def test_t5_buckets(arch):
+    encoding = T5(arch, buckets=64, max_distance=128)
+    bucket = encoding.bucket(torch.tensor([0.0, 1, 31, 32, 33, 64, 127, 128, 5000]))
+    assert bucket[:4].tolist() == [0, 1, 31, 32]
+    assert bucket.diff().min() >= 0
+    assert bucket[5].item() == 48  # half-way on the logarithmic scale from 32 to 128
+    assert bucket[-2:].tolist() == [63, 63]
+
+
+def test_fire_matches_its_formula_and_depends_on_the_query_beyond_the_threshold(arch):
+    encoding = make_position("fire", arch)
+    encoding.init_weights(generator())
+    positions = torch.tensor([[0.0, 100.0, 500.0, 1000.0, 1100.0]])
+    bias = encoding.bias(positions, positions)
+    ratio = math.log(0.1 * 400 + 1) / (math.log(0.1 * 512 + 1) + 1e-6)
+    expected = encoding.outer(torch.relu(encoding.inner(torch.tensor([ratio]))))
+    assert torch.allclose(bias[0, :, 2, 1], expected, atol=1e-6)
+    near, far = bias[0, :, 1, 0], bias[0, :, 4, 3]  # distance 100, before and after the threshold
+    assert not torch.allclose(near, far, atol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", ["log", "power"])
+def test_kerple_matches_its_formula(kernel, arch):
+    encoding = make_position(f"kerple_{kernel}", arch)
+    randomise(encoding)
+    positions = torch.arange(5.0)[None]
+    r1 = torch.nn.functional.softplus(encoding.raw_r1)
+    if kernel == "log":
+        expected = -r1 * torch.log(1 + torch.nn.functional.softplus(encoding.raw_r2) * 3)
+    else:
+        expected = -r1 * 3 ** (2 * encoding.raw_r2.sigmoid())
+    assert torch.allclose(encoding.bias(positions, positions)[0, :, 4, 1], expected)
+
+
+def test_rope_matches_transformers(arch):
+    """The angles and the half-split pairing of Hugging Face's Llama."""
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    encoding = make_position("rope", arch)
+    positions = torch.arange(9.0)[None]
+    q, k = torch.randn(2, 1, 9, 4, 8, generator=generator()).unbind(0)
+    ours = encoding.rotate(q, k, encoding.initial_state(positions))
+    angles = positions[..., None] * 10_000.0 ** (-torch.arange(0, 8, 2) / 8)
+    cos, sin = (torch.cat([f(angles)] * 2, -1) for f in (torch.cos, torch.sin))
+    theirs = apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=2)
+    assert torch.allclose(ours[0], theirs[0], atol=1e-6)
+    assert torch.allclose(ours[1], theirs[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["linear", "dynamic-free ntk", "yarn"])
+def test_scaled_frequencies_match_transformers(method):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    method = method.split()[-1]
+    arch = Arch(layers=1, width=128, heads=2, ffn=32, vocab=14, max_length=4096, train_length=1024)
+    ours, magnitude = make_position(f"rope_{method}", arch).frequencies(torch.zeros(1))
+    if method == "ntk":
+        assert ours[0] == 1
+        assert ours[-1].item() == pytest.approx(10_000 ** (-62 / 64) / 4, rel=1e-4)
+        return
+    parameters = {"rope_type": method, "factor": 4.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 1024}
+    config = LlamaConfig(hidden_size=128, num_attention_heads=2, max_position_embeddings=4096, rope_parameters=parameters)
+    theirs, attention = ROPE_INIT_FUNCTIONS[method](config, device="cpu")
+    assert torch.allclose(ours, theirs, rtol=1e-5)
+    assert magnitude == pytest.approx(attention)
+
+
+def test_scaling_at_evaluation_leaves_training_alone(arch):
+    encoding = make_position("rope_linear", arch, "model.scaling.when=evaluation")
+    plain = make_position("rope", arch)
+    positions = torch.arange(5.0)[None]
+    assert torch.equal(encoding.train().initial_state(positions), plain.initial_state(positions))
+    assert torch.equal(encoding.eval().initial_state(positions * 2), plain.initial_state(positions))
+
+
+def test_xpos_decays_with_distance(arch):
+    """The same content: the further the key, the smaller the pair's contribution, by ζ^(distance / scale_base)."""
+    encoding = make_position("xpos", arch, "model.scale_base=4", "model.theta=1e30")
+    x = torch.zeros(1, 20, 1, 8)
+    x[..., 2] = 1.0  # one pair, all but standing still at this theta
+    q, k = encoding.rotate(x, x, encoding.initial_state(torch.arange(20.0)[None]))
+    zeta = (4 + 0.4 * 8) / (1.4 * 8)
+    dots = (q[0, 15, 0] * k[0, :16, 0]).sum(-1)
+    assert torch.allclose(dots, torch.tensor([zeta ** ((15 - j) / 4) for j in range(16)]), atol=1e-5)
+
+
+def test_randpe_is_sorted_distinct_and_not_rope(arch):
+    encoding = make_position("randpe", arch)
+    positions = encoding.positions(8, 24, torch.device("cpu"), generator())
+    assert (positions.diff(dim=1) > 0).all()
+    assert positions.min() >= 0
+    assert positions.max() < 2 * arch.max_length
+    assert positions.unique(dim=0).shape[0] == 8
+    rope, randpe = make_decoder("rope", arch), make_decoder("randpe", arch)
+    assert not torch.allclose(rope(TOKENS), randpe(TOKENS, generator=generator()), atol=1e-3)
+    assert torch.equal(randpe(TOKENS, generator=generator()), randpe(TOKENS, generator=generator()))
+
+
+def test_randpe_says_what_to_change(arch):
+    with pytest.raises(ConfigError, match=r"model\.range_factor=1\.0 must be above 1"):
+        make_position("randpe", arch, "model.range_factor=1.0")
+    with pytest.raises(ConfigError, match=r"model\.range_factor"):
+        make_position("randpe", arch).positions(1, 97, torch.device("cpu"), generator())

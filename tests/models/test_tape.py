@@ -1,0 +1,196 @@
+"""TAPE: equal to RoPE at the start, equal to its oracle, equivariant as the paper's propositions say."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tape_exp.config import Arch, ConfigError
+from tape_exp.models.attention import attend
+from tape_exp.models.positions.tape import TAPE
+from tape_exp.models.positions.tape_tensor import TensorTAPE
+from tests.conftest import MODELS, make_decoder, make_position, randomise
+
+TAPES = [m for m in MODELS if m.startswith("tape")]
+ROPE_STARTS = [m for m in TAPES if m not in ("tape_fourier", "tape_yarn")]
+TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", ROPE_STARTS)
+def test_step_zero_is_exactly_rope(name, arch):
+    rope, tape = make_decoder("rope", arch), make_decoder(name, arch)
+    assert (rope(TOKENS) - tape(TOKENS)).abs().max() <= 1e-6
+
+
+def test_tape_yarn_starts_as_rope_yarn(arch):
+    assert (make_decoder("rope_yarn", arch)(TOKENS) - make_decoder("tape_yarn", arch)(TOKENS)).abs().max() <= 1e-6
+
+
+def test_gradients_reach_every_update_within_two_steps(arch):
+    """P and W2 begin at zero; W1 and W_x wait for W2."""
+    model = make_decoder("tape", arch)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(TOKENS[:, :-1]).flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
+        optimizer.step()
+    position = model.layers[0].position
+    for name in ("p", "w2", "w1", "wx"):
+        assert getattr(position, name).grad.abs().max() > 0, name
+
+
+def test_the_idle_update_of_the_last_layer_is_frozen(arch):
+    model = make_decoder("tape", arch)
+    assert all(p.requires_grad for p in model.layers[0].position.parameters())
+    assert not any(p.requires_grad for p in model.layers[-1].position.parameters())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"psi_input": "mlp"},
+        {"head_mixing": "scale"},
+        {"attention": False},
+        {"feed_forward": False},
+        {"attention": False, "feed_forward": False},
+        {"intermediate": 1},
+    ],
+    ids=str,
+)
+def test_complex_form_equals_the_general_one(options, arch):
+    """Outputs and every gradient, in fp64."""
+    from tape_exp.models.decoder import Decoder
+
+    fast = Decoder(arch, lambda a: TAPE(a, **options)).double()
+    oracle = Decoder(arch, lambda a: TensorTAPE(a, **options)).double()
+    randomise(fast)
+    oracle.load_state_dict(fast.state_dict())
+    positions = torch.arange(24, dtype=torch.float64)[None]
+    outputs = [model(TOKENS, positions_BT=positions) for model in (fast, oracle)]
+    assert (outputs[0] - outputs[1]).abs().max() < 1e-10
+    for output in outputs:
+        output.square().mean().backward()
+    for (name, a), b in zip(fast.named_parameters(), oracle.parameters(), strict=True):
+        if a.requires_grad:
+            assert (a.grad - b.grad).abs().max() < 1e-10, name
+
+
+def state_and_input(encoding, arch: Arch, seed: int, N: int = 7):
+    """A random general state with its token features, fp64."""
+    generator = torch.Generator().manual_seed(seed)
+    M, L, R = arch.head_dim // 2, 2, encoding.R
+    E = torch.randn(1, N, arch.heads, M, L, R, generator=generator, dtype=torch.float64)
+    q, k, v = torch.randn(3, 1, N, arch.heads, arch.head_dim, generator=generator, dtype=torch.float64)
+    x = torch.randn(1, N, arch.width, generator=generator, dtype=torch.float64)
+    return E, q, k, v, x
+
+
+def attention_without_mask(encoding, E, q, k, v):
+    """f and the attended state for a given set of tokens, all of them visible: what permutations act on."""
+    q, k = encoding.rotate(q, k, E)
+    logits = torch.einsum("bthd,bshd->bhts", q, k) / q.shape[-1] ** 0.5
+    probabilities = logits.softmax(-1)
+    average = torch.einsum("bhts,bshmlr->bthmlr", probabilities, E)
+    return torch.einsum("bhts,bshd->bthd", probabilities, v), average.flatten(3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    case=st.sampled_from(
+        [
+            {"initial": "rope"},
+            {"initial": "rope", "weights": "full"},
+            {"initial": "fourier", "R": 4},
+            {"initial": "fourier", "R": 6, "weights": "full"},
+            {"initial": "rope", "head_mixing": "scale"},
+        ]
+    ),
+)
+def test_both_maps_are_permutation_and_orthogonally_equivariant(seed, case):
+    """Equations (perm_equiv) and (ortho_equiv) for f and g with one O(R) for all blocks (proposition 1), to 1e-10."""
+    arch = Arch(layers=2, width=16, heads=2, ffn=16, vocab=14, max_length=16, train_length=16)
+    encoding = TensorTAPE(arch, **case).double()
+    randomise(encoding, seed=seed)
+    E, q, k, v, x = state_and_input(encoding, arch, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    order = torch.randperm(E.shape[1], generator=generator)
+    O = torch.linalg.qr(torch.randn(encoding.R, encoding.R, generator=generator, dtype=torch.float64))[0]  # noqa: E741
+
+    f, average = attention_without_mask(encoding, E, q, k, v)
+    g = encoding.update(E, average, x)
+    moved = E[:, order] @ O
+    f_moved, average_moved = attention_without_mask(encoding, moved, q[:, order], k[:, order], v[:, order])
+    g_moved = encoding.update(moved, average_moved, x[:, order])
+    assert (f_moved - f[:, order]).abs().max() < 1e-10
+    assert (g_moved - g[:, order] @ O).abs().max() < 1e-10
+
+
+def test_the_ablation_is_not_orthogonally_equivariant(arch):
+    encoding = TensorTAPE(arch, equivariant=False).double()
+    randomise(encoding)
+    E, q, k, v, x = state_and_input(encoding, arch, 0)
+    quarter_turn = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    _, average = attention_without_mask(encoding, E, q, k, v)
+    _, average_turned = attention_without_mask(encoding, E @ quarter_turn, q, k, v)
+    turned = encoding.update(E @ quarter_turn, average_turned, x)
+    assert (turned - encoding.update(E, average, x) @ quarter_turn).abs().max() > 1e-2
+
+
+def test_logits_are_the_papers_sum_over_blocks(arch):
+    """α_ij = Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m}, written out: eq. (f_attn)."""
+    encoding = TensorTAPE(arch).double()
+    E, q, k, _, _ = state_and_input(encoding, arch, 3, N=4)
+    q_turned, k_turned = encoding.rotate(q, k, E)
+    got = torch.einsum("bthd,bshd->bhts", q_turned, k_turned)
+    half = arch.head_dim // 2
+    for i, j, h in itertools.product(range(4), range(4), range(arch.heads)):
+        expected = 0.0
+        for m in range(half):
+            q_m, k_m = q[0, i, h, [m, m + half]], k[0, j, h, [m, m + half]]
+            expected += q_m @ E[0, i, h, m] @ E[0, j, h, m].T @ k_m
+        assert abs(got[0, h, i, j] - expected) < 1e-10
+
+
+def test_update_is_the_papers_mlp_on_the_attended_state(arch):
+    """E + P Ẽ, then E + W2 diag(ψ(x)) W1ᵀ E, for one token by hand."""
+    encoding = TAPE(arch).double()
+    randomise(encoding)
+    generator = torch.Generator().manual_seed(2)
+    E = torch.randn(1, 1, 4, 2, 4, generator=generator, dtype=torch.float64)
+    attended = torch.randn(1, 1, 4, 8, generator=generator, dtype=torch.float64)
+    x = torch.randn(1, 1, 32, generator=generator, dtype=torch.float64)
+    middle = E[0, 0].flatten(1) + encoding.p @ attended[0, 0]
+    psi = torch.nn.functional.silu(encoding.wx @ x[0, 0])
+    expected = middle + encoding.w2 @ torch.diag(psi) @ encoding.w1 @ middle
+    assert torch.allclose(encoding.update(E, attended, x)[0, 0].flatten(1), expected, atol=1e-12)
+
+
+def test_attended_state_uses_the_same_probabilities(arch):
+    encoding = make_position("tape", arch)
+    state = encoding.initial_state(torch.arange(6.0)[None])
+    q, k, v = torch.randn(3, 1, 6, 4, 8, generator=torch.Generator().manual_seed(0))
+    carried = encoding.carried(state)
+    _, attended = attend(q, k, v, carried=carried, backend="reference")
+    as_values, _ = attend(q, k, carried.expand(1, 6, 4, 8), backend="reference")
+    assert torch.allclose(attended, as_values, atol=1e-6)
+
+
+def test_fourier_start_is_shift_invariant_and_decays(arch):
+    encoding = TensorTAPE(arch, initial="fourier", R=8)
+    E = encoding.initial_state(torch.arange(30, dtype=torch.float64)[None])[0, :, 0]
+    gram = torch.einsum("imlr,jmkr->ijmlk", E, E)
+    assert (gram[5, 2] - gram[25, 22]).abs().max() < 1e-10
+    assert gram[5, 5].abs().mean() > gram[25, 5].abs().mean()
+
+
+def test_wrong_options_name_the_key(arch):
+    with pytest.raises(ConfigError, match=r"model\.psi_input=values is not known.*attention, mlp"):
+        TAPE(arch, psi_input="values")
+    with pytest.raises(ConfigError, match=r"model\.R=4 must be even, and 2 with model\.initial=rope"):
+        TensorTAPE(arch, R=4)
+    with pytest.raises(ConfigError, match=r"model\.weights=heads"):
+        TensorTAPE(arch, weights="full", equivariant=False)

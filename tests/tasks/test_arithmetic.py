@@ -1,0 +1,200 @@
+"""The addition task: its stream, its grid, and one forward pass instead of token-by-token decoding."""
+
+import re
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.tasks.arithmetic import (
+    EOS,
+    EQUALS,
+    PAD,
+    VOCABULARY,
+    Arithmetic,
+    bucket_samples,
+    exact_match,
+    row_length,
+    text,
+)
+from tape_exp.tasks.base import IGNORE
+from tests.conftest import make_decoder
+
+ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
+OPTIM = Optim(batch=8, max_steps=2, lr=1e-3)
+ROW = re.compile(r"(\d+)\+(\d+)=(\d+)<eos>")
+
+
+def make(train_digits=3, test_digits=6, seed=0, **options) -> Arithmetic:
+    return Arithmetic(ARCH, OPTIM, seed, train_digits, test_digits, **options)
+
+
+def parse(tokens) -> tuple[int, int, int, int, int]:
+    """(a, b, a + b as written, length of a, length of b) of a row of tokens, least-significant digit first."""
+    a, b, c = ROW.fullmatch(text(tokens)).groups()
+    assert not c.endswith("0") or c == "0"
+    return int(a[::-1]), int(b[::-1]), int(c[::-1]), len(a), len(b)
+
+
+@pytest.mark.parametrize("digits", [1, 2, 5, 20, 40])
+def test_rows_are_true_additions(digits):
+    tokens, equals, end = bucket_samples(7, 0, 500, digits)
+    assert tokens.shape == (500, row_length(digits))
+    for row, equal, stop in zip(tokens, equals, end, strict=True):
+        a, b, c, length_a, length_b = parse(row)
+        assert a + b == c
+        assert len(str(a)) == length_a
+        assert len(str(b)) == length_b
+        assert (row[equal], row[stop - 1]) == (EQUALS, EOS)
+        assert (row[stop:] == PAD).all()
+
+
+def test_paper_row_lengths():
+    assert (row_length(20), row_length(40)) == (64, 124)
+
+
+def test_lengths_and_digits_are_uniform_and_independent():
+    tokens, equals, _ = bucket_samples(3, 0, 40_000, 4)
+    rows = [parse(row) for row in tokens]
+    counts = np.zeros((4, 4))
+    for *_, a, b in rows:
+        counts[a - 1, b - 1] += 1
+    expected = len(rows) / 16
+    assert (((counts - expected) ** 2) / expected).sum() < 37.7  # χ², 15 degrees of freedom, p = 0.001
+    first = np.bincount([a for a, *_, length, _ in rows if length == 1], minlength=10)[1:]
+    assert ((first - first.mean()) ** 2 / first.mean()).sum() < 26.1  # 8 degrees of freedom
+    second = np.bincount([a % 10 for a, *_, length, _ in rows if length == 2], minlength=10)
+    assert ((second - second.mean()) ** 2 / second.mean()).sum() < 27.9  # 9 degrees of freedom
+
+
+def test_sample_k_is_a_function_of_seed_and_k():
+    task = make()
+    whole = task.train_batch(0, 64)
+    parts = [task.train_batch(first, count) for first, count in ((0, 10), (10, 1), (11, 53))]
+    assert torch.equal(whole["inputs"], torch.cat([p["inputs"] for p in parts]))
+    assert torch.equal(whole["labels"], torch.cat([p["labels"] for p in parts]))
+    assert torch.equal(task.train_batch(10**12, 4)["inputs"], make().train_batch(10**12, 4)["inputs"])
+    assert not torch.equal(whole["inputs"], make(seed=1).train_batch(0, 64)["inputs"])
+    assert len({text(row.tolist()) for row in task.train_batch(0, 2000)["inputs"]}) > 1000
+
+
+def test_loss_is_on_the_answer_and_eos_alone():
+    batch = make().train_batch(0, 200)
+    for inputs, labels in zip(batch["inputs"], batch["labels"], strict=True):
+        row = [*inputs.tolist()]
+        equal = row.index(EQUALS)
+        scored = [VOCABULARY[t] for t in labels[labels != IGNORE].tolist()]
+        assert (labels[:equal] == IGNORE).all()
+        a, b, c = ROW.fullmatch(text([*row[: equal + 1], *labels[labels != IGNORE].tolist()])).groups()
+        assert scored == [*c, "<eos>"]
+
+
+def test_stream_holds_no_more_than_a_batch():
+    task = make(train_digits=40, test_digits=40)
+    task.train_batch(0, 512)
+    tracemalloc.start()
+    for step in range(20):
+        task.train_batch(512 * step, 512)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 512 * row_length(40) * 8 * 12  # a dozen int64 copies of one batch
+
+
+def test_grid_cells_hold_their_lengths_and_do_not_depend_on_seed_or_grid():
+    small, large = make(test_digits=4), make(test_digits=6, seed=9)
+    cells = [(1, 4), (3, 2)]
+    batch = small.grid_batch(cells)
+    full = torch.cat([batch["inputs"], torch.full((200, 1), PAD)], 1)
+    for number, (row, labels) in enumerate(zip(full, batch["labels"], strict=True)):
+        row = row.clone()
+        position = int((labels != IGNORE).nonzero()[-1])
+        row[position + 1] = EOS
+        a, b, c, *lengths = parse(row.tolist())
+        assert a + b == c
+        assert tuple(lengths) == cells[number // 100]
+    assert torch.equal(batch["inputs"], large.grid_batch(cells)["inputs"])
+
+
+def test_every_cell_is_scored_once():
+    task = make(samples_per_cell=3, rows_per_batch=20)
+    cells = [cell for batch in task._cells() for cell in batch]
+    assert len(cells) == 36
+    assert set(cells) == {(a, b) for a in range(1, 7) for b in range(1, 7)}
+
+
+def greedy(model, prompt: torch.Tensor, limit: int) -> list[int]:
+    """Token-by-token decoding until EOS."""
+    tokens = prompt
+    for _ in range(limit):
+        following = model(tokens[None])[0, -1].argmax()
+        tokens = torch.cat([tokens, following[None]])
+        if following == EOS:
+            break
+    return tokens[len(prompt) :].tolist()
+
+
+def test_one_forward_pass_equals_greedy_decoding(tmp_path):
+    """On a half-trained model, so that right and wrong answers both occur."""
+    task = make(train_digits=1, test_digits=2, samples_per_cell=30)
+    model = make_decoder("rope", task.arch)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(120):
+        batch = task.train_batch(64 * step, 64)
+        loss = torch.nn.functional.cross_entropy(model(batch["inputs"]).flatten(0, 1), batch["labels"].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        batch = task.grid_batch([(1, 1), (1, 2), (2, 2)])
+        at_once = exact_match(model(batch["inputs"]), batch["labels"]).tolist()
+        one_by_one = []
+        for inputs, labels in zip(batch["inputs"], batch["labels"], strict=True):
+            prompt = inputs[: inputs.tolist().index(EQUALS) + 1]
+            answer = labels[labels != IGNORE].tolist()
+            one_by_one.append(greedy(model, prompt, len(answer) + 2) == answer)
+    assert at_once == one_by_one
+    assert 0 < sum(at_once) < len(at_once)
+
+
+def test_metrics_and_standard_errors():
+    """A model that is right on the trained quarter, and on half of one cell beside it."""
+    task = make(train_digits=2, test_digits=4, samples_per_cell=10)
+    correct, seen = np.zeros((4, 4)), np.full((4, 4), 10.0)
+    correct[:2, :2] = 10
+    correct[2, 0] = 5
+    metrics = task._summary(correct, seen).metrics
+    assert metrics["test/exact_match"] == pytest.approx(100 * 4.5 / 16)
+    assert metrics["id/exact_match"] == 100
+    assert metrics["id/exact_match_stderr"] == 0
+    assert metrics["ood/exact_match"] == pytest.approx(100 * 0.5 / 12)
+    assert metrics["ood/exact_match_stderr"] == pytest.approx(100 * np.sqrt(0.25 / 9) / 12)
+
+
+def test_evaluate_fills_the_grid_in_the_right_cells():
+    """A model that answers from the row itself, and only where the first operand is the longer one."""
+    task = make(train_digits=2, test_digits=4, samples_per_cell=5, rows_per_batch=7)
+
+    def model(tokens, generator=None):
+        logits = torch.zeros(*tokens.shape, len(VOCABULARY))
+        for r, row in enumerate(tokens.tolist()):
+            equal = row.index(EQUALS)
+            a, b = "".join(VOCABULARY[t] for t in row[:equal]).split("+")
+            answer = str(int(a[::-1]) + int(b[::-1]))[::-1]
+            for offset, word in enumerate([*answer, "<eos>"] if len(a) > len(b) else []):
+                logits[r, equal + offset, VOCABULARY.index(word)] = 1
+        return logits
+
+    evaluation = task.evaluate(model, lambda items, description: items)
+    assert np.array_equal(evaluation.heatmap.values, 100.0 * np.tril(np.ones((4, 4)), -1))
+    partial = task.evaluate(model, lambda items, description: items, limit=2)
+    assert np.isnan(partial.heatmap.values).sum() == 14
+
+
+def test_wrong_values_name_the_key():
+    with pytest.raises(ConfigError, match=r"task\.train_digits=0 must be at least 1"):
+        make(train_digits=0)
+    with pytest.raises(ConfigError, match=r"task\.test_digits=2 is below task\.train_digits=3; task\.test_digits=6"):
+        make(train_digits=3, test_digits=2)
