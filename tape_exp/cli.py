@@ -63,22 +63,27 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     Raises:
         ConfigError: an override is wrong; the sentence says which and what would be right.
     """
-    register()
-    GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            return compose("config", list(overrides))
+        return _compose(overrides)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, overrides)) from error
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", list(overrides))
 
 
 def explain(error: BaseException, arguments: Sequence[str]) -> str:
     """One sentence for an error of the config, Hydra's or ours, with the nearest right word."""
     if isinstance(error, ConfigError):
         return str(error)
-    if isinstance(error.__cause__, OmegaConfBaseException):
-        error = error.__cause__  # Hydra's "Error merging override" says less
     text = str(error)
+    if text.startswith("Error merging override") and isinstance(error.__cause__, OmegaConfBaseException):
+        error = error.__cause__
+        text = str(error)
     if match := re.search(r"Could not find '(\w+)/([^']+)'", text):
         group, choice = match.groups()
         choices = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
@@ -100,9 +105,9 @@ def known_keys(arguments: Sequence[str]) -> list[str]:
     """Every dotted key of the config that the other overrides give, and the groups."""
     overrides = [a for a in arguments if "=" in a and not a.startswith("-") and "," not in a]
     try:
-        cfg: Any = compose_config([o for o in overrides if not o.startswith("hydra")])
-    except ConfigError:
-        cfg = compose_config([])
+        cfg: Any = _compose([o for o in overrides if not o.startswith("hydra")])
+    except (HydraException, OmegaConfBaseException):
+        cfg = _compose([])
     keys: list[str] = [*GROUPS]
 
     def walk(node: Any, prefix: str) -> None:

@@ -27,11 +27,8 @@ def test_logits_equal_transformers_llama(arch):
     names = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj"}
     names |= {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
     names |= {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-    renamed = {
-        "embedding.weight": "model.embed_tokens.weight",
-        "norm.weight": "model.norm.weight",
-        "head.weight": "lm_head.weight",
-    }
+    renamed = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
+    renamed["head.weight"] = "lm_head.weight"
     for i in range(2):
         renamed |= {f"layers.{i}.{a}.weight": f"model.layers.{i}.{b}.weight" for a, b in names.items()}
     theirs.load_state_dict({renamed[name]: value for name, value in ours.state_dict().items()})

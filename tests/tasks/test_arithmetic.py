@@ -56,7 +56,7 @@ def test_paper_row_lengths():
 
 
 def test_lengths_and_digits_are_uniform_and_independent():
-    tokens, equals, _ = bucket_samples(3, 0, 40_000, 4)
+    tokens, _, _ = bucket_samples(3, 0, 40_000, 4)
     rows = [parse(row) for row in tokens]
     counts = np.zeros((4, 4))
     for *_, a, b in rows:
@@ -87,7 +87,7 @@ def test_loss_is_on_the_answer_and_eos_alone():
         equal = row.index(EQUALS)
         scored = [VOCABULARY[t] for t in labels[labels != IGNORE].tolist()]
         assert (labels[:equal] == IGNORE).all()
-        a, b, c = ROW.fullmatch(text([*row[: equal + 1], *labels[labels != IGNORE].tolist()])).groups()
+        _, _, c = ROW.fullmatch(text([*row[: equal + 1], *labels[labels != IGNORE].tolist()])).groups()
         assert scored == [*c, "<eos>"]
 
 
