@@ -19,7 +19,7 @@ from tape_exp.callbacks import Progress, Throughput, tracker, trainable_summary
 from tape_exp.config import ConfigError, build, check
 from tape_exp.models.decoder import Decoder
 from tape_exp.module import LanguageModule
-from tape_exp.runs import RunDirectory, make_record
+from tape_exp.runs import RunDirectory, first_process, make_record
 from tape_exp.sinks import JsonlLogger, make_loggers, publish
 from tape_exp.tasks.base import Evaluation, Task
 
@@ -117,6 +117,8 @@ def train_and_evaluate(cfg: DictConfig, directory: RunDirectory, task: Task, dec
     trainer.test(module, task, verbose=False)
     evaluation = module.evaluation
     assert evaluation is not None
+    if not trainer.is_global_zero:
+        return {}
     images = save_artifacts(directory, evaluation)
     publish(loggers, evaluation, images, trainer.global_step)
     record = make_record(
@@ -130,9 +132,8 @@ def train_and_evaluate(cfg: DictConfig, directory: RunDirectory, task: Task, dec
         seconds={"training": round(trained, 1), "evaluation": round(jsonl.watch.seconds() - trained, 1)},
         **({"heatmap": evaluation.heatmap.to_rows()} if evaluation.heatmap else {}),
     )
-    if trainer.is_global_zero:
-        directory.finish(record)
-        report(directory, evaluation, images)
+    directory.finish(record)
+    report(directory, evaluation, images)
     return record
 
 
@@ -245,12 +246,15 @@ def progress_mode(name: str) -> str:
 
 
 def set_up_logging(path: Path | None, progress: str) -> None:
-    """Messages to the console and to log.txt; progress lines to the console only where there is no bar."""
+    """Messages to the console and to log.txt; progress lines to the console only where there is no bar.
+
+    Of several processes the first alone speaks, but for warnings.
+    """
     console = logging.StreamHandler(sys.stdout)
     handlers: list[logging.Handler] = [console]
     console.setFormatter(logging.Formatter("%(message)s"))
     console.addFilter(lambda r: progress == "lines" or r.name != "tape_exp.progress")
-    if path is not None:
+    if path is not None and first_process():
         file = logging.FileHandler(path)
         file.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
         handlers.append(file)
@@ -259,7 +263,7 @@ def set_up_logging(path: Path | None, progress: str) -> None:
         old.close()
     for handler in handlers:
         log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    log.setLevel(logging.INFO if first_process() else logging.WARNING)
     log.propagate = False
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -63,7 +63,12 @@ class RunDirectory:
         return (self.path / "DONE").exists()
 
     def open(self) -> None:
-        """Create the directory, and write config and manifest. Raises :class:`ConfigError` where it cannot be written."""
+        """Create the directory, and write config and manifest. Raises :class:`ConfigError` where it cannot be written.
+
+        Of several processes the first alone writes.
+        """
+        if not first_process():
+            return
         try:
             if self.cfg.debug.name != "none" and self.path.exists():
                 shutil.rmtree(self.path)
@@ -99,6 +104,11 @@ class RunDirectory:
     def record(self) -> dict[str, Any]:
         """The record of a finished run."""
         return json.loads((self.path / "record.json").read_text())
+
+
+def first_process() -> bool:
+    """Whether this is the process that writes: of several, the one of rank 0 on node 0."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
 def write_atomically(path: Path, text: str) -> None:

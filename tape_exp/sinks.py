@@ -4,12 +4,15 @@ import json
 import logging
 import os
 import signal
+import socket
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import matplotlib.image
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
 from tape_exp.runs import RunDirectory, Stopwatch, identity, write_atomically
@@ -29,6 +32,7 @@ class JsonlLogger(Logger):
         self.path = path
         self.watch = Stopwatch()
 
+    @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Append a line; ``seconds`` is what the run has taken so far."""
         row = {"step": step, **metrics, "seconds": round(self.watch.seconds(), 2)}
@@ -38,6 +42,7 @@ class JsonlLogger(Logger):
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """The config lies beside it already."""
 
+    @rank_zero_only
     def rewind(self, step: int) -> None:
         """Drop what a killed process wrote after ``step``, and a line that it left unfinished; go on counting seconds."""
         if self.path.exists():
@@ -84,6 +89,9 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
         "config": identity(cfg),
     }
     settings = wandb.Settings(init_timeout=cfg.logger.timeout, silent=True, disable_git=True, disable_code=True)
+    if mode == "online" and not _reachable(cfg.logger.timeout):
+        log.warning("W&B cannot be reached: going on offline; `wandb sync` uploads the run later.")
+        mode = "offline"
     if mode == "online":
         try:
             logger = WandbLogger(offline=False, settings=settings, **options)
@@ -94,9 +102,23 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             log.warning("W&B cannot be reached (%s): going on offline; `wandb sync` uploads the run later.", reason)
             wandb.teardown()
+            options["id"] += "-offline"  # the service still holds the other one
     logger = WandbLogger(offline=True, settings=settings, **options)
     _ = logger.experiment
     return logger
+
+
+def _reachable(timeout: int) -> bool:
+    """Whether W&B's server answers a connection; a proxy is trusted to."""
+    address = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
+    if os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"):
+        return True
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname or "", port), timeout).close()
+    except OSError:
+        return False
+    return True
 
 
 def _has_key() -> bool:

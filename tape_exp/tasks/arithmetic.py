@@ -132,7 +132,12 @@ class Arithmetic(Task):
             column_label="digits of the second operand",
             trained=self.train_digits,
         )
-        return Evaluation(metrics, heatmap)
+        means = [
+            {"cells": split, "exact_match": metrics[f"{split}/exact_match"], "stderr": metrics[f"{split}/exact_match_stderr"]}
+            for split in ("test", "id", "ood")
+            if f"{split}/exact_match" in metrics
+        ]
+        return Evaluation(metrics, heatmap, tables={"grid_means": means})
 
 
 def row_length(digits: int) -> int:

@@ -135,7 +135,10 @@ class StreamSlices(Dataset):
 
 
 class Upward(Sampler[int]):
-    """first, first + 1, … end - 1: where to go on is the trainer's step, never the sampler's memory."""
+    """first, first + 1, … end - 1: where to go on is the trainer's step, never the sampler's memory.
+
+    Its length counts from 0, as Lightning's batch index does: after a resumption too the epoch ends at ``end``.
+    """
 
     def __init__(self, first: int, end: int) -> None:
         self.first, self.end = first, end
@@ -144,7 +147,7 @@ class Upward(Sampler[int]):
         return iter(range(self.first, self.end))
 
     def __len__(self) -> int:
-        return max(self.end - self.first, 0)
+        return self.end
 
 
 def share(items: list) -> list:
