@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from lightning import LightningModule
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 
 from tape_exp.config import Optim
 from tape_exp.models.decoder import Decoder
@@ -60,6 +62,14 @@ class LanguageModule(LightningModule):
         self._grad_norm = torch.zeros(())
         self._sums: dict[str, Tensor] = {}
 
+    def configure_model(self) -> None:
+        """Under ``trainer.strategy=fsdp``, shard every block and the rest over the devices (FSDP2)."""
+        mesh = self.device_mesh
+        if mesh is None or isinstance(self.decoder, FSDPModule):
+            return
+        for part in (*self.decoder.layers, self.decoder):
+            fully_shard(part, mesh=mesh["data_parallel"])
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """This micro-batch's part of the mean loss, scaled so that Lightning's and DDP's averaging gives the mean."""
         generator = generator_for(self.seed, "positions", self.global_step, batch_idx, self.global_rank)
@@ -73,7 +83,8 @@ class LanguageModule(LightningModule):
 
     def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
         """Clip by norm, and keep the norm for the report."""
-        self._grad_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.task.optim.clip)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.task.optim.clip)
+        self._grad_norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """At the end of an optimizer step: report, and stop if the loss is not finite."""
@@ -108,7 +119,7 @@ class LanguageModule(LightningModule):
         sums = {
             "loss": self._loss_sum(logits, batch),
             "tokens": (batch["labels"] != IGNORE).sum(),
-            "rows": torch.tensor(len(batch["labels"]), device=logits.device),
+            "rows": (batch["labels"] != IGNORE).any(-1).sum(),
             **self.task.validation_metrics(logits, batch),
         }
         for key, value in sums.items():

@@ -49,10 +49,11 @@ def run(cfg: DictConfig) -> dict[str, Any]:
     log.info("%s\n  %s in %s", directory.name, trainable_summary(decoder), directory.path)
     try:
         return train_and_evaluate(cfg, directory, task, decoder, progress)
-    except BaseException as error:
-        failed = directory.fail(error)
-        if not isinstance(error, KeyboardInterrupt | SystemExit):
-            log.info("The traceback is in %s.", failed)
+    except (KeyboardInterrupt, SystemExit):
+        log.info("Stopped. The same command goes on from the last checkpoint in %s.", directory.checkpoints)
+        raise
+    except Exception as error:
+        log.info("The traceback is in %s.", directory.fail(error))
         log.info("The same command goes on from the last checkpoint in %s.", directory.checkpoints)
         raise
 

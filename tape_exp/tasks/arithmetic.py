@@ -72,7 +72,8 @@ class Arithmetic(Task):
 
     def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
         """``exact_match``: rows whose whole answer is right, in percent."""
-        return {"exact_match": 100 * exact_match(logits, batch["labels"]).sum()}
+        scored = (batch["labels"] != IGNORE).any(-1)
+        return {"exact_match": 100 * (exact_match(logits, batch["labels"]) & scored).sum()}
 
     def evaluate(self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
         """Exact match on the (test_digits)² grid, one forward pass per sample.
@@ -83,9 +84,11 @@ class Arithmetic(Task):
         n = self.test_digits
         correct_seen = torch.zeros(2, n, n, dtype=torch.int64)
         batches = share(list(enumerate(itertools.islice(self._cells(), limit))))
-        for index, cells in progress(batches, "evaluating the grid"):
+        for (index, cells), counts in progress(batches, "evaluating the grid"):
             batch = self.grid_batch(cells)
             logits = model(batch["inputs"], generator=generator_for(0, "evaluation", index))
+            if not counts:
+                continue
             matches = exact_match(logits, batch["labels"].to(logits.device)).view(len(cells), -1)
             rows, columns = torch.tensor(cells).T - 1
             correct_seen[0, rows, columns] = matches.sum(1).cpu()

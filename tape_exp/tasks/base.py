@@ -2,9 +2,9 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tape_exp.config import Arch, Optim
 
+Item = TypeVar("Item")
 IGNORE = -100  # label of a position without loss
 
 Batch = dict[str, Tensor]
@@ -110,7 +111,11 @@ class Task(LightningDataModule, ABC):
 
     def val_dataloader(self) -> DataLoader:
         """This process's share of the validation batches."""
-        return DataLoader(share(self.validation_batches()), batch_size=None)  # type: ignore[arg-type]
+        mine = [
+            batch if counts else {**batch, "labels": torch.full_like(batch["labels"], IGNORE)}
+            for batch, counts in share(self.validation_batches())
+        ]
+        return DataLoader(mine, batch_size=None)  # type: ignore[arg-type]
 
     def test_dataloader(self) -> DataLoader:
         """One empty item: ``evaluate`` brings its own data; Lightning's test loop only lends it the device and precision."""
@@ -150,11 +155,18 @@ class Upward(Sampler[int]):
         return self.end
 
 
-def share(items: list) -> list:
-    """This process's part of ``items``; all of them where there is one process."""
+def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:
+    """This process's part of ``items``, and whether each counts.
+
+    All processes get equally many, since a sharded model computes only where all of them do: the last item is repeated
+    where they do not divide, and its repetitions do not count.
+    """
+    rank, world = 0, 1
     if torch.distributed.is_initialized():
-        return items[torch.distributed.get_rank() :: torch.distributed.get_world_size()]
-    return items
+        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    rounds = -(-len(items) // world)
+    mine = (round_ * world + rank for round_ in range(rounds))
+    return [(items[min(index, len(items) - 1)], index < len(items)) for index in mine]
 
 
 def sum_over_processes(values: Tensor) -> Tensor:

@@ -1,0 +1,172 @@
+"""Artifacts: which records they take, what they write, and their command line."""
+
+import csv
+import json
+import shutil
+
+import pytest
+
+from tape_exp import runs
+from tape_exp.cli import compose_config
+from tape_exp.config import ConfigError
+from tape_exp.paper import __main__ as paper
+from tape_exp.paper import artifacts, tables
+
+TINY = ["task.arch.layers=1", "task.arch.width=16", "task.arch.heads=2", "task.arch.ffn=16", "task.optim.batch=4"]
+TINY += ["task.optim.max_steps=2", "task.samples_per_cell=2", "trainer=cpu", "logger=none", "trainer.progress=none"]
+
+
+def fake_record(model: str, seed: int, value: float, task: str = "arithmetic", started: str = "2026-01-01", **changes):
+    """A record as a run of the current config at scale smoke would leave."""
+    cfg = compose_config([f"model={model}", f"task={task}", f"seed={seed}"])
+    config = json.loads(json.dumps(runs.identity(cfg)))
+    config["task"] |= changes
+    n = config["task"]["test_digits"]
+    metrics = {f"{split}/exact_match": value for split in ("test", "id", "ood")}
+    return {
+        "config": config,
+        "seed": seed,
+        "metrics": metrics,
+        "started": started,
+        "git": {"commit": "0123456789", "dirty": False},
+        "heatmap": [[value] * n for _ in range(n)],
+    }
+
+
+@pytest.mark.parametrize("name", artifacts.names())
+def test_every_artifact_composes_and_has_the_papers_numbers(name):
+    artifact = artifacts.load(name)
+    assert artifact.name == name
+    configs = list(artifact.configs("paper", [0]))
+    assert [model for model, _ in configs] == artifact.models
+    published = artifact.paper()["values"]
+    assert set(published) <= set(artifact.models)
+
+
+def test_paper_numbers_are_those_of_the_paper():
+    """The captions of the three figures."""
+    assert artifacts.load("fig_addition").paper()["values"] == {
+        "rope": 26.32,
+        "randpe": 26.56,
+        "nope": 22.45,
+        "fire": 26.98,
+        "tape": 32.82,
+    }
+    assert artifacts.load("fig_addition_20").paper()["values"]["tape"] == 41.42
+    assert artifacts.load("fig_addition_yarn").paper()["values"]["tape_yarn"] == 33.92
+
+
+def test_collect_takes_matching_records_and_the_newest_of_each_seed():
+    artifact = artifacts.load("fig_addition")
+    records = [
+        fake_record("tape", 0, 1.0, started="2026-01-01"),
+        fake_record("tape", 0, 2.0, started="2026-02-01"),
+        fake_record("tape", 1, 3.0),
+        fake_record("tape", 2, 4.0, samples_per_cell=7),  # another protocol
+        fake_record("rope", 0, 5.0, task="arithmetic_20"),
+        fake_record("xpos", 0, 6.0),  # not of this figure
+    ]
+    debugged = fake_record("fire", 0, 9.0)
+    debugged["config"]["debug"] = {"name": "one_batch"}
+    grown = fake_record("nope", 0, 8.0)
+    del grown["config"]["task"]["rows_per_batch"]  # made before the key existed
+    found = artifact.collect("smoke", [*records, debugged, grown])
+    assert {model: [r["metrics"]["test/exact_match"] for r in mine] for model, mine in found.items()} == {
+        "nope": [8.0],
+        "tape": [2.0, 3.0],
+    }
+    assert artifact.collect("paper", records) == {}
+
+
+def test_addition_table_and_figure(tmp_path):
+    artifact = artifacts.load("fig_addition")
+    records = {"tape": [fake_record("tape", s, v) for s, v in ((0, 30.0), (1, 34.0))], "rope": [fake_record("rope", 0, 25.0)]}
+    written = artifact.render("smoke", records, tmp_path)
+    assert {p.suffix for p in written} == {".png", ".md", ".tex", ".csv"}
+    with (tmp_path / "tables" / "fig_addition-smoke.csv").open() as file:
+        rows = {row["model"]: row for row in csv.DictReader(file)}
+    assert list(rows) == artifact.models
+    assert rows["tape"]["paper"] == "32.82"
+    assert rows["tape"]["ours"] == "32.00 ± 25.41"  # t = 12.706 with one degree of freedom, s = 2.83, n = 2
+    assert rows["tape"]["seeds"] == "2"
+    assert rows["tape"]["scale"] == "smoke"
+    assert rows["rope"]["ours"] == "25.00"
+    assert (rows["nope"]["paper"], rows["nope"]["ours"], rows["nope"]["seeds"]) == ("22.45", "", "")
+    markdown = (tmp_path / "tables" / "fig_addition-smoke.md").read_text()
+    assert "5 → 10 digits" in markdown
+    assert "40 → 80 digits" in markdown
+    latex = (tmp_path / "tables" / "fig_addition-smoke.tex").read_text()
+    assert r"32.00 $\pm$ 25.41" in latex
+    assert latex.count(r"\\") == 6
+
+
+def test_interval_matches_a_textbook_value():
+    centre, half = tables.interval([1.0, 2.0, 3.0, 4.0])
+    assert centre == 2.5
+    assert half == pytest.approx(3.182446 * 1.290994 / 2, rel=1e-5)
+    assert tables.interval([7.0]) == (7.0, None)
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """results/ and runs/ in a temporary folder."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    shutil.copy(artifacts.RESULTS / "paper.yaml", folder)
+    monkeypatch.setattr(artifacts, "RESULTS", folder)
+    monkeypatch.setattr(paper, "RESULTS", folder)
+    monkeypatch.setattr(runs, "RECORDS", folder / "records")
+    return folder
+
+
+def test_run_makes_what_is_missing_and_renders(results, tmp_path, capsys):
+    arguments = ["run", "fig_addition_yarn", "scale=smoke", "seeds=0", f"runs={tmp_path}/runs", *TINY]
+    assert paper.main(arguments) == 0
+    assert len(list((results / "records").glob("*.json"))) == 3
+    capsys.readouterr()
+    assert paper.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert said.count("recorded.") == 3
+    assert "DONE" not in said
+
+
+def test_a_failed_run_does_not_cost_the_others(results, tmp_path, capsys):
+    arguments = ["run", "fig_addition_yarn", "scale=smoke", f"runs={tmp_path}/runs", *TINY]
+    assert paper.main([*arguments, "task.optim.lr=1e30", "task.optim.clip=1e30", "trainer.log_every=1"]) == 1
+    assert capsys.readouterr().err.count("failed: ") == 3
+    assert not list((results / "records").glob("*.json")) or not (results / "records").exists()
+
+
+def test_render_and_list_from_records(results, capsys):
+    (results / "records").mkdir()
+    for model in ("rope", "tape"):
+        (results / "records" / f"{model}.json").write_text(runs.dump_record(fake_record(model, 0, 30.0)))
+    assert paper.main(["render"]) == 0
+    assert (results / "figures" / "fig_addition-smoke.png").exists()
+    index = (results / "README.md").read_text()
+    assert "figures/fig_addition-smoke.png" in index
+    assert "fig_addition-paper.png" not in index
+    assert paper.main(["list"]) == 0
+    assert "rope 1, tape 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "fig_additon"], "artifact fig_additon is not known. Did you mean 'fig_addition'?"),
+        (["run", "fig_addition", "scale=tiny"], "scale=tiny is not known."),
+        (["run", "fig_addition", "seeds=a"], "seeds=a must be integers"),
+        (["run", "scale=smoke"], "name an artifact to run, or all."),
+        (["run", "fig_addition", "task.lr=3"], "task.lr is not known."),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments, message, capsys, results):
+    assert paper.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_broken_record_is_named(results):
+    (results / "records").mkdir()
+    (results / "records" / "broken.json").write_text('{"config": ')
+    with pytest.raises(ConfigError, match=r"broken\.json is not a record"):
+        artifacts.read_records()
