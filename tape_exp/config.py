@@ -41,6 +41,7 @@ class TrainerConfig:
     micro_batch: int | None = None  # rows per device and forward pass; null: the whole share of the device
     workers: int = 0  # processes that prepare data
     compile: bool = False
+    attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton
     log_every: int = 10  # optimizer steps
     validate_every: int = 250  # optimizer steps
     checkpoint_every: int = 250  # optimizer steps

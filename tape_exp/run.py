@@ -71,7 +71,7 @@ def make_task(cfg: DictConfig) -> Task:
 
 def make_decoder(cfg: DictConfig, task: Task) -> Decoder:
     """The model that the positional encoding and the task's sizes make."""
-    return Decoder(task.arch, partial(make_position, cfg), seed=cfg.seed)
+    return Decoder(task.arch, partial(make_position, cfg), seed=cfg.seed, backend=cfg.trainer.attention)
 
 
 def make_position(cfg: DictConfig, arch: Any) -> Any:

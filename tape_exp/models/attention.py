@@ -1,20 +1,74 @@
 """``attend``: the one attention primitive, causal softmax attention that also averages what positions carry.
 
 Shape suffixes: B batch, T query tokens, S key tokens (S >= T: earlier ones come from a cache), H query heads, K key/value
-heads (K divides H), D head dimension, C width of what is carried.
+heads (K divides H), D head dimension, C width of what is carried, N distances.
 """
 
+import functools
+import importlib.util
+import logging
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tape_exp.config import one_of
+from tape_exp.config import ConfigError, one_of
 
-BACKENDS = ("reference", "sdpa")
-# On a CPU the fused kernel pays off only above this many tokens; below, one explicit softmax serves v and carried at once.
+log = logging.getLogger("tape_exp")
+
+# On a CPU the fused kernel pays off only from this many tokens; below, one explicit softmax serves v and carried at once.
 CPU_SDPA_FROM = 64
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a backend is asked to do; head-major, as kernels want it."""
+
+    q: Tensor  # (B, H, T, D)
+    k: Tensor  # (B, K, S, D)
+    v: Tensor  # (B, K, S, D)
+    carried: Tensor | None  # (B or 1, H or 1, S, C)
+    bias: Tensor | None  # broadcasts to (B, H, T, S)
+    by_distance: Tensor | None  # (H, N >= S)
+    slopes: Tensor | None  # (H,)
+
+    @property
+    def groups(self) -> int:
+        """Query heads to a key head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def biased(self) -> bool:
+        """Whether anything is added to the logits."""
+        return self.bias is not None or self.by_distance is not None
+
+    def dense_bias(self) -> Tensor | None:
+        """The bias as one tensor that broadcasts to (B, H, T, S)."""
+        if self.by_distance is None:
+            return self.bias
+        T, S = self.q.shape[2], self.k.shape[2]
+        distance = torch.arange(S - T, S, device=self.q.device)[:, None] - torch.arange(S, device=self.q.device)
+        looked_up = self.by_distance[:, distance.clamp(min=0)]
+        return looked_up if self.bias is None else looked_up + self.bias
+
+    def per_query_head(self) -> tuple[Tensor, Tensor]:
+        """Keys, and values beside what is carried, with one head for each query head: (B, H, S, D), (B, H, S, D + C)."""
+        k, v = self.k, self.v
+        if self.groups > 1:
+            k, v = k.repeat_interleave(self.groups, 1), v.repeat_interleave(self.groups, 1)
+        if self.carried is not None:
+            carried = self.carried.to(v.dtype).expand(*v.shape[:3], -1)
+            v = torch.cat([v, carried], -1)
+        return k, v
+
+    def split(self, both: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Undo what :meth:`per_query_head` joined."""
+        D = self.v.shape[-1]
+        return both[..., :D], both[..., D:] if self.carried is not None else None
 
 
 def attend(
@@ -23,6 +77,8 @@ def attend(
     v_BSKD: Tensor,
     *,
     bias: Tensor | None = None,
+    by_distance: Tensor | None = None,
+    slopes: Tensor | None = None,
     carried: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor | None]:
@@ -36,30 +92,61 @@ def attend(
         k_BSKD: keys; with fewer heads than q (grouped queries) each serves H / K query heads in turn.
         v_BSKD: values.
         bias: added to the scaled logits; broadcasts to (B, H, T, S).
+        by_distance: (H, N), N >= S: a bias that depends on the distance t + S - T - s alone.
+        slopes: (H,), if ``by_distance`` is -slope · distance: kernels that know ALiBi compute it themselves.
         carried: (B, S, H, C), or with 1 in place of B or H; averaged by the probabilities of each query head.
-        backend: ``reference`` (explicit softmax, the oracle), ``sdpa`` (torch's fused kernels), or ``auto``.
+        backend: a key of :data:`BACKENDS`, or ``auto``: the fastest that is correct here, said once in the log.
 
     Returns:
         The attended values (B, T, H, D) and the attended state (B, T, H, C), or None where nothing is carried.
+
+    Raises:
+        ConfigError: the backend is unknown, not installed or cannot do this; the message names those that can.
     """
-    if backend == "auto":
-        backend = pick_backend(q_BTHD)
-    one_of("attention backend", backend, BACKENDS)
     q, k, v = (x.transpose(1, 2) for x in (q_BTHD, k_BSKD, v_BSKD))
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    if carried is None:
-        return _FUNCTIONS[backend](q, k, v, bias).transpose(1, 2), None
-    B, H, S = k.shape[:3]
-    c_BHSC = carried.to(v.dtype).transpose(1, 2).expand(B, H, S, carried.shape[-1])
-    both = _FUNCTIONS[backend](q, k, torch.cat([v, c_BHSC], -1), bias).transpose(1, 2)
-    return both[..., : v.shape[-1]], both[..., v.shape[-1] :]
+    carried = None if carried is None else carried.transpose(1, 2)
+    inputs = Inputs(q, k, v, carried, bias, by_distance, slopes)
+    if backend == "auto":
+        backend = pick_backend(inputs)
+    else:
+        one_of("trainer.attention", backend, BACKENDS)
+        reason = BACKENDS[backend].refuses(inputs)
+        if reason:
+            able = [name for name, other in BACKENDS.items() if not other.refuses(inputs)]
+            raise ConfigError(f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}.")
+    values, attended = BACKENDS[backend].compute(inputs)
+    return values.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
 
-def pick_backend(q_BTHD: Tensor) -> str:
-    """The fastest correct backend for the device and shape of ``q``."""
-    return "reference" if q_BTHD.device.type == "cpu" and q_BTHD.shape[1] < CPU_SDPA_FROM else "sdpa"
+def pick_backend(inputs: Inputs) -> str:
+    """The fastest correct backend for device, dtype, shape and bias; the first choice of each kind is logged."""
+    for name, why in _preferences(inputs):
+        if not BACKENDS[name].refuses(inputs):
+            kind = "carried state" if inputs.carried is not None else "bias" if inputs.biased else "plain"
+            _say_once(f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}")
+            return name
+    return "reference"
+
+
+def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
+    """(backend, reason) from the fastest on; the first that does not refuse is taken."""
+    T, S = inputs.q.shape[2], inputs.k.shape[2]
+    if inputs.q.device.type != "cuda":
+        return [("reference", "short sequences on a CPU")] if T < CPU_SDPA_FROM else [("sdpa", "fused on a CPU")]
+    if T != S or inputs.q.dtype not in (torch.float16, torch.bfloat16):
+        return [("sdpa", "decoding or full precision")]
+    if inputs.slopes is not None and inputs.carried is None:
+        return [("flash", "ALiBi slopes are native"), ("triton", "ALiBi slopes are native"), ("flex", "bias by distance")]
+    if inputs.biased:
+        return [("flex", "the bias is fused into the scores"), ("sdpa", "the bias as a mask")]
+    if inputs.carried is not None:
+        return [("triton", "one pass over values and state"), ("sdpa", "values and state side by side")]
+    return [("sdpa", "cuDNN or flash")]
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    log.info(text)
 
 
 def causal_mask(T: int, S: int, device: torch.device) -> Tensor:
@@ -67,30 +154,155 @@ def causal_mask(T: int, S: int, device: torch.device) -> Tensor:
     return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
 
 
-def _reference(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    """The explicit softmax, (B, H, T, D) in and out, fp32 logits and probabilities; v may be wider than q."""
+def _reference(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    """The explicit softmax with fp32 logits and probabilities: the oracle of all others."""
+    q, (k, v) = inputs.q, inputs.per_query_head()
     logits = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    bias = inputs.dense_bias()
     if bias is not None:
         logits = logits + bias
     logits = logits.masked_fill(~causal_mask(q.shape[2], k.shape[2], q.device), float("-inf"))
-    return logits.softmax(-1).to(v.dtype) @ v
+    return inputs.split(logits.softmax(-1).to(v.dtype) @ v)
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     """torch's scaled_dot_product_attention. The fused kernels want equal widths: q and k are padded with zeros to v's."""
+    q, (k, v) = inputs.q, inputs.per_query_head()
     scale = 1 / math.sqrt(q.shape[-1])
-    T, S, width = q.shape[2], k.shape[2], v.shape[-1]
-    if width > q.shape[-1]:
-        q, k = F.pad(q, (0, width - q.shape[-1])), F.pad(k, (0, width - k.shape[-1]))
+    T, S, padding = q.shape[2], k.shape[2], v.shape[-1] - q.shape[-1]
+    if padding > 0:
+        q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
+    bias = inputs.dense_bias()
     if bias is None and T == S:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-    allowed = causal_mask(T, S, q.device)
-    if bias is None:
-        mask = allowed
-    else:
-        mask = torch.where(allowed, bias.to(q.dtype), float("-inf")).expand(q.shape[0], q.shape[1], T, S)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        with _priority(q.device):
+            return inputs.split(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale))
+    mask = causal_mask(T, S, q.device)
+    if bias is not None:
+        mask = torch.where(mask, bias.to(q.dtype), float("-inf")).expand(q.shape[0], q.shape[1], T, S)
+    return inputs.split(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
 
 
-_FUNCTIONS = {"reference": _reference, "sdpa": _sdpa}
+def _priority(device: torch.device) -> Any:
+    """On Hopper and later, cuDNN before flash."""
+    from contextlib import nullcontext
+
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+        return nullcontext()
+    order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    return sdpa_kernel(order, set_priority=True)
+
+
+def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    """FlexAttention: the bias, trainable tables included, is a score_mod; blocks above the diagonal are skipped."""
+    q, (k, v) = inputs.q, inputs.per_query_head()
+    T, S = q.shape[2], k.shape[2]
+    offset, bias, table = S - T, inputs.bias, inputs.by_distance
+    if bias is not None:
+        bias = bias.expand(-1, q.shape[1], T, S) if bias.shape[0] == 1 else bias.expand(q.shape[0], q.shape[1], T, S)
+    one_batch = bias is not None and bias.shape[0] == 1
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        if table is not None:
+            score = score + table[h, (t + offset - s).clamp(min=0)]
+        if bias is not None:
+            score = score + (bias[0, h, t, s] if one_batch else bias[b, h, t, s])
+        return score
+
+    out = _flex_function(q.device.type)(
+        q,
+        k,
+        v,
+        score_mod=score_mod if inputs.biased else None,
+        block_mask=_block_mask(T, S, str(q.device)),
+        scale=1 / math.sqrt(q.shape[-1]),
+    )
+    return inputs.split(out)
+
+
+@functools.cache
+def _flex_function(device: str) -> Callable[..., Any]:
+    """Compiled on a GPU, where eager FlexAttention would materialise the scores."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    compiled: Any = torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention
+    return compiled
+
+
+@functools.lru_cache(maxsize=32)
+def _block_mask(T: int, S: int, device: str) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return create_block_mask(lambda b, h, t, s: s <= t + S - T, None, None, T, S, device=device)
+
+
+def _flash(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    """flash-attn, token-major, ALiBi slopes native; q and k padded to the width of values and state."""
+    from flash_attn import flash_attn_func
+
+    scale = 1 / math.sqrt(inputs.q.shape[-1])
+    k, v = (inputs.k, inputs.v) if inputs.carried is None else inputs.per_query_head()
+    padding = v.shape[-1] - inputs.q.shape[-1]
+    q, k, v = (x.transpose(1, 2) for x in (F.pad(inputs.q, (0, padding)), F.pad(k, (0, padding)), v))
+    slopes = None if inputs.slopes is None else inputs.slopes.float()
+    out = flash_attn_func(q, k, v, softmax_scale=scale, causal=True, alibi_slopes=slopes)
+    return inputs.split(out.transpose(1, 2))
+
+
+def _triton(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    """Our fused kernel: one product of queries and keys, its probabilities times values and state."""
+    from tape_exp.models.kernels.causal import fused_attention
+
+    carried = None if inputs.carried is None else inputs.carried.to(inputs.v.dtype).transpose(1, 2)
+    q, k, v = (x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v))
+    out, attended = fused_attention(q, k, v, carried, slopes=inputs.slopes)
+    return out.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
+
+
+def _never(inputs: Inputs) -> str | None:
+    return None
+
+
+def _flex_refuses(inputs: Inputs) -> str | None:
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.carried, inputs.bias, inputs.by_distance)
+    if inputs.q.device.type == "cpu" and torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        return "FlexAttention has no backward on a CPU"
+    return None
+
+
+def _flash_refuses(inputs: Inputs) -> str | None:
+    width = inputs.v.shape[-1] + (0 if inputs.carried is None else inputs.carried.shape[-1])
+    if importlib.util.find_spec("flash_attn") is None:
+        return "flash-attn is not installed (pip install 'tape_exp[gpu]')"
+    if inputs.q.device.type != "cuda" or inputs.q.dtype not in (torch.float16, torch.bfloat16):
+        return "flash-attn computes in fp16 and bf16 on a GPU alone"
+    if inputs.bias is not None or (inputs.by_distance is not None and inputs.slopes is None):
+        return "flash-attn knows no bias but ALiBi's slopes"
+    return "flash-attn's heads are at most 256 wide" if width > 256 else None
+
+
+def _triton_refuses(inputs: Inputs) -> str | None:
+    if inputs.bias is not None or (inputs.by_distance is not None and inputs.slopes is None):
+        return "the Triton kernel knows no bias but ALiBi's slopes"
+    from tape_exp.models.kernels.causal import supports
+
+    return supports(inputs.q, inputs.k, inputs.v, inputs.carried)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How a backend computes, and why it refuses (None: it can)."""
+
+    compute: Callable[[Inputs], tuple[Tensor, Tensor | None]]
+    refuses: Callable[[Inputs], str | None]
+
+
+BACKENDS = {
+    "reference": Backend(_reference, _never),
+    "sdpa": Backend(_sdpa, _never),
+    "flex": Backend(_flex, _flex_refuses),
+    "flash": Backend(_flash, _flash_refuses),
+    "triton": Backend(_triton, _triton_refuses),
+}

@@ -4,6 +4,7 @@ Shape suffixes: B batch, T tokens, C width, H heads, D head dimension, V vocabul
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from tape_exp.config import Arch
 from tape_exp.models.attention import attend
+from tape_exp.models.cache import Cache
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.seeding import generator_for
 
@@ -31,7 +33,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.arch = arch
         self.embedding = nn.Embedding(arch.vocab, arch.width)
-        blocks = [Block(arch, position(arch), backend) for _ in range(arch.layers)]
+        blocks = [Block(arch, position(arch), backend, layer) for layer in range(arch.layers)]
         self.layers = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(arch.width, eps=1e-5)
         self.head = nn.Linear(arch.width, arch.vocab, bias=False)
@@ -61,25 +63,43 @@ class Decoder(nn.Module):
                 nn.init.normal_(module.weight, std=0.02, generator=generator)
 
     def forward(
-        self, tokens_BT: Tensor, *, positions_BT: Tensor | None = None, generator: torch.Generator | None = None
+        self,
+        tokens_BT: Tensor,
+        *,
+        positions_BT: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        cache: Cache | None = None,
+        last_only: bool = False,
     ) -> Tensor:
         """Logits (B, T, V).
 
         Args:
-            tokens_BT: token ids.
+            tokens_BT: token ids; with a cache, those that follow the cached ones.
             positions_BT: positions instead of the encoding's own, (1, T) or (B, T); fp64 makes the angles fp64.
             generator: for encodings that sample positions.
+            cache: keys, values and states of earlier tokens, extended by these; it brings its own positions.
+            last_only: logits of the last token alone, (B, 1, V).
         """
+        B, T = tokens_BT.shape
         first = cast(Block, self.layers[0]).position
-        if positions_BT is None:
-            positions_BT = first.positions(tokens_BT.shape[0], tokens_BT.shape[1], tokens_BT.device, generator)
-        elif not positions_BT.is_floating_point():
-            positions_BT = positions_BT.float()
-        state = first.initial_state(positions_BT)
+        if cache is not None:
+            where = Where(cache.next_positions(T), cache=cache, bias=cache.hidden_bias(T))
+        elif positions_BT is not None:
+            where = Where(positions_BT if positions_BT.is_floating_point() else positions_BT.float())
+        else:
+            consecutive = type(first).positions is PositionEncoding.positions
+            where = Where(self.positions(B, T, tokens_BT.device, generator), consecutive)
+        state = first.initial_state(where.positions_BT)
         x_BTC = self.embedding(tokens_BT)
         for layer in self.layers:
-            x_BTC, state = layer(x_BTC, state, positions_BT)
-        return self.head(self.norm(x_BTC))
+            x_BTC, state = layer(x_BTC, state, where)
+        if cache is not None:
+            cache.length += T
+        return self.head(self.norm(x_BTC[:, -1:] if last_only else x_BTC))
+
+    def positions(self, rows: int, length: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+        """The positions that the encoding gives to the tokens: (1, T) or (rows, T), fp32."""
+        return cast(Block, self.layers[0]).position.positions(rows, length, device, generator)
 
     def parameter_count(self) -> int:
         """All parameters, trainable or not."""
@@ -98,9 +118,10 @@ class Decoder(nn.Module):
 class Block(nn.Module):
     """Attention and SwiGLU, each behind an RMSNorm and with a residual, and the positional encoding's part in both."""
 
-    def __init__(self, arch: Arch, position: PositionEncoding, backend: str) -> None:
+    def __init__(self, arch: Arch, position: PositionEncoding, backend: str, layer: int) -> None:
         super().__init__()
         C = arch.width
+        self.layer = layer
         self.heads = arch.heads
         self.backend = backend
         self.updates_state = True
@@ -115,19 +136,16 @@ class Block(nn.Module):
         self.down = nn.Linear(arch.ffn, C, bias=False)
         self.position = position
 
-    def forward(self, x_BTC: Tensor, state: Tensor | None, positions_BT: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x_BTC: Tensor, state: Tensor | None, where: "Where") -> tuple[Tensor, Tensor | None]:
         """The block's output and the position state for the next one."""
         normed = self.attention_norm(x_BTC)
         q, k, v = (linear(normed).unflatten(-1, (self.heads, -1)) for linear in (self.q, self.k, self.v))
         q, k = self.position.rotate(q, k, state)
-        values, attended = attend(
-            q,
-            k,
-            v,
-            bias=self.position.bias(positions_BT, positions_BT),
-            carried=self.position.carried(state) if self.updates_state else None,
-            backend=self.backend,
-        )
+        carried = self.position.carried(state) if self.updates_state else None
+        if where.cache is not None:
+            kept = where.cache.extend(self.layer, {"k": k, "v": v} | ({} if carried is None else {"carried": carried}))
+            k, v, carried = kept["k"], kept["v"], kept.get("carried")
+        values, attended = attend(q, k, v, carried=carried, backend=self.backend, **self._biases(where, k.shape[1]))
         mixed = self.o(values.flatten(2))
         x_BTC = x_BTC + mixed
         normed = self.mlp_norm(x_BTC)
@@ -136,3 +154,24 @@ class Block(nn.Module):
             context = mixed if self.position.context == "attention" else mlp
             state = self.position.update(state, attended, context)
         return x_BTC + mlp, state
+
+    def _biases(self, where: "Where", S: int) -> dict[str, Tensor | None]:
+        """The encoding's bias: a table over distances where positions are 0 … T - 1, else for every pair of tokens."""
+        by_distance = self.position.bias_by_distance(S, where.positions_BT.device) if where.consecutive else None
+        if by_distance is not None:
+            return {"by_distance": by_distance, "slopes": getattr(self.position, "slopes", None)}
+        keys = where.positions_BT if where.cache is None else where.cache.positions_BS[:, :S]
+        bias = self.position.bias(where.positions_BT, keys)
+        if where.bias is not None:
+            bias = where.bias if bias is None else bias + where.bias
+        return {"bias": bias}
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the tokens of a forward pass stand."""
+
+    positions_BT: Tensor  # noqa: N815
+    consecutive: bool = False  # positions grow by one a token: a bias by distance holds
+    cache: Cache | None = None
+    bias: Tensor | None = None  # hides padding

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from tape_exp.config import Arch
-from tape_exp.models.positions.base import PositionEncoding, distances
+from tape_exp.models.positions.base import RelativeBias
 
 
-class ALiBi(PositionEncoding):
+class ALiBi(RelativeBias):
     """ALiBi: b(i, j) = -r_h (i - j) with fixed slopes r_h per head (Press et al., "Train Short, Test Long", 2021)."""
 
     slopes: Tensor
@@ -18,9 +18,9 @@ class ALiBi(PositionEncoding):
         super().__init__(arch)
         self.register_buffer("slopes", torch.tensor(slopes(arch.heads)), persistent=False)
 
-    def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
+    def at(self, distance: Tensor) -> Tensor:
         """-r_h times the distance."""
-        return -self.slopes.view(1, -1, 1, 1) * distances(q_positions_BT, k_positions_BS)
+        return -self.slopes.view(-1, *[1] * distance.ndim) * distance
 
 
 def slopes(heads: int) -> list[float]:

@@ -51,6 +51,10 @@ class PositionEncoding(nn.Module):
         """What is added to the scaled logits, fp32, broadcastable to (B, H, T, S). Keys after the query are masked anyway."""
         return None
 
+    def bias_by_distance(self, length: int, device: torch.device) -> Tensor | None:
+        """(H, length): the bias at distances 0 … length - 1, where it depends on nothing else; fused kernels look it up."""
+        return None
+
     def carried(self, state: Tensor | None) -> Tensor | None:
         """What attention averages besides the values: (B, S, H, C)."""
         return None
@@ -58,6 +62,22 @@ class PositionEncoding(nn.Module):
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor | None:
         """The next layer's state, from this one's, its attended average (B, T, H, C) and the block's output ``x``."""
         return state
+
+
+class RelativeBias(PositionEncoding):
+    """Base of encodings whose bias is a function of the distance alone: a subclass gives :meth:`at`."""
+
+    def at(self, distance: Tensor) -> Tensor:
+        """The bias of every head at each distance (fp32, any shape): (H, *shape)."""
+        raise NotImplementedError(f"{type(self).__name__} must define at(distance)")
+
+    def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
+        """(B, H, T, S)."""
+        return self.at(distances(q_positions_BT, k_positions_BS).squeeze(1)).transpose(0, 1)
+
+    def bias_by_distance(self, length: int, device: torch.device) -> Tensor:
+        """(H, length)."""
+        return self.at(torch.arange(length, device=device, dtype=torch.float32))
 
 
 def distances(q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tape_exp.config import Arch, one_of
-from tape_exp.models.positions.base import PositionEncoding, distances
+from tape_exp.models.positions.base import RelativeBias
 
 
-class Kerple(PositionEncoding):
+class Kerple(RelativeBias):
     """Kerple (Chi et al., 2022), per layer and head, r1, r2 > 0 learned:
 
     - ``log``: b(i, j) = -r1 log(1 + r2 (i - j))
@@ -28,11 +28,11 @@ class Kerple(PositionEncoding):
         self.raw_r1 = nn.Parameter(torch.full((arch.heads,), one_by_softplus))
         self.raw_r2 = nn.Parameter(torch.full((arch.heads,), one_by_softplus if kernel == "log" else 0.0))
 
-    def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
-        """The decay at each distance, per head."""
-        distance = distances(q_positions_BT, k_positions_BS)
-        r1 = F.softplus(self.raw_r1.float()).view(1, -1, 1, 1)
-        raw_r2 = self.raw_r2.float().view(1, -1, 1, 1)
+    def at(self, distance: Tensor) -> Tensor:
+        """The decay at each distance."""
+        heads = -1, *[1] * distance.ndim
+        r1 = F.softplus(self.raw_r1.float()).view(heads)
+        raw_r2 = self.raw_r2.float().view(heads)
         if self.kernel == "log":
             return -r1 * torch.log1p(F.softplus(raw_r2) * distance)
         # 0^r2 = 0, but its derivative is not finite: distance 0 is kept out of the power.

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from tape_exp.config import Arch
-from tape_exp.models.positions.base import PositionEncoding, distances
+from tape_exp.models.positions.base import RelativeBias
 
 
-class T5(PositionEncoding):
+class T5(RelativeBias):
     """T5 bias: b(i, j) = r_h[bucket(i - j)], learned per layer and head (Raffel et al., 2020).
 
     The first half of the buckets holds one distance each, the second half grows logarithmically up to ``max_distance``,
@@ -21,10 +21,9 @@ class T5(PositionEncoding):
         self.buckets, self.max_distance = buckets, max_distance
         self.table = nn.Parameter(torch.zeros(buckets, arch.heads))
 
-    def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
-        """The table's entry for each distance, per head."""
-        bucket = self.bucket(distances(q_positions_BT, k_positions_BS)).squeeze(1)
-        return self.table.float()[bucket].permute(0, 3, 1, 2)
+    def at(self, distance: Tensor) -> Tensor:
+        """The table's entry for each distance."""
+        return self.table.float()[self.bucket(distance)].movedim(-1, 0)
 
     def bucket(self, distance: Tensor) -> Tensor:
         """The bucket of each distance, int64."""

@@ -1,0 +1,75 @@
+"""Batched generation with a cache: greedy or sampled, rows of different lengths, each stopping at its own EOS."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tape_exp.models.cache import Cache
+from tape_exp.models.decoder import Decoder
+
+
+@torch.inference_mode()
+def generate(
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int] | Tensor],
+    new_tokens: int,
+    eos: int | None = None,
+    temperature: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> list[list[int]]:
+    """Continue each prompt by up to ``new_tokens`` tokens, without EOS and what would follow it.
+
+    Args:
+        decoder: the model; its device is used.
+        prompts: token ids, of any lengths above zero.
+        new_tokens: the longest continuation.
+        eos: stops its row; None lets all run on.
+        temperature: 0 takes the most likely token; above, samples from softmax(logits / temperature).
+        generator: for sampling, and for encodings that sample positions.
+    """
+    device = decoder.head.weight.device
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    if not len(prompts) or int(lengths.min()) < 1:
+        raise ValueError("generation needs at least one prompt, and no empty one.")
+    longest = int(lengths.max())
+    padding = longest - lengths
+    tokens = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
+    for row, (prompt, skip) in enumerate(zip(prompts, padding.tolist(), strict=True)):
+        tokens[row, skip:] = torch.as_tensor(prompt, device=device)
+    cache = new_cache(decoder, longest + new_tokens, padding if int(padding.max()) else None, len(prompts), generator)
+
+    written = torch.empty(len(prompts), new_tokens, dtype=torch.long, device=device)
+    running = torch.ones(len(prompts), dtype=torch.bool, device=device)
+    count = 0
+    while count < new_tokens:
+        tokens = _choose(decoder(tokens, cache=cache, last_only=True)[:, -1], temperature, generator)
+        written[:, count] = tokens[:, 0]
+        count += 1
+        if eos is not None:
+            running &= tokens[:, 0] != eos
+            if not running.any():
+                break
+    rows = written[:, :count].tolist()
+    return [row[: row.index(eos)] if eos is not None and eos in row else row for row in rows]
+
+
+def new_cache(
+    decoder: Decoder, capacity: int, padding_B: Tensor | None, rows: int, generator: torch.Generator | None = None
+) -> Cache:
+    """An empty cache, with the positions that the decoder's encoding gives to each row."""
+    device = decoder.head.weight.device
+    positions_BS = decoder.positions(rows, capacity, device, generator)
+    if padding_B is not None:
+        # Row b's first real token, at index padding_B[b], takes the first position; padding repeats it, hidden anyway.
+        index = (torch.arange(capacity, device=device) - padding_B[:, None]).clamp(min=0)
+        positions_BS = positions_BS.expand(rows, -1).gather(1, index)
+    return Cache(positions_BS, padding_B)
+
+
+def _choose(logits_BV: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
+    """The next token of every row: (B, 1)."""
+    if temperature == 0:
+        return logits_BV.argmax(-1, keepdim=True)
+    probabilities = (logits_BV.float() / temperature).softmax(-1).to(generator.device if generator else logits_BV.device)
+    return torch.multinomial(probabilities, 1, generator=generator).to(logits_BV.device)

@@ -1,0 +1,86 @@
+"""Cached decoding equals full decoding, for every positional encoding; rows of different lengths do not disturb each other."""
+
+import pytest
+import torch
+
+from tape_exp.models.cache import Cache
+from tape_exp.models.generation import generate, new_cache
+from tests.conftest import MODELS, make_decoder, randomise
+
+TOKENS = torch.randint(0, 14, (3, 20), generator=torch.Generator().manual_seed(0))
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("chunks", [[20], [7, 1, 1, 11], [1] * 20], ids=str)
+def test_cached_logits_equal_full_ones(name, chunks, arch):
+    model = make_decoder(name, arch).eval()
+    randomise(model)
+    with torch.no_grad():
+        cache = new_cache(model, 20, None, 3, generator())
+        full = model(TOKENS, positions_BT=cache.positions_BS)
+        parts = [model(part, cache=cache) for part in TOKENS.split(chunks, 1)]
+    assert (torch.cat(parts, 1) - full).abs().max() < 1e-4
+    assert full.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", [m for m in MODELS if m != "randpe"])
+def test_padded_rows_equal_rows_alone(name, arch):
+    model = make_decoder(name, arch).eval()
+    randomise(model)
+    prompts = [TOKENS[0, :5], TOKENS[1, :12], TOKENS[2, :1]]
+    together = generate(model, prompts, 8)
+    alone = [generate(model, [prompt], 8)[0] for prompt in prompts]
+    assert together == alone
+    assert len({tuple(row) for row in together}) > 1
+
+
+@pytest.mark.parametrize("name", ["rope", "tape", "alibi"])
+def test_greedy_generation_equals_full_decoding(name, arch):
+    model = make_decoder(name, arch).eval()
+    randomise(model)
+    tokens = TOKENS[:1, :6]
+    with torch.no_grad():
+        for _ in range(10):
+            tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(-1)], 1)
+    assert generate(model, [TOKENS[0, :6]], 10)[0] == tokens[0, 6:].tolist()
+
+
+def test_randpe_keeps_its_positions_through_a_sequence(arch):
+    model = make_decoder("randpe", arch).eval()
+    randomise(model)
+    first = generate(model, [TOKENS[0, :6], TOKENS[1, :6]], 8, generator=generator())
+    assert first == generate(model, [TOKENS[0, :6], TOKENS[1, :6]], 8, generator=generator())
+
+
+def test_each_row_stops_at_its_own_eos(arch):
+    model = make_decoder("rope", arch).eval()
+    randomise(model)
+    free = generate(model, list(TOKENS), 12)
+    eos = free[0][3]
+    stopped = generate(model, list(TOKENS), 12, eos=eos)
+    for row, whole in zip(stopped, free, strict=True):
+        assert row == (whole[: whole.index(eos)] if eos in whole else whole)
+
+
+def test_sampling_follows_the_probabilities(arch):
+    model = make_decoder("rope", arch).eval()
+    randomise(model)
+    prompt = TOKENS[0, :6]
+    with torch.no_grad():
+        expected = (model(prompt[None])[0, -1] / 0.8).softmax(-1)
+    drawn = generate(model, [prompt] * 4000, 1, temperature=0.8, generator=generator())
+    counts = torch.bincount(torch.tensor(drawn).flatten(), minlength=14) / 4000
+    assert (counts - expected).abs().max() < 0.03
+
+
+def test_limits_are_told(arch):
+    model = make_decoder("rope", arch)
+    with pytest.raises(ValueError, match="no empty one"):
+        generate(model, [TOKENS[0, :0]], 2)
+    cache = Cache(torch.arange(4.0)[None])
+    with pytest.raises(ValueError, match="5 tokens do not fit in a cache of 4"), torch.no_grad():
+        model(TOKENS[:, :5], cache=cache)
