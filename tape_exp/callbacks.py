@@ -7,27 +7,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import rich.progress
-import torch
 from lightning import Callback, LightningModule, Trainer
 
+from tape_exp.hardware import peak_flops
 from tape_exp.models.decoder import Decoder
 from tape_exp.module import LanguageModule
 
 log = logging.getLogger("tape_exp")
 progress_log = logging.getLogger("tape_exp.progress")
 Item = TypeVar("Item")
-
-# Dense bf16 peak of one device, FLOP/s, by a part of its name (vendors' data sheets).
-PEAK_FLOPS = {
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "RTX 4090": 165e12,
-    "A6000": 155e12,
-    "A10": 125e12,
-}
 
 
 class Throughput(Callback):
@@ -60,14 +48,6 @@ class Throughput(Callback):
         """Leave the validation out of the rate."""
         if self._since is not None:
             self._since = trainer.global_step, time.perf_counter()
-
-
-def peak_flops(device: torch.device) -> float:
-    """Peak FLOP/s of a device in bf16, 0 where it is not known."""
-    if device.type != "cuda":
-        return 0.0
-    name = torch.cuda.get_device_name(device)
-    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), 0.0)
 
 
 class Progress(Callback):

@@ -2,7 +2,8 @@
 
 Fixed sections (``trainer``, ``logger``, ``debug``) are dataclasses, so that Hydra itself refuses a wrong type. ``model``,
 ``task`` and ``peft`` are open: their schema is the constructor of the class that ``_target_`` names, checked by
-:func:`build`. Nothing here imports torch, so that ``--help`` and ``--cfg`` stay quick.
+:func:`build`. Nothing here imports torch, so that ``--help`` and ``--cfg`` stay quick, and Hydra is imported where it is
+used, so that the models work without it.
 """
 
 import dataclasses
@@ -14,12 +15,10 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hydra.core.config_store import ConfigStore
-from hydra.utils import get_class
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -171,6 +170,9 @@ def build(node: Any, section: str, **given: Any) -> Any:
     Raises:
         ConfigError: unknown key (with did-you-mean), missing key, value of a wrong type, ``_target_`` outside tape_exp.
     """
+    from hydra.utils import get_class
+    from omegaconf import OmegaConf
+
     container: Any = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     arguments = dict(container)
     target = arguments.pop("_target_", None)
@@ -214,6 +216,9 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
 
 
 def _as_dataclass(value: Any, cls: Any, key: str) -> Any:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     fields = [f.name for f in dataclasses.fields(cls)]
     for name in value or {}:
         if name not in fields:
@@ -226,7 +231,7 @@ def _as_dataclass(value: Any, cls: Any, key: str) -> Any:
         raise ConfigError(f"{where}: {str(error).splitlines()[0]}.") from error
 
 
-def check(cfg: DictConfig) -> None:
+def check(cfg: "DictConfig") -> None:
     """Checks that need no torch: choices and signs of the fixed sections. Raises :class:`ConfigError`."""
     one_of("trainer.progress", cfg.trainer.progress, ("auto", "rich", "lines", "none"))
     one_of("trainer.strategy", cfg.trainer.strategy, ("auto", "ddp", "fsdp"))
@@ -245,6 +250,9 @@ def check(cfg: DictConfig) -> None:
 
 def register() -> None:
     """Give Hydra the schema that ``conf/config.yaml`` starts from, and the resolver that its help lists choices with."""
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("choices", _choices, replace=True)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -135,10 +136,7 @@ class LanguageModule(LightningModule):
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Run the task's evaluation once, on the device and in the precision that the trainer set up."""
 
-        def model(tokens: Tensor, **options: Any) -> Tensor:
-            return self.decoder(tokens.to(self.device), **options)
-
-        self.evaluation = self.task.evaluate(model, self.progress, self.evaluation_batches)
+        self.evaluation = self.task.evaluate(OnDevice(self.decoder, self.device), self.progress, self.evaluation_batches)
 
     def configure_optimizers(self) -> Any:
         """AdamW, decaying matrices alone, with the task's schedule."""
@@ -155,6 +153,18 @@ class LanguageModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Sign the checkpoint with the config it belongs to."""
         checkpoint["config_hash"] = self.config_hash
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """A decoder as ``Task.evaluate`` calls it: tokens may lie anywhere."""
+
+    decoder: Decoder
+    device: torch.device
+
+    def __call__(self, tokens: Tensor, **options: Any) -> Tensor:
+        """Logits."""
+        return self.decoder(tokens.to(self.device), **options)
 
 
 def rate(step: int, optim: Optim) -> float:

@@ -61,7 +61,7 @@ def run(cfg: DictConfig) -> dict[str, Any]:
 def make_task(cfg: DictConfig) -> Task:
     """The task, with the debug section's shortcuts applied."""
     section: Any = OmegaConf.to_container(cfg.task, resolve=True)
-    if cfg.debug.max_steps is not None:
+    if cfg.debug.max_steps is not None and "optim" in section:
         section["optim"]["max_steps"] = cfg.debug.max_steps
     task: Task = build(section, "task", seed=cfg.seed)
     task.overfit = cfg.debug.overfit
@@ -108,12 +108,13 @@ def train_and_evaluate(cfg: DictConfig, directory: RunDirectory, task: Task, dec
         every_n_train_steps=cfg.trainer.checkpoint_every,
     )
     trainer = make_trainer(cfg, directory, task, loggers, [Throughput(cfg.trainer.log_every), keep, Progress(progress)])
-    trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
-    last = directory.checkpoints / f"step={task.optim.max_steps:08d}.ckpt"
-    if not last.exists():
-        trainer.save_checkpoint(last)
+    if task.trains:
+        trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)
+        if trainer.interrupted:
+            raise KeyboardInterrupt
+        last = directory.checkpoints / f"step={task.optim.max_steps:08d}.ckpt"
+        if not last.exists():
+            trainer.save_checkpoint(last)
     trained = jsonl.watch.seconds()
     trainer.test(module, task, verbose=False)
     evaluation = module.evaluation
@@ -127,8 +128,8 @@ def train_and_evaluate(cfg: DictConfig, directory: RunDirectory, task: Task, dec
         task,
         metrics={**module.validation, **evaluation.metrics},
         parameters=decoder.parameter_count(),
-        steps=task.optim.max_steps,
-        tokens=task.optim.max_steps * task.optim.batch * task.arch.train_length,
+        steps=trainer.global_step,
+        tokens=trainer.global_step * task.optim.batch * task.arch.train_length,
         precision=str(trainer.precision),
         seconds={"training": round(trained, 1), "evaluation": round(jsonl.watch.seconds() - trained, 1)},
         **({"heatmap": evaluation.heatmap.to_rows()} if evaluation.heatmap else {}),

@@ -167,16 +167,10 @@ def hardware() -> dict[str, Any]:
     """Processor, cores, threads and GPUs; no host name."""
     import torch
 
+    from tape_exp.hardware import cpu_name
+
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {"cpu": _cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpus": gpus}
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    return {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpus": gpus}
 
 
 def make_record(run: RunDirectory, task: Any, metrics: dict[str, float], **facts: Any) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class Decoder(nn.Module):
     def __init__(self, arch: Arch, position: Callable[[Arch], PositionEncoding], seed: int = 0, backend: str = "auto") -> None:
         super().__init__()
         self.arch = arch
+        self.make_position = position
         self.embedding = nn.Embedding(arch.vocab, arch.width)
         blocks = [Block(arch, position(arch), backend, layer) for layer in range(arch.layers)]
         self.layers = nn.ModuleList(blocks)
@@ -81,7 +82,7 @@ class Decoder(nn.Module):
             last_only: logits of the last token alone, (B, 1, V).
         """
         B, T = tokens_BT.shape
-        first = cast(Block, self.layers[0]).position
+        first = self.blocks()[0].position
         if cache is not None:
             where = Where(cache.next_positions(T), cache=cache, bias=cache.hidden_bias(T))
         elif positions_BT is not None:
@@ -99,7 +100,11 @@ class Decoder(nn.Module):
 
     def positions(self, rows: int, length: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
         """The positions that the encoding gives to the tokens: (1, T) or (rows, T), fp32."""
-        return cast(Block, self.layers[0]).position.positions(rows, length, device, generator)
+        return self.blocks()[0].position.positions(rows, length, device, generator)
+
+    def blocks(self) -> list["Block"]:
+        """The layers, as what they are."""
+        return [cast(Block, layer) for layer in self.layers]
 
     def parameter_count(self) -> int:
         """All parameters, trainable or not."""

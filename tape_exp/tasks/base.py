@@ -57,6 +57,8 @@ class Task(LightningDataModule, ABC):
         seed: of the training stream.
     """
 
+    trains = True  # False: the model is evaluated as it is initialised
+
     def __init__(self, arch: Arch, optim: Optim, seed: int) -> None:
         super().__init__()
         self.arch, self.optim, self.seed = arch, optim, seed

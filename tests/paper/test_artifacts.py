@@ -39,8 +39,9 @@ def test_every_artifact_composes_and_has_the_papers_numbers(name):
     assert artifact.name == name
     configs = list(artifact.configs("paper", [0]))
     assert [model for model, _ in configs] == artifact.models
-    published = artifact.paper()["values"]
-    assert set(published) <= set(artifact.models)
+    for numbers in artifact.paper().values():
+        if isinstance(numbers, dict):
+            assert set(numbers) <= {*artifact.models, "rope", "tape", "tape_separate", "fire", "t5"}
 
 
 def test_paper_numbers_are_those_of_the_paper():

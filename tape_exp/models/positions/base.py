@@ -1,5 +1,7 @@
 """The interface of a positional encoding, and its default: none (NoPE)."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor, nn
 
@@ -63,6 +65,13 @@ class PositionEncoding(nn.Module):
         """The next layer's state, from this one's, its attended average (B, T, H, C) and the block's output ``x``."""
         return state
 
+    def counted_operations(self, length: int) -> tuple[int, int]:
+        """(MACs, further FLOPs) that one layer adds to a forward pass of batch 1, as table flops of the TAPE paper counts.
+
+        That table was made from the paper's public code, so the counts are of its way to compute, not of this one's.
+        """
+        return 0, 0
+
 
 class RelativeBias(PositionEncoding):
     """Base of encodings whose bias is a function of the distance alone: a subclass gives :meth:`at`."""
@@ -78,6 +87,11 @@ class RelativeBias(PositionEncoding):
     def bias_by_distance(self, length: int, device: torch.device) -> Tensor:
         """(H, length)."""
         return self.at(torch.arange(length, device=device, dtype=torch.float32))
+
+
+def full_precision(x: Tensor) -> AbstractContextManager:
+    """No autocast on x's device: what is computed inside stays in its own dtype."""
+    return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
 
 
 def distances(q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tape_exp.config import Arch
-from tape_exp.models.positions.base import PositionEncoding, distances
+from tape_exp.models.positions.base import PositionEncoding, distances, full_precision
 
 
 class FIRE(PositionEncoding):
@@ -37,13 +37,18 @@ class FIRE(PositionEncoding):
 
     def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
         """f of the normalised log-distance, in fp32."""
-        with torch.autocast(q_positions_BT.device.type, enabled=False):
+        with full_precision(q_positions_BT):
             threshold = (self.threshold * self.threshold_factor).abs()
             far = torch.maximum(q_positions_BT, threshold)[:, None, :, None]
             near = distances(q_positions_BT, k_positions_BS)
             relative = self._psi(near) / (self._psi(far) + 1e-6)
             inner = F.relu(self.inner(relative[..., None]))
             return self.outer(inner).squeeze(1).permute(0, 3, 1, 2)
+
+    def counted_operations(self, length: int) -> tuple[int, int]:
+        """The MLP on every pair of tokens; its ReLU as FLOPs."""
+        hidden, heads = self.inner.out_features, self.outer.out_features
+        return length**2 * (hidden + hidden * heads), length**2 * hidden
 
     def _psi(self, x: Tensor) -> Tensor:
         return torch.log(self.c.abs() * x + 1)

@@ -95,4 +95,5 @@ def turn(x_BTHD: Tensor, state_BTHCM: Tensor) -> Tensor:
     """x, read as d/2 complex numbers (x_m, x_{m+d/2}), times the state's; computed in the state's dtype, returned in x's."""
     real, imaginary = x_BTHD.to(state_BTHCM.dtype).chunk(2, -1)
     cos, sin = state_BTHCM.unbind(-2)
-    return torch.cat([real * cos - imaginary * sin, real * sin + imaginary * cos], -1).to(x_BTHD.dtype)
+    turned = torch.addcmul(real * cos, imaginary, sin, value=-1), torch.addcmul(real * sin, imaginary, cos)
+    return torch.cat(turned, -1).to(x_BTHD.dtype)

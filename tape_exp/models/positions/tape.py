@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tape_exp.config import Arch, ConfigError, one_of
+from tape_exp.models.positions.base import full_precision
 from tape_exp.models.positions.rope import RoPE, Scaling
 
 
@@ -21,7 +22,7 @@ class TAPE(RoPE):
         E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E     W1, W2: H × I, W_x: I × C (eq. g_mlp)
 
     P and W2 begin at zero, so that the model at step 0 is exactly RoPE (section 3.3). Both lines are linear in E and are
-    composed to one H × 2H matrix a token, A = I + W2 diag(ψ) W1ᵀ and A P, applied to E and Ẽ at once. E turned by any
+    composed to two H × H matrices a token, A = I + W2 diag(ψ) W1ᵀ and A P, applied to E and Ẽ in one pass. E turned by any
     rotation on the right turns the result likewise: logits depend on distances alone (proposition 2).
 
     Args:
@@ -82,22 +83,32 @@ class TAPE(RoPE):
         """E of the next layer, from E, Ẽ and x̃, in fp32: one batched product that reads E and Ẽ once."""
         assert state is not None
         B, T = x_BTC.shape[:2]
-        with torch.autocast(x_BTC.device.type, enabled=False):
+        with full_precision(x_BTC):
             E_BTHd = state.flatten(3).expand(B, T, self.arch.heads, -1)
+            A = self._token_maps(x_BTC.to(state.dtype)) if self.feed_forward else None
             if attended is not None:
-                E_BTHd = torch.cat([E_BTHd, attended.to(state.dtype)], -2)
-            if self.feed_forward or attended is not None:
-                E_BTHd = self._composed(x_BTC.to(state.dtype), attended is not None) @ E_BTHd
+                P = self._p(state.dtype)
+                maps_NHH = (P.expand(B * T, -1, -1) if A is None else A @ P).flatten(0, -3)
+                kept_NHd = (E_BTHd if A is None else A @ E_BTHd).flatten(0, 1)
+                E_BTHd = torch.baddbmm(kept_NHd, maps_NHH, attended.to(state.dtype).flatten(0, 1)).unflatten(0, (B, T))
+            elif A is not None:
+                E_BTHd = A @ E_BTHd
         return E_BTHd.unflatten(-1, (2, -1))
 
-    def _composed(self, x_BTC: Tensor, attended: bool) -> Tensor:
-        """[A | A P] with A = I + W2 diag(ψ(x)) W1ᵀ for every token: (B, T, H, 2H), or A alone: (B, T, H, H)."""
-        A = torch.eye(self.arch.heads, dtype=x_BTC.dtype, device=x_BTC.device)
-        if self.feed_forward:
-            psi_BTI = F.silu(x_BTC @ self.wx.to(x_BTC.dtype).T)
-            outer_IHH = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(x_BTC.dtype)
-            A = A + (psi_BTI @ outer_IHH).unflatten(-1, A.shape)
-        return torch.cat([A, A @ self._p(A.dtype)], -1) if attended else A
+    def _token_maps(self, x_BTC: Tensor) -> Tensor:
+        """A = I + W2 diag(ψ(x)) W1ᵀ of every token: (B, T, H, H). W2 and W1 are multiplied out first: one product a batch."""
+        psi_BTI = F.silu(x_BTC @ self.wx.to(x_BTC.dtype).T)
+        outer_IHH = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(x_BTC.dtype)
+        identity = torch.eye(self.arch.heads, dtype=x_BTC.dtype, device=x_BTC.device)
+        return identity + (psi_BTI @ outer_IHH).unflatten(-1, identity.shape)
+
+    def counted_operations(self, length: int) -> tuple[int, int]:
+        """Attention over cosines and sines and ψ for each of them; the maps over heads, einsums there, as FLOPs alone."""
+        H, d, C = self.arch.heads, self.arch.head_dim, self.arch.width
+        inner = self.wx.shape[0] if self.feed_forward else 0
+        macs = (2 * H * d * length**2 if self.attention else 0) + 2 * length * inner * C
+        einsums = 2 * length * inner * H * 2 * d + (length * H * H * 2 * d if self.attention else 0)
+        return macs, 2 * einsums + 2 * length * inner
 
     def _p(self, dtype: torch.dtype) -> Tensor:
         p = self.p.to(dtype)

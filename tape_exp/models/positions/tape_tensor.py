@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tape_exp.config import Arch, ConfigError, one_of
+from tape_exp.models.positions.base import full_precision
 from tape_exp.models.positions.rope import Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.seeding import generator_for
@@ -93,7 +94,7 @@ class TensorTAPE(TAPE):
         assert state is not None
         B, T = x_BTC.shape[:2]
         E = state.expand(B, T, self.arch.heads, *state.shape[3:])
-        with torch.autocast(x_BTC.device.type, enabled=False):
+        with full_precision(x_BTC):
             if attended is not None:
                 averaged = attended.to(E.dtype).unflatten(-1, state.shape[3:])
                 E = E + torch.einsum("hg,btgmlr->bthmlr", self._p(E.dtype), averaged)

@@ -1,0 +1,35 @@
+"""What machine this is."""
+
+import platform
+from pathlib import Path
+
+import torch
+
+# Dense bf16 peak of one device, FLOP/s, by a part of its name (vendors' data sheets).
+PEAK_FLOPS = {
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "RTX 4090": 165e12,
+    "A6000": 155e12,
+    "A10": 125e12,
+}
+
+
+def peak_flops(device: torch.device) -> float:
+    """Peak FLOP/s of a device in bf16, 0 where it is not known."""
+    if device.type != "cuda":
+        return 0.0
+    name = torch.cuda.get_device_name(device)
+    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), 0.0)
+
+
+def cpu_name() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,89 @@
+"""Tables flops and speed of the paper."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tape_exp.paper import tables
+from tape_exp.paper.artifacts import RESULTS, Artifact, Record
+
+FLOPS_COLUMNS = ["model", "FLOPs paper (G)", "FLOPs ours (G)", "MACs paper (G)", "MACs ours (G)"]
+FLOPS_COLUMNS += ["params paper (M)", "params ours (M)", "true FLOPs ours (G)", "step / RoPE ours", "machine", "commit"]
+
+
+class Flops(Artifact):
+    """Operations in the paper's convention beside the paper's numbers, and what this code really computes."""
+
+    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
+        """``tables/tab_flops-<scale>.{md,tex,csv}``."""
+        paper = self.paper()
+        rows = []
+        for model in self.models:
+            cells = [model]
+            mine = records.get(model, [None])[-1]
+            metrics: dict[str, Any] = mine["metrics"] if mine else {}
+            for key, divisor, column in (
+                ("count/flops_paper", 1e9, "flops_g"),
+                ("count/macs_paper", 1e9, "macs_g"),
+                ("count/parameters", 2**20, "parameters_m"),
+            ):
+                published = paper[column].get(model)
+                cells.append("" if published is None else f"{published:.2f}")
+                cells.append(f"{metrics[key] / divisor:.2f}" if mine else "")
+            cells.append(f"{metrics['count/flops'] / 1e9:.2f}" if mine else "")
+            cells.append(f"{metrics['time/step_ratio_to_rope']:.2f}" if "time/step_ratio_to_rope" in metrics else "")
+            cells.append((mine["hardware"]["gpus"] or [mine["hardware"]["cpu"]])[0] if mine else "")
+            cells.append((mine["git"]["commit"] or "unknown")[:7] if mine else "")
+            rows.append(cells)
+        caption = (
+            f"{self.title}. FLOPs, MACs: the paper's convention ({paper['source']}): no causality, einsums as FLOPs alone; "
+            "M is 2^20. True FLOPs: the matrix products of this code with causal attention fused. Step / RoPE: a training step "
+            "of two such layers beside RoPE's, timed in turn; machine: where. Counts do not depend on the scale."
+        )
+        return tables.write(into / "tables" / f"{self.name}-{scale}", FLOPS_COLUMNS, rows, caption)
+
+
+SPEED_COLUMNS = ["machine", "what", "T", "mode", "model", "backend", "ms", "quartiles", "/ RoPE", "paper / RoPE"]
+
+
+class Speed(Artifact):
+    """The fastest backend of each encoding beside RoPE's, from the records of ``python -m tape_exp.speed``."""
+
+    def collect(self, scale: str, records: Any) -> dict[str, list[Record]]:
+        """The machines' records, shown once, under scale small where they come from a GPU and smoke from a CPU."""
+        found: dict[str, list[Record]] = {}
+        for path in sorted((RESULTS / "speed").glob("speed-*.json")):
+            record = json.loads(path.read_text())
+            if (record["peak_flops"] is not None) == (scale == "small") and scale != "paper":
+                found[path.stem] = [record]
+        return found
+
+    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
+        """``tables/tab_speed-<scale>.{md,tex,csv}`` and the plot of each machine."""
+        paper = self.paper()["time_ms"]
+        rows, pictures = [], []
+        for stem, (record,) in records.items():
+            best: dict[tuple, dict[str, Any]] = {}
+            for row in record["rows"]:
+                key = row["what"], row["T"], row["backward"], row["encoding"]
+                if key not in best or row["ms"] < best[key]["ms"]:
+                    best[key] = row
+            for (what, T, backward, name), row in best.items():
+                published = paper.get(name) if what == "core" and not backward else None
+                low, high = row["ms_quartiles"]
+                cells = [record["machine"], what, str(T), "forward + backward" if backward else "forward", name, row["backend"]]
+                cells += [f"{row['ms']:.3f}", f"{low:.3f} – {high:.3f}", f"{row['ratio_to_rope']:.2f}"]
+                rows.append([*cells, "" if published is None else f"{published / paper['rope']:.2f}"])
+            picture = RESULTS / "speed" / f"{stem}.png"
+            if picture.exists():
+                target = into / "figures" / f"{self.name}-{scale}.png"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(picture, target)
+                pictures.append(target)
+        caption = (
+            f"{self.title}. Core: attention alone, each encoding on its fastest backend; step: a whole training step. Medians, "
+            "quartiles and ratios to RoPE of the same run; tape_separate is TAPE as public code writes it. Column paper: "
+            f"{self.paper()['setting']}."
+        )
+        return [*pictures, *tables.write(into / "tables" / f"{self.name}-{scale}", SPEED_COLUMNS, rows, caption)]
