@@ -55,7 +55,7 @@ def show(panels: dict[str, Heatmap], console: Console | None = None) -> None:
     for group in _fitting(panels, console.width):
         lines: list[Any] = [Text() for _ in range(max(len(h.values) for h in group.values()) + 1)]
         for name, heatmap in group.items():
-            width = 2 * len(heatmap.values)
+            width = 2 * heatmap.values.shape[1]
             for number, line in enumerate(lines):
                 if number == 0:
                     line.append(name[: width + 2].ljust(width + 3), style="bold")
@@ -84,7 +84,7 @@ def _fitting(panels: dict[str, Heatmap], width: int) -> list[dict[str, Heatmap]]
     rows: list[dict[str, Heatmap]] = [{}]
     used = 0
     for name, heatmap in panels.items():
-        needed = 2 * len(heatmap.values) + 3
+        needed = 2 * heatmap.values.shape[1] + 3
         if used and used + needed > width:
             rows.append({})
             used = 0

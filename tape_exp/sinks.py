@@ -94,7 +94,7 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
         mode = "offline"
     if mode == "online":
         try:
-            logger = WandbLogger(offline=False, settings=settings, **options)
+            logger = _quiet(WandbLogger(offline=False, settings=settings, **options))
             with _time_limit(cfg.logger.timeout + 10):
                 _ = logger.experiment
             return logger
@@ -103,8 +103,14 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
             log.warning("W&B cannot be reached (%s): going on offline; `wandb sync` uploads the run later.", reason)
             wandb.teardown()
             options["id"] += "-offline"  # the service still holds the other one
-    logger = WandbLogger(offline=True, settings=settings, **options)
+    logger = _quiet(WandbLogger(offline=True, settings=settings, **options))
     _ = logger.experiment
+    return logger
+
+
+def _quiet(logger: WandbLogger) -> WandbLogger:
+    """Without an option of Lightning's that W&B only warns about."""
+    logger._wandb_init.pop("anonymous", None)
     return logger
 
 
