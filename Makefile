@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
+GPU_PYTHON ?= python3
+GPU_OUT ?= results/speed
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format tables gpu clean
@@ -34,8 +36,14 @@ format: setup  ## rewrite the sources in the project's format
 tables: setup  ## draw every table and figure from the committed records
 	$(BIN)/python -m tape_exp.paper render
 
-gpu:  ## what waits for a GPU, with the packages that are installed there (GPU_PYTHON=python3)
-	$(or $(GPU_PYTHON),python3) -m pytest -m gpu -p no:cacheprovider
+gpu:  ## what waits for a GPU (9 minutes): kernel tests, speed, one small run; GPU_PYTHON= and GPU_OUT= choose python and folder
+	@mkdir -p $(GPU_OUT)
+	$(GPU_PYTHON) -m pytest -c /dev/null --rootdir . --noconftest -p no:cacheprovider -q tests/models/test_kernels.py \
+		> $(GPU_OUT)/kernel-tests.txt 2>&1; tail -n 3 $(GPU_OUT)/kernel-tests.txt
+	timeout 270 $(GPU_PYTHON) -m tape_exp.speed --out $(GPU_OUT)
+	@if $(GPU_PYTHON) -c "import hydra, lightning, wandb, scipy" 2> /dev/null; then \
+		timeout 200 $(GPU_PYTHON) train.py model=tape scale=small trainer=gpu logger=none runs=$(GPU_OUT)/runs; \
+	else echo "hydra, lightning, wandb or scipy is missing: the small run is left out"; fi
 
 clean:  ## remove the environment and caches (runs/ and results/ stay)
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

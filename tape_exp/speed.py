@@ -64,14 +64,15 @@ def default_shapes(device: torch.device) -> Shapes:
     """Two layers of the 155 M model on a CPU, all twelve on a GPU."""
     if device.type == "cuda":
         arch = Arch(12, 768, 12, 3072, vocab=32_000, max_length=8192, train_length=8192)
-        return Shapes(arch, 8, (512, 1024, 2048, 4096, 8192), (1024,), 2.0, torch.bfloat16)
+        return Shapes(arch, 16, (512, 1024, 2048, 4096, 8192), (1024,), 2.0, torch.bfloat16)
     arch = Arch(2, 768, 12, 3072, vocab=1000, max_length=1024, train_length=1024)
     return Shapes(arch, 2, (256, 512, 1024), (512,), 12.0, torch.float32)
 
 
 class SeparateTAPE(TAPE):
     """The rival: TAPE as public code writes it. Cosines and sines have the full head dimension, are averaged by two further
-    attention calls, and are updated one after the other, ψ computed for each and E widened to I rows. Same function."""
+    attention calls, and are updated one after the other, ψ computed for each and E widened to I rows; after the last layer
+    too, where nobody reads the result. Same function."""
 
     def initial_state(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 2, d): each half twice, as RoPE's tables usually are."""
@@ -185,21 +186,43 @@ def core_cases(shapes: Shapes, T: int, backward: bool, device: torch.device) -> 
 
 
 def step_case(
-    shapes: Shapes, T: int, device: torch.device, make: Callable[[Arch], PositionEncoding], backend: str = "auto"
+    shapes: Shapes,
+    T: int,
+    device: torch.device,
+    make: Callable[[Arch], PositionEncoding],
+    backend: str = "auto",
+    compiled: bool = False,
 ) -> Callable[[], None]:
     """A whole training step: forward, loss, backward, fused AdamW."""
     tokens = torch.randint(shapes.arch.vocab, (shapes.batch, T + 1), generator=torch.Generator().manual_seed(0)).to(device)
     model = Decoder(shapes.arch, make, backend=backend).to(device)
+    model.blocks()[-1].updates_state = make is SeparateTAPE
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5, fused=True)
+
+    forward: Any = torch.compile(model) if compiled else model
 
     def step() -> None:
         with torch.autocast(device.type, dtype=shapes.dtype, enabled=shapes.dtype != torch.float32):
-            logits = model(tokens[:, :-1], generator=torch.Generator().manual_seed(0))
+            logits = forward(tokens[:, :-1], generator=torch.Generator().manual_seed(0))
         F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step
+
+
+def compiled_cases(shapes: Shapes, T: int, device: torch.device, say: Callable[[str], Any]) -> dict[str, Callable[[], Any]]:
+    """The steps of RoPE and TAPE under torch.compile; one that does not compile is said and left out."""
+    cases = {}
+    for name in ("rope", "tape"):
+        case = step_case(shapes, T, device, ENCODINGS[name], compiled=True)
+        try:
+            case()
+        except Exception as error:  # whatever the compiler raises: the eager measurements must not be lost
+            say(f"step {name} does not compile here: {type(error).__name__}")
+            continue
+        cases[f"{name}/compiled"] = case
+    return cases
 
 
 def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) -> int:
@@ -294,15 +317,19 @@ def measure(device: torch.device, shapes: Shapes, say: Callable[[str], Any] = pr
                     rows.append(row)
                     say(_line(row))
         for T in shapes.step_lengths:
-            cases = {name: step_case(shapes, T, device, make) for name, make in ENCODINGS.items()}
-            cases["tape_separate"] = step_case(shapes, T, device, SeparateTAPE, "separate")
+            cases = {f"{name}/eager": step_case(shapes, T, device, make) for name, make in ENCODINGS.items()}
+            cases["tape_separate/eager"] = step_case(shapes, T, device, SeparateTAPE, "separate")
+            if device.type == "cuda":
+                cases |= compiled_cases(shapes, T, device, say)
             times = round_robin(cases, device, 4 * shapes.seconds)
             peak = peak_flops(device)
             with torch.device("meta"):
                 flops = Decoder(shapes.arch, RoPE).flops_per_token(T)
-            for name, spent in times.items():
-                row = {"what": "step", "encoding": name, "backend": "auto", "T": T, "backward": True}
-                row |= summary(spent, times["rope"])
+            base = min((n for n in times if n.startswith("rope/")), key=lambda n: statistics.median(times[n]))
+            for case, spent in times.items():
+                name, backend = case.split("/")
+                row = {"what": "step", "encoding": name, "backend": backend, "T": T, "backward": True}
+                row |= summary(spent, times[base])
                 row["tokens_per_second"] = round(1e3 * shapes.batch * T / row["ms"], 1)
                 if peak:
                     row["mfu"] = round(row["tokens_per_second"] * flops / peak, 4)

@@ -80,3 +80,40 @@ def test_auto_picks_a_backend_that_works_and_unknown_ones_are_named():
     given = inputs()
     with pytest.raises(ConfigError, match=r"trainer\.attention=fused is not known.*reference, sdpa"):
         attend(given["q"], given["k"], given["v"], backend="fused")
+
+
+@pytest.mark.parametrize(
+    "case", [{}, {"bias": True}, {"carried": False, "bias": True}, {"T": 5, "S": 13}, {"kv_heads": 2}], ids=str
+)
+def test_flex_forward_on_a_cpu(case):
+    """Its backward needs a GPU."""
+    given = {name: x.detach().float() for name, x in inputs(**case).items()}
+    expected, got = (
+        attend(given["q"], given["k"], given["v"], bias=given.get("bias"), carried=given.get("carried"), backend=backend)
+        for backend in ("reference", "flex")
+    )
+    assert torch.allclose(got[0], expected[0], atol=1e-5)
+    if expected[1] is not None:
+        assert torch.allclose(got[1], expected[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "flex"])
+def test_a_bias_by_distance_equals_the_dense_one(backend):
+    given = {name: x.detach().float() for name, x in inputs(T=5, S=9, carried=False).items()}
+    table = torch.randn(4, 12, generator=torch.Generator().manual_seed(3))
+    distance = (torch.arange(4, 9)[:, None] - torch.arange(9)).clamp(min=0)
+    dense, _ = attend(given["q"], given["k"], given["v"], bias=table[:, distance][None], backend="reference")
+    looked_up, _ = attend(given["q"], given["k"], given["v"], by_distance=table, backend=backend)
+    assert torch.allclose(looked_up, dense, atol=1e-5)
+
+
+def test_backends_that_cannot_say_which_can():
+    given = inputs(bias=True)
+    with pytest.raises(
+        ConfigError, match=r"trainer\.attention=flash: flash-attn is not installed .*These can: reference, sdpa"
+    ):
+        attend(given["q"], given["k"], given["v"], bias=given["bias"], backend="flash")
+    with pytest.raises(ConfigError, match=r"trainer\.attention=flex: FlexAttention has no backward on a CPU"):
+        attend(given["q"], given["k"], given["v"], backend="flex")
+    with pytest.raises(ConfigError, match=r"trainer\.attention=triton: the Triton kernel knows no bias but ALiBi's slopes"):
+        attend(given["q"], given["k"], given["v"], bias=given["bias"], backend="triton")

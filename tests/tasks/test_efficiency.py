@@ -73,7 +73,7 @@ def test_speed_record_table_and_plot(tmp_path, monkeypatch):
     for name in ("rope", "tape", "alibi", "t5", "fire", "kerple_log"):
         for backend in ("reference", "sdpa"):
             assert ("core", name, backend, 32, True) in cases
-    assert ("step", "tape_separate", "auto", 32, True) in cases
+    assert ("step", "tape_separate", "eager", 32, True) in cases
     base = [r for r in record["rows"] if r["what"] == "step" and r["encoding"] == "rope"]
     assert base[0]["ratio_to_rope"] == 1
     assert all(r["rounds"] >= 5 and r["ms"] > 0 for r in record["rows"])
