@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from tape_exp.config import Optim
 from tape_exp.models.decoder import Decoder
-from tape_exp.seeding import generator_for
+from tape_exp.seeding import RowSampler
 from tape_exp.tasks.base import IGNORE, Batch, Evaluation, Task, sum_over_processes
 
 
@@ -31,7 +31,7 @@ class LanguageModule(LightningModule):
     Args:
         decoder: the model.
         task: gives the recipe, validation metrics and the evaluation.
-        seed: for encodings that sample positions: one generator per (seed, step, process).
+        seed: for encodings that sample positions: those of sample k are a function of (seed, k).
         log_every: optimizer steps between reports.
         config_hash: written into checkpoints; one of another config is refused.
         progress: how ``Task.evaluate`` shows how far it is.
@@ -73,9 +73,9 @@ class LanguageModule(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """This micro-batch's part of the mean loss, scaled so that Lightning's and DDP's averaging gives the mean."""
-        generator = generator_for(self.seed, "positions", self.global_step, batch_idx, self.global_rank)
+        sampler = RowSampler(self.seed, "positions", first=int(batch["first"]))
         total = sum_over_processes(batch["loss_tokens"].clone())
-        loss = self._loss_sum(self.decoder(batch["inputs"], generator=generator), batch) / total
+        loss = self._loss_sum(self.decoder(batch["inputs"], sampler=sampler), batch) / total
         self._loss = self._loss.to(loss.device) + loss.detach()
         return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
 
@@ -116,7 +116,7 @@ class LanguageModule(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add up loss, tokens, rows and the task's own sums."""
-        logits = self.decoder(batch["inputs"], generator=generator_for(0, "validation positions", batch_idx))
+        logits = self.decoder(batch["inputs"], sampler=RowSampler(0, "validation positions", batch_idx))
         sums = {
             "loss": self._loss_sum(logits, batch),
             "tokens": (batch["labels"] != IGNORE).sum(),

@@ -33,6 +33,7 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.t5 import T5
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.xpos import XPos
+from tape_exp.seeding import RowSampler
 
 ENCODINGS: dict[str, Callable[[Arch], PositionEncoding]] = {
     "rope": RoPE,
@@ -203,7 +204,7 @@ def step_case(
 
     def step() -> None:
         with torch.autocast(device.type, dtype=shapes.dtype, enabled=shapes.dtype != torch.float32):
-            logits = forward(tokens[:, :-1], generator=torch.Generator().manual_seed(0))
+            logits = forward(tokens[:, :-1], sampler=RowSampler(0))
         F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -239,7 +240,7 @@ def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) ->
 
     tokens = torch.zeros(shapes.batch, T, dtype=torch.long, device=device)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        loss = model(tokens, generator=torch.Generator().manual_seed(0)).square().mean()
+        loss = model(tokens, sampler=RowSampler(0)).square().mean()
     total = sum(kept.values())
     del loss
     return total

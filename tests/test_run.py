@@ -62,18 +62,25 @@ def test_accumulation_does_not_change_the_loss(tiny_run, tmp_path):
     assert len(losses[0]) == 6
 
 
-def test_two_processes_see_the_same_samples_and_losses(tmp_path):
-    """DDP and FSDP on two CPU processes against one process."""
+@pytest.mark.parametrize(("model", "strategies"), [("tape", ("ddp", "fsdp")), ("randpe", ("ddp",))])
+def test_two_processes_see_the_same_samples_and_losses(model, strategies, tmp_path):
+    """DDP and FSDP on two CPU processes against one process, sampled positions included."""
     losses, metrics = [], []
-    for strategy, devices in (("auto", 1), ("ddp", 2), ("fsdp", 2)):
+    for strategy, devices in (("auto", 1), *((name, 2) for name in strategies)):
         place = tmp_path / strategy
-        arguments = ["trainer=cpu", f"trainer.strategy={strategy}", f"trainer.devices={devices}", f"runs={place}", "model=tape"]
+        arguments = [
+            "trainer=cpu",
+            f"trainer.strategy={strategy}",
+            f"trainer.devices={devices}",
+            f"runs={place}",
+            f"model={model}",
+        ]
         finished = train(*arguments, "logger=none", *TINY, "task.optim.max_steps=6", "task.samples_per_cell=400")
         assert finished.returncode == 0, finished.stderr
         path = next(place.rglob("record.json"))
         losses.append([row["train/loss"] for row in read_metrics(path.with_name("metrics.jsonl")) if "train/loss" in row])
         metrics.append(json.loads(path.read_text())["metrics"])
-    for other in (1, 2):
+    for other in range(1, len(losses)):
         assert losses[other] == pytest.approx(losses[0], abs=1e-5)
         assert metrics[other] == pytest.approx(metrics[0], abs=1e-3)
     assert len(losses[0]) == 6

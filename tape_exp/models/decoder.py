@@ -15,7 +15,7 @@ from tape_exp.config import Arch
 from tape_exp.models.attention import attend
 from tape_exp.models.cache import Cache
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.seeding import generator_for
+from tape_exp.seeding import RowSampler, generator_for
 
 
 class Decoder(nn.Module):
@@ -68,7 +68,7 @@ class Decoder(nn.Module):
         tokens_BT: Tensor,
         *,
         positions_BT: Tensor | None = None,
-        generator: torch.Generator | None = None,
+        sampler: RowSampler | None = None,
         cache: Cache | None = None,
         last_only: bool = False,
     ) -> Tensor:
@@ -77,7 +77,7 @@ class Decoder(nn.Module):
         Args:
             tokens_BT: token ids; with a cache, those that follow the cached ones.
             positions_BT: positions instead of the encoding's own, (1, T) or (B, T); fp64 makes the angles fp64.
-            generator: for encodings that sample positions.
+            sampler: for encodings that sample positions.
             cache: keys, values and states of earlier tokens, extended by these; it brings its own positions.
             last_only: logits of the last token alone, (B, 1, V).
         """
@@ -89,7 +89,7 @@ class Decoder(nn.Module):
             where = Where(positions_BT if positions_BT.is_floating_point() else positions_BT.float())
         else:
             consecutive = type(first).positions is PositionEncoding.positions
-            where = Where(self.positions(B, T, tokens_BT.device, generator), consecutive)
+            where = Where(self.positions(B, T, tokens_BT.device, sampler), consecutive)
         state = first.initial_state(where.positions_BT)
         x_BTC = self.embedding(tokens_BT)
         for layer in self.layers:
@@ -98,9 +98,9 @@ class Decoder(nn.Module):
             cache.length += T
         return self.head(self.norm(x_BTC[:, -1:] if last_only else x_BTC))
 
-    def positions(self, rows: int, length: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    def positions(self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None) -> Tensor:
         """The positions that the encoding gives to the tokens: (1, T) or (rows, T), fp32."""
-        return self.blocks()[0].position.positions(rows, length, device, generator)
+        return self.blocks()[0].position.positions(rows, length, device, sampler)
 
     def blocks(self) -> list["Block"]:
         """The layers, as what they are."""

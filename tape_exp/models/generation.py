@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tape_exp.models.cache import Cache
 from tape_exp.models.decoder import Decoder
+from tape_exp.seeding import RowSampler
 
 
 @torch.inference_mode()
@@ -17,6 +18,7 @@ def generate(
     eos: int | None = None,
     temperature: float = 0.0,
     generator: torch.Generator | None = None,
+    sampler: RowSampler | None = None,
 ) -> list[list[int]]:
     """Continue each prompt by up to ``new_tokens`` tokens, without EOS and what would follow it.
 
@@ -26,7 +28,8 @@ def generate(
         new_tokens: the longest continuation.
         eos: stops its row; None lets all run on.
         temperature: 0 takes the most likely token; above, samples from softmax(logits / temperature).
-        generator: for sampling, and for encodings that sample positions.
+        generator: for sampling tokens.
+        sampler: for encodings that sample positions.
     """
     device = decoder.head.weight.device
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -37,7 +40,7 @@ def generate(
     tokens = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
     for row, (prompt, skip) in enumerate(zip(prompts, padding.tolist(), strict=True)):
         tokens[row, skip:] = torch.as_tensor(prompt, device=device)
-    cache = new_cache(decoder, longest + new_tokens, padding if int(padding.max()) else None, len(prompts), generator)
+    cache = new_cache(decoder, longest + new_tokens, padding if int(padding.max()) else None, len(prompts), sampler)
 
     written = torch.empty(len(prompts), new_tokens, dtype=torch.long, device=device)
     running = torch.ones(len(prompts), dtype=torch.bool, device=device)
@@ -54,12 +57,10 @@ def generate(
     return [row[: row.index(eos)] if eos is not None and eos in row else row for row in rows]
 
 
-def new_cache(
-    decoder: Decoder, capacity: int, padding_B: Tensor | None, rows: int, generator: torch.Generator | None = None
-) -> Cache:
+def new_cache(decoder: Decoder, capacity: int, padding_B: Tensor | None, rows: int, sampler: RowSampler | None = None) -> Cache:
     """An empty cache, with the positions that the decoder's encoding gives to each row."""
     device = decoder.head.weight.device
-    positions_BS = decoder.positions(rows, capacity, device, generator)
+    positions_BS = decoder.positions(rows, capacity, device, sampler)
     if padding_B is not None:
         # Row b's first real token, at index padding_B[b], takes the first position; padding repeats it, hidden anyway.
         index = (torch.arange(capacity, device=device) - padding_B[:, None]).clamp(min=0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.config import Arch, ConfigError, Optim
-from tape_exp.seeding import generator_for, seed_for
+from tape_exp.seeding import RowSampler, lanes, seed_for
 from tape_exp.tasks.base import IGNORE, Batch, Evaluation, Heatmap, Task, share, sum_over_processes
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
@@ -86,7 +86,7 @@ class Arithmetic(Task):
         batches = share(list(enumerate(itertools.islice(self._cells(), limit))))
         for (index, cells), counts in progress(batches, "evaluating the grid"):
             batch = self.grid_batch(cells)
-            logits = model(batch["inputs"], generator=generator_for(0, "evaluation", index))
+            logits = model(batch["inputs"], sampler=RowSampler(0, "evaluation", index))
             if not counts:
                 continue
             matches = exact_match(logits, batch["labels"].to(logits.device)).view(len(cells), -1)
@@ -146,13 +146,6 @@ class Arithmetic(Task):
 def row_length(digits: int) -> int:
     """Tokens of the longest row: two operands, a sum of one digit more, ``+``, ``=`` and EOS."""
     return 3 * digits + 4
-
-
-def lanes(key: int, first: int, count: int, width: int) -> np.ndarray:
-    """(count, width) random uint32; row r is a pure function of (key, first + r): Philox at that row's own counter."""
-    blocks = -(-width // 8)  # Philox makes 4 × 64 bits a count
-    words = np.random.Philox(key=key, counter=first * blocks).random_raw(4 * blocks * count)
-    return words.view(np.uint32).reshape(count, 8 * blocks)[:, :width]
 
 
 def below(limit: int, lane: np.ndarray) -> np.ndarray:

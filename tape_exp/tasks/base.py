@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 IGNORE = -100  # label of a position without loss
 
 Batch = dict[str, Tensor]
-"""``inputs`` (B, T) token ids and ``labels`` (B, T), the next token or IGNORE; in training also ``loss_tokens``."""
+"""``inputs`` (B, T) token ids and ``labels`` (B, T), next tokens or IGNORE; in training also ``loss_tokens``, ``first``."""
 
 
 @dataclass
@@ -131,14 +131,15 @@ class StreamSlices(Dataset):
         self.task, self.rows, self.share, self.rank, self.world = task, rows, share, rank, world
 
     def __getitem__(self, index: int) -> Batch:
-        """The slice, with ``loss_tokens`` of the whole share, by which the loss is divided."""
+        """The slice, the ``loss_tokens`` of the whole share, by which the loss is divided, and the number of its ``first`` row."""
         step, slice_ = divmod(index, self.share // self.rows)
         if self.task.overfit:
             step = 0
-        batch = self.task.train_batch((step * self.world + self.rank) * self.share, self.share)
-        loss_tokens = (batch["labels"] != IGNORE).sum()
+        first = (step * self.world + self.rank) * self.share
+        batch = self.task.train_batch(first, self.share)
+        facts = {"loss_tokens": (batch["labels"] != IGNORE).sum(), "first": torch.tensor(first + slice_ * self.rows)}
         rows = slice(slice_ * self.rows, (slice_ + 1) * self.rows)
-        return {key: value[rows] for key, value in batch.items()} | {"loss_tokens": loss_tokens}
+        return {key: value[rows] for key, value in batch.items()} | facts
 
 
 class Upward(Sampler[int]):

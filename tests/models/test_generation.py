@@ -5,6 +5,7 @@ import torch
 
 from tape_exp.models.cache import Cache
 from tape_exp.models.generation import generate, new_cache
+from tape_exp.seeding import RowSampler
 from tests.conftest import MODELS, make_decoder, randomise
 
 TOKENS = torch.randint(0, 14, (3, 20), generator=torch.Generator().manual_seed(0))
@@ -20,7 +21,7 @@ def test_cached_logits_equal_full_ones(name, chunks, arch):
     model = make_decoder(name, arch).eval()
     randomise(model)
     with torch.no_grad():
-        cache = new_cache(model, 20, None, 3, generator())
+        cache = new_cache(model, 20, None, 3, RowSampler(5))
         full = model(TOKENS, positions_BT=cache.positions_BS)
         parts = [model(part, cache=cache) for part in TOKENS.split(chunks, 1)]
     assert (torch.cat(parts, 1) - full).abs().max() < 1e-4
@@ -52,8 +53,8 @@ def test_greedy_generation_equals_full_decoding(name, arch):
 def test_randpe_keeps_its_positions_through_a_sequence(arch):
     model = make_decoder("randpe", arch).eval()
     randomise(model)
-    first = generate(model, [TOKENS[0, :6], TOKENS[1, :6]], 8, generator=generator())
-    assert first == generate(model, [TOKENS[0, :6], TOKENS[1, :6]], 8, generator=generator())
+    first = generate(model, [TOKENS[0, :6], TOKENS[1, :6]], 8, sampler=RowSampler(5))
+    assert first == generate(model, [TOKENS[0, :6], TOKENS[1, :6]], 8, sampler=RowSampler(5))
 
 
 def test_each_row_stops_at_its_own_eos(arch):

@@ -8,6 +8,7 @@ import torch
 from tape_exp.config import Arch, ConfigError
 from tape_exp.models.positions.alibi import slopes
 from tape_exp.models.positions.t5 import T5
+from tape_exp.seeding import RowSampler
 from tests.conftest import MODELS, make_decoder, make_position, randomise
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -34,7 +35,7 @@ def test_future_tokens_do_not_matter(name, backend, arch):
     randomise(model)
     changed = TOKENS.clone()
     changed[:, 15:] = (changed[:, 15:] + 3) % 14
-    before, after = model(TOKENS, generator=generator()), model(changed, generator=generator())
+    before, after = model(TOKENS, sampler=RowSampler(5)), model(changed, sampler=RowSampler(5))
     assert torch.allclose(before[:, :15], after[:, :15], atol=1e-5)
     assert not torch.allclose(before[:, 15:], after[:, 15:], atol=1e-3)
 
@@ -45,7 +46,7 @@ def test_shape_dtype_and_finite_gradients(name, dtype, arch):
     model = make_decoder(name, arch)
     randomise(model, std=0.1)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-        logits = model(TOKENS, generator=generator())
+        logits = model(TOKENS, sampler=RowSampler(5))
         assert logits.shape == (2, 24, 14)
         assert logits.dtype == dtype
         logits.float().square().mean().backward()
@@ -63,7 +64,7 @@ def test_positions_stay_distinct_under_autocast(name):
     encoding = make_position(name, long)
     encoding.init_weights(generator())
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        positions = encoding.positions(1, 8192, torch.device("cpu"), generator())
+        positions = encoding.positions(1, 8192, torch.device("cpu"), RowSampler(5))
         state = encoding.initial_state(positions)
         bias = encoding.bias(positions[:, -1:], positions)
     assert positions.dtype == torch.float32
@@ -222,18 +223,20 @@ def test_xpos_decays_with_distance(arch):
 
 def test_randpe_is_sorted_distinct_and_not_rope(arch):
     encoding = make_position("randpe", arch)
-    positions = encoding.positions(8, 24, torch.device("cpu"), generator())
+    positions = encoding.positions(8, 24, torch.device("cpu"), RowSampler(5))
     assert (positions.diff(dim=1) > 0).all()
     assert positions.min() >= 0
     assert positions.max() < 2 * arch.max_length
     assert positions.unique(dim=0).shape[0] == 8
     rope, randpe = make_decoder("rope", arch), make_decoder("randpe", arch)
-    assert not torch.allclose(rope(TOKENS), randpe(TOKENS, generator=generator()), atol=1e-3)
-    assert torch.equal(randpe(TOKENS, generator=generator()), randpe(TOKENS, generator=generator()))
+    assert not torch.allclose(rope(TOKENS), randpe(TOKENS, sampler=RowSampler(5)), atol=1e-3)
+    assert torch.equal(randpe(TOKENS, sampler=RowSampler(5)), randpe(TOKENS, sampler=RowSampler(5)))
+    later = encoding.positions(5, 24, torch.device("cpu"), RowSampler(5, first=3))
+    assert torch.equal(later, positions[3:]), "row k is a function of k, not of its batch"
 
 
 def test_randpe_says_what_to_change(arch):
     with pytest.raises(ConfigError, match=r"model\.range_factor=1\.0 must be above 1"):
         make_position("randpe", arch, "model.range_factor=1.0")
     with pytest.raises(ConfigError, match=r"model\.range_factor"):
-        make_position("randpe", arch).positions(1, 97, torch.device("cpu"), generator())
+        make_position("randpe", arch).positions(1, 97, torch.device("cpu"), RowSampler(5))

@@ -177,7 +177,7 @@ def test_evaluate_fills_the_grid_in_the_right_cells():
     """A model that answers from the row itself, and only where the first operand is the longer one."""
     task = make(train_digits=2, test_digits=4, samples_per_cell=5, rows_per_batch=7)
 
-    def model(tokens, generator=None):
+    def model(tokens, sampler=None):
         logits = torch.zeros(*tokens.shape, len(VOCABULARY))
         for r, row in enumerate(tokens.tolist()):
             equal = row.index(EQUALS)

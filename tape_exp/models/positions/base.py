@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tape_exp.config import Arch
+from tape_exp.seeding import RowSampler
 
 
 class PositionEncoding(nn.Module):
@@ -37,8 +38,8 @@ class PositionEncoding(nn.Module):
             if parameter.ndim > 1:
                 nn.init.normal_(parameter, std=0.02, generator=generator)
 
-    def positions(self, batch: int, length: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
-        """Positions of the tokens, fp32, (1, T) or (B, T): 0 … T-1. ``generator`` is for encodings that sample."""
+    def positions(self, batch: int, length: int, device: torch.device, sampler: RowSampler | None = None) -> Tensor:
+        """Positions of the tokens, fp32, (1, T) or (B, T): 0 … T-1. ``sampler`` is for encodings that sample."""
         return torch.arange(length, device=device, dtype=torch.float32)[None]
 
     def initial_state(self, positions_BT: Tensor) -> Tensor | None:

@@ -5,13 +5,14 @@ from torch import Tensor
 
 from tape_exp.config import Arch, ConfigError
 from tape_exp.models.positions.rope import RoPE
+from tape_exp.seeding import RowSampler
 
 
 class RandPE(RoPE):
     """RandPE: RoPE on a sorted random subset of 0 … L_max - 1 (Ruoss et al., "Randomized Positional Encodings", 2023).
 
     Training then meets every position that longer sequences will need. One subset a sequence is drawn, at evaluation too,
-    from the generator it is given; every layer and every cached step of that sequence sees the same one. The paper's
+    from the sampler it is given; every layer and every cached step of that sequence sees the same one. The paper's
     public code draws S positions out of S for arithmetic, which is RoPE: here L_max = ``range_factor`` × the longest
     sequence of the task.
 
@@ -26,15 +27,14 @@ class RandPE(RoPE):
             raise ConfigError(f"model.range_factor={range_factor} must be above 1: with 1 there is nothing to draw from.")
         self.range = round(range_factor * arch.max_length)
 
-    def positions(self, batch: int, length: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    def positions(self, batch: int, length: int, device: torch.device, sampler: RowSampler | None = None) -> Tensor:
         """(B, T): a sorted sample without replacement for each row."""
         if length > self.range:
             raise ConfigError(
                 f"{length} tokens do not fit in RandPE's {self.range} positions; "
                 f"model.range_factor={2 * length / self.arch.max_length:.1f} would do."
             )
-        if generator is None:
-            raise ValueError("RandPE samples positions: pass a torch.Generator.")
-        keys = torch.rand(batch, self.range, generator=generator, device=generator.device)
-        chosen = keys.argsort(-1)[:, :length].sort(-1).values
-        return chosen.to(device=device, dtype=torch.float32)
+        if sampler is None:
+            raise ValueError("RandPE samples positions: pass a RowSampler.")
+        shuffled = sampler.integers(batch, self.range).to(device).argsort(dim=-1, stable=True)
+        return shuffled[:, :length].sort(-1).values.float()
