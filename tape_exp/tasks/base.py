@@ -131,7 +131,7 @@ class StreamSlices(Dataset):
         self.task, self.rows, self.share, self.rank, self.world = task, rows, share, rank, world
 
     def __getitem__(self, index: int) -> Batch:
-        """The slice, the ``loss_tokens`` of the whole share, by which the loss is divided, and the number of its ``first`` row."""
+        """The slice, ``loss_tokens`` of the whole share, by which the loss is divided, and the number of its ``first`` row."""
         step, slice_ = divmod(index, self.share // self.rows)
         if self.task.overfit:
             step = 0
