@@ -10,6 +10,9 @@ os.environ.pop("WANDB_API_KEY", None)
 import pytest
 import torch
 
+if not torch.cuda.is_available():  # before anything below imports triton: its kernels then run in its interpreter
+    os.environ["TRITON_INTERPRET"] = "1"
+
 from tape_exp.cli import compose_config
 from tape_exp.config import CONF, Arch, build
 from tape_exp.models.decoder import Decoder

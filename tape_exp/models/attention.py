@@ -296,7 +296,8 @@ def _triton_refuses(inputs: Inputs) -> str | None:
         return "the Triton kernel knows no bias but ALiBi's slopes"
     from tape_exp.models.kernels.causal import supports
 
-    reason = supports(*(None if x is None else x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v, inputs.carried)))
+    carried = None if inputs.carried is None else inputs.carried.transpose(1, 2)
+    reason = supports(inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried)
     return None if reason is None else reason.rstrip(".")
 
 

@@ -117,3 +117,16 @@ def test_backends_that_cannot_say_which_can():
         attend(given["q"], given["k"], given["v"], backend="flex")
     with pytest.raises(ConfigError, match=r"trainer\.attention=triton: the Triton kernel knows no bias but ALiBi's slopes"):
         attend(given["q"], given["k"], given["v"], bias=given["bias"], backend="triton")
+
+
+@pytest.mark.parametrize("case", [{}, {"carried": False}, {"T": 5, "S": 13}, {"kv_heads": 2}, {"carried_heads": 1}], ids=str)
+def test_triton_behind_attend(case):
+    """The kernel's own tests are in test_kernels.py; here, that attend hands it the right layout."""
+    pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+    given = {name: x.detach().float().requires_grad_() for name, x in inputs(**case).items()}
+    if torch.cuda.is_available():
+        given = {name: x.detach().cuda().requires_grad_() for name, x in given.items()}
+    expected, got = call(given, "reference"), call(given, "triton")
+    assert torch.allclose(got[0], expected[0], atol=1e-4)
+    for a, b in zip(got[2], expected[2], strict=True):
+        assert torch.allclose(a, b, atol=1e-3, rtol=1e-3)

@@ -1,0 +1,1 @@
+"""Fused kernels, each beside the explicit computation that is its oracle."""

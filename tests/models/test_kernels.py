@@ -1,0 +1,283 @@
+"""The fused kernel agrees with the explicit softmax, on outputs and on every gradient: on a GPU, or in triton's interpreter."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tape_exp.models.attention import attend
+from tape_exp.models.kernels import causal
+from tape_exp.models.kernels.causal import fused_attention, supports
+
+triton = pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+
+CUDA = torch.cuda.is_available()
+needs_gpu = pytest.mark.skipif(not CUDA, reason="no CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def device():
+    """Where tensors live; products of fp32 are fp32 there, so that the reference is one."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    yield torch.device("cuda" if CUDA else "cpu")
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+def inputs(device, B=2, T=64, S=None, H=2, K=None, D=32, C=None, rows=None, heads=None, dtype=torch.float32, learns=True):
+    """q, k, v and carried (C wide, for ``rows`` of the batch and ``heads``), all of them leaves."""
+    generator = torch.Generator().manual_seed(T + D)
+    S, K = S or T, K or H
+
+    def make(*shape):
+        return torch.randn(*shape, generator=generator).to(device, dtype).requires_grad_()
+
+    given = {"q": make(B, T, H, D), "k": make(B, S, K, D), "v": make(B, S, K, D)}
+    if C is not None:
+        given["carried"] = make(rows or B, S, heads or H, C).detach().requires_grad_(learns)
+    return given
+
+
+def alibi(slopes, T, S):
+    distance = torch.arange(S - T, S, device=slopes.device)[:, None] - torch.arange(S, device=slopes.device)
+    return -slopes[:, None, None] * distance
+
+
+def results(given, attention):
+    """Both outputs and the gradients of all that learns, by name; both outputs take part in the loss, weighted unevenly."""
+    out, attended = attention(given["q"], given["k"], given["v"], given.get("carried"))
+    got = {"out": out} if attended is None else {"out": out, "attended": attended}
+    loss = sum((x.float() * torch.linspace(-0.5, 1, x.shape[-1], device=x.device)).square().sum() for x in got.values())
+    learns = {name: x for name, x in given.items() if x.requires_grad}
+    gradients = torch.autograd.grad(loss, list(learns.values()))
+    return got | {f"d_{name}": gradient for name, gradient in zip(learns, gradients, strict=True)}
+
+
+def reference(given, slopes=None):
+    given = {name: x.detach().float().requires_grad_(x.requires_grad) for name, x in given.items()}
+    bias = None if slopes is None else alibi(slopes, given["q"].shape[1], given["k"].shape[1])
+    return results(given, lambda q, k, v, c: attend(q, k, v, bias=bias, carried=c, backend="reference"))
+
+
+def assert_agree(got, expected, tolerance):
+    assert got.keys() == expected.keys()
+    for name, x in got.items():
+        assert x.shape == expected[name].shape
+        assert x.isfinite().all(), name
+        error = (x.float() - expected[name]).norm()
+        assert error <= tolerance * (expected[name].norm() + 1), f"{name}: {error / expected[name].norm():.1e}"
+
+
+CASES = [
+    *[{"T": T, "C": 32} for T in (1, 17, 64)],
+    *[{"B": 1, "T": 130, "C": C} for C in (32, None)],
+    *[{"T": 17, "D": D, "C": D} for D in (48, 64, 128)],
+    {"T": 1},
+    {"T": 17, "D": 8, "C": 24},
+    {"T": 40, "D": 32, "C": 64},
+    {"T": 40, "D": 64, "C": 20},
+    {"T": 17, "S": 50, "C": 32},
+    {"T": 1, "S": 65, "C": 32},
+    {"T": 60, "S": 130, "D": 48},
+    {"T": 17, "C": 32, "rows": 1},
+    {"T": 17, "C": 32, "heads": 1},
+    {"T": 17, "C": 32, "heads": 1, "rows": 1},
+    {"T": 17, "C": 32, "learns": False},
+    {"T": 17, "H": 4, "K": 2, "C": 32},
+    {"T": 17, "S": 33, "H": 3, "K": 1},
+    {"T": 70, "C": 32, "slopes": (0.5, 0.01)},
+    {"T": 17, "S": 50, "slopes": (0.0, 2.0)},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(f"{k}{v}" for k, v in case.items()))
+def test_outputs_and_every_gradient_agree_with_the_reference(device, case):
+    case = dict(case)
+    slopes = case.pop("slopes", None)
+    slopes = None if slopes is None else torch.tensor(slopes, device=device)
+    given = inputs(device, **case)
+    got = results(given, lambda q, k, v, c: fused_attention(q, k, v, c, slopes))
+    assert_agree(got, reference(given, slopes), 1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 2e-3)], ids=str)
+@pytest.mark.parametrize("heads", [2, 1])
+def test_half_precision_agrees_with_an_fp32_reference(device, dtype, tolerance, heads):
+    given = inputs(device, T=50, S=60, K=1, C=32, heads=heads, dtype=dtype)
+    got = results(given, fused_attention)
+    assert all(x.dtype == dtype for x in got.values())
+    assert_agree(got, reference(given), tolerance)
+
+
+def test_what_is_carried_in_fp32_beside_half_precision_gets_an_fp32_gradient(device):
+    given = inputs(device, T=20, dtype=torch.float16)
+    given["carried"] = inputs(device, T=20, C=32)["carried"]
+    got = results(given, fused_attention)
+    assert got["attended"].dtype == torch.float16
+    assert got["d_carried"].dtype == torch.float32
+    assert_agree(got, reference(given), 2e-3)
+
+
+@pytest.mark.parametrize(("block_m", "block_n"), [(16, 32), (32, 32), (64, 16), (16, 64)])
+def test_every_shape_of_tiles_computes_the_same(device, monkeypatch, block_m, block_n):
+    programs = causal._programs()
+    config = triton.Config({"BLOCK_M": block_m, "BLOCK_N": block_n}, num_warps=4, num_stages=1)
+    for program in (programs.attention, programs.query_gradient, programs.key_gradient):
+        monkeypatch.setattr(program, "configs", [config])
+    for sizes in ({"T": 75}, {"T": 37, "S": 75}):
+        given = inputs(device, B=1, H=1, C=16, D=16, **sizes)
+        assert_agree(results(given, fused_attention), reference(given), 1e-5)
+
+
+def test_strided_inputs_are_read_in_place_and_others_are_copied(device):
+    B, T, H, D = 2, 20, 2, 16
+    packed = torch.randn(B, T, 3, H, D, device=device)
+    head_first = torch.randn(B, H, T, D, device=device).transpose(1, 2)
+    last_strided = torch.randn(B, T, H, 2 * D, device=device)[..., ::2]
+    expanded = torch.randn(1, T, 1, D, device=device).expand(B, T, H, D)
+    views = {"q": packed[:, :, 1], "k": head_first, "v": last_strided, "carried": expanded}
+    views = {name: x.detach().requires_grad_() for name, x in views.items()}
+    assert_agree(results(views, fused_attention), reference(views), 1e-5)
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_a_loss_on_one_output_alone(device, used):
+    given = inputs(device, T=20, C=32)
+    ours = torch.autograd.grad(fused_attention(*given.values())[used].sum(), list(given.values()), materialize_grads=True)
+    q, k, v, c = given.values()
+    theirs = attend(q, k, v, carried=c, backend="reference")[used].sum()
+    theirs = torch.autograd.grad(theirs, list(given.values()), materialize_grads=True)
+    assert_agree(dict(zip(given, ours, strict=True)), dict(zip(given, theirs, strict=True)), 1e-5)
+
+
+def test_the_scale_is_the_callers(device):
+    given = inputs(device, T=20, C=32)
+    got = results(given, lambda q, k, v, c: fused_attention(q, k, v, c, scale=0.3))
+    scaled = results(given, lambda q, k, v, c: attend(q * (0.3 * 32**0.5), k, v, carried=c, backend="reference"))
+    assert_agree(got, scaled, 1e-5)
+
+
+@pytest.mark.parametrize("size", [30.0, 1e4])
+def test_large_logits_and_ragged_lengths_stay_finite(device, size):
+    """These lengths leave blocks whose tails are padding, and blocks most of whose entries are masked."""
+    given = inputs(device, B=1, H=1, T=45, S=70, C=16, D=16)
+    given["q"] = (given["q"].detach() * size).requires_grad_()
+    got = results(given, fused_attention)
+    assert all(x.isfinite().all() for x in got.values())
+    assert_agree({"out": got["out"]}, {"out": reference(given)["out"]}, 1e-4)
+
+
+def test_future_keys_do_not_influence_earlier_outputs(device):
+    given = {name: x.detach() for name, x in inputs(device, T=50, S=60, C=32).items()}
+    t = 33
+    before = fused_attention(*given.values())
+    for name in ("k", "v", "carried"):
+        given[name][:, 10 + t + 1 :] = 1e3 * torch.randn_like(given[name][:, 10 + t + 1 :])
+    after = fused_attention(*given.values())
+    for a, b in zip(before, after, strict=True):
+        assert torch.equal(a[:, : t + 1], b[:, : t + 1])
+        assert not torch.allclose(a[:, t + 1 :], b[:, t + 1 :])
+
+
+def test_what_is_not_supported_is_refused_with_the_reason(device):
+    q, k, v, c = inputs(device, T=5, C=16).values()
+    assert supports(q, k, v, c) is None
+    assert supports(q, k, v, c[:1, :, :1]) is None
+    assert "float64" in supports(q.double(), k.double(), v.double())
+    assert "bfloat16" in supports(q, k.bfloat16(), v)
+    assert "more than 128" in supports(*(torch.zeros(1, 4, 1, 136, device=device) for _ in range(3)))
+    assert "more than 128" in supports(q, k, v, torch.zeros(2, 5, 2, 130, device=device))
+    assert "queries" in supports(q, k[:, :3], v[:, :3])
+    assert "(2 or 1, 5, 2 or 1, C)" in supports(q, k, v, c[:, :3])
+    assert "meta" in supports(q.to("meta"), k, v)
+    with pytest.raises(ValueError, match="cannot serve this call: There are 5 queries for 3 keys"):
+        fused_attention(q, k[:, :3], v[:, :3])
+
+
+def test_without_triton_the_module_imports_and_says_so(device, monkeypatch):
+    monkeypatch.setattr(causal, "_has_triton", lambda: False)
+    q, k, v = inputs(device, T=5).values()
+    assert supports(q, k, v) == "triton is not installed."
+
+
+COMPILE = """
+import sys
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import autotuner, driver
+from tape_exp.models.kernels import causal, causal_triton
+
+class Absent:  # a GPU to compile for
+    get_current_target = lambda self: GPUTarget("cuda", int(sys.argv[1]), 32)
+    get_current_device = get_current_stream = lambda self, *_: 0
+
+def compile_only(self, *arguments, grid, warmup, **keywords):
+    self.nargs = dict(zip(self.arg_names, arguments))
+    for config in self.prune_configs(keywords)[-2:]:
+        self.fn.warmup(*arguments, grid=(1,), **keywords, **config.all_kwargs())
+        print(self.base_fn.__name__, config)
+
+driver.set_active(Absent())
+autotuner.Autotuner.run = compile_only
+causal.supports = lambda *_: None
+for dtype, D, C, heads in ((torch.bfloat16, 64, 64, 2), (torch.float32, 32, 48, 1)):
+    q, k, v = (torch.zeros(1, 64, 2, D, dtype=dtype, requires_grad=True) for _ in range(3))
+    carried = torch.zeros(1, 64, heads, C, dtype=dtype, requires_grad=True)
+    out, attended = causal.fused_attention(q, k, v, carried, torch.ones(2))
+    (out.sum() + attended.sum()).backward()
+"""
+
+
+@pytest.mark.parametrize("architecture", ["80", "90"])
+def test_every_program_compiles_for_gpus_that_are_not_here(architecture, tmp_path):
+    """To machine code, for an A100 and an H100; the interpreter would accept much that the compiler refuses."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", COMPILE, architecture]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr[-4000:]
+    for program in ("attention", "query_gradient", "key_gradient"):
+        assert done.stdout.count(program) >= 2
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("width", [32, 64, 128])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_long_sequences_and_tuned_tiles(device, dtype, width):
+    given = inputs(device, B=2, T=1000, S=1100, H=4, D=width, C=width, dtype=dtype)
+    tolerance = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float32: 1e-5}[dtype]
+    assert_agree(results(given, fused_attention), reference(given), tolerance)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_offsets_beyond_32_bits(device):
+    """The last row of a batch whose elements lie up to 2.2e9 apart attends as it does alone."""
+    interleaved = torch.randn(68, 4096, 64, 128, device=device, dtype=torch.bfloat16)
+    q, k = interleaved[::2], interleaved[1::2]
+    with torch.no_grad():
+        out, _ = fused_attention(q, k, k)
+        alone, _ = fused_attention(q[-1:].clone(), k[-1:].clone(), k[-1:].clone())
+    torch.testing.assert_close(out[-1:], alone)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_memory_does_not_grow_with_the_square_of_the_length(device):
+    given = inputs(device, B=1, T=8192, H=2, D=64, C=64, dtype=torch.bfloat16)
+    results(given, fused_attention)  # tiles are chosen here
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    results(given, fused_attention)
+    assert torch.cuda.max_memory_allocated() - before < 30 * given["q"].numel() * 4 < 8192**2 * 2 * 4
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_the_same_gradients_every_time(device):
+    given = inputs(device, T=300, H=4, K=2, C=64, D=64, heads=1, dtype=torch.bfloat16)
+    first, second = results(given, fused_attention), results(given, fused_attention)
+    assert all(torch.equal(first[name], second[name]) for name in first)
