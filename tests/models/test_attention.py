@@ -27,7 +27,7 @@ def call(given, backend):
     out, attended = attend(
         given["q"], given["k"], given["v"], bias=given.get("bias"), carried=given.get("carried"), backend=backend
     )
-    weights = torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype)
+    weights = torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype, device=out.device)
     loss = (out * weights).square().sum() + (0 if attended is None else attended.pow(3).sum())
     return out, attended, torch.autograd.grad(loss, list(given.values()))
 
