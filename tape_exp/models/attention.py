@@ -169,13 +169,11 @@ def _reference(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     """torch's scaled_dot_product_attention, whose fused kernels want values as wide as queries.
 
-    On a CPU values and state take a call each: as fast as one padded call, and nothing is held twice. On a GPU one call
-    does both, q and k padded with zeros to the joint width: the probabilities are computed once.
+    With something carried, a GPU does both in one call, q and k padded with zeros to the joint width. On a CPU the fused
+    kernel gains less than computing the probabilities once for both saves: :func:`_row_blocks`.
     """
     if inputs.carried is not None and inputs.q.device.type == "cpu":
-        k, v = replace(inputs, carried=None).per_query_head()
-        state = inputs.carried.to(v.dtype).expand(*v.shape[:3], -1)
-        return _sdpa(replace(inputs, k=k, v=v, carried=None))[0], _sdpa(replace(inputs, k=k, v=state, carried=None))[0]
+        return _row_blocks(inputs)
     q, (k, v) = inputs.q, inputs.per_query_head()
     scale = 1 / math.sqrt(q.shape[-1])
     T, S, padding = q.shape[2], k.shape[2], v.shape[-1] - q.shape[-1]
@@ -189,6 +187,28 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     if bias is not None:
         mask = torch.where(mask, bias.to(q.dtype), float("-inf")).expand(q.shape[0], q.shape[1], T, S)
     return inputs.split(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
+
+
+def _row_blocks(inputs: Inputs, rows: int = 128) -> tuple[Tensor, Tensor | None]:
+    """Explicit softmax for ``rows`` queries at a time, over the keys that they may see and no others."""
+    assert inputs.carried is not None
+    k, v = replace(inputs, carried=None).per_query_head()
+    state = inputs.carried.to(v.dtype).expand(*v.shape[:3], -1)
+    q, bias = inputs.q / math.sqrt(inputs.q.shape[-1]), inputs.dense_bias()
+    T, S = q.shape[2], k.shape[2]
+    values, attended = [], []
+    for first in range(0, T, rows):
+        last = min(first + rows, T)
+        seen = last + S - T
+        logits = q[:, :, first:last] @ k[:, :, :seen].transpose(-1, -2)
+        if bias is not None:
+            logits = logits + bias.expand(-1, -1, T, S)[:, :, first:last, :seen]
+        hidden = ~causal_mask(last - first, seen, q.device)
+        precise = torch.promote_types(logits.dtype, torch.float32)
+        probabilities = logits.masked_fill_(hidden, float("-inf")).softmax(-1, precise).to(v.dtype)
+        values.append(probabilities @ v[:, :, :seen])
+        attended.append(probabilities @ state[:, :, :seen])
+    return torch.cat(values, 2), torch.cat(attended, 2)
 
 
 def _priority(device: torch.device) -> Any:

@@ -44,6 +44,8 @@ def call(given, backend):
         {"kv_heads": 2},
         {"carried_heads": 1},
         {"T": 1, "S": 1},
+        {"T": 300, "S": 300},
+        {"T": 140, "S": 300, "bias": True},
     ],
     ids=str,
 )

@@ -15,6 +15,7 @@ triton = pytest.importorskip("triton", reason="triton is not installed: pip inst
 
 CUDA = torch.cuda.is_available()
 needs_gpu = pytest.mark.skipif(not CUDA, reason="no CUDA device")
+pytestmark = [pytest.mark.gpu] if CUDA else []  # where there is one, `pytest -m gpu` means everything here
 
 
 @pytest.fixture(autouse=True)

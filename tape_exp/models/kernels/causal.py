@@ -1,7 +1,7 @@
 """Fused causal attention: one probability matrix for the values and for what positions carry, in Triton, with gradients.
 
 Shape suffixes as in :mod:`tape_exp.models.attention`, whose ``reference`` backend is the oracle of this one. The programs are
-in :mod:`tape_exp.models.kernels.causal_triton`, which is imported at the first use, since triton comes with CUDA alone.
+in :mod:`tape_exp.models.kernels.causal_triton`, which is imported at the first use: torch for CPUs comes without triton.
 """
 
 import functools

@@ -5,8 +5,10 @@ what is carried. An argument is named after the tensor it points to, ``q_b, q_t,
 last dimension of every tensor is contiguous. What a program writes is contiguous altogether: (B, T, H, D), (B, H, T) …
 
 Every program owns one block of queries or keys of one head and walks over the blocks of the other side in two phases,
-unrolled by ``static_range``: those on the diagonal of the causal mask, which alone compute it, and those it leaves whole.
-Blocks that it hides are never visited. Logits are kept in units of ln 2, since exp2 is what the hardware has::
+unrolled by ``static_range``: first those on the diagonal of the causal mask, which alone compute it, then the inner ones,
+which it leaves whole. Blocks that it hides are never visited. The diagonal is never empty, and says so by ``assume``: were
+the first loop's accumulators to be set by a path around it, Hopper's asynchronous products would be serialised. Logits are
+kept in units of ln 2, since exp2 is what the hardware has::
 
     z = log2(e) (scale · q kᵀ + alibi),   lse = log2 Σ 2^z,   p = 2^(z - lse)
 
