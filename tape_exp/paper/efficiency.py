@@ -9,7 +9,7 @@ from tape_exp.paper import tables
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record
 
 FLOPS_COLUMNS = ["model", "FLOPs paper (G)", "FLOPs ours (G)", "MACs paper (G)", "MACs ours (G)"]
-FLOPS_COLUMNS += ["params paper (M)", "params ours (M)", "true FLOPs ours (G)", "step / RoPE ours", "machine", "commit"]
+FLOPS_COLUMNS += ["params paper (M)", "params ours (M)", "true FLOPs ours (G)", "commit"]
 
 
 class Flops(Artifact):
@@ -32,14 +32,12 @@ class Flops(Artifact):
                 cells.append("" if published is None else f"{published:.2f}")
                 cells.append(f"{metrics[key] / divisor:.2f}" if mine else "")
             cells.append(f"{metrics['count/flops'] / 1e9:.2f}" if mine else "")
-            cells.append(f"{metrics['time/step_ratio_to_rope']:.2f}" if "time/step_ratio_to_rope" in metrics else "")
-            cells.append((mine["hardware"]["gpus"] or [mine["hardware"]["cpu"]])[0] if mine else "")
             cells.append((mine["git"]["commit"] or "unknown")[:7] if mine else "")
             rows.append(cells)
         caption = (
             f"{self.title}. FLOPs, MACs: the paper's convention ({paper['source']}): no causality, einsums as FLOPs alone; "
-            "M is 2^20. True FLOPs: the matrix products of this code with causal attention fused. Step / RoPE: a training step "
-            "of two such layers beside RoPE's, timed in turn; machine: where. Counts do not depend on the scale."
+            "M is 2^20. True FLOPs: the matrix products of this code with causal attention fused. "
+            "Counts do not depend on the scale."
         )
         return tables.write(into / "tables" / f"{self.name}-{scale}", FLOPS_COLUMNS, rows, caption)
 
