@@ -235,6 +235,7 @@ def check(cfg: "DictConfig") -> None:
     """Checks that need no torch: choices and signs of the fixed sections. Raises :class:`ConfigError`."""
     one_of("trainer.progress", cfg.trainer.progress, ("auto", "rich", "lines", "none"))
     one_of("trainer.strategy", cfg.trainer.strategy, ("auto", "ddp", "fsdp"))
+    one_of("trainer.attention", cfg.trainer.attention, ("auto", "reference", "sdpa", "flex", "flash", "triton"))
     one_of("trainer.accelerator", cfg.trainer.accelerator, ("auto", "cpu", "gpu"))
     one_of("trainer.precision", cfg.trainer.precision, ("auto", "32-true", "bf16-mixed", "bf16-true", "16-mixed"))
     one_of("logger.name", cfg.logger.name, ("wandb", "csv", "tensorboard", "none"))

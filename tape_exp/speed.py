@@ -253,6 +253,23 @@ def core_flops(name: str, shapes: Shapes, T: int, backward: bool) -> float:
     return 2 * shapes.batch * arch.heads * T * T / 2 * widths * (3.5 if backward else 1)
 
 
+def core_bytes(name: str, shapes: Shapes, T: int, backward: bool) -> int:
+    """What attention must read and write at least: q, k, v and its output, TAPE's state and its average, and the gradients."""
+    tensors = 6 if name == "tape" else 4
+    one = shapes.batch * T * shapes.arch.width * torch.finfo(shapes.dtype).bits // 8
+    return one * (3 * tensors if backward else tensors)
+
+
+def peak_memory(case: Callable[[], Any], device: torch.device) -> int:
+    """Bytes that a case allocates at once on a GPU, beyond what was there before."""
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    case()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
 def decoding(device: torch.device, rows: int = 64, prompt: int = 512, new: int = 128) -> list[Row]:
     """``rows`` rows continued by ``new`` tokens, with the cache and without, and the cost of a token against the context."""
     arch = Arch(3, 96, 4, 256, vocab=1000, max_length=8192, train_length=8192)
@@ -303,18 +320,25 @@ def measure(device: torch.device, shapes: Shapes, say: Callable[[str], Any] = pr
     """Everything, as one JSON-ready record of this machine."""
     attention.BACKENDS["separate"] = attention.Backend(separate_calls, lambda _: None)
     rows: list[Row] = []
+    peak = peak_flops(device)
     try:
         for T in shapes.lengths:
             for backward in (False, True):
                 with_separate = attention.BACKENDS.pop("separate")
-                times = round_robin(core_cases(shapes, T, backward, device), device, shapes.seconds)
+                cases = core_cases(shapes, T, backward, device)
+                times = round_robin(cases, device, shapes.seconds)
                 attention.BACKENDS["separate"] = with_separate
                 base = min((n for n in times if n.startswith("rope/")), key=lambda n: statistics.median(times[n]))
                 for case, spent in times.items():
                     name, backend = case.split("/")
                     row: Row = {"what": "core", "encoding": name, "backend": backend, "T": T, "backward": backward}
                     row |= summary(spent, times[base])
-                    row["tflops"] = round(core_flops(name, shapes, T, backward) / row["ms"] / 1e9, 3)
+                    flops = core_flops(name, shapes, T, backward)
+                    row["tflops"] = round(flops / row["ms"] / 1e9, 3)
+                    row["bytes"] = core_bytes(name, shapes, T, backward)
+                    if peak:
+                        row["share_of_peak"] = round(flops / row["ms"] * 1e3 / peak, 4)
+                        row["peak_memory_bytes"] = peak_memory(cases[case], device)
                     rows.append(row)
                     say(_line(row))
         for T in shapes.step_lengths:
@@ -323,7 +347,6 @@ def measure(device: torch.device, shapes: Shapes, say: Callable[[str], Any] = pr
             if device.type == "cuda":
                 cases |= compiled_cases(shapes, T, device, say)
             times = round_robin(cases, device, 4 * shapes.seconds)
-            peak = peak_flops(device)
             with torch.device("meta"):
                 flops = Decoder(shapes.arch, RoPE).flops_per_token(T)
             base = min((n for n in times if n.startswith("rope/")), key=lambda n: statistics.median(times[n]))
@@ -350,7 +373,7 @@ def measure(device: torch.device, shapes: Shapes, say: Callable[[str], Any] = pr
         "dtype": str(shapes.dtype).removeprefix("torch."),
         "batch": shapes.batch,
         "arch": {k: getattr(shapes.arch, k) for k in ("layers", "width", "heads", "ffn", "vocab")},
-        "peak_flops": peak_flops(device) or None,
+        "peak_flops": peak or None,
         "rows": rows,
         "decoding": decoded,
     }

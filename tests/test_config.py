@@ -62,6 +62,7 @@ def test_constructor_errors(section, override, message):
     [
         ("trainer.progress=fancy", r"trainer\.progress=fancy is not known\. Choose one of: auto, rich"),
         ("trainer.devices=0", r"trainer\.devices=0 must be at least 1"),
+        ("trainer.attention=flahs", r"trainer\.attention=flahs is not known\. Did you mean 'flash'"),
         ("trainer.micro_batch=0", r"trainer\.micro_batch=0 must be at least 1, or null"),
         ("trainer.precision=bf16", r"trainer\.precision=bf16 is not known\. Did you mean 'bf16-true'|'bf16-mixed'"),
     ],
