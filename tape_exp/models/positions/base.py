@@ -1,5 +1,6 @@
 """The interface of a positional encoding, and its default: none (NoPE)."""
 
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -74,12 +75,12 @@ class PositionEncoding(nn.Module):
         return 0, 0
 
 
-class RelativeBias(PositionEncoding):
+class RelativeBias(PositionEncoding, ABC):
     """Base of encodings whose bias is a function of the distance alone: a subclass gives :meth:`at`."""
 
+    @abstractmethod
     def at(self, distance: Tensor) -> Tensor:
         """The bias of every head at each distance (fp32, any shape): (H, *shape)."""
-        raise NotImplementedError(f"{type(self).__name__} must define at(distance)")
 
     def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
         """(B, H, T, S)."""
