@@ -21,12 +21,13 @@ Item = TypeVar("Item")
 class Throughput(Callback):
     """Tokens a second between two reports, and the share of the device's peak (MFU) where that is known.
 
-    Tokens are positions that the model computes, padding included.
+    Tokens are positions that the model computes, padding included. ``train/data_wait`` is the part of the time, in percent,
+    in which the model waited for data.
     """
 
     def __init__(self, every: int) -> None:
         self.every = every
-        self._since: tuple[int, float] | None = None
+        self._since: tuple[int, float, float] | None = None  # step, time, time waited for data
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int) -> None:
         """Every ``every`` optimizer steps, hand the rate to the module's next report."""
@@ -38,16 +39,18 @@ class Throughput(Callback):
         if self._since is not None and trainer.global_step > self._since[0]:
             steps, seconds = trainer.global_step - self._since[0], now - self._since[1]
             rate = steps * module.task.optim.batch * length / seconds
-            module.gauges = {"train/tokens_per_second": rate}
+            waited = 100 * (module.task.waited - self._since[2]) / seconds
+            module.gauges = {"train/tokens_per_second": rate, "train/data_wait": waited}
             peak = peak_flops(module.device) * trainer.world_size
             if peak:
                 module.gauges["train/mfu"] = rate * module.decoder.flops_per_token(length) / peak
-        self._since = trainer.global_step, now
+        self._since = trainer.global_step, now, module.task.waited
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Leave the validation out of the rate."""
         if self._since is not None:
-            self._since = trainer.global_step, time.perf_counter()
+            assert isinstance(module, LanguageModule)
+            self._since = trainer.global_step, time.perf_counter(), module.task.waited
 
 
 class Progress(Callback):
@@ -88,6 +91,7 @@ class Progress(Callback):
     @staticmethod
     def _figures(trainer: Trainer) -> str:
         shown = {"train/loss": "loss {:.4f}", "val/loss": "val loss {:.4f}", "val/exact_match": "val exact match {:.1f} %"}
+        shown["val/perplexity"] = "val perplexity {:.2f}"
         metrics = trainer.progress_bar_metrics
         return "  ".join(text.format(metrics[key]) for key, text in shown.items() if key in metrics)
 

@@ -1,6 +1,5 @@
 """Checkpoints that are written atomically, carry a checksum, and load without pickle."""
 
-import hashlib
 import json
 import logging
 import os
@@ -11,7 +10,7 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from tape_exp.config import ConfigError
-from tape_exp.runs import write_atomically
+from tape_exp.files import sha256, write_atomically
 
 log = logging.getLogger("tape_exp")
 
@@ -56,12 +55,6 @@ class SafeCheckpointIO(TorchCheckpointIO):
 def signature_of(path: Path) -> Path:
     """The signature's file."""
     return path.with_suffix(".json")
-
-
-def sha256(path: Path) -> str:
-    """Of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:

@@ -81,7 +81,9 @@ class Config:
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
     seed: int = 0
+    checkpoint: str | None = None  # a run's folder, a .ckpt, or a task: its run of this model, scale and seed
     runs: str = "runs"
+    cache: str = "cache"  # tokens and tokenizers, shared by all runs
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,8 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
     """``value`` as ``hint`` asks: dataclasses are built, simple types are checked, anything else passes."""
     if dataclasses.is_dataclass(hint):
         return _as_dataclass(value, hint, key)
+    if typing.get_origin(hint) is dict and dataclasses.is_dataclass(typing.get_args(hint)[1]):
+        return {name: _as_dataclass(one, typing.get_args(hint)[1], f"{key}.{name}") for name, one in value.items()}
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         if dataclasses.is_dataclass(option) and isinstance(value, Mapping):

@@ -131,6 +131,8 @@ class LanguageModule(LightningModule):
         sums = {key: float(sum_over_processes(value)) for key, value in self._sums.items()}
         tokens, rows, loss = (sums.pop(key) for key in ("tokens", "rows", "loss"))
         self.validation = {"val/loss": loss / tokens} | {f"val/{key}": value / rows for key, value in sums.items()}
+        if self.task.reports_perplexity:
+            self.validation["val/perplexity"] = math.exp(min(loss / tokens, 700))
         self.report(self.validation)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:

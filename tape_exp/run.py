@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp import checkpoints, heatmap
+from tape_exp import checkpoints, heatmap, weights
 from tape_exp.callbacks import Progress, Throughput, tracker, trainable_summary
 from tape_exp.config import ConfigError, build, check
 from tape_exp.models.decoder import Decoder
@@ -40,11 +40,13 @@ def run(cfg: DictConfig) -> dict[str, Any]:
         log.info("%s is DONE: %s", directory.name, directory.path)
         return directory.record()
 
+    progress = progress_mode(cfg.trainer.progress)
+    set_up_logging(None, progress)
     task = make_task(cfg)
     micro_batches(cfg, task)
+    task.prepare_data()
     decoder = make_decoder(cfg, task)
-    directory.open()
-    progress = progress_mode(cfg.trainer.progress)
+    directory.open(task.assets())
     set_up_logging(directory.path / "log.txt", progress)
     log.info("%s\n  %s in %s", directory.name, trainable_summary(decoder), directory.path)
     try:
@@ -66,12 +68,18 @@ def make_task(cfg: DictConfig) -> Task:
     task: Task = build(section, "task", seed=cfg.seed)
     task.overfit = cfg.debug.overfit
     task.workers = cfg.trainer.workers
+    task.cache = Path(cfg.cache).expanduser()
+    task.checkpoint = weights.find(cfg.checkpoint, cfg) if cfg.checkpoint else None
     return task
 
 
 def make_decoder(cfg: DictConfig, task: Task) -> Decoder:
-    """The model that the positional encoding and the task's sizes make."""
-    return Decoder(task.arch, partial(make_position, cfg), seed=cfg.seed, backend=cfg.trainer.attention)
+    """The model that the positional encoding and the task's sizes make, with the weights of ``checkpoint``."""
+    decoder = Decoder(task.arch, partial(make_position, cfg), seed=cfg.seed, backend=cfg.trainer.attention)
+    if task.checkpoint is not None:
+        weights.load_weights(decoder, task.checkpoint)
+        log.info("Weights of %s.", weights.title(task.checkpoint))
+    return decoder
 
 
 def make_position(cfg: DictConfig, arch: Any) -> Any:

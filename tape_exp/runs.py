@@ -12,9 +12,9 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +22,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from tape_exp import weights
 from tape_exp.config import ConfigError
+from tape_exp.files import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "results" / "records"
@@ -35,14 +37,29 @@ def identity(cfg: DictConfig) -> dict[str, Any]:
     keep = {key: resolved[key] for key in ("model", "task", "peft", "seed")}
     keep["scale"] = resolved["scale"]["name"]
     keep["precision"] = resolved["trainer"]["precision"]
+    keep["checkpoint"] = resolved["checkpoint"]
     debug = {key: value for key, value in resolved["debug"].items() if value not in (None, False, "none")}
     return keep | ({"debug": debug} if debug else {})
 
 
 def config_hash(cfg: DictConfig) -> str:
-    """Ten hexadecimal digits of :func:`identity`."""
-    text = json.dumps(identity(cfg), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    """Ten hexadecimal digits of :func:`identity`; a checkpoint to begin from counts as the run and the step that it is of."""
+    told = identity(cfg)
+    if cfg.checkpoint is None:
+        del told["checkpoint"]
+    else:
+        told["checkpoint"] = weights.title(weights.find(cfg.checkpoint, cfg))
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def without_folders(told: Any) -> Any:
+    """A config as a record shows it: of each path its last name, so that a record says nothing of the machine."""
+    if not isinstance(told, dict):
+        return told
+    return {
+        key: Path(value).name if key in ("path", "checkpoint") and isinstance(value, str) else without_folders(value)
+        for key, value in told.items()
+    }
 
 
 class RunDirectory:
@@ -62,10 +79,10 @@ class RunDirectory:
         """Whether the run has finished."""
         return (self.path / "DONE").exists()
 
-    def open(self) -> None:
-        """Create the directory, and write config and manifest. Raises :class:`ConfigError` where it cannot be written.
+    def open(self, assets: Mapping[str, str]) -> None:
+        """Create the directory, and write config, manifest and the task's ``assets`` (name -> content).
 
-        Of several processes the first alone writes.
+        Of several processes the first alone writes. Raises :class:`ConfigError` where it cannot be written.
         """
         if not first_process():
             return
@@ -77,6 +94,8 @@ class RunDirectory:
             (self.path / "FAILED").unlink(missing_ok=True)
             self.write("config.yaml", OmegaConf.to_yaml(self.cfg, resolve=True))
             self.write_json("manifest.json", manifest(self.hash))
+            for name, content in assets.items():
+                self.write(name, content)
         except OSError as error:
             raise ConfigError(
                 f"the run directory {self.path} cannot be written ({error.strerror}); set runs=<a folder that can>."
@@ -109,22 +128,6 @@ class RunDirectory:
 def first_process() -> bool:
     """Whether this is the process that writes: of several, the one of rank 0 on node 0."""
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside, then rename: readers see the old file or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def manifest(hash_: str) -> dict[str, Any]:
@@ -179,7 +182,7 @@ def make_record(run: RunDirectory, task: Any, metrics: dict[str, float], **facts
     return {
         "run": run.name,
         "config_hash": run.hash,
-        "config": identity(run.cfg),
+        "config": without_folders(identity(run.cfg)),
         "seed": run.cfg.seed,
         **{key: made[key] for key in ("git", "packages", "hardware", "started")},
         "data_fingerprint": task.fingerprint(),

@@ -15,7 +15,8 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
-from tape_exp.runs import RunDirectory, Stopwatch, identity, write_atomically
+from tape_exp.files import write_atomically
+from tape_exp.runs import RunDirectory, Stopwatch, identity
 from tape_exp.tasks.base import Evaluation
 
 log = logging.getLogger("tape_exp")

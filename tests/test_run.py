@@ -23,7 +23,7 @@ from tests.conftest import MODELS, SMALL, TASKS
 
 def curve(cfg) -> list[tuple]:
     """(step, metric values) of a run, without what depends on time."""
-    timed = ("seconds", "train/tokens_per_second", "train/mfu")
+    timed = ("seconds", "train/tokens_per_second", "train/mfu", "train/data_wait")
     rows = read_metrics(RunDirectory(cfg).path / "metrics.jsonl")
     return [tuple(sorted((k, v) for k, v in row.items() if k not in timed)) for row in rows]
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from tape_exp.config import ConfigError, one_of
+from tape_exp.files import write_atomically
 from tape_exp.paper.artifacts import RESULTS, SCALES, Artifact, load, names, read_records, run_missing
-from tape_exp.runs import write_atomically
 
 log = logging.getLogger("tape_exp")
 

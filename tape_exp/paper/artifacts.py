@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp import runs
 from tape_exp.cli import compose_config
 from tape_exp.config import CONF, ConfigError, build, did_you_mean
+from tape_exp.files import write_atomically
 
 log = logging.getLogger("tape_exp")
 RESULTS = runs.ROOT / "results"
@@ -98,6 +99,9 @@ def matches(recorded: dict[str, Any], current: dict[str, Any]) -> bool:
     """
     if "debug" in recorded:
         return False
+    current = runs.without_folders(current)
+    if recorded.get("checkpoint") != current["checkpoint"]:
+        return False
     return all(_agree(recorded[key], current[key]) for key in ("model", "task", "peft", "scale", "precision"))
 
 
@@ -124,5 +128,5 @@ def run_missing(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Seq
             log.error("%s (%s, seed %d) failed: %s", artifact.name, model, cfg.seed, error)
             failed.append(f"{name}: {error}")
             continue
-        runs.write_atomically(runs.RECORDS / f"{name}.json", runs.dump_record(record))
+        write_atomically(runs.RECORDS / f"{name}.json", runs.dump_record(record))
     return failed

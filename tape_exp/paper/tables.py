@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 from scipy import stats
 
-from tape_exp.runs import write_atomically
+from tape_exp.files import write_atomically
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:

@@ -1,9 +1,11 @@
 """What a task is: sizes of its model, an endless stream of samples, and an evaluation."""
 
 import hashlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -57,7 +59,8 @@ class Task(LightningDataModule, ABC):
         seed: of the training stream.
     """
 
-    trains = True  # False: the model is evaluated as it is initialised
+    trains = True  # False: the model is evaluated as it is initialised, or as checkpoint= gives it
+    reports_perplexity = False  # val/perplexity beside val/loss
 
     def __init__(self, arch: Arch, optim: Optim, seed: int) -> None:
         super().__init__()
@@ -65,6 +68,9 @@ class Task(LightningDataModule, ABC):
         self.rows_per_forward: int | None = None  # trainer.micro_batch
         self.workers = 0
         self.overfit = False  # debug=overfit: every step sees the samples of step 0
+        self.cache = Path("cache")  # tokens and tokenizers
+        self.checkpoint: Path | None = None  # the run begins with these weights
+        self.waited = 0.0  # seconds that training has waited for data
 
     @abstractmethod
     def train_batch(self, first: int, count: int) -> Batch:
@@ -81,6 +87,15 @@ class Task(LightningDataModule, ABC):
         ``progress(items, description)`` iterates and shows how far it is; ``limit`` stops after as many batches. Under
         several processes each scores its share and all return the same result: :func:`share`, :func:`sum_over_processes`.
         """
+
+    def assets(self) -> dict[str, str]:
+        """Files that are kept in the run's folder, name -> content: none by default."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands, for the checkpoint. Going on reads the trainer's step; this says the same in samples."""
+        step = self.trainer.global_step if self.trainer is not None else 0
+        return {"samples": step * self.optim.batch}
 
     def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Further sums over the rows of a validation batch, divided by the number of rows: none by default."""
@@ -102,7 +117,8 @@ class Task(LightningDataModule, ABC):
         dataset = StreamSlices(self, rows, share, self.trainer.global_rank, self.trainer.world_size)
         per_step = self.trainer.accumulate_grad_batches
         sampler = Upward(self.trainer.global_step * per_step, self.optim.max_steps * per_step)
-        return DataLoader(
+        return TimedLoader(
+            self,
             dataset,
             batch_size=None,
             sampler=sampler,
@@ -124,11 +140,31 @@ class Task(LightningDataModule, ABC):
         return DataLoader([torch.zeros(0)], batch_size=None)  # type: ignore[arg-type]
 
 
+class TimedLoader(DataLoader):
+    """Adds the time that its user waits for a batch to ``task.waited``."""
+
+    def __init__(self, task: Task, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.task = task
+
+    def __iter__(self) -> Any:
+        """The batches."""
+        batches = super().__iter__()
+        while True:
+            began = time.perf_counter()
+            batch = next(batches, None)
+            self.task.waited += time.perf_counter() - began
+            if batch is None:
+                return
+            yield batch
+
+
 class StreamSlices(Dataset):
     """Item i is micro-batch i of one process: a slice of its share of a global batch of the stream."""
 
     def __init__(self, task: Task, rows: int, share: int, rank: int, world: int) -> None:
         self.task, self.rows, self.share, self.rank, self.world = task, rows, share, rank, world
+        self._made: tuple[int, Batch] | None = None  # the share that is being sliced
 
     def __getitem__(self, index: int) -> Batch:
         """The slice, ``loss_tokens`` of the whole share, by which the loss is divided, and the number of its ``first`` row."""
@@ -136,7 +172,9 @@ class StreamSlices(Dataset):
         if self.task.overfit:
             step = 0
         first = (step * self.world + self.rank) * self.share
-        batch = self.task.train_batch(first, self.share)
+        if self._made is None or self._made[0] != first:
+            self._made = first, self.task.train_batch(first, self.share)
+        batch = self._made[1]
         facts = {"loss_tokens": (batch["labels"] != IGNORE).sum(), "first": torch.tensor(first + slice_ * self.rows)}
         rows = slice(slice_ * self.rows, (slice_ + 1) * self.rows)
         return {key: value[rows] for key, value in batch.items()} | facts
@@ -175,5 +213,9 @@ def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:
 def sum_over_processes(values: Tensor) -> Tensor:
     """Add up a tensor of every process, in place; nothing to do where there is one."""
     if torch.distributed.is_initialized():
-        torch.distributed.all_reduce(values)
+        on_gpu = torch.distributed.get_backend() == "nccl"  # which adds up nothing that lies on a CPU
+        summed = values.cuda() if on_gpu else values
+        torch.distributed.all_reduce(summed)
+        if summed is not values:
+            values.copy_(summed)
     return values

@@ -1,0 +1,206 @@
+"""A corpus as one long row of token ids on disk: written once, memory-mapped, cut into blocks without padding."""
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+from tape_exp.config import ConfigError
+from tape_exp.data.sources import Place, Skipped, Text
+from tape_exp.data.tokenizers import Tokenizer
+from tape_exp.files import write_atomically
+
+log = logging.getLogger("tape_exp")
+SHARD = 1 << 24  # tokens of a file, or a little more: it ends with a document
+AT_ONCE = 1 << 20  # characters that are tokenised at once
+
+
+class Tokens:
+    """Token ids of a corpus, BOS before each document, in memory-mapped files. ``tokens[a:b]`` reads from disk.
+
+    Args:
+        folder: with the files of :func:`tokenise`.
+        limit: use as many tokens only, whatever more is there.
+    """
+
+    def __init__(self, folder: Path, limit: int | None = None) -> None:
+        shards = _shards(folder)
+        self._ends = np.cumsum([shard["tokens"] for shard in shards])
+        self._maps = [np.memmap(folder / shard["file"], dtype=shard["dtype"], mode="r") for shard in shards]
+        self._sizes = [folder / shard["sizes"] for shard in shards]
+        total = int(self._ends[-1]) if shards else 0
+        self.length = total if limit is None else min(limit, total)
+        self.facts = {key: sum(shard[key] for shard in shards) for key in ("tokens", "documents", "bytes", "skipped")}
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        """Ids of a slice, int64."""
+        start, stop, _ = part.indices(self.length)
+        pieces = []
+        for number in range(int(np.searchsorted(self._ends, start, "right")), len(self._maps)):
+            begin = int(self._ends[number]) - len(self._maps[number])
+            if begin >= stop:
+                break
+            pieces.append(self._maps[number][max(start - begin, 0) : stop - begin])
+        return np.concatenate(pieces).astype(np.int64) if pieces else np.zeros(0, dtype=np.int64)
+
+    def blocks(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """(len(starts), length) ids, one row from each start on."""
+        return np.stack([self[start : start + length] for start in map(int, starts)])
+
+    def fingerprint(self) -> str:
+        """A hash of the ids: of all up to a million, of the first and last beyond."""
+        ends = self[: 1 << 19].tobytes() + self[max(self.length - (1 << 19), 0) :].tobytes()
+        return hashlib.sha256(str(self.length).encode() + ends).hexdigest()[:16]
+
+    def bytes(self, decode: Callable[[np.ndarray], str]) -> int:
+        """UTF-8 bytes of the text that the tokens stand for; of a document cut by the limit, those of its beginning."""
+        total, position = 0, 0
+        for sizes in map(np.load, self._sizes):
+            for tokens, size in sizes:
+                if position + tokens > self.length:
+                    return total + len(decode(self[position : self.length]).encode())
+                total, position = total + int(size), position + int(tokens)
+        return total
+
+
+def tokenise(text: Text, split: str, tokenizer: Tokenizer, cache: Path, needed: int | None = None) -> Tokens:
+    """The split's tokens from the cache, tokenised first where they are not there yet.
+
+    The cache is keyed by the fingerprints of text and tokenizer. A file is finished or absent: what was killed goes on
+    after the last one, and several processes wait for the one that writes.
+
+    Args:
+        needed: tokens that are used; the corpus is read no further.
+
+    Raises:
+        ConfigError: the split is empty, or what :meth:`Text.documents` raises.
+    """
+    folder = cache / "tokens" / f"{text.name}-{split}-{text.fingerprint(split)}-{tokenizer.fingerprint}"
+    folder.mkdir(parents=True, exist_ok=True)
+    done = _Done(folder)
+    if not done.covers(needed):
+        with FileLock(folder / ".lock"):
+            done = _Done(folder)
+            if not done.covers(needed):
+                _extend(folder, done, text, split, tokenizer, needed)
+    tokens = Tokens(folder, needed)
+    if not len(tokens):
+        raise ConfigError(f"text {text.name}: its split {split} holds no document. Set its path, files, column or where.")
+    if tokens.facts["skipped"]:
+        rows, kept = tokens.facts["skipped"], tokens.facts["documents"]
+        log.warning("text %s, %s: %d rows were skipped, %d documents are used.", text.name, split, rows, kept)
+    return tokens
+
+
+def _shards(folder: Path) -> list[dict[str, Any]]:
+    """What is said of each finished file, in order."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("[0-9]*.json"))]
+
+
+class _Done:
+    """How far a folder's tokens reach."""
+
+    def __init__(self, folder: Path) -> None:
+        shards = _shards(folder)
+        self.count = len(shards)
+        self.tokens = sum(shard["tokens"] for shard in shards)
+        self.next: Place = tuple(shards[-1]["next"]) if shards else (0, 0)
+        self.whole = bool(shards) and shards[-1]["last"]
+
+    def covers(self, needed: int | None) -> bool:
+        """Whether there is as much as is needed."""
+        return self.whole or (needed is not None and self.tokens >= needed)
+
+
+def _extend(folder: Path, done: _Done, text: Text, split: str, tokenizer: Tokenizer, needed: int | None) -> None:
+    """Write the files that are missing."""
+    for old in folder.glob(".[0-9]*"):
+        old.unlink()  # of a process that was killed
+    progress = _Progress(f"{text.name} {split}")
+    skipped = Skipped()
+    batches = _batches(text.documents(split, done.next, skipped))
+    number, total, last = done.count, done.tokens, False
+    while not last and (needed is None or total < needed):
+        began, left_out = total, skipped.rows
+        temporary = folder / f".{number:05d}.{os.getpid()}"
+        sizes: list[tuple[int, int]] = []
+        place = done.next
+        try:
+            with open(temporary, "wb") as file:
+                while total - began < SHARD and (needed is None or total < needed):
+                    batch = next(batches, None)
+                    if batch is None:
+                        last = True
+                        break
+                    place, documents = batch
+                    for document, ids in zip(documents, tokenizer.encode(documents), strict=True):
+                        file.write(np.array([tokenizer.bos], dtype=tokenizer.dtype).tobytes() + ids.tobytes())
+                        sizes.append((len(ids) + 1, len(document.encode())))
+                        total += len(ids) + 1
+                    progress.add(sum(size for _, size in sizes[-len(documents) :]), total)
+            facts: dict[str, Any] = {
+                "file": f"{number:05d}.bin",
+                "sizes": f"{number:05d}.npy",
+                "dtype": np.dtype(tokenizer.dtype).name,
+                "tokens": total - began,
+                "documents": len(sizes),
+                "bytes": sum(size for _, size in sizes),
+                "skipped": skipped.rows - left_out,
+                "next": place,
+                "last": last,
+            }
+            np.save(temporary.with_suffix(".npy"), np.array(sizes, dtype=np.int64).reshape(-1, 2))
+            os.replace(temporary.with_suffix(".npy"), folder / facts["sizes"])
+            os.replace(temporary, folder / facts["file"])
+            write_atomically(folder / f"{number:05d}.json", json.dumps(facts) + "\n")
+        finally:
+            temporary.unlink(missing_ok=True)
+        done.next, number = place, number + 1
+    progress.finish(total)
+
+
+def _batches(documents: Iterator[tuple[Place, str]]) -> Iterator[tuple[Place, list[str]]]:
+    """Documents of about :data:`AT_ONCE` characters together, with the place after the last."""
+    held: list[str] = []
+    size = 0
+    place: Place = (0, 0)
+    for place, document in documents:
+        # A NUL or a lone surrogate is no text; what cannot be written as UTF-8 is replaced.
+        held.append(document.encode("utf-8", "replace").decode())
+        size += len(document)
+        if size >= AT_ONCE:
+            yield place, held
+            held, size = [], 0
+    if held:
+        yield place, held
+
+
+class _Progress:
+    """A line every ten seconds, and one at the end."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.bytes = 0
+        self.began = self.last = time.monotonic()
+
+    def add(self, size: int, tokens: int) -> None:
+        """So much more has been read."""
+        self.bytes += size
+        if time.monotonic() - self.last > 10:
+            self.last = time.monotonic()
+            self.finish(tokens)
+
+    def finish(self, tokens: int) -> None:
+        """Say how far it is."""
+        megabytes, seconds = self.bytes / 1e6, max(time.monotonic() - self.began, 1e-9)
+        log.info("Tokenised %s: %.1f MB, %.2f M tokens, %.2f MB/s.", self.what, megabytes, tokens / 1e6, megabytes / seconds)

@@ -1,0 +1,311 @@
+"""Where text comes from: the Hugging Face hub, local files, or what every Python installation carries."""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import sysconfig
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tape_exp.config import ConfigError, one_of
+
+log = logging.getLogger("tape_exp")
+FORMATS = {".jsonl": "lines", ".json": "lines", ".parquet": "parquet", ".txt": "files", ".py": "files"}
+COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
+LONGEST = 4 << 20  # characters of one document; a longer .txt is cut at a line end, so that memory stays flat
+Place = tuple[int, int]  # part and row: where a stream of documents stands
+
+
+@dataclass(frozen=True)
+class Text:
+    """A corpus: a YAML of ``conf/text``.
+
+    Args:
+        name: what tables and metrics call it.
+        source: ``hub`` (Hugging Face), ``local`` (files under ``path``) or ``builtin`` (Python's standard library).
+        path: local: a folder with files named after the split (``train*.jsonl.gz``, ``validation/*.parquet``, …) or laid out
+            as in the repository, or one file. .jsonl, .json (one object a line), .parquet, .txt; also compressed.
+        repository, revision: of the hub. A revision of 40 hexadecimal digits needs no network once its tokens are cached.
+        files: patterns of the files of each split, in the repository and, if it has such files, in the folder.
+        column: the field that holds the text.
+        where: keep rows whose (dotted) field has this value: ``{meta.pile_set_name: Github}``.
+        builtin: which built-in text stands for this corpus: ``code`` (the standard library's sources), ``english`` (the
+            language reference of ``pydoc``) or ``both``. One file in twenty is validation, one test.
+    """
+
+    name: str
+    source: str = "builtin"
+    path: str | None = None
+    repository: str | None = None
+    revision: str = "main"
+    files: dict[str, list[str]] = field(default_factory=dict)
+    column: str = "text"
+    where: dict[str, str] = field(default_factory=dict)
+    builtin: str = "both"
+
+    def __post_init__(self) -> None:
+        one_of("text.source", self.source, ("hub", "local", "builtin"))
+        one_of("text.builtin", self.builtin, ("code", "english", "both"))
+
+    def documents(self, split: str, start: Place = (0, 0), skipped: "Skipped | None" = None) -> Iterator[tuple[Place, str]]:
+        """Every document from ``start`` on, each with the place after it. Memory holds one document or 10 MB of a file.
+
+        Rows that are not what they should be are left out, named in the log and counted in ``skipped``.
+
+        Raises:
+            ConfigError: no files, no network, a damaged file; the sentence says which and what to do.
+        """
+        skipped = Skipped() if skipped is None else skipped
+        for number, part in enumerate(self.parts(split)):
+            if number < start[0]:
+                continue
+            first = start[1] if number == start[0] else 0
+            row = first
+            try:
+                for row, row_content in enumerate(part.rows(first), first):
+                    text = self._text(part, row, row_content, skipped)
+                    if text:
+                        yield (number, row + 1), text
+            except (EOFError, OSError, ValueError) as error:
+                if isinstance(error, ConfigError):
+                    raise
+                raise ConfigError(
+                    f"{part.name} cannot be read beyond row {row}: {error}. Fetch the file again, or remove it from the corpus."
+                ) from error
+
+    def parts(self, split: str) -> list["Part"]:
+        """The split's files in order: a part is one file, or many small plain-text files."""
+        if self.source == "builtin":
+            return _builtin_parts(self.builtin, split)
+        urls = self._hub_files(split) if self.source == "hub" else self._local_files(split)
+        parts: list[Part] = []
+        for url in urls:
+            kind = _format(url)
+            if kind == "files" and _size(url) > LONGEST:
+                kind = "long file"
+            if kind == "files" and parts and parts[-1].kind == "files":
+                parts[-1].urls.append(url)
+            else:
+                parts.append(Part(kind, [url]))
+        return parts
+
+    def fingerprint(self, split: str) -> str:
+        """A hash of where the text comes from and what it holds: the same for a copy of the files.
+
+        Files above 64 MB are sampled: their size and sixteen pieces of 64 KB.
+        """
+        digest = hashlib.sha256(repr((self.column, sorted(self.where.items()))).encode())
+        if self.source == "hub":
+            digest.update(repr((self.repository, self._commit(), self.files.get(split))).encode())
+        else:
+            for part in self.parts(split):
+                part.add_to(digest)
+        return digest.hexdigest()[:16]
+
+    def _text(self, part: "Part", row: int, content: dict[str, Any], skipped: "Skipped") -> str | None:
+        """The text of a row, or None where the row is not wanted or not right."""
+        if part.kind != "lines" and part.kind != "parquet":
+            return content["text"]
+        fields: Any = content
+        if part.kind == "lines":
+            if not content["text"].strip():
+                return None
+            try:
+                fields = json.loads(content["text"])
+            except ValueError as error:
+                skipped.add(f"{part.name} line {row + 1} is not JSON ({error})")
+                return None
+        if not isinstance(fields, dict) or not isinstance(fields.get(self.column), str):
+            known = ", ".join(fields) if isinstance(fields, dict) else type(fields).__name__
+            skipped.add(f"{part.name} line {row + 1} has no text in its field {self.column!r} (it has: {known})")
+            return None
+        for key, wanted in self.where.items():
+            value: Any = fields
+            for step in key.split("."):
+                value = value.get(step) if isinstance(value, dict) else None
+            if value != wanted:
+                return None
+        return fields[self.column]
+
+    def _local_files(self, split: str) -> list[str]:
+        if self.path is None:
+            raise ConfigError(
+                f"text {self.name}: source=local needs a path: a folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt. "
+                "source=builtin needs none."
+            )
+        path = Path(self.path).expanduser()
+        if path.is_file():
+            return [str(path)]
+        if not path.exists():
+            raise ConfigError(f"text {self.name}: path={self.path} does not exist. source=builtin needs no files.")
+        for patterns in (self.files.get(split, []), [f"{split}*", f"{split}/**/*"]):
+            found = [str(f) for p in patterns for f in sorted(path.glob(p)) if f.is_file() and not f.name.startswith(".")]
+            if found:
+                return found
+        there = ", ".join(sorted(f.name for f in path.iterdir())[:8]) or "nothing"
+        raise ConfigError(
+            f"text {self.name}: no file of the split {split} in {self.path} (there is: {there}). Name files {split}*.jsonl, "
+            f"or give their patterns in files.{split}."
+        )
+
+    def _hub_files(self, split: str) -> list[str]:
+        if self.repository is None or split not in self.files:
+            raise ConfigError(f"text {self.name}: source=hub needs repository and files.{split}, the patterns of its files.")
+        check_hub(f"text {self.name}")
+        from huggingface_hub import HfFileSystem
+
+        base = f"datasets/{self.repository}@{self._commit()}"
+        found = [f"hf://{url}" for p in self.files[split] for url in sorted(map(str, HfFileSystem().glob(f"{base}/{p}")))]
+        if not found:
+            raise ConfigError(f"text {self.name}: {self.repository} has no file like {self.files[split]} at {self.revision}.")
+        return found
+
+    def _commit(self) -> str:
+        """The commit that the revision names."""
+        if re.fullmatch("[0-9a-f]{40}", self.revision):
+            return self.revision
+        check_hub(f"text {self.name}")
+        from huggingface_hub import HfApi
+
+        assert self.repository is not None
+        return str(HfApi().dataset_info(self.repository, revision=self.revision).sha)
+
+
+@dataclass
+class Skipped:
+    """Rows that were left out: the first few are named in the log at once, all are counted."""
+
+    rows: int = 0
+    named: int = 5
+
+    def add(self, reason: str) -> None:
+        """One more row, and why."""
+        self.rows += 1
+        if self.rows <= self.named:
+            log.warning("%s; skipped.", reason)
+
+
+@dataclass
+class Part:
+    """Files that are read together, through a loader of Hugging Face ``datasets``."""
+
+    kind: str  # lines | parquet | files | long file | topics
+    urls: list[str]
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.urls[0] if len(self.urls) == 1 else f"{self.urls[0]} and {len(self.urls) - 1} more files"
+
+    def rows(self, first: int) -> Iterator[dict[str, Any]]:
+        """Rows from ``first`` on; ``text`` is a line or a whole file, parquet has its own columns."""
+        if self.kind == "topics":
+            yield from ({"text": text} for text in list(_topics(self.urls).values())[first:])
+            return
+        if self.kind == "long file":
+            pieces = _pieces(row["text"] for row in self._load("text", keep_linebreaks=True))
+            yield from ({"text": piece} for number, piece in enumerate(pieces) if number >= first)
+            return
+        if self.kind == "parquet":
+            rows = self._load("parquet")
+        else:
+            rows = self._load("text", sample_by="document" if self.kind == "files" else "line")
+        yield from rows.skip(first) if first else rows
+
+    def add_to(self, digest: Any) -> None:
+        """Add names and content to a hash."""
+        if self.kind == "topics":
+            digest.update(repr(sorted(_topics(self.urls).items())).encode())
+            return
+        for url in self.urls:
+            size = os.path.getsize(url)
+            digest.update(f"{Path(url).name} {size}".encode())
+            with open(url, "rb") as file:
+                if size <= 64 << 20:
+                    digest.update(file.read())
+                    continue
+                for piece in range(16):
+                    file.seek(size * piece // 16)
+                    digest.update(file.read(64 << 10))
+
+    def _load(self, loader: str, **options: Any) -> Any:
+        import datasets
+
+        if loader == "text":
+            options["encoding_errors"] = "replace"
+        return datasets.load_dataset(loader, data_files=self.urls, split="train", streaming=True, **options)
+
+
+def check_hub(what: str) -> None:
+    """Raise a :class:`ConfigError` at once where the hub cannot be reached, naming what works without."""
+    from huggingface_hub import constants
+
+    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else ""
+    if not reason:
+        try:
+            urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=5).close()
+        except urllib.error.HTTPError:
+            pass  # it answers
+        except OSError as error:
+            reason = str(getattr(error, "reason", error))
+    if reason:
+        raise ConfigError(
+            f"{what}: the Hugging Face hub cannot be reached ({reason}). Two sources need no network: task.text.source=local "
+            "task.text.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>, and task.text.source=builtin."
+        )
+
+
+def _format(url: str) -> str:
+    suffixes = [s for s in Path(url).suffixes if s not in COMPRESSED]
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix not in FORMATS:
+        raise ConfigError(f"{url}: text is read from {', '.join(s for s in FORMATS if s != '.py')} files, also compressed.")
+    return FORMATS[suffix]
+
+
+def _size(url: str) -> int:
+    return 0 if "://" in url else os.path.getsize(url)
+
+
+def _pieces(lines: Iterator[str]) -> Iterator[str]:
+    """Lines joined to documents of at most :data:`LONGEST` characters or so."""
+    piece, length = [], 0
+    for line in lines:
+        piece.append(line)
+        length += len(line)
+        if length > LONGEST:
+            yield "".join(piece)
+            piece, length = [], 0
+    if piece:
+        yield "".join(piece)
+
+
+def _builtin_parts(which: str, split: str) -> list[Part]:
+    parts = []
+    if which != "code":
+        parts.append(Part("topics", [key for key in _topics() if _split_of(key) == split]))
+    if which != "english":
+        library = Path(sysconfig.get_path("stdlib"))
+        left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data", "_pyrepl"}
+        names = (path.relative_to(library) for path in library.rglob("*.py"))
+        kept = sorted(str(n) for n in names if not left_out & set(n.parts) and not n.name.startswith("_sysconfigdata"))
+        parts.append(Part("files", [str(library / name) for name in kept if _split_of(name) == split]))
+    return parts
+
+
+def _topics(keys: list[str] | None = None) -> dict[str, str]:
+    """The language reference that ``help()`` shows, by topic."""
+    from pydoc_data.topics import topics
+
+    return dict(sorted(topics.items())) if keys is None else {key: topics[key] for key in keys}
+
+
+def _split_of(name: str) -> str:
+    """One name in twenty is validation, one test."""
+    return {0: "validation", 1: "test"}.get(hashlib.sha256(name.encode()).digest()[0] % 20, "train")

@@ -1,0 +1,165 @@
+"""Tokenizers: Llama-2's or any other from the hub or a ``tokenizer.json``, bytes, or a BPE trained on the corpus itself."""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from filelock import FileLock
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from tape_exp.config import ConfigError, one_of
+from tape_exp.data.sources import Text, check_hub
+from tape_exp.files import write_atomically
+
+log = logging.getLogger("tape_exp")
+
+
+@dataclass(frozen=True)
+class Tokenization:
+    """How text is cut into tokens.
+
+    Args:
+        kind: ``bpe`` (byte-level, trained on the corpus), ``byte``, ``file`` (a ``tokenizer.json``) or ``hub``. A task that
+            begins from a run's checkpoint uses that run's tokenizer instead.
+        vocab: bpe: size of the vocabulary, with the two special tokens.
+        path: file: of the ``tokenizer.json``; hub: the repository.
+        bos, eos: the special tokens before a document and after an answer.
+        sample_mb: bpe: megabytes of the corpus, from its beginning, that it is trained on.
+    """
+
+    kind: str = "bpe"
+    vocab: int = 2048
+    path: str | None = None
+    bos: str = "<s>"
+    eos: str = "</s>"
+    sample_mb: int = 32
+
+    def __post_init__(self) -> None:
+        one_of("task.tokenizer.kind", self.kind, ("bpe", "byte", "file", "hub"))
+        if self.kind == "bpe" and self.vocab < 258:
+            raise ConfigError(f"task.tokenizer.vocab={self.vocab} must be at least 258: 256 bytes and two special tokens.")
+        if self.kind in ("file", "hub") and self.path is None:
+            raise ConfigError(f"task.tokenizer.kind={self.kind} needs task.tokenizer.path: a tokenizer.json, or a repository.")
+
+    def make(self, text: Text, cache: Path) -> "Tokenizer":
+        """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``. Raises :class:`ConfigError`."""
+        if self.kind == "byte":
+            return Tokenizer(_byte_level(self), self.bos, self.eos)
+        if self.kind == "file":
+            assert self.path is not None
+            return load(Path(self.path).expanduser(), self.bos, self.eos)
+        if self.kind == "hub":
+            return self._from_hub()
+        key = hashlib.sha256(f"{text.fingerprint('train')} {self} 1".encode()).hexdigest()[:12]
+        path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            if not path.exists():
+                write_atomically(path, self._trained(text).to_str())
+        return load(path, self.bos, self.eos)
+
+    def _trained(self, text: Text) -> tokenizers.Tokenizer:
+        log.info("Training a BPE of %d tokens on %s.", self.vocab, text.name)
+        began = time.monotonic()
+        tokenizer = _byte_level(self)
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocab,
+            special_tokens=[self.bos, self.eos],
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(_beginning(text, self.sample_mb << 20), trainer)
+        log.info("%d tokens, %.1f s.", tokenizer.get_vocab_size(), time.monotonic() - began)
+        return tokenizer
+
+    def _from_hub(self) -> "Tokenizer":
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+        assert self.path is not None
+        try:
+            return load(Path(hf_hub_download(self.path, "tokenizer.json", local_files_only=True)), self.bos, self.eos)
+        except LocalEntryNotFoundError:
+            check_hub(f"task.tokenizer.path={self.path}")
+        try:
+            return load(Path(hf_hub_download(self.path, "tokenizer.json")), self.bos, self.eos)
+        except HfHubHTTPError as error:
+            raise ConfigError(
+                f"task.tokenizer.path={self.path}: {str(error).splitlines()[0]} A gated repository needs `hf auth login`; "
+                "task.tokenizer.kind=file task.tokenizer.path=<a tokenizer.json> needs neither."
+            ) from error
+
+
+class Tokenizer:
+    """A tokenizer with the ids of its two special tokens. ``encode`` adds none."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, bos: str, eos: str) -> None:
+        ids = [backend.token_to_id(token) for token in (bos, eos)]
+        for key, token, number in zip(("bos", "eos"), (bos, eos), ids, strict=True):
+            if number is None:
+                raise ConfigError(f"the tokenizer has no token {token!r}; set task.tokenizer.{key} to the one it has.")
+        backend.encode_special_tokens = True  # a document that says "<s>" does not begin another
+        self.backend = backend
+        self.bos, self.eos = ids
+        self.vocab = backend.get_vocab_size()
+        # The JSON without what does not change the ids, so that it names the tokenizer wherever it lies.
+        content = json.loads(backend.to_str())
+        self.fingerprint = hashlib.sha256(
+            json.dumps([content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]).encode()
+        ).hexdigest()[:16]
+
+    def encode(self, texts: list[str]) -> list[np.ndarray]:
+        """Ids of each text, without special tokens; in parallel over the cores."""
+        encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
+
+    def decode(self, ids: "np.ndarray | list[int]") -> str:
+        """Text of the ids, without special tokens."""
+        return self.backend.decode(list(map(int, ids)))
+
+    @property
+    def dtype(self) -> type:
+        """The smallest integer that holds an id."""
+        return np.uint16 if self.vocab <= 1 << 16 else np.uint32
+
+    def save(self) -> str:
+        """The ``tokenizer.json``."""
+        return self.backend.to_str()
+
+
+def load(path: Path, bos: str = "<s>", eos: str = "</s>") -> Tokenizer:
+    """A ``tokenizer.json``. Raises :class:`ConfigError` where it is not one."""
+    if not path.is_file():
+        raise ConfigError(f"the tokenizer {path} does not exist; task.tokenizer.kind=bpe trains one on the corpus.")
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare exceptions
+        raise ConfigError(f"{path} is not a tokenizer.json of the tokenizers library ({error}).") from error
+    return Tokenizer(backend, bos, eos)
+
+
+def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:
+    """A BPE over bytes: no text is unknown to it, and decoding gives back every byte."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([settings.bos, settings.eos, *alphabet])}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.add_special_tokens([settings.bos, settings.eos])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _beginning(text: Text, limit: int) -> Iterator[str]:
+    """Training documents until ``limit`` characters are reached."""
+    seen = 0
+    for _, document in text.documents("train"):
+        yield document[: limit - seen]
+        seen += len(document)
+        if seen >= limit:
+            return

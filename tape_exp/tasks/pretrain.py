@@ -1,0 +1,110 @@
+"""Pre-training a language model (section 4.2 of the TAPE paper), with its perplexity on test sets at the end."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.data.sources import Text
+from tape_exp.data.tokenizers import Tokenization
+from tape_exp.seeding import seed_for
+from tape_exp.tasks.base import Batch, Evaluation
+from tape_exp.tasks.text import TextTask, Windows, perplexity
+
+
+class Pretrain(TextTask):
+    """Next-token prediction on blocks of T tokens; BOS before each document, documents packed, every token scored.
+
+    The corpus is cut into blocks of T tokens. Epoch e shows each once, in an order that is a function of (seed, e): all
+    models see the same blocks in the same order.
+
+    Metrics: ``val/loss`` and ``val/perplexity`` during training; of each test set those of
+    :func:`~tape_exp.tasks.text.perplexity`.
+
+    Args:
+        train_length: T.
+        validation_rows: blocks of the validation split that are scored during training.
+        tests: further corpora by name, scored at the end.
+        windows: how they are scored.
+        test_split: of the test sets.
+        train_tokens: the first so many tokens of the corpus are used; null: all of a local or built-in one, and of a hub's
+            as many as training reads.
+    """
+
+    reports_perplexity = True
+
+    def __init__(
+        self,
+        arch: Arch,
+        optim: Optim,
+        seed: int,
+        text: Text,
+        tokenizer: Tokenization,
+        train_length: int,
+        windows: Windows,
+        tests: dict[str, Text],
+        test_split: str = "test",
+        validation_rows: int = 64,
+        train_tokens: int | None = None,
+    ) -> None:
+        super().__init__(arch, optim, seed, text, tokenizer, train_length, max(windows.lengths))
+        for key, value in (("validation_rows", validation_rows), ("train_tokens", train_tokens)):
+            if value is not None and value < 1:
+                raise ConfigError(f"task.{key}={value} must be at least 1.")
+        self.windows, self.tests, self.test_split = windows, tests, test_split
+        self.validation_rows = validation_rows
+        self.train_tokens = train_tokens
+        if train_tokens is None and text.source == "hub":
+            self.train_tokens = optim.max_steps * optim.batch * train_length + 1
+        self._order: tuple[int, np.ndarray] | None = None
+
+    def prepare(self) -> None:
+        """Tokenise what training reads, the validation blocks and the test sets."""
+        T = self.train_length
+        self.stream = self.tokens(self.text, "train", self.train_tokens)
+        validation = self.tokens(self.text, "validation", self.validation_rows * T + 1)
+        for split, tokens in (("train", self.stream), ("validation", validation)):
+            if len(tokens) <= T:
+                raise ConfigError(
+                    f"text {self.text.name}: its split {split} has {len(tokens)} tokens, fewer than one block of "
+                    f"task.train_length={T} and its last label. Give it more text, or set "
+                    f"task.train_length={max(len(tokens) // 2, 1)}."
+                )
+        self.blocks = (len(self.stream) - 1) // T
+        rows = min((len(validation) - 1) // T, self.validation_rows)
+        self._validation = _as_batch(validation.blocks(np.arange(rows) * T, T + 1))
+        self.scored = {name: self.tokens(text, self.test_split, self.windows.needed) for name, text in self.tests.items()}
+
+    def train_batch(self, first: int, count: int) -> Batch:
+        """Blocks ``first`` … of the endless stream of epochs."""
+        epochs, places = np.divmod(np.arange(first, first + count), self.blocks)
+        blocks = np.concatenate([self._epoch(int(e))[places[epochs == e]] for e in np.unique(epochs)])
+        return _as_batch(self.stream.blocks(blocks * self.train_length, self.train_length + 1))
+
+    def validation_batches(self) -> list[Batch]:
+        """The first blocks of the validation split."""
+        rows = max(self.windows.tokens_per_batch // self.train_length, 1)
+        parts = {key: value.split(rows) for key, value in self._validation.items()}
+        return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+
+    def evaluate(self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+        """Perplexity on every test set at every length."""
+        metrics: dict[str, float] = {}
+        for name, tokens in self.scored.items():
+            metrics |= perplexity(model, tokens, self.tokenizer.decode, self.windows, name, progress, limit)
+        return Evaluation(metrics)
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        """The order of the blocks in an epoch."""
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, np.random.default_rng(seed_for(self.seed, "epoch", epoch)).permutation(self.blocks)
+        return self._order[1]
+
+
+def _as_batch(rows: np.ndarray) -> Batch:
+    """Inputs and next-token labels of rows of T + 1 tokens."""
+    tokens = torch.from_numpy(rows)
+    return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:]}
