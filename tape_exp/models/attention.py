@@ -304,6 +304,8 @@ def _flash_refuses(inputs: Inputs) -> str | None:
     width = inputs.v.shape[-1] + (0 if inputs.carried is None else inputs.carried.shape[-1])
     if importlib.util.find_spec("flash_attn") is None:
         return "flash-attn is not installed (pip install 'tape_exp[gpu]')"
+    if inputs.q.shape[-1] > width:
+        return "flash-attn needs values and state together as wide as the queries"
     if inputs.q.device.type != "cuda" or inputs.q.dtype not in (torch.float16, torch.bfloat16):
         return "flash-attn computes in fp16 and bf16 on a GPU alone"
     if inputs.bias is not None or (inputs.by_distance is not None and inputs.slopes is None):

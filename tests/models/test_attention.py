@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tape_exp.config import ConfigError
-from tape_exp.models.attention import Inputs, attend, causal_mask, pick_backend
+from tape_exp.models.attention import BACKENDS, Inputs, attend, causal_mask, pick_backend
 
 FAST = ["sdpa"]
 
@@ -119,6 +119,17 @@ def test_backends_that_cannot_say_which_can():
         attend(given["q"], given["k"], given["v"], backend="flex")
     with pytest.raises(ConfigError, match=r"trainer\.attention=triton: the Triton kernel knows no bias but ALiBi's slopes"):
         attend(given["q"], given["k"], given["v"], bias=given["bias"], backend="triton")
+
+
+def test_flash_refuses_queries_wider_than_values_and_state(monkeypatch):
+    """Flattened blocks make them so; padding to the width of the values would cut them."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    q, v = torch.zeros(1, 1, 2, 32), torch.zeros(1, 1, 2, 8)
+    reasons = [
+        BACKENDS["flash"].refuses(Inputs(q, q, v, carried, None, None, None)) for carried in (None, torch.zeros(1, 1, 2, 24))
+    ]
+    assert "as wide as the queries" in reasons[0]
+    assert "as wide as the queries" not in reasons[1]
 
 
 @pytest.mark.parametrize("case", [{}, {"carried": False}, {"T": 5, "S": 13}, {"kv_heads": 2}, {"carried_heads": 1}], ids=str)
