@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from tape_exp.config import Arch, ConfigError
 from tape_exp.models.attention import attend
+from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tests.conftest import MODELS, make_decoder, make_position, randomise
 
 TAPES = [m for m in MODELS if m.startswith("tape")]
-ROPE_STARTS = [m for m in TAPES if m not in ("tape_fourier", "tape_yarn")]
+ROPE_STARTS = [m for m in TAPES if m not in ("tape_fourier", "tape_yarn", "tape_no_tensor", "tape_neither")]
+LAYOUTS = [{}, {"L": 1, "R": 4}, {"L": 4, "R": 1}]
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
 
@@ -81,18 +83,22 @@ def test_complex_form_equals_the_general_one(options, arch):
 def state_and_input(encoding, arch: Arch, seed: int, N: int = 7):
     """A random general state with its token features, fp64."""
     generator = torch.Generator().manual_seed(seed)
-    M, L, R = arch.head_dim // 2, 2, encoding.R
-    E = torch.randn(1, N, arch.heads, M, L, R, generator=generator, dtype=torch.float64)
+    M_L_R = encoding.initial_state(torch.zeros(1, 1)).shape[3:]
+    E = torch.randn(1, N, arch.heads, *M_L_R, generator=generator, dtype=torch.float64)
     q, k, v = torch.randn(3, 1, N, arch.heads, arch.head_dim, generator=generator, dtype=torch.float64)
     x = torch.randn(1, N, arch.width, generator=generator, dtype=torch.float64)
     return E, q, k, v, x
 
 
+def logits_of(encoding, E, q, k):
+    """α, as ``attend`` scales it: by the width of the rotated queries."""
+    q, k = encoding.rotate(q, k, E)
+    return torch.einsum("bthd,bshd->bhts", q, k) / q.shape[-1] ** 0.5
+
+
 def attention_without_mask(encoding, E, q, k, v):
     """f and the attended state for a given set of tokens, all of them visible: what permutations act on."""
-    q, k = encoding.rotate(q, k, E)
-    logits = torch.einsum("bthd,bshd->bhts", q, k) / q.shape[-1] ** 0.5
-    probabilities = logits.softmax(-1)
+    probabilities = logits_of(encoding, E, q, k).softmax(-1)
     average = torch.einsum("bhts,bshmlr->bthmlr", probabilities, E)
     return torch.einsum("bhts,bshd->bthd", probabilities, v), average.flatten(3)
 
@@ -107,6 +113,9 @@ def attention_without_mask(encoding, E, q, k, v):
             {"initial": "fourier", "R": 4},
             {"initial": "fourier", "R": 6, "weights": "full"},
             {"initial": "rope", "head_mixing": "scale"},
+            {"L": 1, "R": 4},
+            {"L": 1, "R": 4, "weights": "full"},
+            {"L": 4, "R": 1, "weights": "full"},
         ]
     ),
 )
@@ -129,30 +138,86 @@ def test_both_maps_are_permutation_and_orthogonally_equivariant(seed, case):
     assert (g_moved - g[:, order] @ O).abs().max() < 1e-10
 
 
-def test_the_ablation_is_not_orthogonally_equivariant(arch):
-    encoding = TensorTAPE(arch, equivariant=False).double()
+@pytest.mark.parametrize("layout", LAYOUTS[:2], ids=str)
+def test_the_ablation_is_not_orthogonally_equivariant(layout, arch):
+    encoding = TensorTAPE(arch, equivariant=False, **layout).double()
     randomise(encoding)
     E, q, k, v, x = state_and_input(encoding, arch, 0)
-    quarter_turn = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    quarter_turn = torch.block_diag(*[torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)] * (encoding.R // 2))
     _, average = attention_without_mask(encoding, E, q, k, v)
     _, average_turned = attention_without_mask(encoding, E @ quarter_turn, q, k, v)
     turned = encoding.update(E @ quarter_turn, average_turned, x)
     assert (turned - encoding.update(E, average, x) @ quarter_turn).abs().max() > 1e-2
 
 
-def test_logits_are_the_papers_sum_over_blocks(arch):
-    """α_ij = Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m}, written out: eq. (f_attn)."""
-    encoding = TensorTAPE(arch).double()
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_logits_are_the_papers_sum_over_blocks(layout, arch):
+    """α_ij = Σ_m q_{i,m}ᵀ φ(e_{i,m} e_{j,m}ᵀ) k_{j,m} / √d, written out: eq. (f_attn)."""
+    encoding = TensorTAPE(arch, **layout).double()
     E, q, k, _, _ = state_and_input(encoding, arch, 3, N=4)
-    q_turned, k_turned = encoding.rotate(q, k, E)
-    got = torch.einsum("bthd,bshd->bhts", q_turned, k_turned)
-    half = arch.head_dim // 2
+    got = logits_of(encoding, E, q, k)
+    M, L = E.shape[3:5]
     for i, j, h in itertools.product(range(4), range(4), range(arch.heads)):
         expected = 0.0
-        for m in range(half):
-            q_m, k_m = q[0, i, h, [m, m + half]], k[0, j, h, [m, m + half]]
-            expected += q_m @ E[0, i, h, m] @ E[0, j, h, m].T @ k_m
-        assert abs(got[0, h, i, j] - expected) < 1e-10
+        for m in range(M):
+            gram = E[0, i, h, m] @ E[0, j, h, m].T
+            phi = gram if L > 1 else gram * torch.eye(2, dtype=torch.float64)
+            expected += q[0, i, h, m::M] @ phi @ k[0, j, h, m::M]
+        assert abs(got[0, h, i, j] - expected / arch.head_dim**0.5) < 1e-10
+
+
+def test_without_tensors_each_pair_starts_weighted_by_a_cosine(arch):
+    """Σ_m (q_m·k_m) cos θ_m(i - j) / √d, and nothing else, at step 0."""
+    encoding = TensorTAPE(arch, L=1, R=4)
+    positions = torch.arange(6, dtype=torch.float64)
+    q, k = torch.randn(2, 1, 6, 4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    theta = 10_000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+    cosines = torch.cos(theta * (positions[:, None, None] - positions[:, None]))
+    dots = torch.einsum("bthcm,bshcm->bhtsm", q.unflatten(-1, (2, -1)), k.unflatten(-1, (2, -1)))
+    expected = (dots * cosines).sum(-1) / 8**0.5
+    assert (logits_of(encoding, encoding.initial_state(positions[None]), q, k) - expected).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("method", ["none", "linear", "ntk", "yarn"])
+def test_flattened_layouts_begin_from_ropes_angles_however_stretched(method, arch):
+    positions, scaling = torch.arange(20, dtype=torch.float64)[None], Scaling(method)
+    cos, sin = RoPE(arch, scaling=scaling).initial_state(positions).unbind(-2)
+    flat = torch.stack([cos, sin, -sin, cos], -1)
+    vectors = TensorTAPE(arch, scaling=scaling, L=1, R=4).initial_state(positions)
+    assert torch.allclose(vectors.squeeze(-2), flat / 2**0.5, atol=1e-12)
+    scalars = TensorTAPE(arch, scaling=scaling, L=4, R=1).initial_state(positions)
+    assert torch.equal(scalars.squeeze(-1), flat[..., ::2, :])
+
+
+def test_scalar_blocks_depend_on_absolute_positions_from_the_first_step(arch):
+    """Logits of step 0, of the size that RoPE's have, move with a shift that leaves every other layout's alone."""
+    q, k = torch.randn(2, 1, 24, 4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    positions = torch.arange(24, dtype=torch.float64)[None]
+    moved, size = [], []
+    for layout in LAYOUTS:
+        encoding = TensorTAPE(arch, **layout)
+        before, after = (logits_of(encoding, encoding.initial_state(positions + by), q, k) for by in (0, 3))
+        moved.append((after - before).abs().max().item())
+        size.append(before.std().item())
+    assert max(moved[:2]) < 1e-12
+    assert moved[2] > 1
+    assert size[2] == pytest.approx(size[0], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("tape_i1", 0.110), ("tape_i2", 0.219), ("tape", 0.437), ("tape_i8", 0.872), ("tape_i16", 1.742)]
+)
+def test_parameters_grow_with_intermediate_as_in_the_ablation(name, millions):
+    encoding = make_position(name, Arch(layers=12, width=768, heads=12, ffn=3072))
+    assert 12 * sum(p.numel() for p in encoding.parameters()) / 2**20 == pytest.approx(millions, abs=1e-3)
+
+
+def test_layouts_have_the_parameters_of_tape(arch):
+    """Mixing over heads alone knows nothing of L and R, so that a row of the ablation differs in nothing else."""
+    counts = {
+        name: sum(p.numel() for p in make_position(name, arch).parameters()) for name in ("tape_no_tensor", "tape_neither")
+    }
+    assert set(counts.values()) == {sum(p.numel() for p in make_position("tape", arch).parameters())}
 
 
 def test_update_is_the_papers_mlp_on_the_attended_state(arch):
@@ -190,7 +255,15 @@ def test_fourier_start_is_shift_invariant_and_decays(arch):
 def test_wrong_options_name_the_key(arch):
     with pytest.raises(ConfigError, match=r"model\.psi_input=values is not known.*attention, mlp"):
         TAPE(arch, psi_input="values")
-    with pytest.raises(ConfigError, match=r"model\.R=4 must be even, and 2 with model\.initial=rope"):
+    with pytest.raises(ConfigError, match=r"model\.L=2 model\.R=4 is no layout.*model\.L=1 model\.R=4"):
         TensorTAPE(arch, R=4)
+    with pytest.raises(ConfigError, match=r"model\.L=1 model\.R=4: model\.initial=fourier needs model\.L=2"):
+        TensorTAPE(arch, initial="fourier", L=1, R=4)
+    with pytest.raises(ConfigError, match=r"model\.L=2 model\.R=3: model\.initial=fourier needs .* an even model\.R"):
+        TensorTAPE(arch, initial="fourier", R=3)
+    with pytest.raises(ConfigError, match=r"task\.arch\.heads = 6 must be divisible by 4 .*task\.arch\.width=32 would do"):
+        TensorTAPE(Arch(layers=1, width=24, heads=4, ffn=8), L=4, R=1)
+    with pytest.raises(ConfigError, match=r"model\.R=1 leaves nothing to mix"):
+        TensorTAPE(arch, L=4, R=1, equivariant=False)
     with pytest.raises(ConfigError, match=r"model\.weights=heads"):
         TensorTAPE(arch, weights="full", equivariant=False)

@@ -10,28 +10,35 @@ from tape_exp.models.positions.rope import Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.seeding import generator_for
 
+LAYOUTS = {(2, 2), (1, 4), (4, 1)}  # (L, R) that hold the four numbers of a rotation matrix
+
 
 class TensorTAPE(TAPE):
-    """TAPE with E: (B, T, H, M, L, R) fp32, M = d/2 blocks of L = 2 vectors in R dimensions, updated literally.
+    """TAPE with E: (B, T, H, M, L, R) fp32, M blocks of L vectors in R dimensions, updated literally.
 
     - logits: q̃[m, r] = Σ_l q[m, l] E[m, l, r], k likewise, q̃·k̃ / √d: eq. (f_attn) with φ the identity;
     - update: E + P Ẽ, widened to I rows by W1ᵀ, scaled by ψ, brought back by W2: eq. (g_mlp).
 
-    With the defaults it equals :class:`TAPE`, more slowly. Block m pairs the channels m and m + d/2, as Llama's RoPE does;
-    RoPE's E[m] is [[cos, sin], [-sin, cos]], which is the paper's matrix with its (negative) θ.
+    With the defaults it equals :class:`TAPE`, more slowly. Block m holds the B = d/M channels m, m + M, m + 2M, …, with
+    M = d/2 the pairs of Llama's RoPE, whose E[m] is [[cos, sin], [-sin, cos]], the paper's matrix with its (negative) θ.
+
+    The ablations flatten it to (cos, sin, -sin, cos). The paper does not spell out φ for them; this is our reading:
+
+    - L = 1, R = 4, M = d/2: φ is the scalar ⟨e_i, e_j⟩ times the identity on B = 2 channels, that is I_{B/L} ⊗ e_i e_jᵀ;
+      E is divided by √2 to norm 1. Step 0: Σ_m (q_m·k_m) cos θ_m(i - j) / √d.
+    - L = 4, R = 1, M = d/4: φ is the identity on B = 4 channels; θ is every second one of RoPE's. A shift mixes the
+      components along L, which no O(R) does: logits depend on absolute positions from step 0 on.
 
     Args:
         initial: ``rope``, or ``fourier``: E[m, l] = √(2/R) [w_{mlr} cos(θ_{mr} i), w_{mlr} sin(θ_{mr} i)]_r (appendix C),
             θ spread quasi-randomly over RoPE's range, w ~ N(0, 1), both fixed.
-        R: dimension of each vector; 2 with ``initial=rope``.
+        L, R: vectors a block and their dimension: 2 and 2, 1 and 4, or 4 and 1; with ``fourier`` 2 and any even R.
         weights: W1, W2 over the ``heads`` (H × I, shared over m and l) or ``full`` (HML × I). Mixing blocks m of different
             frequency satisfies the paper's equivariance equation with one O(R) for all m, and still breaks shift
             invariance from a RoPE start, where a shift turns each m by an angle of its own.
-        equivariant: false mixes over heads and R together (HR × I): the ablation that breaks O(R)-equivariance.
+        equivariant: false mixes over heads and R > 1 together (HR × I): the ablation that breaks O(R)-equivariance.
         theta, scaling, intermediate, psi_input, head_mixing, attention, feed_forward: as in :class:`TAPE`.
     """
-
-    L = 2
 
     def __init__(
         self,
@@ -44,22 +51,36 @@ class TensorTAPE(TAPE):
         attention: bool = True,
         feed_forward: bool = True,
         initial: str = "rope",
+        L: int = 2,
         R: int = 2,
         weights: str = "heads",
         equivariant: bool = True,
     ) -> None:
         one_of("model.initial", initial, ("rope", "fourier"))
         one_of("model.weights", weights, ("heads", "full"))
-        if R < 2 or R % 2 or (initial == "rope" and R != 2):
-            raise ConfigError(f"model.R={R} must be even, and 2 with model.initial=rope.")
+        if initial == "rope" and (L, R) not in LAYOUTS:
+            raise ConfigError(
+                f"model.L={L} model.R={R} is no layout of the 2 × 2 matrices of model.initial=rope; these are: "
+                "model.L=2 model.R=2, model.L=1 model.R=4, model.L=4 model.R=1."
+            )
+        if initial == "fourier" and (L != 2 or R < 2 or R % 2):
+            raise ConfigError(f"model.L={L} model.R={R}: model.initial=fourier needs model.L=2 and an even model.R, as 4.")
+        if L == 4 and arch.head_dim % 4:
+            raise ConfigError(
+                f"the head dimension task.arch.width / task.arch.heads = {arch.head_dim} must be divisible by 4 with "
+                f"model.L=4; task.arch.width={arch.heads * (arch.head_dim + 2)} would do."
+            )
         if weights == "full" and not equivariant:
             raise ConfigError("model.equivariant=false mixes over heads and R; it goes with model.weights=heads.")
-        self.initial, self.R, self.weights, self.equivariant = initial, R, weights, equivariant
+        if R == 1 and not equivariant:
+            raise ConfigError("model.equivariant=false mixes over R, and model.R=1 leaves nothing to mix; set it to true.")
+        self.initial, self.L, self.R, self.weights, self.equivariant = initial, L, R, weights, equivariant
+        self.M = arch.head_dim // max(L, 2)  # a block has the two channels of a rotation, or one for each of L
         super().__init__(arch, theta, scaling, intermediate, psi_input, head_mixing, attention, feed_forward)
 
     def _make_weights(self, rows: int, attended_rows: int, inner: int) -> None:
         if self.weights == "full":
-            rows *= self.arch.head_dim
+            rows *= self.M * self.L
         elif not self.equivariant:
             rows *= self.R
         super()._make_weights(rows, attended_rows, inner)
@@ -67,9 +88,11 @@ class TensorTAPE(TAPE):
     def initial_state(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, M, L, R), the same for every head."""
         if self.initial == "rope":
-            cos, sin = super().initial_state(positions_BT).unbind(-2)
-            return torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
-        M, pairs = self.arch.head_dim // 2, self.R // 2
+            every = self.arch.head_dim // 2 // self.M
+            cos, sin = super().initial_state(positions_BT)[..., ::every].unbind(-2)
+            size = min(self.L / 2, 1) ** 0.5  # one vector of four has norm √2, each of two has 1
+            return size * torch.stack([cos, sin, -sin, cos], -1).unflatten(-1, (self.L, self.R))
+        M, pairs = self.M, self.R // 2
         spread = (torch.arange(1, M * pairs + 1, dtype=torch.float64) * 0.6180339887498949) % 1  # golden ratio sequence
         theta_Mr = (self.theta**-spread).view(M, pairs).to(positions_BT)
         w_MLr = torch.randn(M, self.L, pairs, generator=generator_for(0, "fourier features", M, self.R)).to(positions_BT)
@@ -78,16 +101,16 @@ class TensorTAPE(TAPE):
         return (2 / self.R) ** 0.5 * waves.flatten(-2)
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """q̃ and k̃, (B, T, H, M·R) wide. Where that differs from d, the factor 1/√d of the logits is restored."""
+        """q̃ and k̃, d·R/L wide. Where that differs from d, the factor 1/√d of the logits is restored."""
         assert state is not None
-        restore = (state.shape[-1] / self.L) ** 0.25
+        restore = (self.R / self.L) ** 0.25
         return self._contract(q_BTHD, state) * restore, self._contract(k_BTHD, state) * restore
 
     def _contract(self, x_BTHD: Tensor, state: Tensor) -> Tensor:
-        x_BTHLM = x_BTHD.to(state.dtype).unflatten(-1, (self.L, -1))
+        x_BTHGLM = x_BTHD.to(state.dtype).unflatten(-1, (-1, self.L, self.M))  # G = B/L groups that share E
         state = state.expand(*x_BTHD.shape[:3], -1, -1, -1)
         # R before M, so that with R = 2 the halves lie as q's own halves do.
-        return torch.einsum("bthlm,bthmlr->bthrm", x_BTHLM, state).flatten(3).to(x_BTHD.dtype)
+        return torch.einsum("bthglm,bthmlr->bthgrm", x_BTHGLM, state).flatten(3).to(x_BTHD.dtype)
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
         """E + P Ẽ, then E + W2 diag(ψ) W1ᵀ E, step by step in fp32."""
