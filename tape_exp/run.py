@@ -123,6 +123,8 @@ def train_and_evaluate(cfg: DictConfig, directory: RunDirectory, task: Task, dec
         last = directory.checkpoints / f"step={task.optim.max_steps:08d}.ckpt"
         if not last.exists():
             trainer.save_checkpoint(last)
+        if task.optim.max_steps % cfg.trainer.validate_every:
+            trainer.validate(module, task, verbose=False)  # of the last step, beside which the record's metrics stand
     trained = jsonl.watch.seconds()
     trainer.test(module, task, verbose=False)
     evaluation = module.evaluation
