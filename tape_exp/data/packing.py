@@ -33,7 +33,7 @@ class Tokens:
     def __init__(self, folder: Path, limit: int | None = None) -> None:
         shards = _shards(folder)
         self._ends = np.cumsum([shard["tokens"] for shard in shards])
-        self._maps = [np.memmap(folder / shard["file"], dtype=shard["dtype"], mode="r") for shard in shards]
+        self._maps = [_map(folder, shard) for shard in shards]
         self._sizes = [folder / shard["sizes"] for shard in shards]
         total = int(self._ends[-1]) if shards else 0
         self.length = total if limit is None else min(limit, total)
@@ -105,6 +105,12 @@ def tokenise(text: Text, split: str, tokenizer: Tokenizer, cache: Path, needed: 
 def _shards(folder: Path) -> list[dict[str, Any]]:
     """What is said of each finished file, in order."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob("[0-9]*.json"))]
+
+
+def _map(folder: Path, shard: dict[str, Any]) -> np.ndarray:
+    """A file's ids; one of the length 0, which ends a corpus, cannot be mapped."""
+    dtype = np.dtype(shard["dtype"])
+    return np.memmap(folder / shard["file"], dtype, "r") if shard["tokens"] else np.zeros(0, dtype)
 
 
 class _Done:

@@ -1,0 +1,112 @@
+"""Tokenizers: lossless, reproducible, and errors that say what to change."""
+
+import pytest
+
+from tape_exp.config import ConfigError
+from tape_exp.data import tokenizers
+from tape_exp.data.sources import Text
+from tape_exp.data.tokenizers import Tokenization
+
+SAMPLES = ["Hello world", "def f(x):\n    return x + 1\n", "漢字 ünï — \t\r\n  spaces   ", "", "<s> and </s> are text here"]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.txt").write_text(
+        "the cat sat on the mat, and another dog barked under some wooden table all night long\n" * 200
+    )
+    return Text("tiny", source="local", path=str(tmp_path / "text"))
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+def test_decoding_gives_back_every_byte(kind, corpus, tmp_path):
+    tokenizer = Tokenization(kind, vocab=280).make(corpus, tmp_path)
+    for sample, ids in zip(SAMPLES, tokenizer.encode(SAMPLES), strict=True):
+        assert tokenizer.decode(ids) == sample
+        assert not {tokenizer.bos, tokenizer.eos} & set(ids.tolist())
+        if kind == "byte":
+            assert len(ids) == len(sample.encode())
+
+
+def test_bpe_has_the_size_that_was_asked_for_and_is_kept(corpus, tmp_path):
+    made = Tokenization(vocab=280).make(corpus, tmp_path)
+    (kept,) = (tmp_path / "tokenizers").glob("bpe280-tiny-*.json")
+    before = kept.stat().st_mtime_ns
+    again = Tokenization(vocab=280).make(corpus, tmp_path)
+    assert made.vocab == 280
+    assert kept.stat().st_mtime_ns == before
+    assert again.fingerprint == made.fingerprint
+    assert len(made.encode(["the cat sat on the mat"])[0]) < 12
+
+
+def test_training_is_reproducible(corpus, tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    first, second = (Tokenization(vocab=300).make(corpus, folder) for folder in folders)
+    assert first.save() == second.save()
+
+
+def test_file_gives_the_same_tokenizer(corpus, tmp_path):
+    made = Tokenization(vocab=280).make(corpus, tmp_path)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(made.save())
+    loaded = Tokenization("file", path=str(path)).make(corpus, tmp_path)
+    assert loaded.fingerprint == made.fingerprint
+    assert loaded.encode(["the dog"])[0].tolist() == made.encode(["the dog"])[0].tolist()
+
+
+def test_llama_files_are_understood(corpus, tmp_path):
+    """A tokenizer.json in Llama-2's manner: ▁ for spaces, byte fallback, a post-processor that adds BOS."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, processors
+
+    pieces = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"<0x{b:02X}>": 3 + b for b in range(256)}
+    pieces |= {p: 259 + i for i, p in enumerate(["▁", "t", "h", "e", "th", "the", "▁the"])}
+    merges = [("t", "h"), ("th", "e"), ("▁", "the")]
+    backend = Tokenizer(models.BPE(pieces, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    backend.add_special_tokens(["<unk>", "<s>", "</s>"])
+    backend.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    path = tmp_path / "tokenizer.json"
+    path.write_text(backend.to_str())
+    tokenizer = Tokenization("file", path=str(path)).make(corpus, tmp_path)
+    assert (tokenizer.bos, tokenizer.eos, tokenizer.vocab) == (1, 2, 266)
+    ids = tokenizer.encode(["the the"])[0]
+    assert ids.tolist() == [265, 265]  # no BOS: packing adds it, once a document
+    assert tokenizer.decode(ids) == "the the"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "wordpiece"}, "task.tokenizer.kind=wordpiece is not known"),
+        ({"vocab": 100}, "task.tokenizer.vocab=100 must be at least 258"),
+        ({"kind": "file"}, "needs task.tokenizer.path"),
+    ],
+)
+def test_wrong_settings_name_the_key(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Tokenization(**options)
+
+
+def test_wrong_files_are_named(corpus, tmp_path):
+    with pytest.raises(ConfigError, match=r"absent\.json does not exist"):
+        tokenizers.load(tmp_path / "absent.json")
+    (tmp_path / "broken.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"broken\.json is not a tokenizer\.json"):
+        tokenizers.load(tmp_path / "broken.json")
+    (tmp_path / "good.json").write_text(Tokenization("byte").make(corpus, tmp_path).save())
+    with pytest.raises(ConfigError, match="has no token '<bos>'; set task.tokenizer.bos"):
+        tokenizers.load(tmp_path / "good.json", bos="<bos>")
+
+
+def test_hub_tokenizer_without_a_network_says_what_works(corpus, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"cannot be reached .*no route to host"):
+        Tokenization("hub", path="nobody/no-such-tokenizer").make(corpus, tmp_path)
