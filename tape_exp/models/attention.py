@@ -118,6 +118,25 @@ def attend(
     return values.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
 
+def probabilities(
+    q_BTHD: Tensor,
+    k_BSKD: Tensor,
+    *,
+    bias: Tensor | None = None,
+    by_distance: Tensor | None = None,
+    slopes: Tensor | None = None,
+) -> Tensor:
+    """(B, H, T, S), at least fp32: what :func:`attend` averages with, from the same arguments.
+
+    The logits are added up in at least fp32 whatever the dtype of q and k, as fused kernels do.
+    """
+    precise = torch.promote_types(q_BTHD.dtype, torch.float32)
+    q, k = (x.transpose(1, 2).to(precise) for x in (q_BTHD, k_BSKD))
+    inputs = Inputs(q, k, k[..., :0], None, bias, by_distance, slopes)
+    with torch.autocast(q.device.type, enabled=False):
+        return _probabilities(inputs, inputs.per_query_head()[0])
+
+
 def pick_backend(inputs: Inputs) -> str:
     """The fastest correct backend for device, dtype, shape and bias; the first choice of each kind is logged."""
     for name, why in _preferences(inputs):
@@ -154,16 +173,22 @@ def causal_mask(T: int, S: int, device: torch.device) -> Tensor:
     return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
 
 
-def _reference(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """The explicit softmax with fp32 logits and probabilities: the oracle of all others."""
-    q, (k, v) = inputs.q, inputs.per_query_head()
+def _probabilities(inputs: Inputs, k_BHSD: Tensor) -> Tensor:
+    """The explicit softmax over keys that have one head for each query head: (B, H, T, S), at least fp32."""
+    q, k = inputs.q, k_BHSD
     logits = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     bias = inputs.dense_bias()
     if bias is not None:
         logits = logits + bias
     logits = logits.masked_fill(~causal_mask(q.shape[2], k.shape[2], q.device), float("-inf"))
-    return inputs.split(logits.softmax(-1).to(v.dtype) @ v)
+    return logits.softmax(-1)
+
+
+def _reference(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    """The explicit softmax with fp32 logits and probabilities: the oracle of all others."""
+    k, v = inputs.per_query_head()
+    return inputs.split(_probabilities(inputs, k).to(v.dtype) @ v)
 
 
 def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:

@@ -5,7 +5,7 @@ Shape suffixes: B batch, T tokens, C width, H heads, D head dimension, V vocabul
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -71,6 +71,7 @@ class Decoder(nn.Module):
         sampler: RowSampler | None = None,
         cache: Cache | None = None,
         last_only: bool = False,
+        watch: "Watch | None" = None,
     ) -> Tensor:
         """Logits (B, T, V).
 
@@ -80,16 +81,17 @@ class Decoder(nn.Module):
             sampler: for encodings that sample positions.
             cache: keys, values and states of earlier tokens, extended by these; it brings its own positions.
             last_only: logits of the last token alone, (B, 1, V).
+            watch: told what every layer's attention is made of; see :func:`~tape_exp.models.trace.trace`.
         """
         B, T = tokens_BT.shape
         first = self.blocks()[0].position
         if cache is not None:
-            where = Where(cache.next_positions(T), cache=cache, bias=cache.hidden_bias(T))
+            where = Where(cache.next_positions(T), cache=cache, bias=cache.hidden_bias(T), watch=watch)
         elif positions_BT is not None:
-            where = Where(positions_BT if positions_BT.is_floating_point() else positions_BT.float())
+            where = Where(positions_BT if positions_BT.is_floating_point() else positions_BT.float(), watch=watch)
         else:
             consecutive = type(first).positions is PositionEncoding.positions
-            where = Where(self.positions(B, T, tokens_BT.device, sampler), consecutive)
+            where = Where(self.positions(B, T, tokens_BT.device, sampler), consecutive, watch=watch)
         state = first.initial_state(where.positions_BT)
         x_BTC = self.embedding(tokens_BT)
         for layer in self.layers:
@@ -150,7 +152,10 @@ class Block(nn.Module):
         if where.cache is not None:
             kept = where.cache.extend(self.layer, {"k": k, "v": v} | ({} if carried is None else {"carried": carried}))
             k, v, carried = kept["k"], kept["v"], kept.get("carried")
-        values, attended = attend(q, k, v, carried=carried, backend=self.backend, **self._biases(where, k.shape[1]))
+        biases = self._biases(where, k.shape[1])
+        if where.watch is not None:
+            where.watch(self, q, k, biases, state)
+        values, attended = attend(q, k, v, carried=carried, backend=self.backend, **biases)
         mixed = self.o(values.flatten(2))
         x_BTC = x_BTC + mixed
         normed = self.mlp_norm(x_BTC)
@@ -172,11 +177,21 @@ class Block(nn.Module):
         return {"bias": bias}
 
 
+class Watch(Protocol):
+    """Told by every block, before it attends, what its probabilities are made of."""
+
+    def __call__(
+        self, block: Block, q_BTHD: Tensor, k_BSHD: Tensor, biases: dict[str, Tensor | None], state: Tensor | None
+    ) -> None:
+        """Queries and keys with their positions applied, what ``attend`` adds to their logits, and the state that they saw."""
+
+
 @dataclass(frozen=True)
 class Where:
-    """Where the tokens of a forward pass stand."""
+    """Where the tokens of a forward pass stand, and who watches it."""
 
     positions_BT: Tensor  # noqa: N815
     consecutive: bool = False  # positions grow by one a token: a bias by distance holds
     cache: Cache | None = None
     bias: Tensor | None = None  # hides padding
+    watch: Watch | None = None

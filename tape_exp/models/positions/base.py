@@ -20,7 +20,8 @@ class PositionEncoding(nn.Module):
     - ``initial_state``: what the stack carries from layer to layer (RoPE: rotations; TAPE: E; others: None),
     - ``rotate``: queries and keys before the dot product (RoPE, xPos, TAPE),
     - ``bias``: added to the scaled logits (ALiBi, T5, FIRE, Kerple),
-    - ``carried`` and ``update``: what attention averages besides the values, and the state of the next layer (TAPE).
+    - ``carried`` and ``update``: what attention averages besides the values, and the state of the next layer (TAPE),
+    - ``blocks``: the state as the matrices that ``rotate`` multiplies by, for analysis alone.
 
     ``positions`` and ``initial_state`` are asked of the first layer's instance. Shape suffixes: B batch (1 where all rows
     agree), T tokens, H heads, D head dimension. Positions, angles and phases are fp32, under every autocast.
@@ -50,6 +51,14 @@ class PositionEncoding(nn.Module):
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """Queries and keys with their positions applied, in the dtype they came in."""
         return q_BTHD, k_BTHD
+
+    def blocks(self, state: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """The matrices e of queries and those of keys, each (B, T, H, M, L, R) with 1 for B or H where all agree.
+
+        With them, and M pairs of channels (m, m + d/2) for q_m and k_m, ``rotate`` makes the logit of i and j
+        Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m} / √d: eq. (f_attn) of the TAPE paper. None where there is no state.
+        """
+        return None
 
     def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor | None:
         """What is added to the scaled logits, fp32, broadcastable to (B, H, T, S). Keys after the query are masked anyway."""

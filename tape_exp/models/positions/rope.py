@@ -90,6 +90,18 @@ class RoPE(PositionEncoding):
         assert state is not None
         return turn(q_BTHD, state), turn(k_BTHD, state)
 
+    def blocks(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """[[cos, sin], [-sin, cos]] for each m."""
+        assert state is not None
+        matrices = as_matrices(state)
+        return matrices, matrices
+
+
+def as_matrices(state_BTHCM: Tensor) -> Tensor:
+    """Complex numbers as what turns a row vector likewise: (B, T, H, M, 2, 2), [[real, imaginary], [-imaginary, real]]."""
+    cos, sin = state_BTHCM.unbind(-2)
+    return torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
+
 
 def turn(x_BTHD: Tensor, state_BTHCM: Tensor) -> Tensor:
     """x, read as d/2 complex numbers (x_m, x_{m+d/2}), times the state's; computed in the state's dtype, returned in x's."""

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tape_exp.config import Arch, ConfigError, one_of
 from tape_exp.models.positions.base import full_precision
-from tape_exp.models.positions.rope import Scaling
+from tape_exp.models.positions.rope import Scaling, as_matrices
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.seeding import generator_for
 
@@ -89,9 +89,9 @@ class TensorTAPE(TAPE):
         """(B, T, 1, M, L, R), the same for every head."""
         if self.initial == "rope":
             every = self.arch.head_dim // 2 // self.M
-            cos, sin = super().initial_state(positions_BT)[..., ::every].unbind(-2)
+            matrices = as_matrices(super().initial_state(positions_BT)[..., ::every])
             size = min(self.L / 2, 1) ** 0.5  # one vector of four has norm √2, each of two has 1
-            return size * torch.stack([cos, sin, -sin, cos], -1).unflatten(-1, (self.L, self.R))
+            return size * matrices.flatten(-2).unflatten(-1, (self.L, self.R))
         M, pairs = self.M, self.R // 2
         spread = (torch.arange(1, M * pairs + 1, dtype=torch.float64) * 0.6180339887498949) % 1  # golden ratio sequence
         theta_Mr = (self.theta**-spread).view(M, pairs).to(positions_BT)
@@ -111,6 +111,11 @@ class TensorTAPE(TAPE):
         state = state.expand(*x_BTHD.shape[:3], -1, -1, -1)
         # R before M, so that with R = 2 the halves lie as q's own halves do.
         return torch.einsum("bthglm,bthmlr->bthgrm", x_BTHGLM, state).flatten(3).to(x_BTHD.dtype)
+
+    def blocks(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The state itself."""
+        assert state is not None
+        return state, state
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
         """E + P Ẽ, then E + W2 diag(ψ) W1ᵀ E, step by step in fp32."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.config import Arch
-from tape_exp.models.positions.rope import RoPE, turn
+from tape_exp.models.positions.rope import RoPE, as_matrices, turn
 
 
 class XPos(RoPE):
@@ -32,6 +32,16 @@ class XPos(RoPE):
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """Queries turned and scaled, keys turned and scaled by the inverse."""
+        q_state, k_state = self._scaled(state)
+        return turn(q_BTHD, q_state), turn(k_BTHD, k_state)
+
+    def blocks(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """RoPE's, times the scale for queries and its inverse for keys."""
+        q_state, k_state = self._scaled(state)
+        return as_matrices(q_state), as_matrices(k_state)
+
+    def _scaled(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The complex numbers that turn queries and those that turn keys: (B, T, 1, 2, d/2)."""
         assert state is not None
         rotation, scale = state[..., :2, :], state[..., 2:, :]
-        return turn(q_BTHD, rotation * scale), turn(k_BTHD, rotation / scale)
+        return rotation * scale, rotation / scale

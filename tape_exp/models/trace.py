@@ -1,0 +1,90 @@
+"""What attention looks at, layer by layer: its probabilities, and the dot products of positions.
+
+Shape suffixes: B batch, T tokens (queries, then keys), H heads, D head dimension.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tape_exp.models.attention import probabilities
+from tape_exp.models.decoder import Block, Decoder
+from tape_exp.models.positions.base import full_precision
+from tape_exp.seeding import RowSampler
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One layer of one forward pass.
+
+    E Eᵀ is the mean over blocks m of ½ tr(e_{i,m} e_{j,m}ᵀ): what positions i and j add to the logit of a query and a key
+    that agree, averaged over the directions that they may agree in. Where the state is one complex number a block (RoPE,
+    TAPE) that is the mean of Re(e_i ē_j); RoPE's is mean_m cos(θ_m (i - j)), 1 on the diagonal.
+
+    Args:
+        attention: (B, H, T, T), fp32 or above: rows sum to 1, keys after the query are 0.
+        blocks: as :meth:`~tape_exp.models.positions.base.PositionEncoding.blocks` gives them; None without a state.
+    """
+
+    attention: Tensor
+    blocks: tuple[Tensor, Tensor] | None
+
+    @property
+    def products(self) -> Tensor | None:
+        """E Eᵀ, averaged over the heads: (B, T, T) in the state's dtype, or None."""
+        products = self._products("bihmlr,bjhmlr->bij")
+        return None if products is None else products.expand(len(self.attention), -1, -1)
+
+    @property
+    def products_by_head(self) -> Tensor | None:
+        """E Eᵀ of every head: (B, H, T, T) in the state's dtype, or None."""
+        products = self._products("bihmlr,bjhmlr->bhij")
+        return None if products is None else products.expand_as(self.attention)
+
+    def _products(self, sums: str) -> Tensor | None:
+        if self.blocks is None:
+            return None
+        H, M, L = self.blocks[0].shape[2:-1]
+        averaged_over = M * L if "h" in sums.partition("->")[2] else H * M * L
+        with full_precision(self.attention):
+            return torch.einsum(sums, *self.blocks) / averaged_over
+
+
+@torch.no_grad()
+def trace(
+    decoder: Decoder,
+    tokens_BT: Tensor,
+    layers: Sequence[int] | None = None,
+    positions_BT: Tensor | None = None,
+    sampler: RowSampler | None = None,
+) -> dict[int, Trace]:
+    """A forward pass that keeps the attention probabilities and the position states of some layers.
+
+    Both belong to the layer that uses them: layer 1 shows the initial state, layer 2 the state that layer 1 updated. A
+    layer kept takes 4 B H T² bytes, and its state, which is small beside that.
+
+    Args:
+        decoder: left as it is, its mode included.
+        tokens_BT: token ids.
+        layers: which to keep, counted from 1; None keeps all.
+        positions_BT, sampler: as in :meth:`~tape_exp.models.decoder.Decoder.forward`.
+
+    Raises:
+        ValueError: the decoder has no such layer.
+    """
+    there = range(1, decoder.arch.layers + 1)
+    asked = set(there if layers is None else layers)
+    missing = sorted(asked.difference(there))
+    if missing:
+        raise ValueError(f"there is no layer {missing[0]}: this decoder has layers 1 … {len(there)}.")
+    traces: dict[int, Trace] = {}
+
+    def watch(block: Block, q_BTHD: Tensor, k_BSHD: Tensor, biases: dict[str, Tensor | None], state: Tensor | None) -> None:
+        if block.layer + 1 in asked:
+            attention = probabilities(q_BTHD, k_BSHD, **biases)
+            traces[block.layer + 1] = Trace(attention, block.position.blocks(state))
+
+    decoder(tokens_BT, positions_BT=positions_BT, sampler=sampler, last_only=True, watch=watch)
+    return traces

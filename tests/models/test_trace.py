@@ -1,0 +1,162 @@
+"""Traces: the probabilities and positions that the layers use, read without changing what they compute."""
+
+import pytest
+import torch
+
+from tape_exp.config import Arch
+from tape_exp.models import decoder as decoder_module
+from tape_exp.models.attention import attend, probabilities
+from tape_exp.models.trace import trace
+from tape_exp.seeding import RowSampler
+from tests.conftest import MODELS, make_decoder, make_position, randomise
+
+TOKENS = torch.randint(0, 14, (2, 20), generator=torch.Generator().manual_seed(0))
+WITH_STATE = [m for m in MODELS if m.startswith(("rope", "tape", "xpos", "randpe"))]
+
+
+def sampler() -> RowSampler:
+    return RowSampler(0, "trace test")
+
+
+def random_decoder(name: str, arch: Arch):
+    model = make_decoder(name, arch)
+    randomise(model, std=0.2)
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_probabilities_times_values_are_what_the_blocks_attend(name, arch, monkeypatch):
+    model, seen = random_decoder(name, arch), []
+
+    def spy(q, k, v, **options):
+        values, attended = attend(q, k, v, **options)
+        seen.append((v, values, options["carried"], attended))
+        return values, attended
+
+    monkeypatch.setattr(decoder_module, "attend", spy)
+    traces = trace(model, TOKENS, sampler=sampler())
+    assert list(traces) == [1, 2]
+    for layer, (v, values, carried, attended) in zip(traces.values(), seen, strict=True):
+        attention = layer.attention
+        assert attention.shape == (2, 4, 20, 20)
+        assert torch.allclose(attention.sum(-1), torch.ones(2, 4, 20), atol=1e-6)
+        assert not attention.triu(1).any()
+        assert torch.allclose(torch.einsum("bhts,bshd->bthd", attention, v), values, atol=1e-5)
+        if carried is not None:
+            expected = torch.einsum("bhts,bshc->bthc", attention, carried.expand(2, 20, 4, -1))
+            assert torch.allclose(expected, attended, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tracing_changes_nothing(name, arch):
+    model = random_decoder(name, arch)
+    weights = {key: value.clone() for key, value in model.state_dict().items()}
+    with torch.no_grad():
+        before = model(TOKENS, sampler=sampler())
+        trace(model, TOKENS, [2], sampler=sampler())
+        watched = model(TOKENS, sampler=sampler(), watch=lambda *told: None)
+        after = model(TOKENS, sampler=sampler())
+    assert torch.equal(before, after)
+    assert torch.equal(before, watched)
+    assert all(torch.equal(weights[key], value) for key, value in model.state_dict().items())
+    assert model.training
+
+
+@pytest.mark.parametrize("name", WITH_STATE)
+def test_blocks_are_what_rotate_multiplies_by(name, arch):
+    """The logit of i and j is Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m} / √d, for a state that the content has updated."""
+    encoding = make_position(name, arch).double()
+    randomise(encoding)
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, 6, 4, 8, generator=generator, dtype=torch.float64)
+    state = encoding.initial_state(torch.arange(6, dtype=torch.float64)[None])
+    if encoding.carried(state) is not None:
+        attended = torch.randn(1, 6, 4, encoding.carried(state).shape[-1], generator=generator, dtype=torch.float64)
+        state = encoding.update(state, attended, torch.randn(1, 6, 32, generator=generator, dtype=torch.float64))
+    q_turned, k_turned = encoding.rotate(q, k, state)
+    got = torch.einsum("bthd,bshd->bhts", q_turned, k_turned) / q_turned.shape[-1] ** 0.5
+    turned = [
+        torch.einsum("bthlm,bthmlr->bthmr", x.unflatten(-1, (2, 4)), e.expand(1, 6, 4, -1, -1, -1))
+        for x, e in zip((q, k), encoding.blocks(state), strict=True)
+    ]
+    expected = torch.einsum("bthmr,bshmr->bhts", *turned) / 8**0.5
+    assert (got - expected).abs().max() < 1e-12
+
+
+def test_products_of_rope_are_its_mean_cosine(arch):
+    for layer in trace(make_decoder("rope", arch), TOKENS).values():
+        distance = torch.arange(20.0)[:, None] - torch.arange(20.0)
+        theta = 10_000.0 ** (-torch.arange(4) / 4)
+        expected = (distance[..., None] * theta).cos().mean(-1)
+        assert layer.products.shape == (2, 20, 20)
+        assert layer.products_by_head.shape == (2, 4, 20, 20)
+        assert torch.allclose(layer.products[1], expected, atol=1e-5)
+        assert torch.allclose(layer.products_by_head[0, 2], expected, atol=1e-5)
+
+
+def test_products_of_xpos_decay_with_distance(arch):
+    encoding = make_position("xpos", arch)
+    layer = trace(make_decoder("xpos", arch), TOKENS)[1]
+    zeta, theta = (torch.arange(0, 8, 2) + 0.4 * 8) / (1.4 * 8), 10_000.0 ** (-torch.arange(4) / 4)
+    expected = (zeta ** (7 / encoding.scale_base) * (7 * theta).cos()).mean()
+    assert float(layer.products[0, 12, 5]) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_first_layer_sees_the_initial_state_and_the_second_an_updated_one(arch):
+    rope = trace(make_decoder("rope", arch), TOKENS)
+    tape = trace(random_decoder("tape", arch), TOKENS)
+    assert torch.allclose(tape[1].products, rope[1].products, atol=1e-6)
+    assert (tape[2].products - rope[2].products).abs().max() > 0.1
+    assert (tape[2].products[0] - tape[2].products[1]).abs().max() > 0.01  # the rows' tokens differ
+    assert torch.allclose(tape[2].products_by_head.mean(1), tape[2].products, atol=1e-5)
+
+
+def test_complex_tape_equals_the_general_layout(arch):
+    fast, oracle = random_decoder("tape", arch).double(), make_decoder("tape_tensor", arch).double()
+    oracle.load_state_dict(fast.state_dict())
+    positions = torch.arange(20, dtype=torch.float64)[None]
+    for a, b in zip(*(trace(model, TOKENS, positions_BT=positions).values() for model in (fast, oracle)), strict=True):
+        assert a.attention.dtype == a.products.dtype == torch.float64
+        assert (a.attention - b.attention).abs().max() < 1e-12
+        assert (a.products_by_head - b.products_by_head).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", [m for m in MODELS if m not in WITH_STATE])
+def test_encodings_without_a_state_have_no_products(name, arch):
+    layer = trace(make_decoder(name, arch), TOKENS, [1])[1]
+    assert layer.products is None
+    assert layer.products_by_head is None
+
+
+@pytest.mark.parametrize("name", ["rope", "tape", "fire", "tape_fourier"])
+def test_under_bf16_autocast_positions_stay_fp32(name, arch):
+    model = random_decoder(name, arch)
+    full = trace(model, TOKENS)
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        half = trace(model, TOKENS)
+    assert half[2].attention.dtype == torch.float32
+    assert (half[1].attention - full[1].attention).abs().max() < 0.05
+    if full[1].products is not None:
+        assert torch.equal(half[1].products, full[1].products)
+        assert half[2].products.dtype == torch.float32
+
+
+def test_fp64_positions_reach_the_state(arch):
+    positions = torch.arange(20, dtype=torch.float64)[None]
+    layer = trace(make_decoder("tape", arch), TOKENS, [2], positions)[2]
+    assert layer.products.dtype == torch.float64
+    assert layer.attention.dtype == torch.float32
+
+
+def test_grouped_queries_and_bias_are_those_of_attend():
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(1, 5, 4, 8, generator=generator), torch.randn(1, 7, 2, 8, generator=generator)
+    bias = torch.randn(1, 4, 5, 7, generator=generator)
+    one_hot = torch.eye(7)[None, :, None].expand(1, 7, 2, 7)  # as values, they give the probabilities back
+    values, _ = attend(q, k, one_hot, bias=bias, backend="reference")
+    assert torch.allclose(probabilities(q, k, bias=bias).transpose(1, 2), values, atol=1e-6)
+
+
+def test_unknown_layer(arch):
+    with pytest.raises(ValueError, match="there is no layer 3: this decoder has layers 1 … 2"):
+        trace(make_decoder("rope", arch), TOKENS, [1, 3])
