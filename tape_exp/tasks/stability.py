@@ -1,0 +1,118 @@
+"""What a shift of positions changes: proposition 2 of the TAPE paper, measured.
+
+Shape suffixes: B batch, T tokens (queries, then keys), H heads.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.positions.base import PositionEncoding, full_precision
+from tape_exp.models.trace import Trace, trace
+from tape_exp.seeding import RowSampler, generator_for
+
+
+def shift_rows(decoder: Decoder, tokens_BT: Tensor, bos: int, layers: Sequence[int], shift: int = 3) -> list[dict[str, Any]]:
+    """How much attention and E Eᵀ of some layers change when positions shift, in two ways (table shift of the paper).
+
+    - ``add_tokens``: ``shift`` more BOS tokens stand in front. Compared are the pairs of original tokens, as they are: the
+      probability that now falls on the new tokens is missing in their rows.
+    - ``shift_ids``: position ids begin at ``shift`` instead of 0; the tokens are the same.
+
+    One row a shift and layer, over all rows and heads and the T (T + 1) / 2 pairs of a query and a key not after it:
+
+    | key                | value                                                                              |
+    |--------------------|------------------------------------------------------------------------------------|
+    | shift, layer       | which; layers count from 1                                                         |
+    | attention          | mean abs ΔA                                                                        |
+    | attention_max      | max abs ΔA                                                                         |
+    | attention_relative | mean abs ΔA / mean abs A; the latter is 2 / (T + 1) always, since rows sum to 1    |
+    | products           | mean abs Δ(E Eᵀ) / mean abs E Eᵀ, heads averaged; None for encodings without E     |
+    | blocks             | RMS Δ(e_i e_jᵀ) / RMS e_i e_jᵀ, over heads, blocks, L × L entries and all pairs    |
+
+    ``blocks`` is what proposition 2 states. ``products`` is half its trace, averaged, and sees less: from a RoPE start a
+    shift leaves the trace of the second layer's blocks as it is even where W1 and W2 mix over R, since 2 × 2 rotations
+    commute. Encodings that sample positions draw the same ones before and after ``shift_ids``.
+    """
+    unshifted = _positions(decoder, tokens_BT)
+    before = trace(decoder, tokens_BT, layers, unshifted)
+    front = tokens_BT.new_full((len(tokens_BT), shift), bos)
+    longer = torch.cat([front, tokens_BT], 1)
+    after = trace(decoder, longer, layers, _positions(decoder, longer))
+    rows = [_row("add_tokens", layer, before[layer], after[layer], shift) for layer in layers]
+    after = trace(decoder, tokens_BT, layers, unshifted + shift)
+    return rows + [_row("shift_ids", layer, before[layer], after[layer]) for layer in layers]
+
+
+def shift_error(decoder: Decoder, tokens_BT: Tensor, shift: int = 3) -> float:
+    """The largest mean abs ΔA / mean abs A of any layer when position ids begin at ``shift``: 0 but for rounding, if stable."""
+    unshifted = _positions(decoder, tokens_BT)
+    before, after = (trace(decoder, tokens_BT, positions_BT=positions) for positions in (unshifted, unshifted + shift))
+    return max(_attention_change(before[layer], after[layer])["attention_relative"] for layer in before)
+
+
+def random_copy(decoder: Decoder, seed: int, std: float) -> Decoder:
+    """A copy whose positional parameters have N(0, std) added, each from a generator of its own.
+
+    TAPE begins exactly as RoPE: at their initial values its parameters say nothing about what its updates preserve.
+    """
+    copied = copy.deepcopy(decoder)
+    with torch.no_grad():
+        for name, module in copied.named_modules():
+            if isinstance(module, PositionEncoding):
+                for key, parameter in module.named_parameters():
+                    generator = generator_for(seed, "random copy", f"{name}.{key}")
+                    parameter.add_(std * torch.randn(parameter.shape, generator=generator).to(parameter))
+    return copied
+
+
+def _positions(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
+    """Given explicitly before a shift too, so that biases are computed alike before and after."""
+    B, T = tokens_BT.shape
+    return decoder.positions(B, T, tokens_BT.device, RowSampler(0, "stability positions"))
+
+
+def _row(shift: str, layer: int, before: Trace, after: Trace, skip: int = 0) -> dict[str, Any]:
+    """Compare two traces; the first ``skip`` tokens of the later one are new."""
+    row = {"shift": shift, "layer": layer, **_attention_change(before, after, skip), "products": None, "blocks": None}
+    old, new = before.products, after.products
+    if old is not None and new is not None:
+        row["products"] = float(_pairs(new[..., skip:, skip:] - old).mean() / _pairs(old).mean())
+        row["blocks"] = _block_change(before, after, skip)
+    return row
+
+
+def _attention_change(before: Trace, after: Trace, skip: int = 0) -> dict[str, float]:
+    change = _pairs(after.attention[..., skip:, skip:] - before.attention)
+    relative = change.mean() / _pairs(before.attention).mean()
+    return {"attention": float(change.mean()), "attention_max": float(change.max()), "attention_relative": float(relative)}
+
+
+def _block_change(before: Trace, after: Trace, skip: int) -> float:
+    """√ Σ ‖Δ(e_i e_jᵀ)‖² / Σ ‖e_i e_jᵀ‖², Frobenius norms summed over all pairs of tokens, heads and blocks.
+
+    With U_i = [e_i, -e'_i] and V_j = [e_j, e'_j] the change is U_i V_jᵀ, and its squares over all pairs add up to
+    tr(UᵀU VᵀV): no T × T matrix for each block. In fp64 what cancels in it leaves an error near 1e-8.
+    """
+    assert before.blocks is not None
+    assert after.blocks is not None
+    q, k = (e.double() for e in before.blocks)
+    q_new, k_new = (e[:, skip:].double() for e in after.blocks)
+    change = _squares(torch.cat([q, -q_new], -1), torch.cat([k, k_new], -1))
+    return float((change.clamp(min=0) / _squares(q, k)).sqrt())
+
+
+def _squares(U: Tensor, V: Tensor) -> Tensor:
+    """Σ_ij ‖U_i V_jᵀ‖², summed over rows, heads and blocks."""
+    with full_precision(U):
+        return torch.mul(*(torch.einsum("bihmlr,bihmls->bhmrs", x, x) for x in (U, V))).sum()
+
+
+def _pairs(values: Tensor) -> Tensor:
+    """Absolute values (…, pairs) of the pairs (T, T) that causal attention sees, in fp64 for means over millions of them."""
+    rows, columns = torch.tril_indices(*values.shape[-2:], device=values.device)
+    return values[..., rows, columns].abs().double()

@@ -1,0 +1,140 @@
+"""Stability under shifts: proposition 2 holds where it should, and the comparison would see where it does not."""
+
+import itertools
+
+import pytest
+import torch
+
+from tape_exp.config import Arch
+from tape_exp.models.trace import trace
+from tape_exp.tasks.stability import random_copy, shift_error, shift_rows
+from tests.conftest import MODELS, make_decoder, randomise
+
+BOS = 1
+TOKENS = torch.randint(2, 14, (2, 24), generator=torch.Generator().manual_seed(0))
+STABLE = ["rope", "tape", "tape_tensor", "tape_fourier", "tape_yarn", "alibi", "t5", "nope", "randpe"]
+
+
+@pytest.fixture
+def arch() -> Arch:
+    return Arch(layers=3, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24)
+
+
+def random_decoder(name: str, arch: Arch, std: float = 0.2):
+    model = make_decoder(name, arch)
+    randomise(model, std)
+    return model
+
+
+def by_shift(rows):
+    return [[row for row in rows if row["shift"] == shift] for shift in ("add_tokens", "shift_ids")]
+
+
+@pytest.mark.parametrize("name", STABLE)
+def test_shifted_ids_change_nothing_but_rounding(name, arch):
+    """Proposition 2, in fp32 and with weights that make attention far from uniform."""
+    model = random_decoder(name, arch)
+    assert shift_error(model, TOKENS) < 1e-4
+    _, shifted = by_shift(shift_rows(model, TOKENS, BOS, [1, 2, 3]))
+    for row in shifted:
+        assert row["attention_max"] < 1e-3
+        assert row["products"] is None or row["products"] < 1e-5
+        assert row["blocks"] is None or row["blocks"] < 1e-5
+
+
+@pytest.mark.parametrize("name", ["tape_no_equivariance", "tape_full"])
+def test_without_equivariance_they_change_from_the_second_layer_on(name, arch):
+    model = random_decoder(name, arch)
+    _, (first, second, third) = by_shift(shift_rows(model, TOKENS, BOS, [1, 2, 3]))
+    assert max(first["attention_relative"], first["products"], first["blocks"]) < 1e-5
+    assert min(second["attention_relative"], third["attention_relative"], second["blocks"], third["products"]) > 1e-2
+    assert shift_error(model, TOKENS) > 1e-2
+
+
+def test_traces_of_the_second_layer_do_not_see_what_its_blocks_do(arch):
+    """2 × 2 rotations commute: with mixing over R the blocks change, half their trace does not."""
+    row = shift_rows(random_decoder("tape_no_equivariance", arch), TOKENS, BOS, [2])[1]
+    assert row["products"] < 1e-5
+    assert row["blocks"] > 1e-2
+
+
+def test_added_tokens_are_compared_with_the_original_ones(arch):
+    """With q = 0 attention is uniform: 1 / (i + 1) becomes 1 / (i + 4), from an entry further down and to the right."""
+    model = make_decoder("nope", arch)
+    with torch.no_grad():
+        for block in model.blocks():
+            block.q.weight.zero_()
+    T = TOKENS.shape[1]
+    (added,), (shifted,) = by_shift(shift_rows(model, TOKENS, BOS, [2]))
+    changes = [1 / (i + 1) - 1 / (i + 4) for i in range(T)]
+    pairs = T * (T + 1) / 2
+    mean = sum((i + 1) * change for i, change in enumerate(changes)) / pairs
+    assert added["attention"] == pytest.approx(mean, rel=1e-5)
+    assert added["attention_max"] == pytest.approx(changes[0])
+    assert added["attention_relative"] == pytest.approx(mean / (2 / (T + 1)), rel=1e-5)
+    assert added["products"] is None
+    assert shifted == {"shift": "shift_ids", "layer": 2, "attention": 0, "attention_max": 0, "attention_relative": 0} | {
+        "products": None,
+        "blocks": None,
+    }
+
+
+def test_added_tokens_leave_ropes_products_and_change_tapes(arch):
+    """RoPE's depend on distances alone; TAPE's also on the content, which now begins with other tokens."""
+    rope, tape = (by_shift(shift_rows(random_decoder(m, arch), TOKENS, BOS, [1, 3]))[0] for m in ("rope", "tape"))
+    assert max(row["products"] for row in rope) < 1e-5
+    assert tape[0]["products"] < 1e-5
+    assert tape[1]["products"] > 1e-2
+
+
+@pytest.mark.parametrize("name", ["tape", "tape_no_equivariance"])
+def test_rows_written_out(name, arch):
+    """The numbers of one row against a plain loop over pairs."""
+    model = random_decoder(name, arch)
+    row = next(row for row in shift_rows(model, TOKENS, BOS, [2], shift=2) if row["shift"] == "add_tokens")
+    before = trace(model, TOKENS, [2])[2]
+    after = trace(model, torch.cat([torch.full((2, 2), BOS), TOKENS], 1), [2])[2]
+    attention, products, size, blocks, block_size = [], [], [], [], []
+    for i, j in itertools.product(range(TOKENS.shape[1]), repeat=2):
+        old, new = (layer.blocks[0][:, i + s] @ layer.blocks[1][:, j + s].mT for layer, s in ((before, 0), (after, 2)))
+        blocks.append((new - old).square())
+        block_size.append(old.square())
+        if j <= i:
+            attention.append((after.attention[:, :, i + 2, j + 2] - before.attention[:, :, i, j]).abs())
+            products.append((after.products[:, i + 2, j + 2] - before.products[:, i, j]).abs())
+            size.append(before.products[:, i, j].abs())
+    means = [float(torch.stack(values).mean()) for values in (attention, products, size, blocks, block_size)]
+    assert row["attention"] == pytest.approx(means[0], rel=1e-4)
+    assert row["products"] == pytest.approx(means[1] / means[2], rel=1e-4)
+    assert row["blocks"] == pytest.approx((means[3] / means[4]) ** 0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["rope", "tape"])
+def test_bf16_changes_more_than_fp32_and_less_than_no_equivariance(name, arch):
+    model = random_decoder(name, arch)
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        half = shift_error(model, TOKENS)
+        first = shift_rows(model, TOKENS, BOS, [1])[1]
+        broken = shift_error(random_decoder("tape_no_equivariance", arch), TOKENS)
+    assert 30 * shift_error(model, TOKENS) < half < broken
+    assert max(first["products"], first["blocks"]) < 1e-5  # positions themselves stay fp32
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_random_copy_is_reproducible_and_leaves_the_original_alone(name, arch):
+    model = make_decoder(name, arch)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    copies = [random_copy(model, seed, 0.3).state_dict() for seed in (0, 0, 1)]
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), key
+        positional = ".position." in key and key in dict(model.named_parameters())
+        assert torch.equal(copies[0][key], copies[1][key]), key
+        assert torch.equal(copies[0][key], value) != positional, key
+        assert torch.equal(copies[0][key], copies[2][key]) != positional, key
+
+
+def test_random_copy_adds_its_std(arch):
+    model = make_decoder("tape", arch)
+    pairs = zip(model.named_parameters(), random_copy(model, 0, 0.5).parameters(), strict=True)
+    added = torch.cat([(after - before).flatten() for (name, before), after in pairs if ".position." in name])
+    assert float(added.detach().std()) == pytest.approx(0.5, rel=0.05)
