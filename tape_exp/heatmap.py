@@ -18,12 +18,9 @@ def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None) -> Pa
 
     The trained quarter is framed; its share of the mean is not generalisation. The file appears whole or not at all.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(2.9 * len(panels) + 1.0, 3.4 + (0.3 if title else 0)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(2.9 * len(panels) + 1.0, 3.4, title)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     image: Any = None
     for number, (axis, (name, heatmap)) in enumerate(zip(axes, panels.items(), strict=True)):
@@ -39,8 +36,23 @@ def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None) -> Pa
         if number == 0:
             axis.set_ylabel(heatmap.row_label)
     figure.colorbar(image, ax=list(axes), label=next(iter(panels.values())).title, shrink=0.85)
+    return save(figure, path)
+
+
+def new_figure(width: float, height: float, title: str | None = None, layout: Any = "constrained") -> Any:
+    """A figure of this many inches, a title on top of that, which needs no screen."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height + (0.3 if title else 0)), layout=layout)
+    FigureCanvasAgg(figure)
     if title:
         figure.suptitle(title)
+    return figure
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Write a PNG, whole or not at all, and the same bytes for the same figure."""
     temporary = path.with_name(f".{path.name}.writing")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
