@@ -19,6 +19,7 @@ from tape_exp.callbacks import Progress, Throughput, tracker, trainable_summary
 from tape_exp.config import ConfigError, build, check
 from tape_exp.models.decoder import Decoder
 from tape_exp.module import LanguageModule
+from tape_exp.patterns import draw_patterns
 from tape_exp.runs import RunDirectory, first_process, make_record
 from tape_exp.sinks import JsonlLogger, make_loggers, publish
 from tape_exp.tasks.base import Evaluation, Task
@@ -142,7 +143,7 @@ def train_and_evaluate(cfg: DictConfig, directory: RunDirectory, task: Task, dec
         tokens=trainer.global_step * task.optim.batch * task.arch.train_length,
         precision=str(trainer.precision),
         seconds={"training": round(trained, 1), "evaluation": round(jsonl.watch.seconds() - trained, 1)},
-        **({"heatmap": evaluation.heatmap.to_rows()} if evaluation.heatmap else {}),
+        **grids_of(evaluation),
     )
     directory.finish(record)
     report(directory, evaluation, images)
@@ -226,15 +227,29 @@ def profiler(name: str | None, directory: RunDirectory) -> Any:
 
 
 def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
-    """heatmap.png and heatmap.npz, and a JSON file a table; returns the images."""
+    """heatmap.png and heatmap.npz, patterns.png and patterns.npz, and a JSON file a table; returns the images."""
     images = []
     if evaluation.heatmap is not None:
         panels = {directory.cfg.model.name: evaluation.heatmap}
         images.append(heatmap.draw(panels, directory.artifacts / "heatmap.png", directory.name))
         np.savez_compressed(directory.artifacts / "heatmap.npz", values=evaluation.heatmap.values)
+    if evaluation.matrices:
+        path = directory.artifacts / "patterns.png"
+        images.append(draw_patterns(evaluation.matrices, path, directory.name, shared=False))
+        np.savez_compressed(directory.artifacts / "patterns.npz", **evaluation.matrices)  # type: ignore[arg-type]
     for name, rows in evaluation.tables.items():
         directory.write_json(f"artifacts/{name}.json", rows)
     return images
+
+
+def grids_of(evaluation: Evaluation) -> dict[str, Any]:
+    """What a record keeps of pictures: rounded, since it is committed."""
+    grids: dict[str, Any] = {}
+    if evaluation.heatmap:
+        grids["heatmap"] = evaluation.heatmap.to_rows()
+    if evaluation.matrices:
+        grids["matrices"] = {name: np.round(values, 4).tolist() for name, values in evaluation.matrices.items()}
+    return grids
 
 
 def report(directory: RunDirectory, evaluation: Evaluation, images: list[Path]) -> None:
@@ -244,7 +259,8 @@ def report(directory: RunDirectory, evaluation: Evaluation, images: list[Path]) 
     for key, value in evaluation.metrics.items():
         if not key.endswith("_stderr"):
             error = evaluation.metrics.get(f"{key}_stderr")
-            log.info("  %-24s %8.2f%s", key, value, "" if error is None else f" ± {error:.2f}")
+            shown = f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
+            log.info("  %-28s %8s%s", key, shown, "" if error is None else f" ± {error:.2f}")
     for image in images:
         log.info("  %s", image)
     log.info("DONE: %s", directory.path)

@@ -194,9 +194,15 @@ def make_record(run: RunDirectory, task: Any, metrics: dict[str, float], **facts
 
 def dump_record(record: dict[str, Any]) -> str:
     """JSON with one line for each row of a grid, so that a record reads and diffs well."""
-    grids = {key: value for key, value in record.items() if key == "heatmap"}
-    text = json.dumps({**record, **dict.fromkeys(grids, "@grid@")}, indent=1)
-    for grid in grids.values():
+    told, grids = dict(record), []
+    if "heatmap" in told:
+        grids.append(told["heatmap"])
+        told["heatmap"] = "@grid@"
+    if "matrices" in told:
+        grids += told["matrices"].values()
+        told["matrices"] = dict.fromkeys(told["matrices"], "@grid@")
+    text = json.dumps(told, indent=1)
+    for grid in grids:
         rows = ",\n  ".join(json.dumps(row) for row in grid)
         text = text.replace('"@grid@"', f"[\n  {rows}\n ]", 1)
     return text + "\n"

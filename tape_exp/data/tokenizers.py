@@ -106,7 +106,8 @@ class Tokenizer:
                 raise ConfigError(f"the tokenizer has no token {token!r}; set task.tokenizer.{key} to the one it has.")
         backend.encode_special_tokens = True  # a document that says "<s>" does not begin another
         self.backend = backend
-        self.bos, self.eos = ids
+        self.bos: int = ids[0]
+        self.eos: int = ids[1]
         self.vocab = backend.get_vocab_size()
         # The JSON without what does not change the ids, so that it names the tokenizer wherever it lies.
         content = json.loads(backend.to_str())

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tape_exp.config import Arch, ConfigError, Optim
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.seeding import seed_for
 from tape_exp.tasks.base import Batch, Evaluation
+from tape_exp.tasks.stability import shift_error
 from tape_exp.tasks.text import TextTask, Windows, perplexity
 
 
@@ -22,7 +22,8 @@ class Pretrain(TextTask):
     models see the same blocks in the same order.
 
     Metrics: ``val/loss`` and ``val/perplexity`` during training; of each test set those of
-    :func:`~tape_exp.tasks.text.perplexity`.
+    :func:`~tape_exp.tasks.text.perplexity`; ``shift/attention``, in percent, by how much attention changes when position ids
+    begin at 3 (:func:`~tape_exp.tasks.stability.shift_error`).
 
     Args:
         train_length: T.
@@ -90,11 +91,14 @@ class Pretrain(TextTask):
         parts = {key: value.split(rows) for key, value in self._validation.items()}
         return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
 
-    def evaluate(self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
-        """Perplexity on every test set at every length."""
+    def evaluate(self, model: Any, progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+        """Perplexity on every test set at every length, and how far attention depends on where positions begin."""
         metrics: dict[str, float] = {}
         for name, tokens in self.scored.items():
             metrics |= perplexity(model, tokens, self.tokenizer.decode, self.windows, name, progress, limit)
+        rows = self._validation["inputs"][:2, :512].to(model.device)
+        with torch.autocast(rows.device.type, enabled=False):
+            metrics["shift/attention"] = 100 * shift_error(model.decoder, rows)
         return Evaluation(metrics)
 
     def _epoch(self, epoch: int) -> np.ndarray:

@@ -4,16 +4,74 @@ Shape suffixes: B batch, T tokens (queries, then keys), H heads.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tape_exp.config import Arch, ConfigError
+from tape_exp.data.sources import Text
+from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding, full_precision
 from tape_exp.models.trace import Trace, trace
 from tape_exp.seeding import RowSampler, generator_for
+from tape_exp.tasks.base import Evaluation
+from tape_exp.tasks.text import Analysis
+
+SHIFTS = ("add_tokens", "shift_ids")
+MEASURES = ("attention", "attention_relative", "products", "blocks")
+
+
+class Stability(Analysis):
+    """Table shift of the paper: attention and E Eᵀ before and after a shift, in fp32 and bf16.
+
+    The weights are ``trained`` (those of ``checkpoint=``) and ``random`` (positional parameters drawn anew: see
+    :func:`random_copy`). Metrics, of :func:`shift_rows`: ``<weights>_<precision>/<shift>/<measure>@<layer>``.
+
+    Args:
+        layers: which to measure, counted from 1; those that the model lacks are left out.
+        shift: by how many positions.
+        std: of the random positional parameters.
+    """
+
+    def __init__(
+        self,
+        arch: Arch,
+        seed: int,
+        text: Text,
+        tokenizer: Tokenization,
+        train_length: int,
+        layers: tuple[int, ...] = (1, 2, 4, 8),
+        split: str = "test",
+        rows: int = 4,
+        length: int | None = None,
+        shift: int = 3,
+        std: float = 0.3,
+    ) -> None:
+        if shift < 1:
+            raise ConfigError(f"task.shift={shift} must be at least 1.")
+        super().__init__(arch, seed, text, tokenizer, train_length, layers, split, rows, length, extra=shift)
+        self.shift, self.std = shift, std
+
+    def evaluate(self, model: Any, progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+        """Both weights in both precisions."""
+        decoders = {"trained": model.decoder} if self.checkpoint is not None else {}
+        decoders["random"] = random_copy(model.decoder, self.seed, self.std)
+        tokens = self.sample.to(model.device)
+        cases = [(weights, precision) for weights in decoders for precision in ("fp32", "bf16")][:limit]
+        metrics: dict[str, float] = {}
+        table = []
+        for weights, precision in progress(cases, "measuring shifts"):
+            with torch.autocast(tokens.device.type, torch.bfloat16, enabled=precision == "bf16"):
+                rows = shift_rows(decoders[weights], tokens, self.tokenizer.bos, self.layers, self.shift)
+            for row in rows:
+                table.append({"weights": weights, "precision": precision, **row})
+                for measure in MEASURES:
+                    if row[measure] is not None:
+                        metrics[f"{weights}_{precision}/{row['shift']}/{measure}@{row['layer']}"] = row[measure]
+        return Evaluation(metrics, tables={"shift": table})
 
 
 def shift_rows(decoder: Decoder, tokens_BT: Tensor, bos: int, layers: Sequence[int], shift: int = 3) -> list[dict[str, Any]]:

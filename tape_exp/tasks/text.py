@@ -1,6 +1,7 @@
 """What the language tasks share: a corpus, its tokenizer, and the perplexity of a model on it."""
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -90,6 +91,66 @@ class TextTask(Task):
                 "the checkpoint was trained on other text than task.text now holds. Restore the files, or train afresh in "
                 "another folder: runs=<folder>."
             )
+
+
+class Analysis(TextTask):
+    """Looks into a trained model on a sample text; nothing is trained.
+
+    Args:
+        layers: of interest, counted from 1; those that the model lacks are left out.
+        split: of ``text``, whose first tokens are the sample.
+        rows, length: of the sample; null: the trained length.
+        extra: tokens that the analysis puts in front.
+    """
+
+    trains = False
+
+    def __init__(
+        self,
+        arch: Arch,
+        seed: int,
+        text: Text,
+        tokenizer: Tokenization,
+        train_length: int,
+        layers: tuple[int, ...],
+        split: str,
+        rows: int,
+        length: int | None,
+        extra: int = 0,
+    ) -> None:
+        self.length = train_length if length is None else length
+        for key, value in (("rows", rows), ("length", self.length)):
+            if value < 1:
+                raise ConfigError(f"task.{key}={value} must be at least 1.")
+        self.layers = [layer for layer in layers if 1 <= layer <= arch.layers]
+        if not self.layers:
+            raise ConfigError(f"task.layers={list(layers)} names no layer of a model with task.arch.layers={arch.layers}.")
+        optim = Optim(batch=1, max_steps=1, lr=1e-4)
+        super().__init__(arch, optim, seed, text, tokenizer, train_length, self.length + extra)
+        self.split, self.rows = split, rows
+
+    def prepare(self) -> None:
+        """Take the sample."""
+        needed = self.rows * self.length
+        tokens = self.tokens(self.text, self.split, needed)
+        if len(tokens) < needed:
+            raise ConfigError(
+                f"text {self.text.name}: its split {self.split} has {len(tokens)} tokens, fewer than task.rows={self.rows} "
+                f"times {self.length}. Set task.rows={max(len(tokens) // self.length, 1)}, or a smaller task.length."
+            )
+        self.sample = torch.from_numpy(tokens[:]).view(self.rows, self.length)
+
+    def train_batch(self, first: int, count: int) -> Batch:
+        """Nothing is trained."""
+        raise ConfigError("this task trains nothing.")
+
+    def validation_batches(self) -> list[Batch]:
+        """None."""
+        return []
+
+    def fingerprint(self) -> str:
+        """A hash of the sample."""
+        return hashlib.sha256(self.sample.numpy().tobytes()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def test_wrong_sources_say_what_to_do(make, message, tmp_path):
     (tmp_path / "notes.md").write_text("no text")
     with pytest.raises(ConfigError, match=message):
         read(make(tmp_path))
-    with pytest.raises(ConfigError, match="text.source=remote is not known"):
+    with pytest.raises(ConfigError, match=r"text\.source=remote is not known"):
         Text("set", source="remote")
 
 
@@ -139,7 +139,7 @@ def test_without_a_network_the_hub_says_so_at_once(monkeypatch):
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     text = Text("c4", source="hub", repository="allenai/c4", files={"train": ["en/*.json.gz"]})
-    with pytest.raises(ConfigError, match="cannot be reached .*text.source=local.*text.source=builtin"):
+    with pytest.raises(ConfigError, match=r"cannot be reached .*text\.source=local.*text\.source=builtin"):
         read(text)
 
 

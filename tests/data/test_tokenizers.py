@@ -98,7 +98,7 @@ def test_wrong_files_are_named(corpus, tmp_path):
     with pytest.raises(ConfigError, match=r"broken\.json is not a tokenizer\.json"):
         tokenizers.load(tmp_path / "broken.json")
     (tmp_path / "good.json").write_text(Tokenization("byte").make(corpus, tmp_path).save())
-    with pytest.raises(ConfigError, match="has no token '<bos>'; set task.tokenizer.bos"):
+    with pytest.raises(ConfigError, match=r"has no token '<bos>'; set task\.tokenizer\.bos"):
         tokenizers.load(tmp_path / "good.json", bos="<bos>")
 
 

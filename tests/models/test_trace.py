@@ -76,10 +76,12 @@ def test_blocks_are_what_rotate_multiplies_by(name, arch):
     q_turned, k_turned = encoding.rotate(q, k, state)
     got = torch.einsum("bthd,bshd->bhts", q_turned, k_turned) / q_turned.shape[-1] ** 0.5
     turned = [
-        torch.einsum("bthlm,bthmlr->bthmr", x.unflatten(-1, (2, 4)), e.expand(1, 6, 4, -1, -1, -1))
+        torch.einsum(
+            "bthglm,bthmlr->bthgmr", x.unflatten(-1, (-1, e.shape[4], e.shape[3])), e.expand(1, 6, 4, -1, -1, -1)
+        )  # g: channels of a block that share its vectors, where it has fewer of these
         for x, e in zip((q, k), encoding.blocks(state), strict=True)
     ]
-    expected = torch.einsum("bthmr,bshmr->bhts", *turned) / 8**0.5
+    expected = torch.einsum("bthgmr,bshgmr->bhts", *turned) / 8**0.5
     assert (got - expected).abs().max() < 1e-12
 
 
