@@ -133,5 +133,5 @@ def _bar() -> rich.progress.Progress:
 
 def trainable_summary(decoder: Decoder) -> str:
     """``279,744 parameters (5,040 of the positional encoding)``."""
-    positional = sum(p.numel() for name, p in decoder.named_parameters() if ".position." in name)
+    positional = decoder.positional_count()
     return f"{decoder.parameter_count():,} parameters" + (f" ({positional:,} of them positional)" if positional else "")

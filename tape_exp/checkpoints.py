@@ -16,7 +16,7 @@ log = logging.getLogger("tape_exp")
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
-    """Writes ``step=….ckpt`` beside its final place and renames it, then a ``.json`` with its SHA-256 and config hash.
+    """Writes ``step….ckpt`` beside its final place and renames it, then a ``.json`` with its SHA-256 and config hash.
 
     A file without that signature was cut short and is not used. Loading allows tensors and plain values only.
     """
@@ -63,7 +63,7 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
     Raises:
         ConfigError: the checkpoint belongs to a run of another config.
     """
-    for path in sorted(folder.glob("step=*.ckpt"), reverse=True):
+    for path in sorted(folder.glob("step*.ckpt"), reverse=True):
         try:
             signature = json.loads(signature_of(path).read_text())
             intact = signature["sha256"] == sha256(path)

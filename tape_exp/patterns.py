@@ -1,5 +1,6 @@
 """Pictures of what happens between every two tokens: dot products of positions, attention, and differences of attention."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ def draw_patterns(
     panels: dict[str, np.ndarray],
     path: Path,
     title: str | None = None,
-    signed: bool = False,
-    causal: bool = False,
+    signed: Collection[str] = (),
+    causal: Collection[str] = (),
     shared: bool | None = None,
     label: str = "",
 ) -> Path:
@@ -28,21 +29,21 @@ def draw_patterns(
 
     Args:
         panels: (T, T) each: query, key. NaN stays blank.
-        signed: values are differences: scales are symmetric and white is 0.
-        causal: leave keys after the query blank, as they are in attention.
-        shared: one scale for all panels, else one each; None: one each for differences alone.
+        signed: names of panels whose values are differences: scales are symmetric and white is 0.
+        causal: names of panels that leave keys after the query blank, as they are in attention.
+        shared: one scale for all panels, else one each; None: one each where there are differences.
         label: of the colour bar.
     """
     shared = not signed if shared is None else shared
-    drawn = {name: _visible(values, causal) for name, values in panels.items()}
-    one_scale = _scale(np.concatenate([values.ravel() for values in drawn.values()]), signed)
+    drawn = {name: _visible(values, name in causal) for name, values in panels.items()}
+    one_scale = _scale(np.concatenate([values.ravel() for values in drawn.values()]), bool(signed))
     rows, columns = -(-len(panels) // ACROSS), min(len(panels), ACROSS)
     figure = new_figure((2.6 if shared else 3.3) * columns + 1.2, 2.9 * rows + 0.1, title, "compressed")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     image: Any = None
     for number, (axis, (name, values)) in enumerate(zip(axes.flat, drawn.items(), strict=False)):
-        low, high, extend = one_scale if shared else _scale(values, signed)
-        image = axis.imshow(values, cmap=SIGNED_COLOURS if signed else COLOURS, vmin=low, vmax=high)
+        low, high, extend = one_scale if shared else _scale(values, name in signed)
+        image = axis.imshow(values, cmap=SIGNED_COLOURS if name in signed else COLOURS, vmin=low, vmax=high)
         axis.set_title(name)
         axis.locator_params(nbins=5, integer=True)
         axis.label_outer()

@@ -109,7 +109,7 @@ def train_and_evaluate(cfg: DictConfig, directory: RunDirectory, task: Task, dec
     )
     keep = ModelCheckpoint(
         directory.checkpoints,
-        filename="step={step:08d}",
+        filename="step{step:08d}",
         auto_insert_metric_name=False,
         monitor="step",
         mode="max",
@@ -121,7 +121,7 @@ def train_and_evaluate(cfg: DictConfig, directory: RunDirectory, task: Task, dec
         trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)
         if trainer.interrupted:
             raise KeyboardInterrupt
-        last = directory.checkpoints / f"step={task.optim.max_steps:08d}.ckpt"
+        last = directory.checkpoints / f"step{task.optim.max_steps:08d}.ckpt"
         if not last.exists():
             trainer.save_checkpoint(last)
         if task.optim.max_steps % cfg.trainer.validate_every:
@@ -139,6 +139,7 @@ def train_and_evaluate(cfg: DictConfig, directory: RunDirectory, task: Task, dec
         task,
         metrics={**module.validation, **evaluation.metrics},
         parameters=decoder.parameter_count(),
+        positional_parameters=decoder.positional_count(),
         steps=trainer.global_step,
         tokens=trainer.global_step * task.optim.batch * task.arch.train_length,
         precision=str(trainer.precision),
@@ -235,7 +236,8 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
         np.savez_compressed(directory.artifacts / "heatmap.npz", values=evaluation.heatmap.values)
     if evaluation.matrices:
         path = directory.artifacts / "patterns.png"
-        images.append(draw_patterns(evaluation.matrices, path, directory.name, shared=False))
+        causal = [name for name in evaluation.matrices if name.startswith("attention")]
+        images.append(draw_patterns(evaluation.matrices, path, directory.name, causal=causal, shared=False))
         np.savez_compressed(directory.artifacts / "patterns.npz", **evaluation.matrices)  # type: ignore[arg-type]
     for name, rows in evaluation.tables.items():
         directory.write_json(f"artifacts/{name}.json", rows)

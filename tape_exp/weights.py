@@ -35,7 +35,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
                 f"seed={cfg.seed}."
             )
         path = finished[0]
-    found = sorted((path / "checkpoints").glob("step=*.ckpt"))
+    found = sorted((path / "checkpoints").glob("step*.ckpt"))
     if not found:
         raise ConfigError(f"checkpoint={spec}: {path} is not the folder of a run with checkpoints.")
     return found[-1]

@@ -1,5 +1,6 @@
 """What the tests share: one thread per process, small sizes, runs in a temporary folder."""
 
+import json
 import os
 from pathlib import Path
 
@@ -54,6 +55,29 @@ def randomise(model: torch.nn.Module, std: float = 0.3, seed: int = 1) -> None:
 def arch() -> Arch:
     """A small model: head dimension 8, sequences of up to 48 tokens, 24 of them seen in training."""
     return Arch(layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24)
+
+
+@pytest.fixture(scope="session")
+def text_folder(tmp_path_factory) -> Path:
+    """Local text in three parts, 60 documents each of words that follow a rule, so that a model can learn something."""
+    folder = tmp_path_factory.mktemp("text")
+    for number, split in enumerate(("train", "validation", "test")):
+        documents = [" ".join(f"w{(i * k + number) % 17}" for k in range(1, 40)) for i in range(1, 61)]
+        rows = ({"text": document, "meta": {"pile_set_name": "Github"}} for document in documents)
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def on_text(folder: Path, task: str = "c4") -> list[str]:
+    """Overrides that put a language task on that text: byte tokens, 32 at once."""
+    words = ["scale.text=local", f"task.text.path={folder}", "task.train_length=32", f"cache={folder}/cache"]
+    words += ["task.tokenizer.kind=byte", *(w for w in SMALL if "batch" not in w)]
+    node = compose_config([f"task={task}"]).task
+    if "windows" in node:
+        words += ["task.windows.lengths=[16,32]", "task.windows.tokens=500"]
+    if "tests" in node:
+        words += ["task.validation_rows=4", *(f"task.tests.{name}.path={folder}" for name in node.tests)]
+    return words
 
 
 @pytest.fixture

@@ -38,7 +38,11 @@ def test_products_share_one_scale(drawn):
 
 
 def test_differences_are_centred_each_on_a_scale_of_its_own_and_the_future_is_blank(drawn):
-    images, _ = drawn({"a": [[0.1, 9], [-0.4, 0.3]], "b": [[0, 9], [2, 0]], "none": [[0, 9], [0, 0]]}, signed=True, causal=True)
+    images, _ = drawn(
+        {"a": [[0.1, 9], [-0.4, 0.3]], "b": [[0, 9], [2, 0]], "none": [[0, 9], [0, 0]]},
+        signed=["a", "b", "none"],
+        causal=["a", "b", "none"],
+    )
     assert [image.get_clim() for image in images] == [(-0.4, 0.4), (-2.0, 2.0), (-1.0, 1.0)]
     for image in images:
         assert np.ma.getmaskarray(image.get_array()).tolist() == [[False, True], [False, False]]

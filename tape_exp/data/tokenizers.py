@@ -100,14 +100,13 @@ class Tokenizer:
     """A tokenizer with the ids of its two special tokens. ``encode`` adds none."""
 
     def __init__(self, backend: tokenizers.Tokenizer, bos: str, eos: str) -> None:
-        ids = [backend.token_to_id(token) for token in (bos, eos)]
-        for key, token, number in zip(("bos", "eos"), (bos, eos), ids, strict=True):
-            if number is None:
+        vocabulary = backend.get_vocab()
+        for key, token in (("bos", bos), ("eos", eos)):
+            if token not in vocabulary:
                 raise ConfigError(f"the tokenizer has no token {token!r}; set task.tokenizer.{key} to the one it has.")
         backend.encode_special_tokens = True  # a document that says "<s>" does not begin another
         self.backend = backend
-        self.bos: int = ids[0]
-        self.eos: int = ids[1]
+        self.bos, self.eos = vocabulary[bos], vocabulary[eos]
         self.vocab = backend.get_vocab_size()
         # The JSON without what does not change the ids, so that it names the tokenizer wherever it lies.
         content = json.loads(backend.to_str())

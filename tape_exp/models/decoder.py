@@ -112,6 +112,10 @@ class Decoder(nn.Module):
         """All parameters, trainable or not."""
         return sum(p.numel() for p in self.parameters())
 
+    def positional_count(self) -> int:
+        """Those of the positional encoding."""
+        return sum(p.numel() for name, p in self.named_parameters() if ".position." in name)
+
     def flops_per_token(self, length: int) -> float:
         """Floating-point operations a token for one training step (forward and backward) at this length.
 

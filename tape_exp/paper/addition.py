@@ -9,7 +9,7 @@ from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Artifact, Record
 from tape_exp.tasks.base import Heatmap
 
-COLUMNS = ("model", "paper", "ours", "in distribution", "out of distribution", "seeds", "scale", "commit")
+COLUMNS = ("model", "paper", "ours", "in distribution", "out of distribution", *tables.ORIGIN)
 
 
 class Addition(Artifact):
@@ -22,16 +22,13 @@ class Addition(Artifact):
         for model in self.models:
             mine = records.get(model, [])
             columns = [[r["metrics"][f"{split}/exact_match"] for r in mine] for split in ("test", "id", "ood")]
-            commits = {(r["git"]["commit"] or "unknown")[:7] + ("+" if r["git"]["dirty"] else "") for r in mine}
             published = paper["values"].get(model)
             rows.append(
                 [
                     model,
                     "" if published is None else f"{published:.2f}",
                     *map(tables.mean_text, columns),
-                    str(len(mine)) if mine else "",
-                    scale if mine else "",
-                    " ".join(sorted(commits)),
+                    *tables.origin(mine, scale),
                 ]
             )
             if mine:

@@ -31,6 +31,7 @@ class Artifact(ABC):
         task: task of the runs.
         models: models of the runs, in the order of the rows or panels.
         overrides: further keys of every run.
+        needs: the task of the run that each run begins from, made first where it is missing.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Artifact(ABC):
     task: str
     models: list[str]
     overrides: list[str] = field(default_factory=list)
+    needs: str | None = None
 
     def configs(self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> Iterator[tuple[str, DictConfig]]:
         """(model, config) of every run, seeds in the outer loop: a figure is complete as early as it can be."""
@@ -57,9 +59,9 @@ class Artifact(ABC):
         return found
 
     def paper(self) -> dict[str, Any]:
-        """What the paper reports, from results/paper.yaml."""
+        """What the paper reports, from results/paper.yaml; nothing for what is ours alone."""
         numbers: Any = OmegaConf.to_container(OmegaConf.load(RESULTS / "paper.yaml"))
-        return numbers[self.name]
+        return numbers.get(self.name, {})
 
     @abstractmethod
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
@@ -113,20 +115,28 @@ def _agree(recorded: Any, current: Any) -> bool:
 
 def run_missing(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> list[str]:
     """Run what has no record yet and commit each record to results/records; returns what failed, with the reason."""
-    from tape_exp.run import run
-
     failed = []
     records = read_records()
     for model, cfg in artifact.configs(scale, seeds, extra):
-        name = runs.RunDirectory(cfg).name
+        what = f"{artifact.name}: {model}, scale {scale}, seed {cfg.seed}"
         if any(r["seed"] == cfg.seed and matches(r["config"], runs.identity(cfg)) for r in records):
-            log.info("%s: recorded.", name)
+            log.info("%s: recorded.", what)
             continue
         try:
-            record = run(cfg)
+            if artifact.needs is not None:
+                shared = [word for word in extra if not word.startswith("task.")]
+                choice = [f"model={model}", f"task={artifact.needs}", f"scale={scale}", f"seed={cfg.seed}", *shared]
+                run_and_record(compose_config(choice))
+            run_and_record(cfg)
         except Exception as error:  # one failed run must not cost the others
-            log.error("%s (%s, seed %d) failed: %s", artifact.name, model, cfg.seed, error)
-            failed.append(f"{name}: {error}")
-            continue
-        write_atomically(runs.RECORDS / f"{name}.json", runs.dump_record(record))
+            log.error("%s failed: %s", what, error)
+            failed.append(f"{what}: {error}")
     return failed
+
+
+def run_and_record(cfg: DictConfig) -> None:
+    """Run a config, or find its run done, and write its record to results/records."""
+    from tape_exp.run import run
+
+    record = run(cfg)
+    write_atomically(runs.RECORDS / f"{record['run']}.json", runs.dump_record(record))

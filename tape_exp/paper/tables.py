@@ -5,10 +5,13 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from scipy import stats
 
 from tape_exp.files import write_atomically
+
+ORIGIN = ("seeds", "scale", "commit")
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
@@ -24,6 +27,12 @@ def mean_text(values: Sequence[float], digits: int = 2) -> str:
         return ""
     centre, half = interval(values)
     return f"{centre:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
+
+
+def origin(records: Sequence[dict[str, Any]], scale: str) -> list[str]:
+    """Cells of the columns :data:`ORIGIN`: how many seeds, which scale, which commits; empty where nothing has run."""
+    commits = {(r["git"]["commit"] or "unknown")[:7] + ("+" if r["git"]["dirty"] else "") for r in records}
+    return [str(len(records)), scale, " ".join(sorted(commits))] if records else ["", "", ""]
 
 
 def write(stem: Path, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> list[Path]:

@@ -1,5 +1,6 @@
 """Pre-training a language model (section 4.2 of the TAPE paper), with its perplexity on test sets at the end."""
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -78,6 +79,10 @@ class Pretrain(TextTask):
         rows = min((len(validation) - 1) // T, self.validation_rows)
         self._validation = _as_batch(validation.blocks(np.arange(rows) * T, T + 1))
         self.scored = {name: self.tokens(text, self.test_split, self.windows.needed) for name, text in self.tests.items()}
+
+    def fingerprint(self) -> str:
+        """A hash of the first samples, the validation blocks and the corpus."""
+        return hashlib.sha256((super().fingerprint() + self.stream.fingerprint()).encode()).hexdigest()[:16]
 
     def train_batch(self, first: int, count: int) -> Batch:
         """Blocks ``first`` … of the endless stream of epochs."""

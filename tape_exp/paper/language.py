@@ -1,0 +1,155 @@
+"""The language-model tables and figures: perplexity, ablations, shifts of positions, patterns."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tape_exp.paper import tables
+from tape_exp.paper.artifacts import Artifact, Record
+from tape_exp.patterns import draw_patterns
+
+
+class Comparison(Artifact):
+    """Perplexity of each encoding on each test set at each length, beside the best that ignores the context."""
+
+    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
+        """``tables/<name>-<scale>.{md,tex,csv}``."""
+        some = next(iter(records.values()))[0]
+        trained = some["config"]["task"]["train_length"]
+        keys = [key for key in some["metrics"] if "/perplexity@" in key and not key.endswith("_stderr")]
+        keys += [key for key in some["metrics"] if key.endswith(f"/bits_per_byte@{trained}")]
+        rows = []
+        for model in self.models:
+            mine = records.get(model, [])
+            cells = [tables.mean_text([r["metrics"][key] for r in mine], 3 if "bits" in key else 2) for key in keys]
+            rows.append([model, *cells, *tables.origin(mine, scale)])
+        unigram = [some["metrics"].get(f"{key.split('/')[0]}/unigram_perplexity") for key in keys]
+        baseline = [f"{value:.2f}" if "/perplexity@" in key else "" for key, value in zip(keys, unigram, strict=True)]
+        rows.append(["unigram", *baseline, "", "", ""])
+        columns = ["model", *(key.replace("/perplexity@", " ").replace("/bits_per_byte@", " bits/byte ") for key in keys)]
+        caption = (
+            f"{self.title}, trained at {trained} tokens, by context length. Mean over seeds with its 95 % interval; all models "
+            "saw the same tokens in the same order. Unigram: the entropy of the set's own token counts, below which no model "
+            f"that ignores the context can come. Scale {scale}."
+        )
+        return tables.write(into / "tables" / f"{self.name}-{scale}", [*columns, *tables.ORIGIN], rows, caption)
+
+
+@dataclass
+class Ablation(Artifact):
+    """Perplexity at several lengths beside the paper's, added parameters and the measured shift error.
+
+    Args:
+        columns: headings of the first columns.
+        labels: their cells for each model.
+    """
+
+    columns: list[str] = field(default_factory=list)
+    labels: dict[str, list[str]] = field(default_factory=dict)
+
+    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
+        """``tables/<name>-<scale>.{md,tex,csv}``."""
+        paper = self.paper()
+        some = next(iter(records.values()))[0]
+        lengths = some["config"]["task"]["windows"]["lengths"]
+        columns = ["model", *self.columns]
+        for theirs, ours in zip(paper["lengths"], lengths, strict=True):
+            columns += [f"paper {theirs}", f"ours {ours}"]
+        columns += ["added paper (M)", "added ours (M)", "shift error ours (%)", *tables.ORIGIN]
+        rows = []
+        for model in self.models:
+            mine = records.get(model, [])
+            cells = [model, *self.labels[model]]
+            for published, length in zip(paper["perplexity"][model], lengths, strict=True):
+                cells += [f"{published:.1f}", tables.mean_text([r["metrics"][f"github/perplexity@{length}"] for r in mine])]
+            added = paper.get("added_m", {}).get(model)
+            cells.append("" if added is None else f"{added:.2f}")
+            cells.append(f"{mine[0]['positional_parameters'] / 2**20:.4f}" if mine else "")
+            cells.append(f"{np.mean([r['metrics']['shift/attention'] for r in mine]):.1e}" if mine else "")
+            rows.append([*cells, *tables.origin(mine, scale)])
+        caption = (
+            f"{self.title}. Perplexity on GitHub by context length, the paper's ({paper['source']}, {paper['setting']}, one "
+            f"seed) beside ours (scale {scale}: its own lengths, corpus and size, {some['parameters']:,} parameters; mean over "
+            "seeds with its 95 % interval). M is 2^20. Shift error: the largest relative change of any layer's attention when "
+            "position ids begin at 3, in fp32."
+        )
+        return tables.write(into / "tables" / f"{self.name}-{scale}", columns, rows, caption)
+
+
+SHIFTED = {"attention": "attention_relative", "products": "products", "blocks": "blocks"}
+
+
+class Shift(Artifact):
+    """What three more BOS and position ids from 3 change, by layer, in fp32 and bf16."""
+
+    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
+        """``tables/<name>-<scale>.{md,tex,csv}``."""
+        paper = self.paper()
+        found = [key for mine in records.values() for key in mine[0]["metrics"]]
+        layers = sorted({int(key.split("@")[1]) for key in found})
+        cases = ["trained_fp32", "trained_bf16", "random_fp32", "random_bf16"]
+        rows = []
+        for measure, name in SHIFTED.items():
+            for shift in ("add_tokens", "shift_ids"):
+                for model in self.models:
+                    mine = records.get(model, [])
+                    for layer in layers:
+                        published = paper.get(measure, {}).get(shift, {}).get(model, [])
+                        theirs = dict(zip(paper["layers"], published, strict=False)).get(layer)
+                        cells = [measure, shift, model, str(layer), "" if theirs is None else f"{theirs:.2f}"]
+                        for case in cases:
+                            values = [r["metrics"].get(f"{case}/{shift}/{name}@{layer}") for r in mine]
+                            cells.append(_percent([v for v in values if v is not None]))
+                        rows.append([*cells, *tables.origin(mine, scale)])
+        columns = ["measure", "shift", "model", "layer", "paper", *(f"ours {case.replace('_', ' ')} (%)" for case in cases)]
+        caption = (
+            f"{self.title}. Attention: mean change over causal pairs, ours relative to the mean weight, the paper's in units "
+            "of 0.01. Products: E·Eᵀ, heads and blocks averaged, relative, in percent. Blocks: every entry of e_i e_jᵀ, of "
+            "which proposition 2 speaks, root mean square, relative; the averaged product hides what commutes. Random: "
+            f"positional parameters drawn anew. Paper: {paper['setting']}. Scale {scale}, mean over seeds."
+        )
+        return tables.write(into / "tables" / f"{self.name}-{scale}", [*columns, *tables.ORIGIN], rows, caption)
+
+
+def _percent(values: list[float]) -> str:
+    if not values:
+        return ""
+    mean = 100 * float(np.mean(values))
+    return f"{mean:.2f}" if mean >= 0.01 or mean == 0 else f"{mean:.0e}"
+
+
+class Pattern(Artifact):
+    """E·Eᵀ of TAPE and RoPE in the last layer, and the difference of their attention."""
+
+    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
+        """``figures/<name>-<scale>.png``; nothing before both models have run."""
+        if not {"tape", "rope"} <= records.keys():
+            return []
+        tape, rope = (_matrices(records[model]) for model in ("tape", "rope"))
+        last = max(int(name.split("@")[1]) for name in tape)
+        difference = f"attention, TAPE - RoPE, layer {last}"
+        panels = {
+            f"E·Eᵀ of TAPE, layer {last}": tape[f"products@{last}"],
+            f"E·Eᵀ of RoPE, layer {last}": rope[f"products@{last}"],
+            difference: tape[f"attention@{last}"] - rope[f"attention@{last}"],
+        }
+        path = into / "figures" / f"{self.name}-{scale}.png"
+        return [draw_patterns(panels, path, f"{self.title} — scale {scale}", signed=[difference], causal=[difference])]
+
+
+class Layers(Artifact):
+    """E·Eᵀ from the first layer to the last."""
+
+    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
+        """``figures/<name>-<scale>.png``, a panel a layer, each with its own scale."""
+        found = _matrices(records[self.models[0]])
+        panels = {f"layer {name.split('@')[1]}": values for name, values in found.items() if name.startswith("products")}
+        path = into / "figures" / f"{self.name}-{scale}.png"
+        return [draw_patterns(panels, path, f"{self.title} — scale {scale}", shared=False, label="E·Eᵀ")]
+
+
+def _matrices(records: list[Record]) -> dict[str, Any]:
+    """The patterns of the first seed."""
+    return {name: np.array(rows) for name, rows in records[0]["matrices"].items()}

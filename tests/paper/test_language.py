@@ -1,0 +1,124 @@
+"""The language tables and figures: what stands in which column, what stays empty, and runs that need another first."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from tape_exp import runs
+from tape_exp.cli import compose_config
+from tape_exp.paper import artifacts
+from tape_exp.paper import language as language_figures
+from tape_exp.runs import RunDirectory
+from tests.conftest import SMALL
+
+
+def record(artifact, model: str, seed: int, metrics: dict, **facts) -> dict:
+    (config,) = [cfg for name, cfg in artifact.configs("smoke", [seed]) if name == model]
+    told = json.loads(json.dumps(runs.without_folders(runs.identity(config))))
+    origin = {"git": {"commit": "0123456789", "dirty": False}, "started": "2026-01-01", "seed": seed}
+    return {"config": told, "metrics": metrics, "parameters": 475_712, "positional_parameters": 2048, **origin, **facts}
+
+
+def table(path) -> list[dict]:
+    return list(csv.DictReader(path.open()))
+
+
+def rendered(artifact, records, tmp_path):
+    found = artifact.collect("smoke", records)
+    return artifact.render("smoke", found, tmp_path)
+
+
+def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
+    artifact = artifacts.load("tab_perplexity")
+    records = []
+    for seed in range(3):
+        metrics = {f"pg19/perplexity@{n}": 100.0 - n / 64 + seed for n in (64, 128, 256, 512)}
+        metrics |= {"pg19/unigram_perplexity": 381.0, "pg19/bits_per_byte@256": 2.0, "pg19/bits_per_byte@64": 9.0}
+        records.append(record(artifact, "rope", seed, metrics))
+    rows = table(rendered(artifact, records, tmp_path)[2])
+    assert [row["model"] for row in rows] == [*artifact.models, "unigram"]
+    rope, unigram = rows[0], rows[-1]
+    assert rope["pg19 64"] == "100.00 ± 2.48"  # t(0.975, 2) / √3
+    assert rope["pg19 bits/byte 256"] == "2.000 ± 0.000"
+    assert "pg19 bits/byte 64" not in rope
+    assert unigram["pg19 512"] == "381.00"
+    assert rows[-2]["pg19 64"] == ""  # tape has not run
+    assert (rope["seeds"], rope["scale"], rope["commit"]) == ("3", "smoke", "0123456")
+
+
+@pytest.mark.parametrize("name", ["tab_ablation", "tab_ablation_I"])
+def test_ablation_has_the_paper_beside_ours(name, tmp_path):
+    artifact = artifacts.load(name)
+    metrics = {f"github/perplexity@{n}": 1000.0 / n for n in (32, 64, 128, 256)} | {"shift/attention": 3e-5}
+    rows = table(rendered(artifact, [record(artifact, "tape", 0, metrics)], tmp_path)[2])
+    assert set(artifact.labels) == set(artifact.models) == {row["model"] for row in rows}
+    (tape,) = [row for row in rows if row["model"] == "tape"]
+    assert [tape[f"paper {n}"] for n in (128, 256, 512, 1024)] == ["132.0", "86.6", "63.9", "52.2"]
+    assert [tape[f"ours {n}"] for n in (32, 64, 128, 256)] == ["31.25", "15.62", "7.81", "3.91"]
+    assert tape["shift error ours (%)"] == "3.0e-05"
+    assert tape["added ours (M)"] == "0.0020"
+    others = [row for row in rows if row["model"] != "tape"]
+    assert all(row["ours 256"] == row["shift error ours (%)"] == row["seeds"] == "" for row in others)
+
+
+def test_shift_table_pairs_layers_with_the_papers(tmp_path):
+    artifact = artifacts.load("tab_shift")
+    metrics = {
+        f"{case}/{shift}/{measure}@{layer}": layer / 1000
+        for case in ("trained_fp32", "random_bf16")
+        for shift in ("add_tokens", "shift_ids")
+        for measure in ("attention_relative", "products", "blocks")
+        for layer in (1, 2, 4)
+    }
+    rows = table(rendered(artifact, [record(artifact, "tape", 0, metrics)], tmp_path)[2])
+    (row,) = [r for r in rows if (r["measure"], r["shift"], r["model"], r["layer"]) == ("products", "add_tokens", "tape", "4")]
+    assert (row["paper"], row["ours trained fp32 (%)"], row["ours trained bf16 (%)"]) == ("2.75", "0.40", "")
+    blocks = [r for r in rows if r["measure"] == "blocks"]
+    assert all(r["paper"] == "" for r in blocks)
+
+
+def test_figures_take_both_models(tmp_path, monkeypatch):
+    pattern, layers = artifacts.load("fig_pattern"), artifacts.load("fig_dp_layers")
+    grids = {f"{kind}@{n}": np.eye(8).tolist() for kind in ("products", "attention") for n in (1, 4)}
+    tape = record(pattern, "tape", 0, {}, matrices=grids)
+    rope = record(pattern, "rope", 0, {}, matrices=grids | {"attention@4": np.tri(8).tolist()})
+    assert rendered(pattern, [tape], tmp_path) == []
+    drawn = {}
+
+    def draw(panels, path, title, **options):
+        drawn[path.stem] = panels, options
+        return path
+
+    monkeypatch.setattr(language_figures, "draw_patterns", draw)
+    rendered(pattern, [tape, rope], tmp_path)
+    rendered(layers, [tape], tmp_path)
+    panels, options = drawn["fig_pattern-smoke"]
+    (difference,) = options["signed"]
+    assert np.array_equal(panels[difference], np.eye(8) - np.tri(8))
+    assert list(drawn["fig_dp_layers-smoke"][0]) == ["layer 1", "layer 4"]
+
+
+def test_a_run_that_needs_another_makes_it_first(tmp_path, monkeypatch, text_folder):
+    """Stability begins from the pre-training run of its model, scale and seed; both leave a record; none is run twice."""
+    monkeypatch.setattr(runs, "RECORDS", tmp_path / "records")
+    artifact = artifacts.load("tab_shift")
+    artifact.models = ["rope"]
+    settings = ["trainer=cpu", "trainer.progress=none", "logger=none", f"runs={tmp_path}/runs", f"cache={text_folder}/cache"]
+    original = compose_config
+
+    def small(words):
+        if "task=c4" in words:
+            words = [*words, "task.optim.max_steps=2", "task.optim.batch=2", "task.windows.tokens=64", "task.validation_rows=1"]
+            words = [*words, f"task.tests.github.path={text_folder}"]
+        sizes = [s for s in SMALL if "batch" not in s]
+        words = [*words, *sizes, "scale.text=local", f"task.text.path={text_folder}", "task.tokenizer.kind=byte"]
+        return original([*words, "task.train_length=24"])
+
+    monkeypatch.setattr(artifacts, "compose_config", small)
+    assert artifacts.run_missing(artifact, "smoke", [0], settings) == []
+    names = sorted(path.name.split("-")[0] for path in (tmp_path / "records").glob("*.json"))
+    assert names == ["c4", "stability"]
+    monkeypatch.setattr(artifacts, "run_and_record", lambda cfg: pytest.fail(f"{RunDirectory(cfg).name} ran again"))
+    assert artifacts.run_missing(artifact, "smoke", [0], settings) == []

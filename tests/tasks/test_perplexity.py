@@ -1,0 +1,148 @@
+"""Perplexity: by hand on a known model, every token once, windows, bits per byte, standard error."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tape_exp.config import ConfigError
+from tape_exp.data.packing import tokenise
+from tape_exp.data.sources import Text
+from tape_exp.data.tokenizers import Tokenization
+from tape_exp.tasks.base import IGNORE
+from tape_exp.tasks.text import (
+    Windows,
+    bootstrap,
+    perplexity,
+    score,
+    unigram_perplexity,
+    window_batch,
+    window_batches,
+)
+
+
+@pytest.fixture
+def tokenizer(text_folder):
+    return Tokenization("byte").make(Text("set"), text_folder)
+
+
+@pytest.fixture
+def tokens(text_folder, tokenizer):
+    return tokenise(Text("set", source="local", path=str(text_folder)), "test", tokenizer, text_folder / "cache", 501)
+
+
+def silent(items, description):
+    return items
+
+
+def model_of(vocab: int):
+    """Logits that depend on the token and on how many stand before it, so that windows matter."""
+    table = torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(0))
+
+    def model(tokens, sampler=None):
+        place = torch.arange(tokens.shape[1])[None, :, None]
+        return table[tokens] * (1 + 0.01 * place)
+
+    return model
+
+
+@pytest.mark.parametrize("length", [7, 32, 500, 800])
+def test_blocks_score_every_token_but_the_first_once(length, tokens, tokenizer):
+    model = model_of(tokenizer.vocab)
+    nll, count = score(model, tokens, Windows((length,), tokens_per_batch=64), length, "", silent)
+    ids = torch.from_numpy(tokens[:])
+    expected = 0.0
+    for start in range(0, len(ids) - 1, length):
+        block = ids[start : start + length + 1]
+        logits = model(block[None, :-1])
+        expected += float(torch.nn.functional.cross_entropy(logits[0], block[1:], reduction="sum"))
+    assert count.sum() == len(tokens) - 1
+    assert nll.sum() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("length", "stride"), [(32, 8), (32, 5), (40, 40), (600, 100)])
+def test_sliding_windows(length, stride, tokens):
+    """``new`` scores every token once with as much context as there is; ``all`` scores each as often as windows hold it."""
+    ids = tokens[:]
+    for mode in ("new", "all"):
+        windows = Windows((length,), stride=stride, score=mode, tokens_per_batch=3 * length)
+        scored = np.zeros(len(ids), dtype=int)
+        for starts in window_batches(tokens, windows, length):
+            batch = window_batch(tokens, windows, length, starts)
+            for start, labels, inputs in zip(starts, batch["labels"], batch["inputs"], strict=True):
+                places = torch.nonzero(labels != IGNORE)[:, 0].numpy()
+                assert np.array_equal(labels[places], ids[start + places + 1])
+                assert np.array_equal(inputs[: len(ids) - start][places], ids[start + places])
+                if mode == "new" and start > 0:
+                    assert places.min() >= length - stride
+                scored[start + places + 1] += 1
+        assert scored[0] == 0
+        assert scored[1:].min() >= 1
+        if mode == "new":
+            assert scored[1:].max() == 1
+        else:
+            assert scored[1:].max() == min(
+                -(-length // stride), len(range(0, max(len(ids) - 1 - (length - stride), 1), stride))
+            )
+
+
+def test_numbers_of_a_model_that_knows_nothing(tokens, tokenizer):
+    def uniform(ids, sampler=None):
+        return torch.zeros(*ids.shape, tokenizer.vocab)
+
+    found = perplexity(uniform, tokens, tokenizer.decode, Windows((16, 32)), "set", silent)
+    documents = int((tokens[:] == tokenizer.bos).sum())
+    for length in (16, 32):
+        assert found[f"set/perplexity@{length}"] == pytest.approx(tokenizer.vocab)
+        assert found[f"set/perplexity@{length}_stderr"] == pytest.approx(0, abs=1e-6)
+        bytes_per_token = (len(tokens) - documents) / len(tokens)  # a byte a token, but for BOS
+        assert found[f"set/bits_per_byte@{length}"] == pytest.approx(math.log2(tokenizer.vocab) / bytes_per_token)
+    assert found["set/tokens"] == 500
+
+
+def test_bits_per_byte_are_of_the_text_whatever_the_tokenizer(text_folder):
+    """All bits that a uniform model spends on a split, over the bytes of its documents."""
+    text = Text("set", source="local", path=str(text_folder))
+    documents = [json.loads(line)["text"] for line in (text_folder / "test.jsonl").read_text().splitlines()]
+    size = sum(len(document.encode()) for document in documents)
+    for tokenization in (Tokenization("byte"), Tokenization(vocab=300)):
+        tokenizer = tokenization.make(text, text_folder / "cache")
+        tokens = tokenise(text, "test", tokenizer, text_folder / "cache")
+        assert len(tokens) == sum(len(ids) + 1 for ids in tokenizer.encode(documents))
+
+        def uniform(ids, sampler=None, vocab=tokenizer.vocab):
+            return torch.zeros(*ids.shape, vocab)
+
+        bits = perplexity(uniform, tokens, tokenizer.decode, Windows((32,)), "set", silent)["set/bits_per_byte@32"]
+        assert bits == pytest.approx(math.log2(tokenizer.vocab) * len(tokens) / size)
+
+
+def test_unigram_is_the_entropy_of_the_counts(tokens):
+    counts = np.unique(tokens[:], return_counts=True)[1] / len(tokens)
+    assert unigram_perplexity(tokens) == pytest.approx(math.exp(-(counts * np.log(counts)).sum()))
+    assert unigram_perplexity(tokens, at_once=37) == pytest.approx(unigram_perplexity(tokens))
+
+
+def test_bootstrap_agrees_with_the_delta_method():
+    generator = np.random.default_rng(1)
+    nll, count = generator.normal(300, 30, 400), np.full(400, 100.0)
+    expected = math.exp(3) * (nll / count).std() / 400**0.5
+    assert bootstrap(nll, count) == pytest.approx(expected, rel=0.1)
+    assert bootstrap(nll, count) == bootstrap(nll, count)
+    assert bootstrap(nll[:1], count[:1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lengths": ()}, "must name at least one length"),
+        ({"lengths": (64, 32), "stride": 33}, r"stride=33 must be between 1 and the shortest length, 32"),
+        ({"score": "some"}, r"windows\.score=some is not known"),
+        ({"tokens": 0}, r"windows\.tokens=0 must be at least 1"),
+    ],
+)
+def test_wrong_windows_name_the_key(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Windows(**options)

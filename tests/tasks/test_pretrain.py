@@ -1,0 +1,204 @@
+"""Pre-training: blocks of the corpus, the same for every model; checkpoints that other tasks begin from; bad input."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from tape_exp.cli import compose_config
+from tape_exp.config import ConfigError
+from tape_exp.models.decoder import Decoder
+from tape_exp.run import make_position, make_task, run
+from tape_exp.runs import RunDirectory
+from tape_exp.sinks import read_metrics
+from tests.conftest import on_text
+
+
+def prepared(text_folder, *overrides, task="c4"):
+    made = make_task(compose_config([f"task={task}", *on_text(text_folder, task), *overrides]))
+    made.prepare_data()
+    return made
+
+
+@pytest.fixture
+def text_run(tmp_path, text_folder):
+    """Run a language task on a little text; returns (config, record)."""
+
+    def call(*overrides, task="c4", steps=30):
+        words = [f"task={task}", *on_text(text_folder, task), "trainer=cpu", "trainer.progress=none", "logger=none"]
+        words += [f"runs={tmp_path}/runs", "trainer.log_every=1"]
+        if task == "c4":
+            words += [f"task.optim.max_steps={steps}", "task.optim.batch=16"]
+        cfg = compose_config([*words, *overrides])
+        return cfg, run(cfg)
+
+    return call
+
+
+def stopped_after_two_steps(directory):
+    (directory.path / "DONE").unlink()
+    (directory.checkpoints / "step00000003.ckpt").unlink()
+
+
+def test_an_epoch_shows_every_block_once_and_the_next_in_another_order(text_folder):
+    task = prepared(text_folder)
+    n = task.blocks
+    assert n == (len(task.stream) - 1) // 32
+    first, second = (task.train_batch(e * n, n)["inputs"].numpy() for e in (0, 1))
+    whole = task.stream[: n * 32].reshape(n, 32)
+    assert not np.array_equal(first, whole)
+    assert not np.array_equal(first, second)
+    for epoch in (first, second):
+        assert np.array_equal(np.sort(epoch, axis=0), np.sort(whole, axis=0))
+
+
+def test_labels_are_the_next_tokens_across_blocks_and_epochs(text_folder):
+    task = prepared(text_folder)
+    batch = task.train_batch(task.blocks - 3, 6)
+    assert torch.equal(batch["inputs"][:, 1:], batch["labels"][:, :-1])
+    whole = task.stream[:].tobytes()
+    for row, label in zip(batch["inputs"], batch["labels"], strict=True):
+        assert np.append(row.numpy(), label[-1]).tobytes() in whole
+
+
+def test_sample_k_is_a_function_of_seed_and_k(text_folder):
+    task, again, other = (prepared(text_folder, f"seed={seed}") for seed in (0, 0, 1))
+    batch = task.train_batch(5, 40)
+    assert torch.equal(again.train_batch(25, 10)["inputs"], batch["inputs"][20:30])
+    assert not torch.equal(other.train_batch(5, 40)["inputs"], batch["inputs"])
+
+
+def test_models_see_the_same_tokens(text_run):
+    fingerprints = {text_run(f"model={model}", steps=1)[1]["data_fingerprint"] for model in ("rope", "tape")}
+    assert len(fingerprints) == 1
+
+
+def test_training_beats_the_unigram_baseline_and_waits_little_for_data(text_run):
+    cfg, record = text_run("model=rope", "task.optim.lr=3e-3", "task.arch.width=64", "task.arch.ffn=128", steps=120)
+    metrics = record["metrics"]
+    assert metrics["github/perplexity@32"] < 0.5 * metrics["github/unigram_perplexity"]
+    assert metrics["val/perplexity"] == pytest.approx(np.exp(metrics["val/loss"]))
+    assert metrics["shift/attention"] < 1e-2
+    rows = read_metrics(RunDirectory(cfg).path / "metrics.jsonl")
+    assert all(0 <= row["train/data_wait"] <= 100 for row in rows if "train/data_wait" in row)
+    assert any("train/data_wait" in row for row in rows)
+
+
+def test_a_checkpoint_scores_the_same_in_a_perplexity_task(text_run, tmp_path):
+    """By a task's name, by the run's folder and by the file; the tokenizer is the run's own."""
+    cfg, trained = text_run("model=tape", "task.tokenizer.kind=bpe", "task.tokenizer.vocab=300")
+    folder = RunDirectory(cfg).path
+    (checkpoint,) = folder.glob("checkpoints/step*.ckpt")
+    for number, spec in enumerate(("c4", folder, checkpoint)):
+        elsewhere = [f"runs={tmp_path}/{number}"] if number else []
+        _, record = text_run("model=tape", f"checkpoint={spec}", *elsewhere, task="github")
+        for length in (16, 32):
+            key = f"github/perplexity@{length}"
+            assert record["metrics"][key] == pytest.approx(trained["metrics"][key], rel=1e-6)
+    assert record["config"]["checkpoint"] == checkpoint.name
+    assert "/" not in json.dumps(record["config"]["task"]["text"]["path"])
+
+
+def test_a_run_goes_on_from_a_checkpoints_weights(text_run):
+    first, _ = text_run("model=rope")
+    curves = []
+    for begin in ([], [f"checkpoint={RunDirectory(first).path}"]):
+        cfg, _ = text_run("model=rope", *begin, steps=2)
+        rows = read_metrics(RunDirectory(cfg).path / "metrics.jsonl")
+        curves.append([row["train/loss"] for row in rows if "train/loss" in row])
+    assert curves[1][0] < curves[0][0] - 0.3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["checkpoint=pg19"], r"no finished run of a task of that name lies in .*python train\.py task=pg19 model=tape"),
+        (["checkpoint={folder}/checkpoints"], "is not the folder of a run with checkpoints"),
+        (
+            ["checkpoint={folder}", "model=rope"],
+            r"is of another model: .*position.* is in the checkpoint alone\. Its run has model=tape",
+        ),
+        (["checkpoint={folder}", "task.arch.width=64"], r"is of another size: .* Its run has .*task\.arch\.width=32"),
+        (["checkpoint={folder}/config.yaml"], "config.yaml cannot be read"),
+    ],
+)
+def test_wrong_checkpoints_say_what_to_change(overrides, message, text_run):
+    cfg, _ = text_run("model=tape", steps=1)
+    overrides = [o.replace("{folder}", str(RunDirectory(cfg).path)) for o in overrides]
+    with pytest.raises(ConfigError, match=message):
+        text_run("model=tape", *overrides, task="github")
+
+
+def test_several_runs_that_a_name_could_mean_are_listed(text_run):
+    for lr in (1e-3, 2e-3):
+        text_run("model=tape", f"task.optim.lr={lr}", steps=1)
+    with pytest.raises(ConfigError, match="2 finished runs of this model, scale and seed"):
+        text_run("model=tape", "checkpoint=c4", task="github")
+
+
+def test_a_tokenizer_that_does_not_match_the_checkpoint(text_run, text_folder, tmp_path):
+    """Another tokenizer.json under the same path: going on would mix two vocabularies."""
+    made = prepared(text_folder).tokenizer
+    path = tmp_path / "tokenizer.json"
+    path.write_text(made.save())
+    words = ["model=rope", "task.tokenizer.kind=file", f"task.tokenizer.path={path}"]
+    cfg, _ = text_run(*words, "trainer.checkpoint_every=1", steps=3)
+    stopped_after_two_steps(RunDirectory(cfg))
+    content = json.loads(path.read_text())
+    vocab = content["model"]["vocab"]
+    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"another tokenizer than task\.tokenizer now gives"):
+        text_run(*words, steps=3)
+
+
+def test_a_corpus_that_changed_under_a_run(text_run, text_folder, tmp_path):
+    shutil.copytree(text_folder, tmp_path / "copy", ignore=shutil.ignore_patterns("cache"))
+    words = ["model=rope", f"task.text.path={tmp_path}/copy"]
+    cfg, _ = text_run(*words, "trainer.checkpoint_every=1", steps=3)
+    stopped_after_two_steps(RunDirectory(cfg))
+    with (tmp_path / "copy" / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "more"}) + "\n")
+    with pytest.raises(ConfigError, match=r"other text than task\.text now holds"):
+        text_run(*words, steps=3)
+
+
+def test_a_corpus_shorter_than_a_block(text_folder, tmp_path):
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text('{"text": "a short one"}\n')
+    with pytest.raises(ConfigError, match=r"its split train has 12 tokens, fewer than one block .*task\.train_length=6"):
+        prepared(text_folder, f"task.text.path={tmp_path}")
+
+
+def test_bad_input_leaves_no_folder_behind(text_run, tmp_path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        text_run(f"task.text.path={tmp_path}/nowhere")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_paper_scale_is_the_papers():
+    """155 M in units of 2^20, 5.24 B tokens, and the parameters that the paper counts."""
+    cfg = compose_config(["task=c4", "scale=paper", "model=rope"])
+    from tape_exp.config import Arch, Optim
+
+    optim = Optim(**{k: tuple(v) if k == "betas" else v for k, v in cfg.task.optim.items()})
+    assert optim.batch * optim.max_steps * cfg.task.train_length == 5_242_880_000
+    assert optim.lr * optim.final_lr == pytest.approx(1e-7)
+    assert optim.warmup + optim.decay == 1
+    arch = Arch(**cfg.task.arch, vocab=32_000, max_length=1024, train_length=1024)
+    with torch.device("meta"):
+        assert Decoder(arch, lambda a: make_position(cfg, a)).parameter_count() == 162_417_408
+
+
+@pytest.mark.parametrize(("scale", "vocab", "millions"), [("smoke", 2048, 0.48), ("small", 8192, 25.2)])
+def test_sizes_of_the_scales(scale, vocab, millions):
+    from tape_exp.config import Arch
+
+    cfg = compose_config(["task=c4", f"scale={scale}", "model=rope"])
+    assert cfg.task.tokenizer.vocab == vocab
+    arch = Arch(**cfg.task.arch, vocab=vocab, max_length=64, train_length=64)
+    with torch.device("meta"):
+        count = Decoder(arch, lambda a: make_position(cfg, a)).parameter_count()
+    assert count == pytest.approx(1e6 * millions, rel=0.02)
