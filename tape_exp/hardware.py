@@ -33,3 +33,15 @@ def cpu_name() -> str:
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def machine_name(device: torch.device) -> str:
+    """The GPU's name, or the processor's with its threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{cpu_name()}, {torch.get_num_threads()} threads"
+
+
+def file_name(machine: str) -> str:
+    """A machine's name as part of a file's."""
+    return "".join(c if c.isalnum() else "-" for c in machine.lower()).strip("-")

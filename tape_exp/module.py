@@ -159,14 +159,15 @@ class LanguageModule(LightningModule):
 
 @dataclass(frozen=True)
 class OnDevice:
-    """A decoder as ``Task.evaluate`` calls it: tokens may lie anywhere."""
+    """A decoder as ``Task.evaluate`` calls it: tokens and labels may lie anywhere."""
 
     decoder: Decoder
     device: torch.device
 
     def __call__(self, tokens: Tensor, **options: Any) -> Tensor:
-        """Logits."""
-        return self.decoder(tokens.to(self.device), **options)
+        """What the decoder returns."""
+        moved = {key: value.to(self.device) if isinstance(value, Tensor) else value for key, value in options.items()}
+        return self.decoder(tokens.to(self.device), **moved)
 
 
 def rate(step: int, optim: Optim) -> float:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tape_exp.config import Arch, ConfigError
-from tape_exp.hardware import cpu_name, peak_flops
+from tape_exp.hardware import file_name, machine_name, peak_flops
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
@@ -368,7 +368,7 @@ def measure(device: torch.device, shapes: Shapes, say: Callable[[str], Any] = pr
         both = f"cached {row['cached_s']:.2f} s, without {row['uncached_s']:.2f} s"
         say(f"decode {row['encoding']:12} {both}: {row['speedup']:.1f} ×")
     return {
-        "machine": machine(device),
+        "machine": machine_name(device),
         "torch": torch.__version__,
         "dtype": str(shapes.dtype).removeprefix("torch."),
         "batch": shapes.batch,
@@ -383,13 +383,6 @@ def _line(row: Row) -> str:
     mode = "forward + backward" if row["backward"] else "forward"
     label = f"{row['what']:5} T {row['T']:5} {mode:19} {row['encoding']:14} {row['backend']:10}"
     return f"{label} {row['ms']:10.3f} ms  {row['ratio_to_rope']:6.3f} × RoPE"
-
-
-def machine(device: torch.device) -> str:
-    """The GPU's name, or the processor's with its threads."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{cpu_name()}, {torch.get_num_threads()} threads"
 
 
 def draw(record: dict[str, Any], path: Path) -> Path:
@@ -427,7 +420,7 @@ def main() -> None:
     device = torch.device(given.device)
     record = measure(device, default_shapes(device), partial(print, flush=True))
     given.out.mkdir(parents=True, exist_ok=True)
-    stem = "speed-" + "".join(c if c.isalnum() else "-" for c in record["machine"].lower()).strip("-")
+    stem = f"speed-{file_name(record['machine'])}"
     temporary = given.out / f".{stem}.json"
     temporary.write_text(json.dumps(record, indent=1) + "\n")
     temporary.replace(given.out / f"{stem}.json")

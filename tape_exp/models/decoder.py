@@ -71,9 +71,10 @@ class Decoder(nn.Module):
         sampler: RowSampler | None = None,
         cache: Cache | None = None,
         last_only: bool = False,
+        labels_BT: Tensor | None = None,
         watch: "Watch | None" = None,
     ) -> Tensor:
-        """Logits (B, T, V).
+        """Logits (B, T, V), or the negative log-likelihood of ``labels_BT`` (B, T).
 
         Args:
             tokens_BT: token ids; with a cache, those that follow the cached ones.
@@ -81,6 +82,7 @@ class Decoder(nn.Module):
             sampler: for encodings that sample positions.
             cache: keys, values and states of earlier tokens, extended by these; it brings its own positions.
             last_only: logits of the last token alone, (B, 1, V).
+            labels_BT: next tokens to score, without holding all logits at once; 0 is returned where they are negative.
             watch: told what every layer's attention is made of; see :func:`~tape_exp.models.trace.trace`.
         """
         B, T = tokens_BT.shape
@@ -98,7 +100,8 @@ class Decoder(nn.Module):
             x_BTC, state = layer(x_BTC, state, where)
         if cache is not None:
             cache.length += T
-        return self.head(self.norm(x_BTC[:, -1:] if last_only else x_BTC))
+        x_BTC = self.norm(x_BTC[:, -1:] if last_only else x_BTC)
+        return self.head(x_BTC) if labels_BT is None else token_nll(x_BTC, self.head, labels_BT)
 
     def positions(self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None) -> Tensor:
         """The positions that the encoding gives to the tokens: (1, T) or (rows, T), fp32."""
@@ -124,6 +127,20 @@ class Decoder(nn.Module):
         """
         matrices = self.parameter_count() - self.embedding.weight.numel()
         return 6 * matrices + 6 * self.arch.layers * self.arch.width * length
+
+
+def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
+    """-log p of each label, (B, T) fp32: log Σ exp of ``head(x)`` less the label's logit; 0 where the label is negative.
+
+    For evaluation. Logits are made and used in pieces that a CPU's cache holds, or that leave a GPU its memory.
+    """
+    at_once = 256 if x_BTC.device.type == "cpu" else 8192
+    nll = []
+    for x, label in zip(x_BTC.flatten(0, 1).split(at_once), labels_BT.flatten().split(at_once), strict=True):
+        logits, there = head(x).float(), label >= 0
+        chosen = logits.gather(-1, label.clamp(min=0)[:, None])[:, 0]
+        nll.append((logits.logsumexp(-1) - chosen) * there)
+    return torch.cat(nll).view(labels_BT.shape)
 
 
 class Block(nn.Module):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tape_exp import weights
@@ -206,7 +205,7 @@ def perplexity(
     that ignores the context does better.
 
     Args:
-        model: tokens (B, T) -> logits (B, T, V).
+        model: a decoder, which scores ``labels_BT``.
         limit: stop after as many batches of each length.
 
     Returns:
@@ -243,12 +242,12 @@ def score(
     firsts = np.cumsum([0, *map(len, batches)])
     for (number, starts), counts in progress(share(list(enumerate(batches))), description):
         batch = window_batch(tokens, windows, length, starts)
-        logits = model(batch["inputs"], sampler=RowSampler(0, "evaluation", first=int(firsts[number])))
+        sampler = RowSampler(0, "evaluation", first=int(firsts[number]))
+        found = model(batch["inputs"], labels_BT=batch["labels"], sampler=sampler)
         if counts:
             part = slice(int(firsts[number]), int(firsts[number + 1]))
-            labels = batch["labels"].to(logits.device)
-            sums[0, part] = token_nll(logits, labels).sum(-1, dtype=torch.float64).cpu()
-            sums[1, part] = (batch["labels"] != IGNORE).sum(-1).double()
+            sums[0, part] = found.sum(-1, dtype=torch.float64).cpu()
+            sums[1, part] = (batch["labels"] != IGNORE).sum(-1)
     nll, count = sum_over_processes(sums).numpy()
     return nll, count
 
@@ -265,22 +264,16 @@ def window_batches(tokens: Tokens, windows: Windows, length: int) -> Iterator[np
 
 def window_batch(tokens: Tokens, windows: Windows, length: int, starts: np.ndarray) -> Batch:
     """Inputs (B, length) and labels: IGNORE beyond the text and, with ``score=new``, where a window before reached."""
-    rows = np.full((len(starts), length + 1), -1)
-    for row, start in zip(rows, starts, strict=True):
-        piece = tokens[int(start) : int(start) + length + 1]
-        row[: len(piece)] = piece
+    first, end = int(starts[0]), int(starts[-1]) + length + 1
+    span = np.full(end - first, -1)
+    there = tokens[first:end]
+    span[: len(there)] = there
+    rows = span[(starts - first)[:, None] + np.arange(length + 1)]
     labels = torch.from_numpy(np.where(rows[:, 1:] < 0, IGNORE, rows[:, 1:]))
     if windows.score == "new" and windows.stride is not None:
         seen = torch.from_numpy(starts > 0)[:, None] & (torch.arange(length) < length - windows.stride)
         labels = labels.masked_fill(seen, IGNORE)
     return {"inputs": torch.from_numpy(np.maximum(rows[:, :-1], 0)), "labels": labels}
-
-
-def token_nll(logits: Tensor, labels: Tensor) -> Tensor:
-    """(B, T) negative log-likelihoods, fp32, 0 where there is no label."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="none").view(
-        labels.shape
-    )
 
 
 def unigram_perplexity(tokens: Tokens, at_once: int = 1 << 22) -> float:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tape_exp.config import Arch, ConfigError
-from tests.conftest import MODELS, make_decoder
+from tests.conftest import MODELS, make_decoder, randomise
 
 
 def test_logits_equal_transformers_llama(arch):
@@ -80,3 +80,20 @@ def test_flops_count_matches_torchs_own_counter(arch):
     attention = 6 * arch.layers * arch.width * 32 * 32
     norms = 6 * 32 * arch.width * (2 * arch.layers + 1)  # RMSNorm weights are no matrix products
     assert counter.get_total_flops() == ours + attention - norms
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scored_labels_are_the_cross_entropy_of_the_logits(dtype, arch):
+    """In pieces: more tokens than one piece holds, labels that do not count, logits far from zero, autocast."""
+    model = make_decoder("rope", arch)
+    randomise(model)
+    tokens = torch.randint(0, arch.vocab, (9, 48), generator=torch.Generator().manual_seed(0))
+    labels = tokens.roll(-1, 1)
+    labels[::2, 5:9] = -100
+    with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        found = model(tokens, labels_BT=labels)
+        logits = model(tokens).float()
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=-100)
+    assert found.dtype == torch.float32
+    assert (found - expected.view(labels.shape)).abs().max() < (1e-5 if dtype == torch.float32 else 2e-2)
+    assert (found[::2, 5:9] == 0).all()

@@ -11,6 +11,7 @@ from tape_exp.config import ConfigError
 from tape_exp.data.packing import tokenise
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.models.decoder import token_nll
 from tape_exp.tasks.base import IGNORE
 from tape_exp.tasks.text import (
     Windows,
@@ -41,17 +42,26 @@ def model_of(vocab: int):
     """Logits that depend on the token and on how many stand before it, so that windows matter."""
     table = torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(0))
 
-    def model(tokens, sampler=None):
+    def model(tokens):
         place = torch.arange(tokens.shape[1])[None, :, None]
         return table[tokens] * (1 + 0.01 * place)
 
     return model
 
 
+def scoring(model):
+    """A model as the evaluation calls it."""
+
+    def scores(tokens, labels_BT, sampler=None):
+        return token_nll(model(tokens), torch.nn.Identity(), labels_BT)
+
+    return scores
+
+
 @pytest.mark.parametrize("length", [7, 32, 500, 800])
 def test_blocks_score_every_token_but_the_first_once(length, tokens, tokenizer):
     model = model_of(tokenizer.vocab)
-    nll, count = score(model, tokens, Windows((length,), tokens_per_batch=64), length, "", silent)
+    nll, count = score(scoring(model), tokens, Windows((length,), tokens_per_batch=64), length, "", silent)
     ids = torch.from_numpy(tokens[:])
     expected = 0.0
     for start in range(0, len(ids) - 1, length):
@@ -89,10 +99,10 @@ def test_sliding_windows(length, stride, tokens):
 
 
 def test_numbers_of_a_model_that_knows_nothing(tokens, tokenizer):
-    def uniform(ids, sampler=None):
+    def uniform(ids):
         return torch.zeros(*ids.shape, tokenizer.vocab)
 
-    found = perplexity(uniform, tokens, tokenizer.decode, Windows((16, 32)), "set", silent)
+    found = perplexity(scoring(uniform), tokens, tokenizer.decode, Windows((16, 32)), "set", silent)
     documents = int((tokens[:] == tokenizer.bos).sum())
     for length in (16, 32):
         assert found[f"set/perplexity@{length}"] == pytest.approx(tokenizer.vocab)
@@ -112,10 +122,10 @@ def test_bits_per_byte_are_of_the_text_whatever_the_tokenizer(text_folder):
         tokens = tokenise(text, "test", tokenizer, text_folder / "cache")
         assert len(tokens) == sum(len(ids) + 1 for ids in tokenizer.encode(documents))
 
-        def uniform(ids, sampler=None, vocab=tokenizer.vocab):
+        def uniform(ids, vocab=tokenizer.vocab):
             return torch.zeros(*ids.shape, vocab)
 
-        bits = perplexity(uniform, tokens, tokenizer.decode, Windows((32,)), "set", silent)["set/bits_per_byte@32"]
+        bits = perplexity(scoring(uniform), tokens, tokenizer.decode, Windows((32,)), "set", silent)["set/bits_per_byte@32"]
         assert bits == pytest.approx(math.log2(tokenizer.vocab) * len(tokens) / size)
 
 
