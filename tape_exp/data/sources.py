@@ -75,9 +75,10 @@ class Text:
             except (EOFError, OSError, ValueError) as error:
                 if isinstance(error, ConfigError):
                     raise
-                raise ConfigError(
-                    f"{part.name} cannot be read beyond row {row}: {error}. Fetch the file again, or remove it from the corpus."
-                ) from error
+                reason = f"{error}. Fetch the file again, or remove it from the corpus."
+                if self.source == "hub":
+                    reason = hub_refusal(f"datasets/{self.repository}", error)
+                raise ConfigError(f"{part.name} cannot be read beyond row {row}: {reason}") from error
 
     def parts(self, split: str) -> list["Part"]:
         """The split's files in order: a part is one file, or many small plain-text files."""
@@ -102,7 +103,8 @@ class Text:
         """
         digest = hashlib.sha256(repr((self.column, sorted(self.where.items()))).encode())
         if self.source == "hub":
-            digest.update(repr((self.repository, self._commit(), self.files.get(split))).encode())
+            patterns = self._hub_patterns(split)
+            digest.update(repr((self.repository, self._commit(), patterns)).encode())
         else:
             for part in self.parts(split):
                 part.add_to(digest)
@@ -155,16 +157,26 @@ class Text:
         )
 
     def _hub_files(self, split: str) -> list[str]:
-        if self.repository is None or split not in self.files:
-            raise ConfigError(f"text {self.name}: source=hub needs repository and files.{split}, the patterns of its files.")
+        patterns = self._hub_patterns(split)
         check_hub(f"text {self.name}")
         from huggingface_hub import HfFileSystem
 
         base = f"datasets/{self.repository}@{self._commit()}"
-        found = [f"hf://{url}" for p in self.files[split] for url in sorted(map(str, HfFileSystem().glob(f"{base}/{p}")))]
+        try:
+            found = [f"hf://{url}" for p in patterns for url in sorted(map(str, HfFileSystem().glob(f"{base}/{p}")))]
+        except (OSError, ValueError) as error:
+            raise self._refused(error) from error
         if not found:
-            raise ConfigError(f"text {self.name}: {self.repository} has no file like {self.files[split]} at {self.revision}.")
+            raise ConfigError(
+                f"text {self.name}: {self.repository} has no file like {patterns} at {self.revision}. Set files.{split} to "
+                "the patterns of its files."
+            )
         return found
+
+    def _hub_patterns(self, split: str) -> list[str]:
+        if self.repository is None or split not in self.files:
+            raise ConfigError(f"text {self.name}: source=hub needs repository and files.{split}, the patterns of its files.")
+        return self.files[split]
 
     def _commit(self) -> str:
         """The commit that the revision names."""
@@ -172,9 +184,19 @@ class Text:
             return self.revision
         check_hub(f"text {self.name}")
         from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
         assert self.repository is not None
-        return str(HfApi().dataset_info(self.repository, revision=self.revision).sha)
+        try:
+            return str(HfApi().dataset_info(self.repository, revision=self.revision).sha)
+        except (HfHubHTTPError, HFValidationError) as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> ConfigError:
+        return ConfigError(
+            f"text {self.name}: {hub_refusal(f'datasets/{self.repository}', error)} A copy of its files can be read with "
+            "task.text.source=local task.text.path=<a folder>."
+        )
 
 
 @dataclass
@@ -259,6 +281,28 @@ def check_hub(what: str) -> None:
             f"{what}: the Hugging Face hub cannot be reached ({reason}). Two sources need no network: task.text.source=local "
             "task.text.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>, and task.text.source=builtin."
         )
+
+
+def hub_refusal(repository: str, error: Exception) -> str:
+    """What the hub or its client objects to, and what to do, where ``error`` came of a request for ``repository``."""
+    from huggingface_hub import constants, errors
+
+    cause: BaseException | None = error  # the client and datasets raise errors of their own from the hub's answer
+    while cause is not None and not isinstance(cause, errors.HfHubHTTPError):
+        cause = cause.__cause__
+    page = f"{constants.ENDPOINT}/{repository}"
+    if isinstance(cause, errors.GatedRepoError):
+        return f"{page} is gated. Accept its terms there and log in with `hf auth login`."
+    if isinstance(cause, errors.RepositoryNotFoundError):
+        return f"{page} does not exist or is private. Correct its name, or log in with `hf auth login`."
+    if isinstance(cause, errors.RevisionNotFoundError):
+        return f"{page} has no such revision. Name a branch, a tag or a commit."
+    if isinstance(cause, errors.RemoteEntryNotFoundError):
+        return f"{page} has no file {cause.response.url.path.rsplit('/', 1)[-1]}."
+    if cause is not None and cause.response.status_code in (401, 403):
+        return f"{page} may not be read. Log in with `hf auth login`, with a token that may read it."
+    reason = str(cause or error).strip().split("\n")[0].rstrip(".")
+    return f"{page} cannot be read ({reason}). Correct its name, or start again later."
 
 
 def _format(url: str) -> str:

@@ -14,7 +14,7 @@ from filelock import FileLock
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tape_exp.config import ConfigError, one_of
-from tape_exp.data.sources import Text, check_hub
+from tape_exp.data.sources import Text, check_hub, hub_refusal
 from tape_exp.files import write_atomically
 
 log = logging.getLogger("tape_exp")
@@ -80,33 +80,37 @@ class Tokenization:
 
     def _from_hub(self) -> "Tokenizer":
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
         assert self.path is not None
+        what = f"task.tokenizer.path={self.path}"
         try:
-            return load(Path(hf_hub_download(self.path, "tokenizer.json", local_files_only=True)), self.bos, self.eos)
-        except LocalEntryNotFoundError:
-            check_hub(f"task.tokenizer.path={self.path}")
-        try:
-            return load(Path(hf_hub_download(self.path, "tokenizer.json")), self.bos, self.eos)
-        except HfHubHTTPError as error:
+            try:
+                path = hf_hub_download(self.path, "tokenizer.json", local_files_only=True)
+            except LocalEntryNotFoundError:
+                check_hub(what)
+                path = hf_hub_download(self.path, "tokenizer.json")
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
             raise ConfigError(
-                f"task.tokenizer.path={self.path}: {str(error).splitlines()[0]} A gated repository needs `hf auth login`; "
-                "task.tokenizer.kind=file task.tokenizer.path=<a tokenizer.json> needs neither."
+                f"{what}: {hub_refusal(self.path, error)} task.tokenizer.kind=file task.tokenizer.path=<a tokenizer.json> "
+                "needs no hub."
             ) from error
+        return load(Path(path), self.bos, self.eos)
 
 
 class Tokenizer:
     """A tokenizer with the ids of its two special tokens. ``encode`` adds none."""
 
     def __init__(self, backend: tokenizers.Tokenizer, bos: str, eos: str) -> None:
-        vocabulary = backend.get_vocab()
+        ids: list[int] = []
         for key, token in (("bos", bos), ("eos", eos)):
-            if token not in vocabulary:
+            number = backend.token_to_id(token)
+            if number is None:
                 raise ConfigError(f"the tokenizer has no token {token!r}; set task.tokenizer.{key} to the one it has.")
+            ids.append(number)
         backend.encode_special_tokens = True  # a document that says "<s>" does not begin another
         self.backend = backend
-        self.bos, self.eos = vocabulary[bos], vocabulary[eos]
+        self.bos, self.eos = ids
         self.vocab = backend.get_vocab_size()
         # The JSON without what does not change the ids, so that it names the tokenizer wherever it lies.
         content = json.loads(backend.to_str())

@@ -1,0 +1,388 @@
+"""The hub's own client code against a small hub on this machine: what is read, what is asked for, and what is told."""
+
+import functools
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import datasets
+import huggingface_hub
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from huggingface_hub import HfFileSystem, constants
+from omegaconf import OmegaConf
+
+from tape_exp.cli import compose_config
+from tape_exp.config import ConfigError
+from tape_exp.data.packing import tokenise
+from tape_exp.data.sources import Text
+from tape_exp.data.tokenizers import Tokenization
+
+PAGE = 3  # entries of a listing; the hub gives 1000
+TRAIN = [f"document {i}: Ünïcode 漢字,\nand a second line" for i in range(12)]
+HELD_OUT = ["held out", "and this too"]
+
+
+class Hub(ThreadingHTTPServer):
+    """Repositories that are served as huggingface.co serves them, and a list of the requests."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.commits: dict[str, dict[str, dict[str, bytes]]] = {}  # repository: commit: path: content; the last is main
+        self.refused: dict[str, tuple[int, str]] = {}  # repository or its files: status and X-Error-Code
+        self.requests: list[str] = []
+        self.cut = 0  # so many answers break off in the middle of a file
+
+    def commit(self, repository: str, files: dict[str, bytes]) -> str:
+        """Add a commit; returns its forty digits."""
+        sha = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+        self.commits.setdefault(repository, {})[sha] = files
+        return sha
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self.shutdown()
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The part of the hub's HTTP interface that reading needs."""
+
+    server: Hub
+
+    def do_GET(self) -> None:
+        self.server.requests.append(f"{self.command} {self.path}")
+        url = urlsplit(self.path)
+        api = re.fullmatch(r"/api/((?:datasets|models)/[^/]+/[^/]+)/(revision|tree)/([^/]+)/?(.*)", url.path)
+        file = re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", url.path)
+        if api:
+            repository, what, revision, path = api.groups()
+            self.answer_api(repository, what, revision, unquote(path), parse_qs(url.query))
+        elif file:
+            kind, name, revision, path = file.groups()
+            self.answer_file(f"{kind or 'models/'}{name}", revision, unquote(path))
+        else:
+            self.send(200 if url.path == "/" else 404)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def find(self, repository: str, revision: str) -> tuple[str, dict[str, bytes]] | None:
+        """Commit and files, or None where the answer is that there are none."""
+        commits = self.server.commits.get(repository)
+        if repository in self.server.refused or commits is None:
+            self.refuse(*self.server.refused.get(repository, (404, "RepoNotFound")))
+            return None
+        sha = list(commits)[-1] if revision == "main" else revision
+        if sha not in commits:
+            self.refuse(404, "RevisionNotFound")
+            return None
+        return sha, commits[sha]
+
+    def answer_api(self, repository: str, what: str, revision: str, path: str, query: dict[str, list[str]]) -> None:
+        found = self.find(repository, revision)
+        if found is None:
+            return
+        sha, files = found
+        if what == "revision":
+            self.send(200, json.dumps({"id": repository.split("/", 1)[1], "sha": sha, "siblings": []}).encode())
+            return
+        entries: dict[str, dict] = {}
+        prefix = f"{path}/" if path else ""
+        for name, content in files.items():
+            below = name.removeprefix(prefix).split("/")
+            if not name.startswith(prefix):
+                continue
+            for depth in range(1, len(below)):
+                folder = prefix + "/".join(below[:depth])
+                entries[folder] = {"type": "directory", "path": folder, "oid": sha, "size": 0}
+            entries[name] = {"type": "file", "path": name, "oid": hashlib.sha1(content).hexdigest(), "size": len(content)}
+        if path and not entries:
+            self.refuse(404, "EntryNotFound")
+            return
+        if query["recursive"] != ["true"]:
+            entries = {name: entry for name, entry in entries.items() if "/" not in name.removeprefix(prefix)}
+        cursor = int(query.get("cursor", ["0"])[0])
+        page = list(entries.values())[cursor : cursor + PAGE]
+        following = re.sub(r"&cursor=\d+", "", self.path) + f"&cursor={cursor + PAGE}"
+        more = {"Link": f'<{self.server.url}{following}>; rel="next"'} if cursor + PAGE < len(entries) else {}
+        self.send(200, json.dumps(page).encode(), more)
+
+    def answer_file(self, repository: str, revision: str, path: str) -> None:
+        found = self.find(repository, revision)
+        if found is None:
+            return
+        if f"{repository} files" in self.server.refused:
+            self.refuse(*self.server.refused[f"{repository} files"])
+            return
+        sha, files = found
+        if path not in files:
+            self.refuse(404, "EntryNotFound")
+            return
+        content = files[path]
+        headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": sha, "Accept-Ranges": "bytes"}
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if asked is None:
+            self.send(200, content, headers)
+            return
+        first, last = int(asked[1]), min(int(asked[2] or len(content) - 1), len(content) - 1)
+        headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+        self.send(206, content[first : last + 1], headers)
+
+    def refuse(self, status: int, code: str) -> None:
+        self.send(status, b'{"error": "no"}', {"X-Error-Code": code} if code else {})
+
+    def send(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if self.server.cut and status == 206:
+            self.server.cut -= 1
+            body = body[: len(body) // 2]
+        self.wfile.write(body)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub that this process takes for huggingface.co, with nothing in the cache."""
+    hub = Hub()
+    threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    for name in [n for n in os.environ if n.lower().endswith("_proxy") or n.startswith(("HF_", "HUGGING"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", hub.url)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    huggingface_hub.close_session()
+    yield hub
+    hub.stop()
+    huggingface_hub.close_session()
+    HfFileSystem.clear_instance_cache()
+
+
+def lines(documents: list[str], **fields) -> bytes:
+    return "".join(json.dumps({"text": d, **fields}) + "\n" for d in documents).encode()
+
+
+def table(documents: list[str]) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"text": documents, "url": documents}), file, row_group_size=2)
+    return file.getvalue()
+
+
+def pile(documents: list[str]) -> bytes:
+    """The documents between those of another part of the Pile."""
+    rows = (
+        lines([d], meta={"pile_set_name": "Github"}) + lines(["a book"], meta={"pile_set_name": "Books3"}) for d in documents
+    )
+    return zstandard.compress(b"".join(rows))
+
+
+REPOSITORIES = {
+    "allenai/c4": {f"en/c4-train.{i:05d}-of-00004.json.gz": gzip.compress(lines(TRAIN[3 * i : 3 * i + 3])) for i in range(4)}
+    | {f"en/c4-validation.{i:05d}-of-00002.json.gz": gzip.compress(lines(HELD_OUT[i : i + 1])) for i in range(2)}
+    | {"realnewslike/c4-train.00000-of-00001.json.gz": gzip.compress(lines(["other"])), "README.md": b"# C4"},
+    "emozilla/pg19": {f"data/train-{i:05d}-of-00003.parquet": table(TRAIN[4 * i : 4 * i + 4]) for i in range(3)}
+    | {"data/validation-00000-of-00001.parquet": table(HELD_OUT), "data/test-00000-of-00001.parquet": table(["other"])},
+    "monology/pile-uncopyrighted": {f"train/{i:02d}.jsonl.zst": pile(TRAIN[6 * i : 6 * i + 6]) for i in range(2)}
+    | {"val.jsonl.zst": pile(HELD_OUT), "test.jsonl.zst": pile(["other"])},
+}
+CORPORA = {"c4": "allenai/c4", "pg19": "emozilla/pg19", "github": "monology/pile-uncopyrighted"}
+
+
+@functools.cache
+def settings(name: str) -> dict:
+    """What ``conf/text`` says of a corpus."""
+    return OmegaConf.to_container(compose_config(["task=c4", f"text@task.text={name}"]).task.text, resolve=True)
+
+
+def corpus(name: str, **options) -> Text:
+    """A corpus of ``conf/text``, from the hub."""
+    return Text(**{**settings(name), "source": "hub", **options})
+
+
+def publish(hub: Hub, repository: str = "allenai/c4") -> str:
+    """Commit the repository's files, the last first."""
+    return hub.commit(f"datasets/{repository}", dict(reversed(REPOSITORIES[repository].items())))
+
+
+def read(text: Text, split: str = "train") -> list[str]:
+    return [document for _, document in text.documents(split)]
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_corpora_are_read_as_they_were_written(hub, name):
+    publish(hub, CORPORA[name])
+    assert read(corpus(name)) == TRAIN
+    assert read(corpus(name), "validation") == HELD_OUT
+    assert read(corpus(name), "test") == (HELD_OUT if name == "c4" else ["other"])
+
+
+def test_a_pattern_may_span_folders(hub):
+    publish(hub)
+    assert read(corpus("c4", files={"train": ["**/c4-train.*"]})) == [*TRAIN, "other"]
+
+
+def test_a_stream_goes_on_in_the_middle_of_a_file(hub):
+    publish(hub)
+    whole = list(corpus("c4").documents("train"))
+    stream = corpus("c4").documents("train")
+    assert [next(stream) for _ in range(5)] == whole[:5]
+    stream.close()
+    place = whole[4][0]
+    assert place == (1, 2)  # the second file's third row comes next
+    hub.requests.clear()
+    assert list(corpus("c4").documents("train", place)) == whole[5:]
+    asked = {request.rsplit("/", 1)[-1] for request in hub.requests if "/resolve/" in request}
+    assert asked == {f"c4-train.0000{i}-of-00004.json.gz" for i in (1, 2, 3)}
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(hub, monkeypatch):
+    publish(hub)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    hub.cut = 2
+    assert read(corpus("c4")) == TRAIN
+    assert hub.cut == 0
+
+
+def test_a_hub_that_goes_away_is_told(hub, monkeypatch):
+    publish(hub)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(datasets.config, "STREAMING_READ_MAX_RETRIES", 1)
+    stream = corpus("c4").documents("train")
+    assert [next(stream)[1] for _ in range(3)] == TRAIN[:3]
+    hub.stop()
+    with pytest.raises(ConfigError, match=r"00001-of-00004.json.gz cannot be read beyond row 0: .*Disconnected.*start again"):
+        next(stream)
+
+
+def test_fingerprint_follows_the_commit(hub):
+    first = publish(hub)
+    before = corpus("c4").fingerprint("train")
+    second = hub.commit("datasets/allenai/c4", {"en/c4-train.00000-of-00001.json.gz": gzip.compress(lines(["new"]))})
+    after = corpus("c4").fingerprint("train")
+    assert before != after
+    hub.requests.clear()
+    assert [corpus("c4", revision=sha).fingerprint("train") for sha in (first, second)] == [before, after]
+    assert hub.requests == []
+    assert read(corpus("c4", revision=first)) == TRAIN
+    assert read(corpus("c4")) == ["new"]
+
+
+def test_cached_tokens_of_a_commit_need_no_hub(hub, tmp_path):
+    text = corpus("c4", revision=publish(hub))
+    tokenizer = Tokenization("byte").make(text, tmp_path)
+    tokens = tokenise(text, "train", tokenizer, tmp_path)
+    assert tokenizer.decode(tokens[:]) == "".join(TRAIN)
+    hub.stop()
+    assert tokenise(text, "train", tokenizer, tmp_path)[:].tolist() == tokens[:].tolist()
+    with pytest.raises(ConfigError, match="hub cannot be reached"):
+        tokenise(text, "validation", tokenizer, tmp_path)
+    with pytest.raises(ConfigError, match="hub cannot be reached"):
+        tokenise(corpus("c4"), "train", tokenizer, tmp_path)  # main may be another commit by now
+
+
+LOG_IN = "`hf auth login`"
+REFUSALS = [
+    (404, "RepoNotFound", f"does not exist or is private. Correct its name, or log in with {LOG_IN}"),
+    (401, "RepoNotFound", f"does not exist or is private. Correct its name, or log in with {LOG_IN}"),
+    (401, "GatedRepo", f"is gated. Accept its terms there and log in with {LOG_IN}"),
+    (403, "GatedRepo", f"is gated. Accept its terms there and log in with {LOG_IN}"),
+    (403, "", f"may not be read. Log in with {LOG_IN}, with a token that may read it"),
+    (400, "", "cannot be read (Bad request:). Correct its name, or start again later"),
+]
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize(("status", "code", "told"), REFUSALS)
+def test_a_refused_repository_is_told(hub, status, code, told, pinned):
+    sha = publish(hub)
+    hub.refused["datasets/allenai/c4"] = (status, code)
+    with pytest.raises(ConfigError, match=rf"text c4: {hub.url}/datasets/allenai/c4 {re.escape(told)}.*text\.source=local"):
+        read(corpus("c4", revision=sha if pinned else "main"))
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_gated_files_of_a_listed_repository_are_told(hub, name):
+    publish(hub, CORPORA[name])
+    for status, code, told in REFUSALS[2:5]:
+        hub.refused[f"datasets/{CORPORA[name]} files"] = (status, code)
+        with pytest.raises(ConfigError, match=f"cannot be read beyond row 0: {hub.url}.* {re.escape(told)}"):
+            read(corpus(name))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"files": {"train": ["fr/*.json.gz"]}}, r"has no file like \['fr/\*\.json\.gz'\] at main\. Set files\.train"),
+        ({"files": {"train": ["en/c4-train.*.txt"]}}, "has no file like"),
+        ({"files": {}}, r"needs repository and files\.train"),
+        ({"repository": None}, "needs repository"),
+        ({"repository": "a/b/c"}, "cannot be read .*a/b/c"),
+        ({"repository": "c4", "revision": 40 * "0"}, "cannot be read .*namespace/name.* Correct its name"),
+        ({"revision": "v2"}, "has no such revision. Name a branch"),
+        ({"revision": 40 * "0"}, "has no such revision. Name a branch"),
+    ],
+)
+def test_wrong_settings_are_told(hub, tmp_path, options, told):
+    publish(hub)
+    text = corpus("c4", **options)
+    with pytest.raises(ConfigError, match=told):
+        tokenise(text, "train", Tokenization("byte").make(text, tmp_path), tmp_path)
+
+
+def test_tokenizer_is_fetched_once(hub, tmp_path):
+    made = Tokenization("byte").make(corpus("c4"), tmp_path)
+    hub.commit("models/meta-llama/Llama-2-7b-hf", {"tokenizer.json": made.save().encode()})
+    llama = Tokenization("hub", path="meta-llama/Llama-2-7b-hf")
+    assert llama.make(corpus("c4"), tmp_path).fingerprint == made.fingerprint
+    hub.stop()
+    assert llama.make(corpus("c4"), tmp_path).fingerprint == made.fingerprint
+
+
+@pytest.mark.parametrize(("status", "code", "told"), [*REFUSALS[:5], (0, "", "has no file tokenizer.json")])
+def test_a_refused_tokenizer_is_told(hub, tmp_path, status, code, told):
+    hub.commit("models/meta-llama/Llama-2-7b-hf", {"tokenizer.model": b""})
+    if status:
+        hub.refused["models/meta-llama/Llama-2-7b-hf files"] = (status, code)
+    begin = f"task.tokenizer.path=meta-llama/Llama-2-7b-hf: {hub.url}/meta-llama/Llama-2-7b-hf {told}"
+    with pytest.raises(ConfigError, match=rf"{re.escape(begin)}.*task\.tokenizer\.kind=file"):
+        Tokenization("hub", path="meta-llama/Llama-2-7b-hf").make(corpus("c4"), tmp_path)
+
+
+def test_the_variables_of_the_hub_reach_all_its_clients(hub, tmp_path):
+    """HF_ENDPOINT and HF_HOME alone lead a fresh process to this hub."""
+    publish(hub)
+    tokenizer = Tokenization("byte").make(corpus("c4"), tmp_path)
+    hub.commit("models/meta-llama/Llama-2-7b-hf", {"tokenizer.json": tokenizer.save().encode()})
+    program = (
+        "from pathlib import Path\nfrom tape_exp.data.sources import Text\nfrom tape_exp.data.tokenizers import Tokenization\n"
+        "text = Text('c4', source='hub', repository='allenai/c4', files={'train': ['en/c4-train.*.json.gz']})\n"
+        "print(Tokenization('hub', path='meta-llama/Llama-2-7b-hf').make(text, Path()).fingerprint)\n"
+        "print([document for _, document in text.documents('train')])"
+    )
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-c", program]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    assert told == f"{tokenizer.fingerprint}\n{TRAIN}\n"
