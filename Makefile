@@ -36,13 +36,16 @@ format: setup  ## rewrite the sources in the project's format
 tables: setup  ## draw every table and figure from the committed records
 	$(BIN)/python -m tape_exp.paper render
 
-gpu:  ## what waits for a GPU (9 minutes): kernel tests, speed, one small run; GPU_PYTHON= and GPU_OUT= choose python and folder
+gpu:  ## what waits for a GPU (9 minutes): kernel tests, speed, two small runs; GPU_PYTHON= and GPU_OUT= choose python and folder
 	@mkdir -p $(GPU_OUT)
 	$(GPU_PYTHON) -m pytest -c /dev/null --rootdir . --noconftest -p no:cacheprovider -q tests/models/test_kernels.py \
 		> $(GPU_OUT)/kernel-tests.txt 2>&1; tail -n 3 $(GPU_OUT)/kernel-tests.txt
 	timeout 270 $(GPU_PYTHON) -m tape_exp.speed --out $(GPU_OUT)
 	@if $(GPU_PYTHON) -c "import hydra, lightning, wandb, scipy" 2> /dev/null; then \
-		timeout 200 $(GPU_PYTHON) train.py model=tape scale=small trainer=gpu logger=none runs=$(GPU_OUT)/runs; \
+		timeout 150 $(GPU_PYTHON) train.py model=tape scale=small trainer=gpu logger=none runs=$(GPU_OUT)/runs; \
+		timeout 90 $(GPU_PYTHON) train.py task=c4 model=tape scale=small scale.text=builtin task.optim.max_steps=400 \
+			trainer=gpu logger=none runs=$(GPU_OUT)/runs; \
+		timeout 60 $(GPU_PYTHON) -m tape_exp.data.speed --out $(GPU_OUT); \
 	else echo "hydra, lightning, wandb or scipy is missing: the small run is left out"; fi
 
 clean:  ## remove the environment and caches (runs/ and results/ stay)

@@ -139,13 +139,16 @@ class Text:
         if self.path is None:
             raise ConfigError(
                 f"text {self.name}: source=local needs a path: a folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt. "
-                "source=builtin needs none."
+                "scale.text=builtin needs none."
             )
         path = Path(self.path).expanduser()
         if path.is_file():
             return [str(path)]
         if not path.exists():
-            raise ConfigError(f"text {self.name}: path={self.path} does not exist. source=builtin needs no files.")
+            raise ConfigError(
+                f"text {self.name}: path={self.path} does not exist. Set task.text.path (of a test set task.tests.<name>.path) "
+                f"to a folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt; scale.text=builtin needs no files."
+            )
         for patterns in (self.files.get(split, []), [f"{split}*", f"{split}/**/*"]):
             found = [str(f) for p in patterns for f in sorted(path.glob(p)) if f.is_file() and not f.name.startswith(".")]
             if found:
@@ -264,8 +267,14 @@ class Part:
         return datasets.load_dataset(loader, data_files=self.urls, split="train", streaming=True, **options)
 
 
-def check_hub(what: str) -> None:
-    """Raise a :class:`ConfigError` at once where the hub cannot be reached, naming what works without."""
+OFFLINE = (
+    "Two sources need no network: scale.text=local with task.text.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>, and "
+    "scale.text=builtin."
+)
+
+
+def check_hub(what: str, instead: str = OFFLINE) -> None:
+    """Raise a :class:`ConfigError` at once where the hub cannot be reached, naming what works without it."""
     from huggingface_hub import constants
 
     reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else ""
@@ -277,10 +286,7 @@ def check_hub(what: str) -> None:
         except OSError as error:
             reason = str(getattr(error, "reason", error))
     if reason:
-        raise ConfigError(
-            f"{what}: the Hugging Face hub cannot be reached ({reason}). Two sources need no network: task.text.source=local "
-            "task.text.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>, and task.text.source=builtin."
-        )
+        raise ConfigError(f"{what}: the Hugging Face hub cannot be reached ({reason}). {instead}")
 
 
 def hub_refusal(repository: str, error: Exception) -> str:

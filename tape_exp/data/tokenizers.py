@@ -14,7 +14,7 @@ from filelock import FileLock
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tape_exp.config import ConfigError, one_of
-from tape_exp.data.sources import Text, check_hub, hub_refusal
+from tape_exp.data.sources import OFFLINE, Text, check_hub, hub_refusal
 from tape_exp.files import write_atomically
 
 log = logging.getLogger("tape_exp")
@@ -88,7 +88,7 @@ class Tokenization:
             try:
                 path = hf_hub_download(self.path, "tokenizer.json", local_files_only=True)
             except LocalEntryNotFoundError:
-                check_hub(what)
+                check_hub(what, f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}")
                 path = hf_hub_download(self.path, "tokenizer.json")
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
             raise ConfigError(

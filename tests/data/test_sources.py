@@ -139,7 +139,7 @@ def test_without_a_network_the_hub_says_so_at_once(monkeypatch):
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     text = Text("c4", source="hub", repository="allenai/c4", files={"train": ["en/*.json.gz"]})
-    with pytest.raises(ConfigError, match=r"cannot be reached .*text\.source=local.*text\.source=builtin"):
+    with pytest.raises(ConfigError, match=r"cannot be reached .*scale\.text=local.*scale\.text=builtin"):
         read(text)
 
 
