@@ -45,7 +45,7 @@ gpu:  ## what waits for a GPU (9 minutes): kernel tests, speed, two small runs; 
 		timeout 150 $(GPU_PYTHON) train.py model=tape scale=small trainer=gpu logger=none runs=$(GPU_OUT)/runs; \
 		timeout 90 $(GPU_PYTHON) train.py task=c4 model=tape scale=small scale.text=builtin task.optim.max_steps=400 \
 			trainer=gpu logger=none runs=$(GPU_OUT)/runs; \
-		timeout 60 $(GPU_PYTHON) -m tape_exp.data.speed --out $(GPU_OUT); \
+		timeout 60 $(GPU_PYTHON) -m tape_exp.data_speed --out $(GPU_OUT); \
 	else echo "hydra, lightning, wandb or scipy is missing: the small run is left out"; fi
 
 clean:  ## remove the environment and caches (runs/ and results/ stay)

@@ -18,6 +18,8 @@ class Comparison(Artifact):
         """``tables/<name>-<scale>.{md,tex,csv}``."""
         some = next(iter(records.values()))[0]
         trained = some["config"]["task"]["train_length"]
+        seen = {(r["seed"], r["data_fingerprint"]) for mine in records.values() for r in mine}
+        same = len(seen) == len({seed for seed, _ in seen})
         keys = [key for key in some["metrics"] if "/perplexity@" in key and not key.endswith("_stderr")]
         keys += [key for key in some["metrics"] if key.endswith(f"/bits_per_byte@{trained}")]
         rows = []
@@ -30,9 +32,10 @@ class Comparison(Artifact):
         rows.append(["unigram", *baseline, "", "", ""])
         columns = ["model", *(key.replace("/perplexity@", " ").replace("/bits_per_byte@", " bits/byte ") for key in keys)]
         caption = (
-            f"{self.title}, trained at {trained} tokens, by context length. Mean over seeds with its 95 % interval; all models "
-            "saw the same tokens in the same order. Unigram: the entropy of the set's own token counts, below which no model "
-            f"that ignores the context can come. Scale {scale}."
+            f"{self.title}, by context length; {some['parameters']:,} parameters trained at {trained} tokens on "
+            f"{some['tokens'] / 1e6:.1f} M. Mean over seeds with its 95 % interval. Of each seed, all models saw "
+            f"{'the same tokens in the same order' if same else 'NOT the same tokens'}. Unigram: the entropy of the set's own "
+            f"token counts, below which no model that ignores the context can come. Scale {scale}."
         )
         return tables.write(into / "tables" / f"{self.name}-{scale}", [*columns, *tables.ORIGIN], rows, caption)
 

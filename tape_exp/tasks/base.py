@@ -14,7 +14,7 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from tape_exp.config import Arch, Optim
+from tape_exp.config import Arch, ConfigError, Optim
 
 Item = TypeVar("Item")
 IGNORE = -100  # label of a position without loss
@@ -139,6 +139,23 @@ class Task(LightningDataModule, ABC):
     def test_dataloader(self) -> DataLoader:
         """One empty item: ``evaluate`` brings its own data; Lightning's test loop only lends it the device and precision."""
         return DataLoader([torch.zeros(0)], batch_size=None)  # type: ignore[arg-type]
+
+
+NO_OPTIM = Optim(batch=1, max_steps=1, lr=1e-4)  # of a task that trains nothing
+
+
+class NothingTrained:
+    """What a task lacks that only evaluates: a mixin before :class:`Task` or a subclass of it."""
+
+    trains = False
+
+    def train_batch(self, first: int, count: int) -> Batch:
+        """Nothing is trained."""
+        raise ConfigError(f"{type(self).__name__} trains nothing.")
+
+    def validation_batches(self) -> list[Batch]:
+        """None."""
+        return []
 
 
 class TimedLoader(DataLoader):

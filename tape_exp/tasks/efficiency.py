@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.config import Arch, ConfigError
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.speed import Shapes, round_robin, step_case, summary
-from tape_exp.tasks.base import Batch, Evaluation, Task
+from tape_exp.tasks.base import NO_OPTIM, Evaluation, NothingTrained, Task
 
 VOCABULARY = 32_000  # Llama-2's
 
@@ -26,7 +26,7 @@ class Timing:
     seconds: float = 20.0
 
 
-class Efficiency(Task):
+class Efficiency(NothingTrained, Task):
     """Counts and times; nothing is trained. Table flops of the paper comes from here.
 
     Metrics: ``count/parameters``; ``count/macs_paper`` and ``count/flops_paper``, a forward pass of batch 1 in the paper's
@@ -38,22 +38,12 @@ class Efficiency(Task):
         timing: see :class:`Timing`; null counts alone.
     """
 
-    trains = False
-
     def __init__(self, arch: Arch, seed: int, length: int = 1024, timing: Timing | None = None) -> None:
         if length < 1:
             raise ConfigError(f"task.length={length} must be at least 1.")
         sized = Arch(arch.layers, arch.width, arch.heads, arch.ffn, VOCABULARY, max_length=length, train_length=length)
-        super().__init__(sized, Optim(batch=1, max_steps=1, lr=1e-4), seed)
+        super().__init__(sized, NO_OPTIM, seed)
         self.length, self.timing = length, timing
-
-    def train_batch(self, first: int, count: int) -> Batch:
-        """Nothing is trained."""
-        raise ConfigError("task=efficiency trains nothing.")
-
-    def validation_batches(self) -> list[Batch]:
-        """None."""
-        return []
 
     def fingerprint(self) -> str:
         """There is no data."""

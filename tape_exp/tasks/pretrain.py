@@ -12,8 +12,9 @@ from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.seeding import seed_for
 from tape_exp.tasks.base import Batch, Evaluation
+from tape_exp.tasks.perplexity import Windows, perplexity
 from tape_exp.tasks.stability import shift_error
-from tape_exp.tasks.text import TextTask, Windows, perplexity
+from tape_exp.tasks.text import TextTask
 
 
 class Pretrain(TextTask):
@@ -23,8 +24,8 @@ class Pretrain(TextTask):
     models see the same blocks in the same order.
 
     Metrics: ``val/loss`` and ``val/perplexity`` during training; of each test set those of
-    :func:`~tape_exp.tasks.text.perplexity`; ``shift/attention``, in percent, by how much attention changes when position ids
-    begin at 3 (:func:`~tape_exp.tasks.stability.shift_error`).
+    :func:`~tape_exp.tasks.perplexity.perplexity`; ``shift/attention``, in percent, by how much attention changes when
+    position ids begin at 3 (:func:`~tape_exp.tasks.stability.shift_error`).
 
     Args:
         train_length: T.

@@ -1,24 +1,18 @@
-"""What the language tasks share: a corpus, its tokenizer, and the perplexity of a model on it."""
+"""What the language tasks share: a corpus, its tokenizer, and samples of it to look into."""
 
 import dataclasses
 import hashlib
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from tape_exp import weights
-from tape_exp.config import Arch, ConfigError, Optim, one_of
+from tape_exp.config import Arch, ConfigError, Optim
 from tape_exp.data import tokenizers
 from tape_exp.data.packing import Tokens, tokenise
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
-from tape_exp.seeding import RowSampler
-from tape_exp.tasks.base import IGNORE, Batch, Task, share, sum_over_processes
+from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 
 
 class TextTask(Task):
@@ -92,7 +86,7 @@ class TextTask(Task):
             )
 
 
-class Analysis(TextTask):
+class Analysis(NothingTrained, TextTask):
     """Looks into a trained model on a sample text; nothing is trained.
 
     Args:
@@ -101,8 +95,6 @@ class Analysis(TextTask):
         rows, length: of the sample; null: the trained length.
         extra: tokens that the analysis puts in front.
     """
-
-    trains = False
 
     def __init__(
         self,
@@ -124,8 +116,7 @@ class Analysis(TextTask):
         self.layers = [layer for layer in layers if 1 <= layer <= arch.layers]
         if not self.layers:
             raise ConfigError(f"task.layers={list(layers)} names no layer of a model with task.arch.layers={arch.layers}.")
-        optim = Optim(batch=1, max_steps=1, lr=1e-4)
-        super().__init__(arch, optim, seed, text, tokenizer, train_length, self.length + extra)
+        super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, self.length + extra)
         self.split, self.rows = split, rows
 
     def prepare(self) -> None:
@@ -139,168 +130,6 @@ class Analysis(TextTask):
             )
         self.sample = torch.from_numpy(tokens[:]).view(self.rows, self.length)
 
-    def train_batch(self, first: int, count: int) -> Batch:
-        """Nothing is trained."""
-        raise ConfigError("this task trains nothing.")
-
-    def validation_batches(self) -> list[Batch]:
-        """None."""
-        return []
-
     def fingerprint(self) -> str:
         """A hash of the sample."""
         return hashlib.sha256(self.sample.numpy().tobytes()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Windows:
-    """How a long row of tokens is shown to a model and scored.
-
-    Args:
-        lengths: context lengths, each evaluated over the same tokens.
-        stride: tokens from one window's beginning to the next; null: the length, blocks that do not overlap.
-        score: of each window ``all`` tokens, or only those that are ``new``: not in a window before.
-        tokens: how many of the set are scored, from its beginning; null: all.
-        tokens_per_batch: of one forward pass.
-    """
-
-    lengths: tuple[int, ...] = (1024,)
-    stride: int | None = None
-    score: str = "all"
-    tokens: int | None = None
-    tokens_per_batch: int = 8192
-
-    def __post_init__(self) -> None:
-        one_of("task.windows.score", self.score, ("all", "new"))
-        if not self.lengths or min(self.lengths) < 1:
-            raise ConfigError(f"task.windows.lengths={list(self.lengths)} must name at least one length, each at least 1.")
-        if self.stride is not None and not 1 <= self.stride <= min(self.lengths):
-            raise ConfigError(
-                f"task.windows.stride={self.stride} must be between 1 and the shortest length, {min(self.lengths)}: "
-                "a longer one would leave tokens out."
-            )
-        if self.tokens is not None and self.tokens < 1:
-            raise ConfigError(f"task.windows.tokens={self.tokens} must be at least 1, or null for all.")
-
-    @property
-    def needed(self) -> int | None:
-        """Tokens that are read: the first is not scored."""
-        return None if self.tokens is None else self.tokens + 1
-
-
-def perplexity(
-    model: Callable[..., Tensor],
-    tokens: Tokens,
-    decode: Callable[[np.ndarray], str],
-    windows: Windows,
-    name: str,
-    progress: Callable[..., Any],
-    limit: int | None = None,
-) -> dict[str, float]:
-    """Token-weighted perplexity exp(Σ nll / n) at each length, with its bootstrap standard error, and bits per byte.
-
-    Every token but the first is scored, given those before it in its window; blocks that do not overlap give each the
-    context of its place in the block. Bits per byte, Σ nll / (ln 2 · bytes) scaled to all tokens where windows overlap, does
-    not depend on the tokenizer. ``<name>/unigram_perplexity`` is exp of the entropy of the set's own token counts: no model
-    that ignores the context does better.
-
-    Args:
-        model: a decoder, which scores ``labels_BT``.
-        limit: stop after as many batches of each length.
-
-    Returns:
-        ``<name>/perplexity@<length>``, ``<name>/perplexity@<length>_stderr``, ``<name>/bits_per_byte@<length>``, …
-
-    Raises:
-        ConfigError: the set is shorter than two tokens.
-    """
-    if len(tokens) < 2:
-        raise ConfigError(f"text {name}: {len(tokens)} tokens are too few to score. Give it more text.")
-    metrics = {f"{name}/tokens": float(len(tokens) - 1), f"{name}/unigram_perplexity": unigram_perplexity(tokens)}
-    bytes_per_token = tokens.bytes(decode) / len(tokens)
-    for length in windows.lengths:
-        nll, count = score(model, tokens, windows, length, f"{name} at {length}", progress, limit)
-        mean = float(nll.sum() / count.sum())
-        metrics[f"{name}/perplexity@{length}"] = math.exp(min(mean, 700))
-        metrics[f"{name}/perplexity@{length}_stderr"] = bootstrap(*_independent(nll, count, windows, length))
-        metrics[f"{name}/bits_per_byte@{length}"] = mean / math.log(2) / bytes_per_token
-    return metrics
-
-
-def score(
-    model: Callable[..., Tensor],
-    tokens: Tokens,
-    windows: Windows,
-    length: int,
-    description: str,
-    progress: Callable[..., Any],
-    limit: int | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Summed negative log-likelihood and number of scored tokens of each window; under several processes each takes a share."""
-    batches = list(window_batches(tokens, windows, length))[:limit]
-    sums = torch.zeros(2, sum(len(starts) for starts in batches), dtype=torch.float64)
-    firsts = np.cumsum([0, *map(len, batches)])
-    for (number, starts), counts in progress(share(list(enumerate(batches))), description):
-        batch = window_batch(tokens, windows, length, starts)
-        sampler = RowSampler(0, "evaluation", first=int(firsts[number]))
-        found = model(batch["inputs"], labels_BT=batch["labels"], sampler=sampler)
-        if counts:
-            part = slice(int(firsts[number]), int(firsts[number + 1]))
-            sums[0, part] = found.sum(-1, dtype=torch.float64).cpu()
-            sums[1, part] = (batch["labels"] != IGNORE).sum(-1)
-    nll, count = sum_over_processes(sums).numpy()
-    return nll, count
-
-
-def window_batches(tokens: Tokens, windows: Windows, length: int) -> Iterator[np.ndarray]:
-    """Where the windows of each batch begin. The last window may be short."""
-    stride = windows.stride or length
-    last = len(tokens) - 1  # this token is read by nobody, only predicted
-    starts = np.arange(0, max(last - (length - stride), 1), stride)
-    rows = max(windows.tokens_per_batch // length, 1)
-    for first in range(0, len(starts), rows):
-        yield starts[first : first + rows]
-
-
-def window_batch(tokens: Tokens, windows: Windows, length: int, starts: np.ndarray) -> Batch:
-    """Inputs (B, length) and labels: IGNORE beyond the text and, with ``score=new``, where a window before reached."""
-    first, end = int(starts[0]), int(starts[-1]) + length + 1
-    span = np.full(end - first, -1)
-    there = tokens[first:end]
-    span[: len(there)] = there
-    rows = span[(starts - first)[:, None] + np.arange(length + 1)]
-    labels = torch.from_numpy(np.where(rows[:, 1:] < 0, IGNORE, rows[:, 1:]))
-    if windows.score == "new" and windows.stride is not None:
-        seen = torch.from_numpy(starts > 0)[:, None] & (torch.arange(length) < length - windows.stride)
-        labels = labels.masked_fill(seen, IGNORE)
-    return {"inputs": torch.from_numpy(np.maximum(rows[:, :-1], 0)), "labels": labels}
-
-
-def unigram_perplexity(tokens: Tokens, at_once: int = 1 << 22) -> float:
-    """exp of the entropy of the tokens' own counts."""
-    counts = np.zeros(0, dtype=np.int64)
-    for start in range(0, len(tokens), at_once):
-        more = np.bincount(tokens[start : start + at_once], minlength=len(counts))
-        more[: len(counts)] += counts
-        counts = more
-    share_of = counts[counts > 0] / counts.sum()
-    return float(np.exp(-(share_of * np.log(share_of)).sum()))
-
-
-def bootstrap(nll: np.ndarray, count: np.ndarray, resamples: int = 1000) -> float:
-    """Standard error of exp(Σ nll / Σ count) when the units are drawn anew with replacement; 0 with a single unit."""
-    if len(nll) < 2:
-        return 0.0
-    draws = np.random.default_rng(0).multinomial(len(nll), np.full(len(nll), 1 / len(nll)), size=resamples)
-    seen = draws @ count
-    return float(np.exp((draws @ nll)[seen > 0] / seen[seen > 0]).std(ddof=1))
-
-
-def _independent(
-    nll: np.ndarray, count: np.ndarray, windows: Windows, length: int, most: int = 2000
-) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbouring windows added up, so that units do not share text, and are not too many to draw from."""
-    together = -(-length // (windows.stride or length)) if windows.score == "all" else 1
-    together = max(together, -(-len(nll) // most))
-    edges = np.arange(0, len(nll), together)
-    return np.add.reduceat(nll, edges), np.add.reduceat(count, edges)

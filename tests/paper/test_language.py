@@ -18,7 +18,15 @@ def record(artifact, model: str, seed: int, metrics: dict, **facts) -> dict:
     (config,) = [cfg for name, cfg in artifact.configs("smoke", [seed]) if name == model]
     told = json.loads(json.dumps(runs.without_folders(runs.identity(config))))
     origin = {"git": {"commit": "0123456789", "dirty": False}, "started": "2026-01-01", "seed": seed}
-    return {"config": told, "metrics": metrics, "parameters": 475_712, "positional_parameters": 2048, **origin, **facts}
+    return {
+        "config": told,
+        "metrics": metrics,
+        "parameters": 475_712,
+        "positional_parameters": 2048,
+        "tokens": 2e6,
+        **origin,
+        **facts,
+    }
 
 
 def table(path) -> list[dict]:
@@ -36,8 +44,12 @@ def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
     for seed in range(3):
         metrics = {f"pg19/perplexity@{n}": 100.0 - n / 64 + seed for n in (64, 128, 256, 512)}
         metrics |= {"pg19/unigram_perplexity": 381.0, "pg19/bits_per_byte@256": 2.0, "pg19/bits_per_byte@64": 9.0}
-        records.append(record(artifact, "rope", seed, metrics))
-    rows = table(rendered(artifact, records, tmp_path)[2])
+        records.append(record(artifact, "rope", seed, metrics, data_fingerprint=f"of seed {seed}"))
+    markdown, _, comma = rendered(artifact, records, tmp_path)
+    assert "saw the same tokens in the same order" in markdown.read_text()
+    other = record(artifact, "nope", 0, metrics, data_fingerprint="of another corpus")
+    assert "saw NOT the same tokens" in rendered(artifact, [*records, other], tmp_path / "other")[0].read_text()
+    rows = table(comma)
     assert [row["model"] for row in rows] == [*artifact.models, "unigram"]
     rope, unigram = rows[0], rows[-1]
     assert rope["pg19 64"] == "100.00 ± 2.48"  # t(0.975, 2) / √3

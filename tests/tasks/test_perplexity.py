@@ -13,7 +13,7 @@ from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models.decoder import token_nll
 from tape_exp.tasks.base import IGNORE
-from tape_exp.tasks.text import (
+from tape_exp.tasks.perplexity import (
     Windows,
     bootstrap,
     perplexity,

@@ -1,4 +1,4 @@
-"""``python -m tape_exp.data.speed``: does data keep up? Tokenising, the second start, waiting in training, evaluation.
+"""``python -m tape_exp.data_speed``: does data keep up? Tokenising, the second start, waiting in training, evaluation.
 
 Leaves ``results/speed/data-<machine>.json``. ``--gigabyte`` also tokenises 1 GB of local text (some minutes) and states the
 memory that it takes.
@@ -28,14 +28,14 @@ from tape_exp.module import OnDevice
 from tape_exp.run import make_decoder, make_task, run, set_up_logging
 from tape_exp.runs import ROOT, RunDirectory, git_state, hardware, package_versions
 from tape_exp.sinks import read_metrics
-from tape_exp.tasks.text import Windows, score
+from tape_exp.tasks.perplexity import Windows, score
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
-    parser = argparse.ArgumentParser(prog="python -m tape_exp.data.speed", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tape_exp.data_speed", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed")
     parser.add_argument("--gigabyte", action="store_true", help="also tokenise 1 GB of local text")
     given = parser.parse_args(arguments)
@@ -159,7 +159,7 @@ def gigabyte(folder: Path) -> dict[str, float]:
             while size < megabytes * 1e6:
                 for text in source:
                     size += file.write(json.dumps({"text": text}) + "\n")
-        program = "from tape_exp.data import speed; import sys; speed.tokenise_once(*sys.argv[1:])"
+        program = "from tape_exp import data_speed; import sys; data_speed.tokenise_once(*sys.argv[1:])"
         command = [sys.executable, "-c", program, str(place), str(folder / "cache")]
         told = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
         found[f"peak_mb_of_{megabytes}_mb"] = told["peak_mb"]
