@@ -92,3 +92,18 @@ def tiny_run(tmp_path: Path):
         return cfg, run(cfg)
 
     return call
+
+
+@pytest.fixture
+def text_run(tmp_path, text_folder):
+    """Run a language task on a little text; returns (config, record)."""
+
+    def call(*overrides, task="c4", steps=30):
+        words = [f"task={task}", *on_text(text_folder, task), "trainer=cpu", "trainer.progress=none", "logger=none"]
+        words += [f"runs={tmp_path}/runs", "trainer.log_every=1"]
+        if task == "c4":
+            words += [f"task.optim.max_steps={steps}", "task.optim.batch=16"]
+        cfg = compose_config([*words, *overrides])
+        return cfg, run(cfg)
+
+    return call

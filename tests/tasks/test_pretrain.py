@@ -10,7 +10,7 @@ import torch
 from tape_exp.cli import compose_config
 from tape_exp.config import ConfigError
 from tape_exp.models.decoder import Decoder
-from tape_exp.run import make_position, make_task, run
+from tape_exp.run import make_position, make_task
 from tape_exp.runs import RunDirectory
 from tape_exp.sinks import read_metrics
 from tests.conftest import on_text
@@ -20,21 +20,6 @@ def prepared(text_folder, *overrides, task="c4"):
     made = make_task(compose_config([f"task={task}", *on_text(text_folder, task), *overrides]))
     made.prepare_data()
     return made
-
-
-@pytest.fixture
-def text_run(tmp_path, text_folder):
-    """Run a language task on a little text; returns (config, record)."""
-
-    def call(*overrides, task="c4", steps=30):
-        words = [f"task={task}", *on_text(text_folder, task), "trainer=cpu", "trainer.progress=none", "logger=none"]
-        words += [f"runs={tmp_path}/runs", "trainer.log_every=1"]
-        if task == "c4":
-            words += [f"task.optim.max_steps={steps}", "task.optim.batch=16"]
-        cfg = compose_config([*words, *overrides])
-        return cfg, run(cfg)
-
-    return call
 
 
 def stopped_after_two_steps(directory):

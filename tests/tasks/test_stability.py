@@ -1,12 +1,14 @@
 """Stability under shifts: proposition 2 holds where it should, and the comparison would see where it does not."""
 
 import itertools
+import json
 
 import pytest
 import torch
 
-from tape_exp.config import Arch
+from tape_exp.config import Arch, ConfigError
 from tape_exp.models.trace import trace
+from tape_exp.runs import RunDirectory
 from tape_exp.tasks.stability import random_copy, shift_error, shift_rows
 from tests.conftest import MODELS, make_decoder, randomise
 
@@ -138,3 +140,35 @@ def test_random_copy_adds_its_std(arch):
     pairs = zip(model.named_parameters(), random_copy(model, 0, 0.5).parameters(), strict=True)
     added = torch.cat([(after - before).flatten() for (name, before), after in pairs if ".position." in name])
     assert float(added.detach().std()) == pytest.approx(0.5, rel=0.05)
+
+
+def test_task_measures_both_weights_in_both_precisions(text_run):
+    """From a checkpoint: trained and random weights; without one there is nothing trained to measure."""
+    words = ["model=tape", "task.layers=[1,2,8]", "task.rows=2", "task.length=24"]
+    _, alone = text_run(*words, task="stability")
+    text_run("model=tape", steps=2)
+    _, record = text_run(*words, "checkpoint=c4", task="stability")
+    cases = {"trained_fp32", "trained_bf16", "random_fp32", "random_bf16"}
+    assert {key.split("/")[0] for key in record["metrics"]} == cases
+    assert {key.split("/")[0] for key in alone["metrics"]} == {"random_fp32", "random_bf16"}
+    assert {key.split("@")[1] for key in record["metrics"]} == {"1", "2"}  # the model has no layer 8
+    fp32, bf16 = (record["metrics"][f"random_{p}/shift_ids/attention_relative@2"] for p in ("fp32", "bf16"))
+    assert fp32 < 1e-5 < bf16
+
+
+def test_patterns_reach_the_record_the_folder_and_wandb(text_run):
+    """Matrices of the asked layers and the last one; the picture is among the offline run's files."""
+    cfg, record = text_run("model=tape", "task.layers=[1]", "task.length=16", "logger=wandb", task="patterns")
+    assert list(record["matrices"]) == ["attention@1", "products@1", "attention@2", "products@2"]
+    attention = torch.tensor(record["matrices"]["attention@2"])
+    assert attention.shape == (16, 16)
+    assert torch.allclose(attention.sum(-1), torch.ones(16), atol=1e-3)
+    folder = RunDirectory(cfg).path
+    assert (folder / "artifacts" / "patterns.png").read_bytes()[:4] == b"\x89PNG"
+    assert list(folder.glob("wandb/offline-run-*/files/media/images/test/patterns_*.png"))
+    assert json.loads((folder / "record.json").read_text()) == record
+
+
+def test_a_sample_that_the_corpus_cannot_fill_says_what_fits(text_run):
+    with pytest.raises(ConfigError, match=r"fewer than task\.rows=4 times 9000. Set task\.rows=1"):
+        text_run("model=rope", "task.length=9000", task="stability")
