@@ -60,12 +60,7 @@ def load_weights(decoder: Any, checkpoint: Path) -> None:
     Raises:
         ConfigError: the file is damaged, or of another model or size; the sentence says which key of the config to change.
     """
-    import torch
-
-    try:
-        state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
-    except Exception as error:  # torch raises whatever the broken content leads to
-        raise ConfigError(f"{checkpoint} cannot be read ({error}); name another in checkpoint=.") from error
+    state = _content(checkpoint)["state_dict"]
     weights = {key.removeprefix("decoder.").removeprefix("_orig_mod."): value for key, value in state.items()}
     own = decoder.state_dict()
     kept = companion(checkpoint, "config.yaml")
@@ -80,6 +75,25 @@ def load_weights(decoder: Any, checkpoint: Path) -> None:
                 f"{list(own[key].shape)} here.{hint}"
             )
     decoder.load_state_dict(weights)
+
+
+def trained_tokenizer(checkpoint: Path) -> str | None:
+    """The fingerprint of the tokenizer that a checkpoint was trained with, where it says so."""
+    told = (value["tokenizer"] for value in _content(checkpoint).values() if isinstance(value, dict) and "tokenizer" in value)
+    return next(told, None)
+
+
+def _content(checkpoint: Path) -> dict[str, Any]:
+    """What a checkpoint holds, mapped and not yet read. Raises :class:`ConfigError`."""
+    import torch
+
+    try:
+        content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        content["state_dict"]
+    except Exception as error:  # torch raises whatever the broken content leads to
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{checkpoint} is not a readable checkpoint ({reason}); name another in checkpoint=.") from error
+    return content
 
 
 def _sizes(config: Path) -> str:

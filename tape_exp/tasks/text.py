@@ -53,6 +53,12 @@ class TextTask(Task):
             self.tokenizer = tokenizers.load(kept, self.tokenization.bos, self.tokenization.eos)
         else:
             self.tokenizer = self.tokenization.make(self.text, self.cache)
+            if self.checkpoint and weights.trained_tokenizer(self.checkpoint) not in (None, self.tokenizer.fingerprint):
+                raise ConfigError(
+                    f"checkpoint {self.checkpoint} was trained with another tokenizer than task.tokenizer gives. Name the "
+                    "run's folder in checkpoint=, which holds its tokenizer, or set task.tokenizer.kind=file and "
+                    "task.tokenizer.path=<its tokenizer.json>."
+                )
         self.arch = dataclasses.replace(self.arch, vocab=self.tokenizer.vocab)
         self.prepare()
         self._prepared = True

@@ -106,7 +106,7 @@ def test_a_run_goes_on_from_a_checkpoints_weights(text_run):
             r"is of another model: .*position.* is in the checkpoint alone\. Its run has model=tape",
         ),
         (["checkpoint={folder}", "task.arch.width=64"], r"is of another size: .* Its run has .*task\.arch\.width=32"),
-        (["checkpoint={folder}/config.yaml"], "config.yaml cannot be read"),
+        (["checkpoint={folder}/config.yaml"], "config.yaml is not a readable checkpoint"),
     ],
 )
 def test_wrong_checkpoints_say_what_to_change(overrides, message, text_run):
@@ -137,6 +137,18 @@ def test_a_tokenizer_that_does_not_match_the_checkpoint(text_run, text_folder, t
     path.write_text(json.dumps(content))
     with pytest.raises(ConfigError, match=r"another tokenizer than task\.tokenizer now gives"):
         text_run(*words, steps=3)
+
+
+def test_a_checkpoint_without_its_run_needs_its_tokenizer(text_run, tmp_path):
+    cfg, _ = text_run("model=rope", steps=1)
+    folder = RunDirectory(cfg).path
+    alone = shutil.copy(folder / "checkpoints" / "step00000001.ckpt", tmp_path / "alone.ckpt")
+    words = ["model=rope", f"checkpoint={alone}"]
+    with pytest.raises(ConfigError, match=r"another tokenizer than task\.tokenizer gives.*task\.tokenizer\.kind=file"):
+        text_run(*words, "task.tokenizer.kind=bpe", "task.tokenizer.vocab=270", task="github")
+    with_its_own = ["task.tokenizer.kind=file", f"task.tokenizer.path={folder}/tokenizer.json"]
+    _, record = text_run(*words, *with_its_own, task="github")
+    assert record["config"]["checkpoint"] == "alone.ckpt"
 
 
 def test_a_corpus_that_changed_under_a_run(text_run, text_folder, tmp_path):
