@@ -56,7 +56,7 @@ class Ablation(Artifact):
         """``tables/<name>-<scale>.{md,tex,csv}``."""
         paper = self.paper()
         some = next(iter(records.values()))[0]
-        lengths = some["config"]["task"]["windows"]["lengths"]
+        lengths, unigram = some["config"]["task"]["windows"]["lengths"], some["metrics"]["github/unigram_perplexity"]
         columns = ["model", *self.columns]
         for theirs, ours in zip(paper["lengths"], lengths, strict=True):
             columns += [f"paper {theirs}", f"ours {ours}"]
@@ -76,7 +76,7 @@ class Ablation(Artifact):
             f"{self.title}. Perplexity on GitHub by context length, the paper's ({paper['source']}, {paper['setting']}, one "
             f"seed) beside ours (scale {scale}: its own lengths, corpus and size, {some['parameters']:,} parameters; mean over "
             "seeds with its 95 % interval). M is 2^20. Shift error: the largest relative change of any layer's attention when "
-            "position ids begin at 3, in fp32."
+            f"position ids begin at 3, in fp32. A model that ignores the context: {unigram:.0f} at best."
         )
         return tables.write(into / "tables" / f"{self.name}-{scale}", columns, rows, caption)
 

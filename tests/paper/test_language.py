@@ -63,7 +63,10 @@ def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
 @pytest.mark.parametrize("name", ["tab_ablation", "tab_ablation_I"])
 def test_ablation_has_the_paper_beside_ours(name, tmp_path):
     artifact = artifacts.load(name)
-    metrics = {f"github/perplexity@{n}": 1000.0 / n for n in (32, 64, 128, 256)} | {"shift/attention": 3e-5}
+    metrics = {f"github/perplexity@{n}": 1000.0 / n for n in (32, 64, 128, 256)} | {
+        "shift/attention": 3e-5,
+        "github/unigram_perplexity": 441.0,
+    }
     rows = table(rendered(artifact, [record(artifact, "tape", 0, metrics)], tmp_path)[2])
     assert set(artifact.labels) == set(artifact.models) == {row["model"] for row in rows}
     (tape,) = [row for row in rows if row["model"] == "tape"]
