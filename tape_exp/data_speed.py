@@ -28,7 +28,7 @@ from tape_exp.module import OnDevice
 from tape_exp.run import make_decoder, make_task, run, set_up_logging
 from tape_exp.runs import ROOT, RunDirectory, git_state, hardware, package_versions
 from tape_exp.sinks import read_metrics
-from tape_exp.tasks.perplexity import Windows, score
+from tape_exp.tasks.perplexity import Windows, score, window_batch, window_batches
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -83,7 +83,7 @@ def tokenising(folder: Path, times: int = 5) -> dict[str, float]:
         task.prepare_data()
         task.cache = folder / str(number)
         began = time.perf_counter()
-        tokens = task.tokens(Text("builtin"), "train")
+        tokens = task.tokens(task.text, "train")
         rates.append(tokens.facts["bytes"] / 1e6 / (time.perf_counter() - began))
     os.environ.pop("TOKENIZERS_PARALLELISM")
     if before is not None:
@@ -122,13 +122,14 @@ def evaluation(folder: Path, times: int = 9) -> dict[str, Any]:
     ratios: dict[str, Any] = {}
     for length in task.windows.lengths:
         windows = Windows((length,), tokens=task.windows.tokens, tokens_per_batch=task.windows.tokens_per_batch)
-        rows = windows.tokens_per_batch // length
-        batches = torch.from_numpy(tokens[:-1]).view(-1, rows, length)
+        batches = [
+            window_batch(tokens, windows, length, starts)["inputs"] for starts in window_batches(tokens, windows, length)
+        ]
 
         def whole(windows: Windows = windows, length: int = length) -> None:
             score(model, tokens, windows, length, "", lambda items, _: items)
 
-        def bare(batches: torch.Tensor = batches) -> None:
+        def bare(batches: list[torch.Tensor] = batches) -> None:
             for batch in batches:
                 model(batch)
 
