@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from lightning import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
@@ -21,7 +22,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.module import LanguageModule
 from tape_exp.patterns import draw_patterns
 from tape_exp.runs import RunDirectory, first_process, make_record
-from tape_exp.sinks import JsonlLogger, make_loggers, publish
+from tape_exp.sinks import JsonlLogger, close, make_loggers, publish
 from tape_exp.tasks.base import Evaluation, Task
 
 log = logging.getLogger("tape_exp")
@@ -50,8 +51,10 @@ def run(cfg: DictConfig) -> dict[str, Any]:
     directory.open(task.assets())
     set_up_logging(directory.path / "log.txt", progress)
     log.info("%s\n  %s in %s", directory.name, trainable_summary(decoder), directory.path)
+    loggers: list[Logger] = []
     try:
-        return train_and_evaluate(cfg, directory, task, decoder, progress)
+        loggers = make_loggers(cfg, directory)
+        return train_and_evaluate(cfg, directory, task, decoder, progress, loggers)
     except (KeyboardInterrupt, SystemExit):
         log.info("Stopped. The same command goes on from the last checkpoint in %s.", directory.checkpoints)
         raise
@@ -59,6 +62,8 @@ def run(cfg: DictConfig) -> dict[str, Any]:
         log.info("The traceback is in %s.", directory.fail(error))
         log.info("The same command goes on from the last checkpoint in %s.", directory.checkpoints)
         raise
+    finally:
+        close(loggers, failed=not directory.done)
 
 
 def make_task(cfg: DictConfig) -> Task:
@@ -88,10 +93,11 @@ def make_position(cfg: DictConfig, arch: Any) -> Any:
     return build(cfg.model, "model", arch=arch)
 
 
-def train_and_evaluate(cfg: DictConfig, directory: RunDirectory, task: Task, decoder: Decoder, progress: str) -> dict[str, Any]:
+def train_and_evaluate(
+    cfg: DictConfig, directory: RunDirectory, task: Task, decoder: Decoder, progress: str, loggers: list[Logger]
+) -> dict[str, Any]:
     """From the last checkpoint, if there is one, to a record."""
     checkpoint, step = checkpoints.newest(directory.checkpoints, directory.hash)
-    loggers = make_loggers(cfg, directory)
     jsonl = loggers[0]
     assert isinstance(jsonl, JsonlLogger)
     jsonl.rewind(step)

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,10 @@ def publish(loggers: list[Logger], evaluation: Evaluation, images: list[Path], s
             for image in images:
                 logger.experiment.add_image(f"test/{image.stem}", matplotlib.image.imread(image), step, dataformats="HWC")
         logger.save()
+
+
+def close(loggers: list[Logger], failed: bool) -> None:
+    """End the W&B run, if there is one, so that the next run of this process gets a run of its own."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger) and "wandb" in sys.modules and sys.modules["wandb"].run is not None:
+            logger.experiment.finish(exit_code=int(failed))

@@ -48,9 +48,6 @@ def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run):
     assert table["columns"] == ["cells", "exact_match", "stderr"]
     assert {row[0]: row[1] for row in table["data"]}["test"] == pytest.approx(record["metrics"]["test/exact_match"])
 
-    import wandb
-
-    wandb.finish()
     records = wandb_records(directory.path)
     started = next(r.run for r in records if r.WhichOneof("record_type") == "run")
     assert started.run_id == directory.hash
@@ -106,3 +103,13 @@ def test_jsonl_rewinds_to_a_checkpoint(tmp_path):
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 3]
     logger.log_metrics({"train/loss": 0.1}, 4)
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
+
+
+def test_two_runs_of_one_process_are_two_wandb_runs(tiny_run):
+    """A sweep in one process must not write all its curves into the first run."""
+    for seed in (0, 1):
+        cfg, _ = tiny_run("model=rope", "logger=wandb", f"seed={seed}", steps=1)
+        (folder,) = RunDirectory(cfg).path.glob("wandb/offline-run-*")
+        assert folder.name.endswith(RunDirectory(cfg).hash)
+        started = next(r.run for r in wandb_records(RunDirectory(cfg).path) if r.WhichOneof("record_type") == "run")
+        assert started.run_id == RunDirectory(cfg).hash
