@@ -163,9 +163,9 @@ def test_fingerprint_follows_content_and_not_place(tmp_path):
 
 
 def test_memory_stays_flat(tmp_path):
-    """Reading 128 MB costs at most 60 MB more than reading 16 MB."""
+    """Once its buffers are filled, reading three times as much takes no more memory."""
     line = json.dumps({"text": "some words of text " * 200}) + "\n"
-    for megabytes in (16, 128):
+    for megabytes in (64, 192):
         folder = tmp_path / str(megabytes)
         folder.mkdir()
         with (folder / "train.jsonl").open("w") as file:
@@ -177,9 +177,9 @@ def test_memory_stays_flat(tmp_path):
         "print(n, int(peak_memory()))"
     )
     found = {}
-    for megabytes in (16, 128):
+    for megabytes in (64, 192):
         command = [sys.executable, "-c", program, str(tmp_path / str(megabytes))]
         rows, peak = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
         assert rows == (megabytes << 20) // len(line)
         found[megabytes] = peak
-    assert found[128] - found[16] < 60
+    assert found[192] - found[64] < 20
