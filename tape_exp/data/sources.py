@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -341,12 +342,18 @@ def _builtin_parts(which: str, split: str) -> list[Part]:
     if which != "code":
         parts.append(Part("topics", [key for key in _topics() if _split_of(key) == split]))
     if which != "english":
-        library = Path(sysconfig.get_path("stdlib"))
-        left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data", "_pyrepl"}
-        names = (path.relative_to(library) for path in library.rglob("*.py"))
-        kept = sorted(str(n) for n in names if not left_out & set(n.parts) and not n.name.startswith("_sysconfigdata"))
-        parts.append(Part("files", [str(library / name) for name in kept if _split_of(name) == split]))
+        library, names = _library()
+        parts.append(Part("files", [str(library / name) for name in names if _split_of(name) == split]))
     return parts
+
+
+@cache
+def _library() -> tuple[Path, list[str]]:
+    """Where the standard library lies, and its sources without tests."""
+    library = Path(sysconfig.get_path("stdlib"))
+    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data", "_pyrepl"}
+    names = (path.relative_to(library) for path in library.rglob("*.py"))
+    return library, sorted(str(n) for n in names if not left_out & set(n.parts) and not n.name.startswith("_sysconfigdata"))
 
 
 def _topics(keys: list[str] | None = None) -> dict[str, str]:
