@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -24,6 +25,7 @@ from omegaconf import OmegaConf
 
 from tape_exp.cli import compose_config
 from tape_exp.config import ConfigError
+from tape_exp.data import scrolls, scrolls_builtin
 from tape_exp.data.packing import tokenise
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
@@ -369,6 +371,45 @@ def test_a_refused_tokenizer_is_told(hub, tmp_path, status, code, told):
     begin = f"task.tokenizer.path=meta-llama/Llama-2-7b-hf: {hub.url}/meta-llama/Llama-2-7b-hf {told}"
     with pytest.raises(ConfigError, match=rf"{re.escape(begin)}.*task\.tokenizer\.kind=file"):
         Tokenization("hub", path="meta-llama/Llama-2-7b-hf").make(corpus("c4"), tmp_path)
+
+
+def scrolls_zip(dataset: str, folder: str = "") -> bytes:
+    """The zip of a SCROLLS set, with the generated rows."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for split in ("train", "validation", "test"):
+            rows = scrolls_builtin.rows(dataset, split)
+            archive.writestr(f"{folder}{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        archive.writestr(f"__MACOSX/{folder}._train.jsonl", b"\0\5")
+    return file.getvalue()
+
+
+def test_scrolls_is_read_from_its_zips(hub):
+    first = hub.commit("datasets/tau/scrolls", {f"{d}.zip": scrolls_zip(d, f"{d}/") for d in ("qasper", "gov_report")})
+    hub.commit("datasets/tau/scrolls", {"qasper.zip": scrolls_zip("quality")})
+    for dataset in ("qasper", "gov_report"):
+        for split in ("train", "validation"):
+            assert scrolls.read(dataset, split, "hub", revision=first) == scrolls.read(dataset, split)
+    found = scrolls.read("qasper", "validation", "hub")  # the second commit's, which are in no folder
+    assert [e.question for e in found] == [e.question.split("\n")[0] for e in scrolls.read("quality", "validation")]
+    with pytest.raises(ConfigError, match=r"SCROLLS gov_report: the hub has no .*@main/gov_report\.zip.*scale\.text=local"):
+        scrolls.read("gov_report", "train", "hub")
+    with pytest.raises(ConfigError, match=r"has no such revision. Name a branch.*scale\.text=builtin"):
+        scrolls.read("qasper", "train", "hub", revision=40 * "0")
+
+
+@pytest.mark.parametrize(("status", "code", "told"), REFUSALS)
+def test_refused_scrolls_is_told(hub, status, code, told):
+    hub.commit("datasets/tau/scrolls", {"qasper.zip": scrolls_zip("qasper")})
+    hub.refused["datasets/tau/scrolls"] = (status, code)
+    with pytest.raises(ConfigError, match=rf"SCROLLS qasper: {hub.url}/datasets/tau/scrolls {re.escape(told)}.*task\.path"):
+        scrolls.read("qasper", "train", "hub")
+
+
+def test_a_damaged_zip_of_scrolls_is_told(hub):
+    hub.commit("datasets/tau/scrolls", {"qasper.zip": scrolls_zip("qasper")[:-400]})
+    with pytest.raises(ConfigError, match=r"not a zip file.*scale\.text=local"):
+        scrolls.read("qasper", "train", "hub")
 
 
 def test_the_variables_of_the_hub_reach_all_its_clients(hub, tmp_path):

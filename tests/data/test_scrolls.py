@@ -1,0 +1,328 @@
+"""SCROLLS: every source gives the same examples; prompts keep their question whole and a beginning of their document."""
+
+import gzip
+import json
+import logging
+import re
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tokenizers as library
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, trainers
+
+from tape_exp.config import ConfigError
+from tape_exp.data import scrolls_builtin
+from tape_exp.data.scrolls import DATASETS, Encoded, Example, as_row, encode, prompt, read
+from tape_exp.data.sources import Skipped, Text
+from tape_exp.data.tokenizers import Tokenization, Tokenizer
+from tape_exp.runs import ROOT
+from tape_exp.tasks.base import IGNORE
+
+QMSUM = ROOT.parent / "shared" / "data" / "scrolls" / "qmsum"
+ASKING = [name for name, family in DATASETS.items() if "{question}" in family.closing]
+
+
+def row(number: int, text: str, output: str | None, reference: int = 0) -> dict:
+    return {"id": f"e{number}", "pid": f"e{number}_{reference}", "input": text, "output": output}
+
+
+def write(path: Path, rows: list) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows).encode()
+    if path.suffix == ".gz":
+        content = gzip.compress(content)
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"{path.stem}/train.jsonl", content)
+        return
+    path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def byte(tmp_path_factory) -> Tokenizer:
+    return Tokenization("byte").make(Text("none"), tmp_path_factory.mktemp("byte"))
+
+
+@pytest.fixture(scope="module")
+def bpe(tmp_path_factory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("bpe")
+    (folder / "train.txt").write_text("\n".join(e.document for e in read("qmsum", "train") + read("qasper", "train")))
+    return Tokenization("bpe", vocab=500).make(Text("tiny", source="local", path=str(folder)), folder)
+
+
+@pytest.fixture(scope="module")
+def marking() -> Tokenizer:
+    """Built as Llama-2's is: a mark before every text, words that hold the space before them, bytes for what is unknown."""
+    special = ["<unk>", "<s>", "</s>"]
+    words = {w for e in read("qasper", "train") for w in f"{e.document} {e.closing}".split()}
+    trained = library.Tokenizer(models.BPE())
+    trained.normalizer = normalizers.Prepend("▁")
+    tokens = [*special, *(f"<0x{i:02X}>" for i in range(256))]
+    trained.train_from_iterator(sorted(words), trainers.BpeTrainer(vocab_size=600, special_tokens=tokens, show_progress=False))
+    model = json.loads(trained.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    backend = library.Tokenizer(models.BPE(model["vocab"], merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    backend.add_special_tokens(special)
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    backend.decoder = decoders.Sequence(parts)
+    return Tokenizer(backend, "<s>", "</s>")
+
+
+def test_rows_of_one_id_are_references_of_one_example(tmp_path):
+    rows = [row(1, "Why?\n\nOne\n\ntwo", "a"), row(2, "How?\n\nOne\n\ntwo", "b"), row(1, "Why?\n\nOne\n\ntwo", "c", 1)]
+    write(tmp_path / "train.jsonl", rows)
+    first, second = read("qasper", "train", "local", str(tmp_path))
+    assert first == Example("qasper", "e1", "Why?", "One\n\ntwo", ["a", "c"])
+    assert second == Example("qasper", "e2", "How?", "One\n\ntwo", ["b"])
+    assert first.document is second.document
+
+
+@pytest.mark.parametrize("dataset", ["gov_report", "summ_screen_fd"])
+def test_reports_have_no_question(dataset, tmp_path):
+    write(tmp_path / "train.jsonl", [row(1, "A heading\n\nand text", "short")])
+    assert read(dataset, "train", "local", str(tmp_path)) == [Example(dataset, "e1", None, "A heading\n\nand text", ["short"])]
+
+
+@pytest.mark.parametrize("options", ["\n\n(A) x\n(B) y\n(C) z\n(D) w\n\n", "\n\n (A) x\n\n (B) y\n\n (C) z\n\n (D) w\n\n\n"])
+def test_options_of_quality_belong_to_its_question(options, tmp_path):
+    write(tmp_path / "train.jsonl", [row(1, f"Which?{options}A story\n\n(A) tale", "x"), row(2, "Which?\n\nNo options", "x")])
+    skipped = Skipped()
+    (example,) = read("quality", "train", "local", str(tmp_path), skipped=skipped)
+    assert (example.question, example.document) == (f"Which?{options}".strip(), "A story\n\n(A) tale")
+    assert skipped.rows == 1
+
+
+@pytest.mark.parametrize("name", ["qasper/train.jsonl", "qasper/train.jsonl.gz", "train.jsonl", "train.jsonl.gz", "qasper.zip"])
+def test_every_layout_gives_the_same_examples(name, tmp_path):
+    write(tmp_path / name, list(scrolls_builtin.rows("qasper", "train")))
+    assert read("qasper", "train", "local", str(tmp_path)) == read("qasper", "train")
+
+
+def test_wrong_rows_are_named_skipped_and_counted(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
+    good = row(1, "Why?\n\nA document", "so")
+    missing = {key: value for key, value in good.items() if key != "output"}
+    rows = [good, '{"id": "cut', "", missing, ["list"], row(2, "no blank line", "so"), row(3, "Why?\n\nOne \ud800", "so")]
+    write(tmp_path / "train.jsonl", rows)
+    skipped = Skipped(rows=7, named=20)
+    with caplog.at_level(logging.WARNING, "tape_exp"):
+        found = read("qasper", "train", "local", str(tmp_path), skipped=skipped)
+    assert [e.id for e in found] == ["e1", "e3"]
+    assert found[1].document == "One ?"  # a lone surrogate cannot be tokenised
+    assert skipped.rows == 7 + 4
+    for told in (
+        "train.jsonl line 2 is not JSON",
+        "line 4 has no text in its field 'output' (it has: id, pid, input)",
+        "line 5 is no object but a list",
+        "line 6 has no blank line after its question",
+        "SCROLLS qasper, train: 4 rows were skipped, 2 examples are used",
+    ):
+        assert told in caplog.text
+
+
+def test_only_the_test_split_may_lack_answers(tmp_path):
+    for split in ("train", "test"):
+        write(tmp_path / f"{split}.jsonl", [row(1, "Why?\n\nA document", None)])
+    assert read("qasper", "test", "local", str(tmp_path))[0].references == []
+    with pytest.raises(ConfigError, match="its split train holds no example"):
+        read("qasper", "train", "local", str(tmp_path))
+
+
+def test_wrong_settings_say_what_to_do(tmp_path):
+    with pytest.raises(ConfigError, match=r"task\.dataset=qasperr is not known\. Did you mean 'qasper'\?"):
+        read("qasperr", "train")
+    with pytest.raises(ConfigError, match=r"task\.source=net is not known"):
+        read("qasper", "train", "net")
+    elsewhere = r".*scale\.text=local with task\.path=<a folder>.*scale\.text=builtin"
+    with pytest.raises(ConfigError, match="source=local needs a path" + elsewhere):
+        read("qasper", "train", "local")
+    with pytest.raises(ConfigError, match=r"nowhere holds none of .*\(it does not exist\)" + elsewhere):
+        read("qasper", "train", "local", str(tmp_path / "nowhere"))
+    (tmp_path / "notes.md").write_text("")
+    with pytest.raises(ConfigError, match=r"none of qasper/train\.jsonl, .* \(there is: notes\.md\)" + elsewhere):
+        read("qasper", "train", "local", str(tmp_path))
+    write(tmp_path / "qasper.zip", [row(1, "Why?\n\nA document", "so")])
+    with pytest.raises(ConfigError, match=r"holds no validation\.jsonl \(there is: qasper/train\.jsonl\)" + elsewhere):
+        read("qasper", "validation", "local", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["qasper.zip", "train.jsonl.gz"])
+def test_a_damaged_file_is_named(name, tmp_path):
+    write(tmp_path / name, list(scrolls_builtin.rows("qasper", "train")))
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-200])
+    with pytest.raises(ConfigError, match=rf"{re.escape(name)} cannot be read beyond line \d+: .* Fetch the file again"):
+        read("qasper", "train", "local", str(tmp_path))
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_builtin_answers_stand_in_the_document(dataset):
+    train, validation = read(dataset, "train"), read(dataset, "validation")
+    assert (len(train), len(validation)) == (400, 60)
+    assert not {e.document for e in train} & {e.document for e in validation}
+    for example in train + validation:
+        assert 60 <= len(example.document.split()) <= 120
+        assert (example.question is not None) == (dataset in ASKING)
+        for reference in example.references:
+            parts = re.findall(r"[^.]+\.", reference) if "Summary:" in example.closing else [reference.split()[-1].strip(".")]
+            position = 0
+            for part in parts:
+                if dataset != "contract_nli":
+                    position = example.document.index(part.strip(), position)
+    if dataset == "contract_nli":
+        for example in train:
+            act = re.sub("^The party may (not )?", "", example.question)
+            clauses = [s for s in re.findall(r"The party [^.]+\.", example.document) if re.sub("^.*may (not )?", "", s) == act]
+            label = "Not mentioned" if not clauses else "Entailment" if clauses == [example.question] else "Contradiction"
+            assert example.references == [label]
+        assert {e.references[0] for e in validation} == set(scrolls_builtin.LABELS)
+    if dataset == "quality":
+        options = [re.findall(r"\([A-D]\) (.+)", e.question) for e in train]
+        assert all(len(set(o)) == 4 and e.references[0] in o for o, e in zip(options, train, strict=True))
+    if dataset in ("qasper", "narrative_qa"):
+        assert any(len(e.references) == 2 for e in train)
+
+
+def test_builtin_rows_are_functions_of_their_index():
+    rows = list(scrolls_builtin.rows("qmsum", "train", 5))
+    assert rows == list(scrolls_builtin.rows("qmsum", "train", 9))[: len(rows)]
+    assert [r["output"] for r in rows] != [r["output"] for r in scrolls_builtin.rows("qmsum", "validation", 5)]
+    assert all(200 <= len(r["input"].split()) <= 420 for r in scrolls_builtin.rows("qmsum", "train", 5, words=(200, 400)))
+
+
+def check(example: Example, tokenizer: Tokenizer, encoded: Encoded, max_length: int) -> None:
+    """What holds of every example and length."""
+    assert len(encoded.prompt) + len(encoded.answer) <= max_length
+    assert encoded.prompt[0] == tokenizer.bos
+    assert encoded.answer[-1] == tokenizer.eos
+    text = tokenizer.decode(encoded.prompt)
+    assert text.endswith(example.closing)
+    assert example.document.startswith(text.removesuffix(example.closing))
+    assert example.references[0].startswith(tokenizer.decode(encoded.answer).strip())
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe", "marking"])
+@given(data=st.data())
+@settings(deadline=None, max_examples=150)
+def test_every_example_is_cut_to_every_length(kind, request, data):
+    tokenizer = request.getfixturevalue(kind)
+    letters = st.sampled_from("ab ce. \nThe漢ü€😀")
+    words = st.text(letters, max_size=60).map(lambda s: f"x{s}x")
+    dataset = data.draw(st.sampled_from(sorted(DATASETS)))
+    question = data.draw(words) if dataset in ASKING else None
+    example = Example(dataset, "e1", question, data.draw(words), [data.draw(words)])
+    max_length, limit = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 80))
+    told = ""
+    try:
+        encoded = encode(example, tokenizer, max_length, limit)
+    except ConfigError as error:
+        told = str(error)
+    if told:
+        fits = int(re.search(r"is too short for \w+ e1: .* task\.max_length=(\d+) leaves", told)[1])
+        assert fits > max_length
+        max_length = fits
+        encoded = encode(example, tokenizer, max_length, limit)
+    assert len(encoded.answer) <= limit + 1
+    check(example, tokenizer, encoded, max_length)
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_what_fits_is_kept_whole(dataset, bpe):
+    for example in read(dataset, "validation"):
+        for number, reference in enumerate(example.references):
+            encoded = encode(example, bpe, 2000, reference=number)
+            assert bpe.decode(encoded.prompt) == example.document + example.closing
+            assert bpe.decode(encoded.answer) == " " + reference
+
+
+def test_pieces_are_tokenised_as_in_running_text(marking):
+    """The mark of a text's beginning stands at the beginning only."""
+    example = Example("qasper", "e1", "What is the size of the tree?", "The size of the tree is old.", ["old"])
+    encoded = encode(example, marking, 400)
+    whole = marking.encode([f"{example.document}{example.closing} old"])[0].tolist()
+    assert [*encoded.prompt[1:], *encoded.answer[:-1]] == whole
+
+
+def test_of_a_long_document_only_the_beginning_is_tokenised(bpe, monkeypatch):
+    backend, sizes = bpe.backend, []
+
+    class Counted:
+        def encode(self, text, **options):
+            sizes.append(len(text))
+            return backend.encode(text, **options)
+
+    example = Example("gov_report", "e1", None, "It is the line and the method. " * 100_000, ["short"])
+    expected = bpe.encode([example.document[:4000]])[0][:89].tolist()
+    monkeypatch.setattr(bpe, "backend", Counted())
+    encoded = prompt(example, bpe, 100, 5)
+    assert max(sizes) < 1000
+    assert len(encoded) == 95
+    assert encoded[1 : 1 + 80] == expected[:80]
+    sizes.clear()
+    example = replace(example, document=" " * 100_000)  # spaces may be many to a token
+    assert len(prompt(example, bpe, 100, 5)) <= 95
+    assert max(sizes) < 10_000
+
+
+def test_the_answer_leaves_the_document_its_half(bpe):
+    document, summary = ("It is the line and the method. " * 200, "The line. " * 400)
+    example = Example("gov_report", "e1", None, document, [summary])
+    encoded = encode(example, bpe, 256)
+    closing = len(bpe.encode([example.closing])[0])
+    assert len(encoded.answer) - 1 == (256 - 2 - closing) // 2
+    assert len(encoded.prompt) == 256 - len(encoded.answer)
+    for dataset, limit in (("gov_report", 1000), ("qasper", 200)):
+        longer = replace(example, dataset=dataset, question="Why?")
+        assert len(encode(longer, bpe, 8192).answer) == limit + 1
+    assert prompt(example, bpe, 256, 100) == prompt(replace(example, references=[]), bpe, 256, 100)
+
+
+def test_a_question_that_is_too_long_is_told(byte):
+    example = Example("qasper", "e77", "Why? " * 100, "Because.", ["so"])
+    with pytest.raises(
+        ConfigError, match=r"task\.max_length=256 is too short for qasper e77: .* 52\d tokens.*task\.max_length=\d+"
+    ):
+        encode(example, byte, 256)
+
+
+def test_only_the_answer_has_labels(byte):
+    example = Example("qasper", "e1", "Why?", "Because of it.", ["it"])
+    encoded = encode(example, byte, 64)
+    kept = as_row(encoded, 80)
+    tokens = encoded.prompt + encoded.answer
+    assert kept["inputs"].shape == kept["labels"].shape == (80,)
+    assert kept["inputs"][: len(tokens) - 1].tolist() == tokens[:-1]
+    scored = kept["labels"] != IGNORE
+    assert kept["labels"][scored].tolist() == encoded.answer
+    assert scored.nonzero()[0] == len(encoded.prompt) - 1
+    assert torch.equal(scored.nonzero().flatten().diff(), torch.ones(len(encoded.answer) - 1, dtype=torch.long))
+    assert torch.equal(as_row(encoded, len(tokens) - 1)["labels"], kept["labels"][: len(tokens) - 1])
+
+
+def test_the_real_qmsum(bpe, byte):
+    if not (QMSUM / "validation.jsonl.gz").exists():
+        pytest.skip("the SCROLLS files of ../shared/data are not here")
+    skipped = Skipped()
+    examples = read("qmsum", "validation", "local", str(QMSUM.parent), skipped=skipped)
+    assert (len(examples), skipped.rows) == (272, 0)
+    assert examples == read("qmsum", "validation", "local", str(QMSUM))
+    assert len({id(e.document) for e in examples}) < 40  # questions on one meeting share its transcript
+    with gzip.open(QMSUM / "validation.jsonl.gz", "rt") as file:
+        for example, fields in zip(examples, map(json.loads, file), strict=True):
+            assert f"{example.question}\n\n{example.document}" == fields["input"]
+            assert example.references == [fields["output"].strip()]
+    for tokenizer, max_length in ((bpe, 1024), (byte, 512)):
+        for example in examples:
+            encoded = encode(example, tokenizer, max_length)
+            check(example, tokenizer, encoded, max_length)
+            assert len(encoded.prompt) + len(encoded.answer) == max_length
+
+
+def test_datasets_and_generators_are_the_same_seven():
+    assert list(DATASETS) == list(scrolls_builtin.DRAFTS)
+    assert len(DATASETS) == 7
