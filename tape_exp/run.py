@@ -49,6 +49,7 @@ def run(cfg: DictConfig) -> dict[str, Any]:
     task.prepare_data()
     decoder = make_decoder(cfg, task)
     directory.open(task.assets())
+    task.folder = directory.artifacts
     set_up_logging(directory.path / "log.txt", progress)
     log.info("%s\n  %s in %s", directory.name, trainable_summary(decoder), directory.path)
     loggers: list[Logger] = []
@@ -75,7 +76,8 @@ def make_task(cfg: DictConfig) -> Task:
     task.overfit = cfg.debug.overfit
     task.workers = cfg.trainer.workers
     task.cache = Path(cfg.cache).expanduser()
-    task.checkpoint = weights.find(cfg.checkpoint, cfg) if cfg.checkpoint else None
+    begin = weights.wanted(cfg)
+    task.checkpoint = weights.find(begin, cfg) if begin else None
     return task
 
 

@@ -37,7 +37,7 @@ def identity(cfg: DictConfig) -> dict[str, Any]:
     keep = {key: resolved[key] for key in ("model", "task", "peft", "seed")}
     keep["scale"] = resolved["scale"]["name"]
     keep["precision"] = resolved["trainer"]["precision"]
-    keep["checkpoint"] = resolved["checkpoint"]
+    keep["checkpoint"] = weights.wanted(cfg)
     debug = {key: value for key, value in resolved["debug"].items() if value not in (None, False, "none")}
     return keep | ({"debug": debug} if debug else {})
 
@@ -45,10 +45,10 @@ def identity(cfg: DictConfig) -> dict[str, Any]:
 def config_hash(cfg: DictConfig) -> str:
     """Ten hexadecimal digits of :func:`identity`; a checkpoint to begin from counts as the run and the step that it is of."""
     told = identity(cfg)
-    if cfg.checkpoint is None:
+    if told["checkpoint"] is None:
         del told["checkpoint"]
     else:
-        told["checkpoint"] = weights.title(weights.find(cfg.checkpoint, cfg))
+        told["checkpoint"] = weights.title(weights.find(told["checkpoint"], cfg))
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
 
 

@@ -9,6 +9,11 @@ from tape_exp.config import ConfigError
 from tape_exp.files import sha256
 
 
+def wanted(cfg: DictConfig) -> str | None:
+    """What the config says to begin from: ``checkpoint``, or the task's own ``init_from``."""
+    return cfg.checkpoint or cfg.task.get("init_from")
+
+
 def find(spec: str, cfg: DictConfig) -> Path:
     """The checkpoint that ``checkpoint=<spec>`` means: a file, the newest of a run's folder, or a task's finished run.
 

@@ -239,6 +239,13 @@ def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: in
     return [tokenizer.bos, *_beginning(tokenizer, example.document, room), *closing]
 
 
+def check_length(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> None:
+    """Raise the :class:`ConfigError` of :func:`prompt` where the question does not fit, without tokenising the document."""
+    room = max_length - reserved - len(_closing(example, tokenizer)) - 1
+    if room < 1:
+        prompt(example, tokenizer, max_length, reserved)
+
+
 def as_row(encoded: Encoded, length: int) -> dict[str, Tensor]:
     """``inputs`` and ``labels``, both (length,): next tokens where those are of the answer or EOS, IGNORE elsewhere.
 

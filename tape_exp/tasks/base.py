@@ -71,6 +71,7 @@ class Task(LightningDataModule, ABC):
         self.overfit = False  # debug=overfit: every step sees the samples of step 0
         self.cache = Path("cache")  # tokens and tokenizers
         self.checkpoint: Path | None = None  # the run begins with these weights
+        self.folder: Path | None = None  # for what an evaluation keeps while it is under way
         self.waited = 0.0  # seconds that training has waited for data
 
     @abstractmethod
@@ -226,6 +227,15 @@ def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:
     rounds = -(-len(items) // world)
     mine = (round_ * world + rank for round_ in range(rounds))
     return [(items[min(index, len(items) - 1)], index < len(items)) for index in mine]
+
+
+def gather(item: Item) -> list[Item]:
+    """The item of every process, in their order."""
+    if not torch.distributed.is_initialized():
+        return [item]
+    found: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, item)
+    return found
 
 
 def sum_over_processes(values: Tensor) -> Tensor:

@@ -1,22 +1,197 @@
-"""SCROLLS (section 4.2): scoring of predictions, also without a model.
+"""SCROLLS (section 4.2): fine-tune on a data set, generate answers, score them; and score predictions made elsewhere.
 
 ``python -m tape_exp.tasks.scrolls score predictions.json --dataset quality [--references FILE|FOLDER] [--split validation]``
 """
 
 import argparse
 import gzip
+import hashlib
 import json
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tape_exp.config import ConfigError, one_of
+import numpy as np
+import torch
+
+from tape_exp.config import Arch, ConfigError, Optim, one_of
+from tape_exp.data import scrolls
+from tape_exp.data.scrolls import Example
+from tape_exp.data.sources import Text
+from tape_exp.data.tokenizers import Tokenization
 from tape_exp.files import write_atomically
 from tape_exp.metrics import DATASETS, Scores, first_three, score
+from tape_exp.models.generation import generate
+from tape_exp.seeding import RowSampler, seed_for
+from tape_exp.tasks.base import Batch, Evaluation, gather, share
+from tape_exp.tasks.text import TextTask
 
 REFERENCES = Path("data/scrolls")
+
+
+class Scrolls(TextTask):
+    """Fine-tuning on one SCROLLS set, then greedy answers to its validation questions, scored as the benchmark does.
+
+    A row is BOS, the document cut so that all fits, the question and a closing instruction, whole, and the answer with EOS;
+    the loss is on the answer. Every reference of a training question is a row of its own. Finished predictions are
+    appended to ``artifacts/predictions.jsonl`` and not made again when a killed evaluation is started anew.
+
+    Metrics, in percent: ``<dataset>/<value>`` of :mod:`tape_exp.metrics`, with ``…_low`` and ``…_high`` of its 95 % interval.
+
+    Args:
+        dataset: one of the seven.
+        source, path, repository, revision: as in :func:`tape_exp.data.scrolls.read`.
+        tokenizer: that of the run it begins from; without one, how text is cut (a BPE is trained on built-in text).
+        max_length: tokens of a training row.
+        answer_limit, new_tokens: of an answer in training, and when it is generated; null: 200, and 1000 of a summary.
+        validation_rows: of the validation split, scored by their loss during training.
+        init_from: like ``checkpoint=``: the run whose weights and tokenizer it begins from.
+    """
+
+    reports_perplexity = True
+
+    def __init__(
+        self,
+        arch: Arch,
+        optim: Optim,
+        seed: int,
+        dataset: str,
+        tokenizer: Tokenization,
+        max_length: int = 1024,
+        source: str = "builtin",
+        path: str | None = None,
+        repository: str = "tau/scrolls",
+        revision: str = "main",
+        answer_limit: int | None = None,
+        new_tokens: int | None = None,
+        validation_rows: int = 64,
+        rows_per_batch: int = 64,
+        init_from: str | None = None,
+    ) -> None:
+        one_of("task.dataset", dataset, DATASETS)
+        settings = {"max_length": max_length, "answer_limit": answer_limit, "new_tokens": new_tokens}
+        for key, value in (settings | {"validation_rows": validation_rows, "rows_per_batch": rows_per_batch}).items():
+            if value is not None and value < 1:
+                raise ConfigError(f"task.{key}={value} must be at least 1.")
+        self.new_tokens = new_tokens or scrolls.DATASETS[dataset].answer_limit
+        self.reserved = min(self.new_tokens, max_length // 2)  # of max_length, so that a long summary leaves a document
+        longest = max_length - self.reserved + self.new_tokens
+        super().__init__(arch, optim, seed, Text("builtin"), tokenizer, max_length, longest)
+        self.dataset, self.max_length, self.answer_limit = dataset, max_length, answer_limit
+        self.validation_rows, self.rows_per_batch = validation_rows, rows_per_batch
+        self._read = partial(scrolls.read, dataset, source=source, path=path, repository=repository, revision=revision)
+        self._rows: dict[tuple[int, int], Batch] = {}
+
+    def prepare(self) -> None:
+        """Read both splits, and check that every question fits."""
+        self.examples, self.validation = self._read("train"), self._read("validation")
+        self.pairs = [(n, r) for n, example in enumerate(self.examples) for r in range(len(example.references))]
+        for example in (*self.examples, *self.validation):
+            scrolls.check_length(example, self.tokenizer, self.max_length, self.reserved)
+
+    def train_batch(self, first: int, count: int) -> Batch:
+        """Rows ``first`` … of the endless stream of epochs, each in an order of its own."""
+        epochs, places = np.divmod(np.arange(first, first + count), len(self.pairs))
+        rows = []
+        for epoch, place in zip(epochs.tolist(), places.tolist(), strict=True):
+            number, reference = self.pairs[self._epoch(epoch)[place]]
+            if (number, reference) not in self._rows:
+                self._rows[number, reference] = self._row(self.examples[number], reference)
+            rows.append(self._rows[number, reference])
+        return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+    def validation_batches(self) -> list[Batch]:
+        """The first rows of the validation split, with their first references."""
+        rows = [self._row(example, 0) for example in self.validation[: self.validation_rows]]
+        batches = [rows[first : first + self.rows_per_batch] for first in range(0, len(rows), self.rows_per_batch)]
+        return [{key: torch.stack([row[key] for row in batch]) for key in batch[0]} for batch in batches]
+
+    def fingerprint(self) -> str:
+        """A hash of the first samples, the validation rows, and every question and reference."""
+        told = [(e.id, e.question, e.references) for e in (*self.examples, *self.validation)]
+        return hashlib.sha256((super().fingerprint() + json.dumps(told)).encode()).hexdigest()[:16]
+
+    def evaluate(self, model: Any, progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+        """Generate what has no prediction yet, longest prompts first; score; keep every example's scores in a table."""
+        prompts = {e.id: scrolls.prompt(e, self.tokenizer, self.max_length, self.reserved) for e in self.validation}
+        order = sorted(prompts, key=lambda id_: (-len(prompts[id_]), id_))
+        batches = [order[first : first + self.rows_per_batch] for first in range(0, len(order), self.rows_per_batch)][:limit]
+        found = Predictions(self.folder / "predictions.jsonl" if self.folder else None)
+        for (number, ids), counts in progress(share(list(enumerate(batches))), f"answering {self.dataset}"):
+            missing = [id_ for id_ in ids if id_ not in found.texts]
+            if not counts or not missing:
+                continue
+            rows = generate(
+                model.decoder,
+                [prompts[id_] for id_ in missing],
+                self.new_tokens,
+                self.tokenizer.eos,
+                sampler=RowSampler(0, "answers", first=number * self.rows_per_batch),
+            )
+            found.add({id_: self.tokenizer.decode(row).strip() for id_, row in zip(missing, rows, strict=True)})
+        predictions = {id_: text for part in gather(found.texts) for id_, text in part.items()}
+        asked = {id_ for batch in batches for id_ in batch}
+        examples = {e.id: e for e in self.validation if e.id in asked}
+        scores = score(
+            self.dataset,
+            {id_: predictions[id_] for id_ in examples},
+            {id_: e.references for id_, e in examples.items()},
+        )
+        metrics: dict[str, float] = {}
+        for name, value in scores.values.items():
+            metrics[f"{self.dataset}/{name}"] = value
+            metrics[f"{self.dataset}/{name}_low"], metrics[f"{self.dataset}/{name}_high"] = scores.intervals[name]
+        return Evaluation(metrics, tables={"predictions": _table(examples, scores)})
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng(seed_for(self.seed, "epoch", epoch)).permutation(len(self.pairs))
+
+    def _row(self, example: Example, reference: int) -> Batch:
+        encoded = scrolls.encode(example, self.tokenizer, self.max_length, self.answer_limit, reference)
+        return scrolls.as_row(encoded, self.max_length - 1)
+
+
+class Predictions:
+    """Predictions by id, kept in a file that grows by lines: what was written stays, whatever ends the process.
+
+    Of several processes each appends to a file of its own and reads all.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.texts: dict[str, str] = {}
+        self.path = path
+        if path is None:
+            return
+        rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+        for file in sorted(path.parent.glob(f"{path.stem}*{path.suffix}")):
+            for line in file.read_text().splitlines():
+                try:
+                    row = json.loads(line)
+                except ValueError:  # cut short when the process was killed
+                    continue
+                self.texts[row["id"]] = row["prediction"]
+        self.path = path.with_stem(f"{path.stem}-{rank}") if rank else path
+
+    def add(self, texts: dict[str, str]) -> None:
+        """Keep more predictions."""
+        self.texts |= texts
+        if self.path is not None:
+            with self.path.open("a+") as file:
+                whole = self.path.stat().st_size == 0 or self.path.read_bytes().endswith(b"\n")
+                lines = [json.dumps({"id": id_, "prediction": text}) + "\n" for id_, text in texts.items()]
+                file.write(("" if whole else "\n") + "".join(lines))
+
+
+def _table(examples: dict[str, Example], scores: Scores) -> list[dict[str, Any]]:
+    """A row an example: question, references, prediction and scores."""
+    rows = []
+    for row in scores.per_example:
+        told = {"id": row["id"], "question": examples[row["id"]].question or "", "references": " | ".join(row["references"])}
+        rows.append(told | {"prediction": row["prediction"]} | row["scores"])
+    return rows
 
 
 def read_references(source: Path, dataset: str, split: str) -> dict[str, list[str]]:
