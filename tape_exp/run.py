@@ -152,6 +152,7 @@ def train_and_evaluate(
         tokens=trainer.global_step * task.optim.batch * task.arch.train_length,
         precision=str(trainer.precision),
         seconds={"training": round(trained, 1), "evaluation": round(jsonl.watch.seconds() - trained, 1)},
+        **({"samples": evaluation.samples} if evaluation.samples else {}),
         **grids_of(evaluation),
     )
     directory.finish(record)

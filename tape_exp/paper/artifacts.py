@@ -125,7 +125,7 @@ def run_missing(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Seq
         try:
             if artifact.needs is not None:
                 shared = [word for word in extra if not word.startswith("task.")]
-                choice = [f"model={model}", f"task={artifact.needs}", f"scale={scale}", f"seed={cfg.seed}", *shared]
+                choice = [f"model={cfg.model.name}", f"task={artifact.needs}", f"scale={scale}", f"seed={cfg.seed}", *shared]
                 run_and_record(compose_config(choice))
             run_and_record(cfg)
         except Exception as error:  # one failed run must not cost the others

@@ -30,6 +30,7 @@ class Evaluation:
     metrics: dict[str, float]  # split/name -> value
     heatmap: "Heatmap | None" = None
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)  # a few rows of a table, small enough for a record
     matrices: dict[str, np.ndarray] = field(default_factory=dict)  # (T, T) each, drawn side by side
 
 

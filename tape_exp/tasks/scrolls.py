@@ -144,7 +144,9 @@ class Scrolls(TextTask):
         for name, value in scores.values.items():
             metrics[f"{self.dataset}/{name}"] = value
             metrics[f"{self.dataset}/{name}_low"], metrics[f"{self.dataset}/{name}_high"] = scores.intervals[name]
-        return Evaluation(metrics, tables={"predictions": _table(examples, scores)})
+        table = _table(examples, scores)
+        short = [{key: value[:600] if isinstance(value, str) else value for key, value in row.items()} for row in table[:3]]
+        return Evaluation(metrics, tables={"predictions": table}, samples=short)
 
     def _epoch(self, epoch: int) -> np.ndarray:
         return np.random.default_rng(seed_for(self.seed, "epoch", epoch)).permutation(len(self.pairs))
