@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,19 @@ from tape_exp.sinks import JsonlLogger, read_metrics
 from tests.conftest import SMALL
 
 
-def wandb_records(folder: Path) -> list:
-    """Every record of an offline run's log."""
+def wandb_records(folder: Path, seconds: float = 90) -> list:
+    """Every record of an offline run's log, once W&B's own process has written the last one, that of the run's exit."""
+    deadline = time.monotonic() + seconds
+    while True:
+        records = written_records(folder)
+        if any(record.WhichOneof("record_type") == "exit" for record in records):
+            return records
+        assert time.monotonic() < deadline, "W&B has not written the end of the run"
+        time.sleep(0.2)
+
+
+def written_records(folder: Path) -> list:
+    """What the log holds at this moment."""
     from wandb.proto import wandb_internal_pb2
 
     log = next(folder.glob("wandb/offline-run-*/run-*.wandb")).read_bytes()
