@@ -52,10 +52,11 @@ class Scrolls(Artifact):
             seeds, *origin = tables.origin(every, scale)
             rows.append([*cells, str(len({r["seed"] for r in every})) if seeds else "", *origin])
         some = next(iter(records.values()))[0]["config"]["task"]
+        data = "text generated in the same schema, not comparable with the paper's," if some["source"] == "builtin" else "text"
         caption = (
             f"{self.title}. F1 of qasper and narrative_qa, exact match of contract_nli and quality, geometric mean of ROUGE-1, "
             f"2 and L of the others, in percent. Column paper: {paper['setting']} ({paper['source']}), one seed. Ours: scale "
-            f"{scale}, {some['source']} text of {some['max_length']} tokens; mean over seeds with its 95 % interval, of one "
+            f"{scale}, {data} of {some['max_length']} tokens; mean over seeds with its 95 % interval, of one "
             "seed in brackets that of the bootstrap over examples."
         )
         return tables.write(into / "tables" / f"{self.name}-{scale}", [*columns, *tables.ORIGIN], rows, caption)
