@@ -5,6 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.seeding import seed_for
 
 Item = TypeVar("Item")
 IGNORE = -100  # label of a position without loss
@@ -67,7 +69,6 @@ class Task(LightningDataModule, ABC):
     def __init__(self, arch: Arch, optim: Optim, seed: int) -> None:
         super().__init__()
         self.arch, self.optim, self.seed = arch, optim, seed
-        self.rows_per_forward: int | None = None  # trainer.micro_batch
         self.workers = 0
         self.overfit = False  # debug=overfit: every step sees the samples of step 0
         self.cache = Path("cache")  # tokens and tokenizers
@@ -214,6 +215,12 @@ class Upward(Sampler[int]):
 
     def __len__(self) -> int:
         return self.end
+
+
+@lru_cache(maxsize=2)
+def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
+    """The order in which an epoch shows ``count`` samples: a function of seed and epoch."""
+    return np.random.default_rng(seed_for(seed, "epoch", epoch)).permutation(count)
 
 
 def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:

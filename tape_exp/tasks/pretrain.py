@@ -10,8 +10,7 @@ import torch
 from tape_exp.config import Arch, ConfigError, Optim
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.seeding import seed_for
-from tape_exp.tasks.base import Batch, Evaluation
+from tape_exp.tasks.base import Batch, Evaluation, epoch_order
 from tape_exp.tasks.perplexity import Windows, perplexity
 from tape_exp.tasks.stability import shift_error
 from tape_exp.tasks.text import TextTask
@@ -62,7 +61,6 @@ class Pretrain(TextTask):
         self.train_tokens = train_tokens
         if train_tokens is None and text.source == "hub":
             self.train_tokens = optim.max_steps * optim.batch * train_length + 1
-        self._order: tuple[int, np.ndarray] | None = None
 
     def prepare(self) -> None:
         """Tokenise what training reads, the validation blocks and the test sets."""
@@ -88,7 +86,7 @@ class Pretrain(TextTask):
     def train_batch(self, first: int, count: int) -> Batch:
         """Blocks ``first`` … of the endless stream of epochs."""
         epochs, places = np.divmod(np.arange(first, first + count), self.blocks)
-        blocks = np.concatenate([self._epoch(int(e))[places[epochs == e]] for e in np.unique(epochs)])
+        blocks = np.concatenate([epoch_order(self.seed, int(e), self.blocks)[places[epochs == e]] for e in np.unique(epochs)])
         return _as_batch(self.stream.blocks(blocks * self.train_length, self.train_length + 1))
 
     def validation_batches(self) -> list[Batch]:
@@ -106,12 +104,6 @@ class Pretrain(TextTask):
         with torch.autocast(rows.device.type, enabled=False):
             metrics["shift/attention"] = 100 * shift_error(model.decoder, rows)
         return Evaluation(metrics)
-
-    def _epoch(self, epoch: int) -> np.ndarray:
-        """The order of the blocks in an epoch."""
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng(seed_for(self.seed, "epoch", epoch)).permutation(self.blocks)
-        return self._order[1]
 
 
 def _as_batch(rows: np.ndarray) -> Batch:

@@ -25,8 +25,8 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.files import write_atomically
 from tape_exp.metrics import DATASETS, Scores, first_three, score
 from tape_exp.models.generation import generate
-from tape_exp.seeding import RowSampler, seed_for
-from tape_exp.tasks.base import Batch, Evaluation, gather, share
+from tape_exp.seeding import RowSampler
+from tape_exp.tasks.base import Batch, Evaluation, epoch_order, gather, share
 from tape_exp.tasks.text import TextTask
 
 REFERENCES = Path("data/scrolls")
@@ -149,7 +149,7 @@ class Scrolls(TextTask):
         return Evaluation(metrics, tables={"predictions": table}, samples=short)
 
     def _epoch(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng(seed_for(self.seed, "epoch", epoch)).permutation(len(self.pairs))
+        return epoch_order(self.seed, epoch, len(self.pairs))
 
     def _row(self, example: Example, reference: int) -> Batch:
         encoded = scrolls.encode(example, self.tokenizer, self.max_length, self.answer_limit, reference)

@@ -115,7 +115,7 @@ def test_wrong_predictions(content, message, folder, capsys):
     path.unlink()
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    refused(folder, capsys, message)
+    assert_refused(folder, capsys, message)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_wrong_predictions(content, message, folder, capsys):
 )
 def test_wrong_references(content, message, folder, capsys):
     (folder / "validation.jsonl").write_bytes(content)
-    refused(folder, capsys, message)
+    assert_refused(folder, capsys, message)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_wrong_references(content, message, folder, capsys):
 )
 def test_damaged_gzip(content, message, folder, capsys):
     (folder / "validation.jsonl.gz").write_bytes(content)
-    refused(folder, capsys, message, references="validation.jsonl.gz")
+    assert_refused(folder, capsys, message, references="validation.jsonl.gz")
 
 
 def test_unknown_dataset(folder, capsys):
-    refused(folder, capsys, "--dataset=qualty is not known. Did you mean 'quality'?", dataset="qualty")
+    assert_refused(folder, capsys, "--dataset=qualty is not known. Did you mean 'quality'?", dataset="qualty")
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,10 @@ def test_unknown_dataset(folder, capsys):
     ],
 )
 def test_out_that_cannot_be_written(out, message, folder, capsys):
-    refused(folder, capsys, message, out=out)
+    assert_refused(folder, capsys, message, out=out)
 
 
-def refused(folder, capsys, message, out="scores.json", **options):
+def assert_refused(folder, capsys, message, out="scores.json", **options):
     """One sentence, exit code 2, and no file new or changed."""
     if out == "scores.json":
         (folder / out).write_text("kept")
