@@ -97,17 +97,29 @@ class Arch:
     vocab: int = 0  # set by the task
     max_length: int = 0  # longest sequence the task shows the model, training or evaluation; set by the task
     train_length: int = 0  # longest sequence seen in training; set by the task
+    kv_heads: int | None = None  # K, heads of keys and values, each for H / K of the queries'; null: H
+    head_size: int | None = None  # d where it is not C / H
+    tied: bool = False  # the head's matrix is the embedding's
+    norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "ffn"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"task.arch.{name}={getattr(self, name)} must be at least 1.")
-        if self.width % self.heads:
+        for name in ("layers", "width", "heads", "ffn", "kv_heads", "head_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"task.arch.{name}={value} must be at least 1.")
+        if self.heads % self.key_heads:
+            raise ConfigError(
+                f"task.arch.heads={self.heads} is not divisible by task.arch.kv_heads={self.kv_heads}; "
+                f"task.arch.kv_heads={next(k for k in range(self.key_heads, 0, -1) if self.heads % k == 0)} would do."
+            )
+        if self.head_size is None and self.width % self.heads:
             fitting = max(self.width // self.heads, 1) * self.heads
             raise ConfigError(
                 f"task.arch.width={self.width} is not divisible by task.arch.heads={self.heads}; "
                 f"task.arch.width={fitting + fitting % (2 * self.heads)} would be."
             )
+        if self.head_size is not None and self.head_size % 2:
+            raise ConfigError(f"task.arch.head_size={self.head_size} must be even; {self.head_size + 1} would do.")
         if self.head_dim % 2:
             raise ConfigError(
                 f"the head dimension task.arch.width / task.arch.heads = {self.head_dim} must be even; "
@@ -116,8 +128,13 @@ class Arch:
 
     @property
     def head_dim(self) -> int:
-        """d = C / H."""
-        return self.width // self.heads
+        """d, as a rule C / H."""
+        return self.head_size or self.width // self.heads
+
+    @property
+    def key_heads(self) -> int:
+        """K, as a rule H."""
+        return self.kv_heads or self.heads
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The one decoder: Llama-2 compatible, with the positional encoding as a part.
 
-Shape suffixes: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
+Shape suffixes: B batch, T tokens, C width, H heads, D head dimension, V vocabulary. Keys and values may have K < H heads.
 """
 
 from collections.abc import Callable
@@ -10,16 +10,17 @@ from typing import Protocol, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from tape_exp.config import Arch
 from tape_exp.models.attention import attend
 from tape_exp.models.cache import Cache
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.base import PositionEncoding, for_heads
 from tape_exp.seeding import RowSampler, generator_for
 
 
 class Decoder(nn.Module):
-    """Pre-norm transformer: RMSNorm, causal attention, SwiGLU, untied head, no biases.
+    """Pre-norm transformer: RMSNorm, causal attention, SwiGLU, no biases; the head is untied unless ``arch`` says so.
 
     Args:
         arch: sizes.
@@ -27,26 +28,36 @@ class Decoder(nn.Module):
         seed: of the initial weights. Each parameter has a generator of its own, named after it, so that models that
             differ in their positional encoding alone begin with the same backbone.
         backend: of :func:`~tape_exp.models.attention.attend`.
+        blank: leave the backbone's matrices unset, since loaded weights will follow: a large model is then made at once.
     """
 
-    def __init__(self, arch: Arch, position: Callable[[Arch], PositionEncoding], seed: int = 0, backend: str = "auto") -> None:
+    def __init__(
+        self,
+        arch: Arch,
+        position: Callable[[Arch], PositionEncoding],
+        seed: int = 0,
+        backend: str = "auto",
+        blank: bool = False,
+    ) -> None:
         super().__init__()
         self.arch = arch
         self.make_position = position
-        self.embedding = nn.Embedding(arch.vocab, arch.width)
+        self.embedding = skip_init(nn.Embedding, arch.vocab, arch.width, device=torch.get_default_device())
         blocks = [Block(arch, position(arch), backend, layer) for layer in range(arch.layers)]
         self.layers = nn.ModuleList(blocks)
-        self.norm = nn.RMSNorm(arch.width, eps=1e-5)
-        self.head = nn.Linear(arch.width, arch.vocab, bias=False)
+        self.norm = nn.RMSNorm(arch.width, eps=arch.norm_eps)
+        self.head = matrix(arch.width, arch.vocab)
+        if arch.tied:
+            self.head.weight = self.embedding.weight
         # Nobody reads the state after the last layer. Its update stays, since published counts include it, but idle.
         last = blocks[-1]
         last.updates_state = False
         for name, parameter in last.position.named_parameters():
             parameter.requires_grad = name not in last.position.update_parameters
-        self.init_weights(seed)
+        self.init_weights(seed, blank)
 
-    def init_weights(self, seed: int) -> None:
-        """Every matrix N(0, 0.02), norms 1, positional encodings by their own ``init_weights``.
+    def init_weights(self, seed: int, blank: bool = False) -> None:
+        """Every matrix N(0, 0.02), norms 1, positional encodings by their own ``init_weights``; ``blank``: these alone.
 
         | part                  | initial value                                         |
         |-----------------------|-------------------------------------------------------|
@@ -60,7 +71,9 @@ class Decoder(nn.Module):
             generator = generator_for(seed, "init", name)
             if isinstance(module, PositionEncoding):
                 module.init_weights(generator)
-            elif isinstance(module, nn.Embedding) or (isinstance(module, nn.Linear) and ".position." not in name):
+            elif blank or ".position." in name or (self.arch.tied and module is self.head):
+                continue
+            elif isinstance(module, nn.Embedding | nn.Linear):
                 nn.init.normal_(module.weight, std=0.02, generator=generator)
 
     def forward(
@@ -122,11 +135,11 @@ class Decoder(nn.Module):
     def flops_per_token(self, length: int) -> float:
         """Floating-point operations a token for one training step (forward and backward) at this length.
 
-        6 a parameter of the matrices (embedding look-ups are free), and 6 · layers · C · length for causal attention,
+        6 a parameter of the matrices (embedding look-ups are free), and 6 · layers · H · d · length for causal attention,
         whose average query sees half of the keys.
         """
-        matrices = self.parameter_count() - self.embedding.weight.numel()
-        return 6 * matrices + 6 * self.arch.layers * self.arch.width * length
+        matrices = self.parameter_count() - (0 if self.arch.tied else self.embedding.weight.numel())
+        return 6 * matrices + 6 * self.arch.layers * self.arch.heads * self.arch.head_dim * length
 
 
 def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
@@ -143,32 +156,39 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
     return torch.cat(nll).view(labels_BT.shape)
 
 
+def matrix(inputs: int, outputs: int) -> nn.Linear:
+    """A linear map without bias whose weights hold nothing yet: :meth:`Decoder.init_weights` or a checkpoint gives them."""
+    return skip_init(nn.Linear, inputs, outputs, bias=False, device=torch.get_default_device())
+
+
 class Block(nn.Module):
     """Attention and SwiGLU, each behind an RMSNorm and with a residual, and the positional encoding's part in both."""
 
     def __init__(self, arch: Arch, position: PositionEncoding, backend: str, layer: int) -> None:
         super().__init__()
-        C = arch.width
+        C, queries, keys = arch.width, arch.heads * arch.head_dim, arch.key_heads * arch.head_dim
         self.layer = layer
-        self.heads = arch.heads
+        self.head_dim = arch.head_dim
         self.backend = backend
         self.updates_state = True
-        self.attention_norm = nn.RMSNorm(C, eps=1e-5)
-        self.q = nn.Linear(C, C, bias=False)
-        self.k = nn.Linear(C, C, bias=False)
-        self.v = nn.Linear(C, C, bias=False)
-        self.o = nn.Linear(C, C, bias=False)
-        self.mlp_norm = nn.RMSNorm(C, eps=1e-5)
-        self.gate = nn.Linear(C, arch.ffn, bias=False)
-        self.up = nn.Linear(C, arch.ffn, bias=False)
-        self.down = nn.Linear(arch.ffn, C, bias=False)
+        self.attend: Callable[..., tuple[Tensor, Tensor | None]] | None = None  # instead of full attention
+        self.attention_norm = nn.RMSNorm(C, eps=arch.norm_eps)
+        self.q = matrix(C, queries)
+        self.k = matrix(C, keys)
+        self.v = matrix(C, keys)
+        self.o = matrix(queries, C)
+        self.mlp_norm = nn.RMSNorm(C, eps=arch.norm_eps)
+        self.gate = matrix(C, arch.ffn)
+        self.up = matrix(C, arch.ffn)
+        self.down = matrix(arch.ffn, C)
         self.position = position
 
     def forward(self, x_BTC: Tensor, state: Tensor | None, where: "Where") -> tuple[Tensor, Tensor | None]:
         """The block's output and the position state for the next one."""
         normed = self.attention_norm(x_BTC)
-        q, k, v = (linear(normed).unflatten(-1, (self.heads, -1)) for linear in (self.q, self.k, self.v))
+        q, k, v = (linear(normed).unflatten(-1, (-1, self.head_dim)) for linear in (self.q, self.k, self.v))
         q, k = self.position.rotate(q, k, state)
+        v = for_heads(v, k.shape[2])
         carried = self.position.carried(state) if self.updates_state else None
         if where.cache is not None:
             kept = where.cache.extend(self.layer, {"k": k, "v": v} | ({} if carried is None else {"carried": carried}))
@@ -176,7 +196,7 @@ class Block(nn.Module):
         biases = self._biases(where, k.shape[1])
         if where.watch is not None:
             where.watch(self, q, k, biases, state)
-        values, attended = attend(q, k, v, carried=carried, backend=self.backend, **biases)
+        values, attended = (self.attend or attend)(q, k, v, carried=carried, backend=self.backend, **biases)
         mixed = self.o(values.flatten(2))
         x_BTC = x_BTC + mixed
         normed = self.mlp_norm(x_BTC)

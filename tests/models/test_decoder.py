@@ -64,6 +64,10 @@ def test_wrong_sizes_name_the_key_and_a_value_that_works():
     assert dataclasses.replace(Arch(layers=1, width=proposed, heads=3, ffn=8)).head_dim % 2 == 0
     with pytest.raises(ConfigError, match=r"head dimension .* = 3 must be even"):
         Arch(layers=1, width=12, heads=4, ffn=8)
+    with pytest.raises(ConfigError, match=r"heads=6 is not divisible by task\.arch\.kv_heads=4; task\.arch\.kv_heads=3"):
+        Arch(layers=1, width=12, heads=6, ffn=8, kv_heads=4)
+    with pytest.raises(ConfigError, match=r"task\.arch\.head_size=5 must be even; 6"):
+        Arch(layers=1, width=12, heads=6, ffn=8, head_size=5)
     with pytest.raises(ConfigError, match=r"task\.arch\.layers=0 must be at least 1"):
         Arch(layers=0, width=12, heads=2, ffn=8)
 

@@ -1,5 +1,6 @@
 """TAPE: equal to RoPE at the start, equal to its oracle, equivariant as the paper's propositions say."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from tape_exp.config import Arch, ConfigError
 from tape_exp.models.attention import attend
+from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
@@ -24,6 +26,29 @@ TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0
 def test_step_zero_is_exactly_rope(name, arch):
     rope, tape = make_decoder("rope", arch), make_decoder(name, arch)
     assert (rope(TOKENS) - tape(TOKENS)).abs().max() <= 1e-6
+
+
+GROUPED = Arch(layers=3, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24, kv_heads=2, head_size=12)
+
+
+def test_grouped_queries_have_positions_of_their_own():
+    """Step 0 is RoPE; then the oracle, the cache and a model whose keys and values are repeated by hand all agree."""
+    rope, tape, oracle = (make_decoder(name, GROUPED) for name in ("rope", "tape", "tape_tensor"))
+    assert (rope(TOKENS) - tape(TOKENS)).abs().max() <= 1e-6
+    randomise(tape)
+    oracle.load_state_dict(tape.state_dict())
+    repeated = make_decoder("tape", dataclasses.replace(GROUPED, kv_heads=None))
+    state = tape.state_dict()
+    for name in [n for n in state if n.endswith((".k.weight", ".v.weight"))]:
+        state[name] = state[name].unflatten(0, (2, 12)).repeat_interleave(2, 0).flatten(0, 1)
+    repeated.load_state_dict(state)
+    with torch.no_grad():
+        logits = tape(TOKENS)
+        assert (oracle(TOKENS) - logits).abs().max() < 1e-4
+        assert (repeated(TOKENS) - logits).abs().max() < 1e-4
+        cache = new_cache(tape, 24, None, 2)
+        steps = [tape(part, cache=cache) for part in TOKENS.split([9, 1, 14], 1)]
+    assert (torch.cat(steps, 1) - logits).abs().max() < 1e-4
 
 
 def test_tape_yarn_starts_as_rope_yarn(arch):

@@ -105,6 +105,12 @@ def full_precision(x: Tensor) -> AbstractContextManager:
     return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
 
 
+def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:
+    """(B, T, heads, D): with grouped queries, each key head as often as there are heads that it serves."""
+    groups = heads // x_BTKD.shape[2]
+    return x_BTKD.repeat_interleave(groups, 2) if groups > 1 else x_BTKD
+
+
 def distances(q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
     """(B, 1, T, S): how far each key lies before the query; 0 for keys after it, which the causal mask hides."""
     return (q_positions_BT[:, None, :, None] - k_positions_BS[:, None, None, :]).clamp(min=0)

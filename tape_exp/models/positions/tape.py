@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tape_exp.config import Arch, ConfigError, one_of
-from tape_exp.models.positions.base import full_precision
+from tape_exp.models.positions.base import for_heads, full_precision
 from tape_exp.models.positions.rope import RoPE, Scaling
 
 
@@ -73,6 +73,11 @@ class TAPE(RoPE):
         if self.feed_forward:
             nn.init.normal_(self.wx, std=0.02, generator=generator)
             nn.init.normal_(self.w1, std=self.w1.shape[1] ** -0.5, generator=generator)
+
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """q E and k E, as in RoPE. A key head that serves several query heads is turned by the E of each of them."""
+        assert state is not None
+        return super().rotate(q_BTHD, for_heads(k_BTHD, state.shape[2]), state)
 
     def carried(self, state: Tensor | None) -> Tensor | None:
         """E itself, its two parts side by side: (B, S, H, d). Nothing if attention does not update it."""

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tape_exp.config import Arch, ConfigError, one_of
-from tape_exp.models.positions.base import full_precision
+from tape_exp.models.positions.base import for_heads, full_precision
 from tape_exp.models.positions.rope import Scaling, as_matrices
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.seeding import generator_for
@@ -104,6 +104,7 @@ class TensorTAPE(TAPE):
         """q̃ and k̃, d·R/L wide. Where that differs from d, the factor 1/√d of the logits is restored."""
         assert state is not None
         restore = (self.R / self.L) ** 0.25
+        k_BTHD = for_heads(k_BTHD, state.shape[2])
         return self._contract(q_BTHD, state) * restore, self._contract(k_BTHD, state) * restore
 
     def _contract(self, x_BTHD: Tensor, state: Tensor) -> Tensor:
