@@ -40,6 +40,8 @@ class TrainerConfig:
     micro_batch: int | None = None  # rows per device and forward pass; null: the whole share of the device
     workers: int = 0  # processes that prepare data
     compile: bool = False
+    checkpoint_activations: bool = False  # recompute each block in the backward pass
+    frozen_bf16: bool = False  # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed
     attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton
     log_every: int = 10  # optimizer steps
     validate_every: int = 250  # optimizer steps
@@ -266,6 +268,11 @@ def check(cfg: "DictConfig") -> None:
             raise ConfigError(f"trainer.{key}={cfg.trainer[key]} must be at least 1.")
     if cfg.trainer.micro_batch is not None and cfg.trainer.micro_batch < 1:
         raise ConfigError(f"trainer.micro_batch={cfg.trainer.micro_batch} must be at least 1, or null.")
+    if cfg.trainer.frozen_bf16 and (cfg.trainer.precision != "bf16-mixed" or cfg.trainer.strategy == "fsdp"):
+        raise ConfigError(
+            "trainer.frozen_bf16=true needs trainer.precision=bf16-mixed and whole weights on every device, as "
+            "trainer.strategy=ddp has them."
+        )
     if cfg.trainer.strategy == "fsdp" and cfg.trainer.precision == "16-mixed":
         raise ConfigError("trainer.strategy=fsdp does not train in 16-mixed; trainer.precision=bf16-mixed works.")
 

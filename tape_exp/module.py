@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from tape_exp.config import Optim
+from tape_exp.config import ConfigError, Optim
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.peft import trained
 from tape_exp.seeding import RowSampler
 from tape_exp.tasks.base import IGNORE, Batch, Evaluation, Task, sum_over_processes
 
@@ -36,6 +37,7 @@ class LanguageModule(LightningModule):
         config_hash: written into checkpoints; one of another config is refused.
         progress: how ``Task.evaluate`` shows how far it is.
         evaluation_batches: stop the evaluation after as many.
+        base: what the decoder's frozen weights are of; checkpoints then hold the trained ones alone.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class LanguageModule(LightningModule):
         config_hash: str,
         progress: Callable[..., Any],
         evaluation_batches: int | None = None,
+        base: str | None = None,
     ) -> None:
         super().__init__()
         self.decoder = decoder
@@ -56,6 +59,8 @@ class LanguageModule(LightningModule):
         self.config_hash = config_hash
         self.progress = progress
         self.evaluation_batches = evaluation_batches
+        self.base = base
+        self.strict_loading = base is None
         self.evaluation: Evaluation | None = None
         self.validation: dict[str, float] = {}
         self.gauges: dict[str, float] = {}  # of the throughput callback, for the next report
@@ -153,8 +158,16 @@ class LanguageModule(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Sign the checkpoint with the config it belongs to."""
+        """Sign the checkpoint with the config it belongs to; leave out what is frozen, if it lies elsewhere."""
         checkpoint["config_hash"] = self.config_hash
+        if self.base is not None:
+            checkpoint["base"] = self.base
+            checkpoint["state_dict"] = {name: checkpoint["state_dict"][name] for name, _ in trained(self)}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint of other trained parameters, which loading beside frozen ones would not notice."""
+        if self.base is not None and checkpoint["state_dict"].keys() != {name for name, _ in trained(self)}:
+            raise ConfigError("the checkpoint holds other trained parameters than this run; remove it to begin anew.")
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp import checkpoints, heatmap, weights
 from tape_exp.callbacks import Progress, Throughput, tracker, trainable_summary
 from tape_exp.config import ConfigError, build, check
+from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.peft import Adaptation
 from tape_exp.module import LanguageModule
 from tape_exp.patterns import draw_patterns
-from tape_exp.runs import RunDirectory, first_process, make_record
+from tape_exp.runs import RunDirectory, first_process, identity, make_record
 from tape_exp.sinks import JsonlLogger, close, make_loggers, publish
 from tape_exp.tasks.base import Evaluation, Task
 
@@ -36,6 +38,7 @@ def run(cfg: DictConfig) -> dict[str, Any]:
         Exception: whatever stopped the run; FAILED in its directory holds the traceback.
     """
     check(cfg)
+    cfg = weights.adopt(cfg)
     directory = RunDirectory(cfg)
     if directory.done and cfg.debug.name == "none":
         set_up_logging(None, "none")
@@ -47,15 +50,18 @@ def run(cfg: DictConfig) -> dict[str, Any]:
     task = make_task(cfg)
     micro_batches(cfg, task)
     task.prepare_data()
-    decoder = make_decoder(cfg, task)
+    adaptation = make_adaptation(cfg, task)
+    decoder = make_decoder(cfg, task, adaptation)
     directory.open(task.assets())
     task.folder = directory.artifacts
     set_up_logging(directory.path / "log.txt", progress)
     log.info("%s\n  %s in %s", directory.name, trainable_summary(decoder), directory.path)
+    if adaptation is not None and task.trains:
+        log.info("%s", peft.table(decoder))
     loggers: list[Logger] = []
     try:
         loggers = make_loggers(cfg, directory)
-        return train_and_evaluate(cfg, directory, task, decoder, progress, loggers)
+        return train_and_evaluate(cfg, directory, task, decoder, adaptation, progress, loggers)
     except (KeyboardInterrupt, SystemExit):
         log.info("Stopped. The same command goes on from the last checkpoint in %s.", directory.checkpoints)
         raise
@@ -81,22 +87,55 @@ def make_task(cfg: DictConfig) -> Task:
     return task
 
 
-def make_decoder(cfg: DictConfig, task: Task) -> Decoder:
-    """The model that the positional encoding and the task's sizes make, with the weights of ``checkpoint``."""
-    decoder = Decoder(task.arch, partial(make_position, cfg), seed=cfg.seed, backend=cfg.trainer.attention)
+def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
+    """The method of ``peft``, if it is one.
+
+    Raises:
+        ConfigError: there is nothing to adapt, or the context is longer than positions reach.
+    """
+    if cfg.peft.name == "none":
+        return None
+    adaptation: Adaptation = build(cfg.peft, "peft", name=cfg.peft.name)
+    if task.checkpoint is None:
+        raise ConfigError(f"peft={adaptation.name} adapts a trained model: name it in checkpoint=<run, folder or repository>.")
+    length, reach = task.arch.train_length, weights.trained_length(task.checkpoint)
+    if task.trains and reach and adaptation.theta is None and length > reach * adaptation.interpolation:
+        raise ConfigError(
+            f"task.train_length={length} is longer than the {reach} tokens that the base was trained on, times "
+            f"peft.interpolation={adaptation.interpolation}; set peft.interpolation={-(-length // reach)}."
+        )
+    return adaptation
+
+
+def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = None) -> Decoder:
+    """The model that the positional encoding and the task's sizes make, with the weights of ``checkpoint``, adapted."""
+    model: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    if adaptation is not None:
+        model = adaptation.positions(model)
+    blank = task.checkpoint is not None and weights.llama_below(task.checkpoint) is not None
+    decoder = Decoder(task.arch, partial(make_position, model), cfg.seed, cfg.trainer.attention, blank)
     if task.checkpoint is not None:
-        weights.load_weights(decoder, task.checkpoint)
+        weights.begin(decoder, task.checkpoint, adaptation, cfg.seed, task.trains)
         log.info("Weights of %s.", weights.title(task.checkpoint))
+    decoder.recompute = cfg.trainer.checkpoint_activations
+    if cfg.trainer.frozen_bf16:
+        peft.freeze_in_bf16(decoder)
     return decoder
 
 
-def make_position(cfg: DictConfig, arch: Any) -> Any:
-    """One layer's positional encoding."""
-    return build(cfg.model, "model", arch=arch)
+def make_position(model: dict[str, Any], arch: Any) -> Any:
+    """One layer's positional encoding from the ``model`` section."""
+    return build(model, "model", arch=arch)
 
 
 def train_and_evaluate(
-    cfg: DictConfig, directory: RunDirectory, task: Task, decoder: Decoder, progress: str, loggers: list[Logger]
+    cfg: DictConfig,
+    directory: RunDirectory,
+    task: Task,
+    decoder: Decoder,
+    adaptation: Adaptation | None,
+    progress: str,
+    loggers: list[Logger],
 ) -> dict[str, Any]:
     """From the last checkpoint, if there is one, to a record."""
     checkpoint, step = checkpoints.newest(directory.checkpoints, directory.hash)
@@ -114,6 +153,7 @@ def train_and_evaluate(
         directory.hash,
         tracker(progress),
         cfg.debug.evaluation_batches,
+        base=weights.base_title(task.checkpoint) if adaptation is not None and adaptation.partial else None,
     )
     keep = ModelCheckpoint(
         directory.checkpoints,
@@ -141,6 +181,8 @@ def train_and_evaluate(
     if not trainer.is_global_zero:
         return {}
     images = save_artifacts(directory, evaluation)
+    if module.base is not None and task.trains:
+        peft.save_adapter(decoder, directory.artifacts / "adapter", module.base, identity(cfg))
     publish(loggers, evaluation, images, trainer.global_step)
     record = make_record(
         directory,
@@ -148,6 +190,7 @@ def train_and_evaluate(
         metrics={**module.validation, **evaluation.metrics},
         parameters=decoder.parameter_count(),
         positional_parameters=decoder.positional_count(),
+        trained_parameters=sum(parameter.numel() for _, parameter in peft.trained(decoder)) if task.trains else 0,
         steps=trainer.global_step,
         tokens=trainer.global_step * task.optim.batch * task.arch.train_length,
         precision=str(trainer.precision),

@@ -1,8 +1,8 @@
 """A run's directory: where it lies, what is in it, and the record that tables are made from.
 
-``runs/<task>/<scale>/<model>/seed<seed>-<hash>/`` holds config.yaml, manifest.json, metrics.jsonl, log.txt, checkpoints/,
-artifacts/, record.json and, at the end, DONE or FAILED. The path is a function of config and seed, never of the clock:
-the same command finds the same run, goes on from its last checkpoint or says that it is done.
+``runs/<task>/<scale>/<model>/seed<seed>-<hash>/`` (of an adapted model ``<model>-<peft>``) holds config.yaml, manifest.json,
+metrics.jsonl, log.txt, checkpoints/, artifacts/, record.json and, at the end, DONE or FAILED. The path is a function of config
+and seed, never of the clock: the same command finds the same run, goes on from its last checkpoint or says that it is done.
 """
 
 import hashlib
@@ -57,7 +57,9 @@ def without_folders(told: Any) -> Any:
     if not isinstance(told, dict):
         return told
     return {
-        key: Path(value).name if key in ("path", "checkpoint") and isinstance(value, str) else without_folders(value)
+        key: Path(value).name
+        if key in ("path", "checkpoint", "init_from") and isinstance(value, str)
+        else without_folders(value)
         for key, value in told.items()
     }
 
@@ -68,8 +70,8 @@ class RunDirectory:
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg = cfg
         self.hash = config_hash(cfg)
-        self.name = f"{cfg.task.name}-{cfg.scale.name}-{cfg.model.name}-seed{cfg.seed}-{self.hash}"
-        place = Path(cfg.task.name, cfg.scale.name, cfg.model.name, f"seed{cfg.seed}-{self.hash}")
+        self.name = f"{cfg.task.name}-{cfg.scale.name}-{weights.variant(cfg)}-seed{cfg.seed}-{self.hash}"
+        place = Path(cfg.task.name, cfg.scale.name, weights.variant(cfg), f"seed{cfg.seed}-{self.hash}")
         self.path = Path(cfg.runs).expanduser().resolve() / place
         self.checkpoints = self.path / "checkpoints"
         self.artifacts = self.path / "artifacts"

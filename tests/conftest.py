@@ -77,6 +77,10 @@ def on_text(folder: Path, task: str = "c4") -> list[str]:
         words += ["task.windows.lengths=[16,32]", "task.windows.tokens=500"]
     if "tests" in node:
         words += ["task.validation_rows=4", *(f"task.tests.{name}.path={folder}" for name in node.tests)]
+    if "validation" in node:
+        words.append(f"task.validation.path={folder}")
+    if node.get("init_from"):
+        words.append("task.init_from=null")
     return words
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
+from torch.utils.checkpoint import checkpoint
 
 from tape_exp.config import Arch
 from tape_exp.models.attention import attend
@@ -42,6 +43,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.arch = arch
         self.make_position = position
+        self.recompute = False  # in training, each block's activations in the backward pass instead of keeping them
         self.embedding = skip_init(nn.Embedding, arch.vocab, arch.width, device=torch.get_default_device())
         blocks = [Block(arch, position(arch), backend, layer) for layer in range(arch.layers)]
         self.layers = nn.ModuleList(blocks)
@@ -109,8 +111,12 @@ class Decoder(nn.Module):
             where = Where(self.positions(B, T, tokens_BT.device, sampler), consecutive, watch=watch)
         state = first.initial_state(where.positions_BT)
         x_BTC = self.embedding(tokens_BT)
+        recompute = self.recompute and self.training and torch.is_grad_enabled()
         for layer in self.layers:
-            x_BTC, state = layer(x_BTC, state, where)
+            if recompute:
+                x_BTC, state = checkpoint(layer, x_BTC, state, where, use_reentrant=False)
+            else:
+                x_BTC, state = layer(x_BTC, state, where)
         if cache is not None:
             cache.length += T
         x_BTC = self.norm(x_BTC[:, -1:] if last_only else x_BTC)

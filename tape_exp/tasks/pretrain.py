@@ -32,6 +32,8 @@ class Pretrain(TextTask):
         tests: further corpora by name, scored at the end.
         windows: how they are scored.
         test_split: of the test sets.
+        validation: another corpus whose validation split is scored during training; null: ``text``'s own.
+        init_from: like ``checkpoint=``: the run, or the Llama, whose weights and tokenizer it begins from.
         train_tokens: the first so many tokens of the corpus are used; null: all of a local or built-in one, and of a hub's
             as many as training reads.
     """
@@ -51,12 +53,15 @@ class Pretrain(TextTask):
         test_split: str = "test",
         validation_rows: int = 64,
         train_tokens: int | None = None,
+        validation: Text | None = None,
+        init_from: str | None = None,
     ) -> None:
         super().__init__(arch, optim, seed, text, tokenizer, train_length, max(windows.lengths))
         for key, value in (("validation_rows", validation_rows), ("train_tokens", train_tokens)):
             if value is not None and value < 1:
                 raise ConfigError(f"task.{key}={value} must be at least 1.")
         self.windows, self.tests, self.test_split = windows, tests, test_split
+        self.validation = validation or text
         self.validation_rows = validation_rows
         self.train_tokens = train_tokens
         if train_tokens is None and text.source == "hub":
@@ -66,11 +71,11 @@ class Pretrain(TextTask):
         """Tokenise what training reads, the validation blocks and the test sets."""
         T = self.train_length
         self.stream = self.tokens(self.text, "train", self.train_tokens)
-        validation = self.tokens(self.text, "validation", self.validation_rows * T + 1)
-        for split, tokens in (("train", self.stream), ("validation", validation)):
+        validation = self.tokens(self.validation, "validation", self.validation_rows * T + 1)
+        for text, split, tokens in ((self.text, "train", self.stream), (self.validation, "validation", validation)):
             if len(tokens) <= T:
                 raise ConfigError(
-                    f"text {self.text.name}: its split {split} has {len(tokens)} tokens, fewer than one block of "
+                    f"text {text.name}: its split {split} has {len(tokens)} tokens, fewer than one block of "
                     f"task.train_length={T} and its last label. Give it more text, or set "
                     f"task.train_length={max(len(tokens) // 2, 1)}."
                 )

@@ -49,6 +49,11 @@ class TextTask(Task):
         if self._prepared:
             return
         kept = weights.companion(self.checkpoint, "tokenizer.json") if self.checkpoint else None
+        if kept is None and self.checkpoint and self.checkpoint.is_dir():
+            raise ConfigError(
+                f"{self.checkpoint} has no tokenizer.json. transformers writes one: "
+                "AutoTokenizer.from_pretrained(<folder>).save_pretrained(<folder>)."
+            )
         if kept is not None:
             self.tokenizer = tokenizers.load(kept, self.tokenization.bos, self.tokenization.eos)
         else:
@@ -59,7 +64,12 @@ class TextTask(Task):
                     "run's folder in checkpoint=, which holds its tokenizer, or set task.tokenizer.kind=file and "
                     "task.tokenizer.path=<its tokenizer.json>."
                 )
-        self.arch = dataclasses.replace(self.arch, vocab=self.tokenizer.vocab)
+        if 0 < self.arch.vocab < self.tokenizer.vocab:
+            raise ConfigError(
+                f"the tokenizer has {self.tokenizer.vocab} tokens, and the model's embedding {self.arch.vocab}: they do not "
+                "belong together."
+            )
+        self.arch = dataclasses.replace(self.arch, vocab=max(self.arch.vocab, self.tokenizer.vocab))
         self.prepare()
         self._prepared = True
 

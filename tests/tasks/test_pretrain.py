@@ -100,7 +100,7 @@ def test_a_run_goes_on_from_a_checkpoints_weights(text_run):
     ("overrides", "message"),
     [
         (["checkpoint=pg19"], r"no finished run of a task of that name lies in .*python train\.py task=pg19 model=tape"),
-        (["checkpoint={folder}/checkpoints"], "is not the folder of a run with checkpoints"),
+        (["checkpoint={folder}/checkpoints"], "is neither the folder of a run with checkpoints nor a Llama"),
         (
             ["checkpoint={folder}", "model=rope"],
             r"is of another model: .*position.* is in the checkpoint alone\. Its run has model=tape",

@@ -1,0 +1,184 @@
+"""Adaptation: logits at first those of the base, what is trained, shifted sparse attention against its mask, merging."""
+
+import math
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from tape_exp.cli import compose_config
+from tape_exp.config import Arch, ConfigError, build
+from tape_exp.models import peft
+from tape_exp.models.decoder import Decoder
+from tests.conftest import make_decoder, randomise
+
+ARCH = Arch(layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=48, kv_heads=2)
+TOKENS = torch.randint(0, 14, (2, 48), generator=torch.Generator().manual_seed(0))
+METHODS = [("rope", "lora"), ("rope", "longlora"), ("rope", "theta"), ("rope", "full"), ("tape", "tape"), ("tape", "lora")]
+
+
+def adapted(model: str, method: str, *overrides: str) -> tuple[Decoder, Decoder]:
+    """A base with the method's positions, and the same weights adapted."""
+    cfg = compose_config([f"model={model}", f"peft={method}", *overrides])
+    adaptation = build(cfg.peft, "peft", name=method)
+    section = adaptation.positions(OmegaConf.to_container(cfg.model))
+    base = make_decoder("rope", ARCH)
+    randomise(base)
+    ours = Decoder(ARCH, lambda arch: build(section, "model", arch=arch))
+    ours.load_state_dict(base.state_dict(), strict=False)
+    rope = adaptation.positions(OmegaConf.to_container(compose_config(["model=rope"]).model))
+    reference = Decoder(ARCH, lambda arch: build(rope, "model", arch=arch))
+    reference.load_state_dict(base.state_dict())
+    adaptation.apply(ours, seed=0)
+    return reference, ours
+
+
+@pytest.mark.parametrize(("model", "method"), METHODS)
+def test_logits_before_the_first_step_are_the_bases(model, method):
+    """In fp64, so that nothing but rounding may differ; in fp32 relative to logits of size 3."""
+    reference, ours = adapted(model, method)
+    ours.eval()
+    with torch.no_grad():
+        expected = reference(TOKENS)
+        assert (ours(TOKENS) - expected).abs().max() <= 1e-6 * expected.abs().max()
+        places = torch.arange(48, dtype=torch.float64)[None]
+        exact = reference.double()(TOKENS, positions_BT=places)
+        assert (ours.double()(TOKENS, positions_BT=places) - exact).abs().max() < 1e-12
+        assert (make_decoder("rope", ARCH)(TOKENS) - expected).abs().max() > 1e-2  # the base is one of its own
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "parts"),
+    [
+        ("rope", "lora", {"embedding", "norm", "lora"}),
+        ("rope", "longlora", {"embedding", "norm", "lora"}),
+        ("tape", "tape", {"position"}),
+        ("rope", "full", {"embedding", "norm", "head", "q", "k", "v", "o", "gate", "up", "down"}),
+    ],
+)
+def test_what_is_trained(model, method, parts):
+    _, ours = adapted(model, method)
+    names = [name for name, _ in peft.trained(ours)]
+    found = set()
+    for name in names:
+        part = "lora" if "lora" in name else "position" if ".position." in name else name.split(".")[-2]
+        found.add("norm" if part.endswith("norm") else part)
+    assert found == parts
+    assert not any("layers.1.position" in name for name in names)  # the idle update of the last layer
+    told = peft.table(ours).splitlines()[-1].split()
+    assert [int(word.replace(",", "")) for word in told[1:3]] == [
+        ours.parameter_count(),
+        sum(p.numel() for _, p in peft.trained(ours)),
+    ]
+
+
+@pytest.mark.parametrize(("T", "groups"), [(48, 4), (24, 3), (16, 1), (32, 4)])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_shifted_sparse_attention_is_attention_under_its_mask(T, groups, kv_heads):
+    """Outputs and gradients; the mask is written down entry by entry from the definition."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, T, heads, 6, generator=generator, requires_grad=True) for heads in (4, kv_heads, kv_heads))
+    G = T // groups
+    position = torch.arange(T)
+    straight, shifted = position // G, (position + G // 2) // G
+    causal = position[:, None] >= position
+    seen = torch.stack([(group[:, None] == group) & causal for group in (straight, straight, shifted, shifted)])
+    keys, values = (x.repeat_interleave(4 // kv_heads, 2) for x in (k, v))
+    logits = torch.einsum("bthd,bshd->bhts", q, keys) / math.sqrt(6)
+    expected = torch.einsum("bhts,bshd->bthd", logits.masked_fill(~seen, float("-inf")).softmax(-1), values)
+    found = peft.shifted_sparse(q, k, v, groups)
+    assert (found - expected).abs().max() < 1e-5
+    weight = torch.randn(expected.shape, generator=generator)
+    for ours, theirs in zip(*(torch.autograd.grad((x * weight).sum(), (q, k, v)) for x in (found, expected)), strict=True):
+        assert (ours - theirs).abs().max() < 1e-5
+
+
+def test_sparse_in_training_full_at_evaluation():
+    reference, ours = adapted("rope", "longlora")
+    with torch.no_grad():
+        full = reference(TOKENS)
+        assert (ours.train()(TOKENS) - full).abs().max() > 1e-2
+        assert (ours.eval()(TOKENS) - full).abs().max() < 1e-6
+
+
+def test_merged_model_is_a_plain_decoder_with_the_same_logits():
+    _, ours = adapted("tape", "lora")
+    with torch.no_grad():
+        for _, parameter in peft.trained(ours):
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+        expected = ours.eval()(TOKENS)
+        peft.merge(ours)
+        assert (ours(TOKENS) - expected).abs().max() < 1e-4
+    plain = make_decoder("tape", ARCH)
+    assert plain.state_dict().keys() == ours.state_dict().keys()
+
+
+def test_seed_decides_the_adapters():
+    """And the global generator is left as it was."""
+    before = torch.get_rng_state()
+    _, a = adapted("rope", "lora")
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(1)
+    _, b = adapted("rope", "lora")
+    assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def test_peft_of_a_7b_model_adds_under_three_thousandths():
+    """Counted from the config; nothing is allocated."""
+    arch = Arch(layers=32, width=4096, heads=32, ffn=11008, vocab=32000)
+    with torch.device("meta"):
+        model = make_decoder("tape", arch)
+    added = model.positional_count()
+    assert added == 32 * (128 * 4096 + 2 * 32 * 128 + 32 * 32) == 17_072_128
+    assert added / (model.parameter_count() - added) < 0.003
+
+
+@pytest.mark.parametrize("model", ["rope", "tape", "alibi"])
+def test_recomputed_blocks_give_the_same_gradients(model):
+    gradients = []
+    for recompute in (False, True):
+        decoder = make_decoder(model, ARCH)
+        randomise(decoder)
+        decoder.recompute = recompute
+        decoder(TOKENS).logsumexp(-1).sum().backward()
+        gradients.append([p.grad for p in decoder.parameters() if p.grad is not None])
+    assert len(gradients[0]) == len(gradients[1]) > 10
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_frozen_matrices_in_bf16():
+    _, ours = adapted("rope", "lora")
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected = ours(TOKENS)
+        peft.freeze_in_bf16(ours)
+        assert torch.equal(ours(TOKENS), expected)
+    assert ours.layers[0].up.weight.dtype == torch.bfloat16
+    assert all(parameter.dtype == torch.float32 for _, parameter in peft.trained(ours))
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "message"),
+    [
+        ("alibi", ["peft=lora"], r"model=alibi is none; set peft\.interpolation=1"),
+        ("alibi", ["peft=theta", "peft.interpolation=1"], r"model=alibi is none; use model=rope"),
+        ("rope_yarn", ["peft=lora"], r"model\.scaling\.method=yarn both stretch"),
+        ("rope", ["peft=tape"], r"has no such parameters; model=tape has positions"),
+        ("tape", ["peft=longlora"], r"peft\.sparse_groups=4 needs positions in queries and keys alone"),
+        ("rope", ["peft=lora", "peft.train=[norm]"], r"peft\.train=norm is not known\. Did you mean 'norms'"),
+        ("rope", ["peft=full", "peft.train=[]"], r"peft=full trains nothing"),
+        ("rope", ["peft=lora", "peft.lora.rank=0"], r"peft\.lora\.rank=0 must be at least 1"),
+        ("rope", ["peft=lora", "peft.lora.targets=[w]"], r"peft\.lora\.targets=w is not known"),
+        ("rope", ["peft=lora", "peft.train=[everything]"], r"set peft\.lora=null"),
+        ("rope", ["peft=lora", "peft.interpolation=0.5"], r"peft\.interpolation=0\.5 must be at least 1"),
+        ("rope", ["peft=theta", "peft.theta=-1"], r"peft\.theta=-1.* must be positive"),
+    ],
+)
+def test_what_cannot_be_adapted_says_why(model, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        adapted(model, overrides[0].removeprefix("peft="), *overrides[1:])
+
+
+def test_a_row_that_does_not_divide_into_groups():
+    q = torch.zeros(1, 20, 2, 4)
+    with pytest.raises(ConfigError, match=r"task\.train_length=20 .* task\.train_length=16 does"):
+        peft.shifted_sparse(q, q, q, 8)
