@@ -29,6 +29,7 @@ from tape_exp.data import scrolls, scrolls_builtin
 from tape_exp.data.packing import tokenise
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.models import llama
 
 PAGE = 3  # entries of a listing; the hub gives 1000
 TRAIN = [f"document {i}: Ünïcode 漢字,\nand a second line" for i in range(12)]
@@ -371,6 +372,58 @@ def test_a_refused_tokenizer_is_told(hub, tmp_path, status, code, told):
     begin = f"task.tokenizer.path=meta-llama/Llama-2-7b-hf: {hub.url}/meta-llama/Llama-2-7b-hf {told}"
     with pytest.raises(ConfigError, match=rf"{re.escape(begin)}.*task\.tokenizer\.kind=file"):
         Tokenization("hub", path="meta-llama/Llama-2-7b-hf").make(corpus("c4"), tmp_path)
+
+
+LLAMA = "meta-llama/Llama-2-7b-hf"
+LLAMA_FILES = {
+    "config.json": json.dumps(
+        {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+        | {"vocab_size": 10}
+    ).encode(),
+    "model.safetensors.index.json": b'{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}',
+    "model-1.safetensors": b"1",
+    "model-2.safetensors": b"2",
+    "tokenizer.json": b"{}",
+    "tokenizer_config.json": b"{}",
+    "pytorch_model.bin": b"not wanted",
+    "original/consolidated.safetensors": b"not wanted",
+}
+
+
+def test_llama_is_fetched_once(hub):
+    hub.commit(f"models/{LLAMA}", LLAMA_FILES)
+    folder = llama.fetch(LLAMA, f"checkpoint={LLAMA}")
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert there == set(LLAMA_FILES) - {"pytorch_model.bin", "original/consolidated.safetensors"}
+    assert llama.read_config(folder).width == 8
+    (folder / "model-2.safetensors").unlink()  # as a download that was killed leaves it
+    assert llama.fetch(LLAMA, f"checkpoint={LLAMA}") == folder
+    assert (folder / "model-2.safetensors").read_bytes() == b"2"
+    hub.stop()
+    assert llama.fetch(LLAMA, f"checkpoint={LLAMA}") == folder
+    (folder / "model-2.safetensors").unlink()
+    with pytest.raises(ConfigError, match=rf"checkpoint={LLAMA}: the Hugging Face hub cannot be reached.*needs no network"):
+        llama.fetch(LLAMA, f"checkpoint={LLAMA}")
+
+
+@pytest.mark.parametrize(("status", "code", "told"), REFUSALS)
+@pytest.mark.parametrize("part", ["", " files"])
+def test_a_refused_llama_is_told(hub, status, code, told, part):
+    if part and code == "RepoNotFound":
+        pytest.skip("a listed repository is there")
+    hub.commit(f"models/{LLAMA}", LLAMA_FILES)
+    hub.refused[f"models/{LLAMA}{part}"] = (status, code)
+    with pytest.raises(ConfigError, match=rf"checkpoint=x: {hub.url}/{LLAMA} {re.escape(told)}.*checkpoint=<a folder"):
+        llama.fetch(LLAMA, "checkpoint=x")
+
+
+def test_another_model_is_refused_before_its_weights_are_fetched(hub):
+    hub.commit(f"models/{LLAMA}", LLAMA_FILES | {"config.json": b'{"model_type": "mistral"}'})
+    with pytest.raises(ConfigError, match="model_type is mistral"):
+        llama.fetch(LLAMA, f"checkpoint={LLAMA}")
+    assert not any("safetensors" in request for request in hub.requests)
+    with pytest.raises(ConfigError, match="checkpoint=a/b/c: .*a/b/c"):
+        llama.fetch("a/b/c", "checkpoint=a/b/c")
 
 
 def scrolls_zip(dataset: str, folder: str = "") -> bytes:

@@ -19,21 +19,33 @@ class Scaling:
     - ``ntk``: θ ← θ · s^(d/(d-2)): high frequencies stay, the lowest is divided by s (bloc97, 2023)
     - ``yarn``: interpolates each frequency by how often it turns within the training length, and multiplies q and k by
       0.1 ln s + 1 (Peng et al., 2023)
+    - ``llama3``: frequencies that turn more than ``high_frequency`` times within the training length stay, those that turn
+      less than ``low_frequency`` times are divided by s, between them is a linear passage in the number of turns (Llama 3.1)
 
     A larger base ("theta scaling", Liu et al., 2023) is the encoding's own ``theta``.
     """
 
     method: str = "none"
-    factor: float | None = None  # null: longest / training length of the task, at least 1
+    factor: float | None = None  # null: longest sequence of the task / original, at least 1
     when: str = "always"  # always | evaluation: train unscaled, stretch afterwards
+    original: int | None = None  # training length before stretching, in tokens; null: the task's
     beta_fast: float = 32.0  # yarn: turns within the training length above which a frequency is kept
     beta_slow: float = 1.0  # yarn: turns below which a frequency is divided by s
+    low_frequency: float = 1.0  # llama3: turns below which a frequency is divided by s
+    high_frequency: float = 4.0  # llama3: turns above which a frequency is kept
 
     def __post_init__(self) -> None:
-        one_of("model.scaling.method", self.method, ("none", "linear", "ntk", "yarn"))
+        one_of("model.scaling.method", self.method, ("none", "linear", "ntk", "yarn", "llama3"))
         one_of("model.scaling.when", self.when, ("always", "evaluation"))
         if self.factor is not None and self.factor < 1:
             raise ConfigError(f"model.scaling.factor={self.factor} must be at least 1: the context grows by it.")
+        if self.original is not None and self.original < 1:
+            raise ConfigError(f"model.scaling.original={self.original} must be at least 1: it is a length in tokens.")
+        if self.low_frequency >= self.high_frequency:
+            raise ConfigError(
+                f"model.scaling.low_frequency={self.low_frequency} must be below "
+                f"model.scaling.high_frequency={self.high_frequency}."
+            )
 
 
 class RoPE(PositionEncoding):
@@ -66,24 +78,39 @@ class RoPE(PositionEncoding):
         frequencies = theta ** (-torch.arange(0, d, 2, device=like.device, dtype=like.dtype) / d)
         if method == "linear":
             frequencies = frequencies / s
+        if method == "llama3":
+            turns = self.original_length * frequencies / (2 * math.pi)
+            low, high = self.scaling.low_frequency, self.scaling.high_frequency
+            kept = ((turns - low) / (high - low)).clamp(0, 1)
+            frequencies = frequencies * kept + frequencies / s * (1 - kept)
         if method != "yarn" or s == 1:
             return frequencies, 1.0
-        original = self.arch.train_length
+        original = self.original_length
         low, high = (
             d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
             for turns in (self.scaling.beta_fast, self.scaling.beta_slow)
         )
         low, high = max(math.floor(low), 0), min(math.ceil(high), d - 1)
         index = torch.arange(d // 2, device=like.device, dtype=like.dtype)
-        interpolated = ((index - low) / max(high - low, 1e-3)).clamp(0, 1)
+        interpolated = ((index - low) / (high - low or 1e-3)).clamp(0, 1)
         return frequencies * (1 - interpolated) + frequencies / s * interpolated, 0.1 * math.log(s) + 1
+
+    @property
+    def stretch(self) -> float:
+        """s, where the scaling is on."""
+        if self.scaling.factor is not None:
+            return self.scaling.factor
+        return max(self.arch.max_length / max(self.original_length, 1), 1.0)
+
+    @property
+    def original_length(self) -> int:
+        """The training length that the scaling starts from, in tokens."""
+        return self.scaling.original or self.arch.train_length
 
     def _factor(self) -> float:
         if self.scaling.method == "none" or (self.scaling.when == "evaluation" and self.training):
             return 1.0
-        if self.scaling.factor is not None:
-            return self.scaling.factor
-        return max(self.arch.max_length / max(self.arch.train_length, 1), 1.0)
+        return self.stretch
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """q · e^{iθ·position}, and k likewise."""

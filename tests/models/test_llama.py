@@ -1,0 +1,291 @@
+"""Llama checkpoints: the decoder's logits are transformers', and what is not such a checkpoint is told in one sentence."""
+
+import dataclasses
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tape_exp.config import Arch, ConfigError, build
+from tape_exp.models import llama
+from tape_exp.models.decoder import Decoder
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+SHAPES = {
+    "mha": {},
+    "gqa": {"num_key_value_heads": 2},
+    "mqa": {"num_key_value_heads": 1},
+    "head_dim": {"head_dim": 16, "num_key_value_heads": 2},
+    "tied": {"tie_word_embeddings": True},
+    "eps": {"rms_norm_eps": 1e-3},
+    "theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+    "linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+    "yarn": {
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 32}
+    },
+    "yarn betas": {
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0, "beta_fast": 8, "beta_slow": 2}
+        | {"original_max_position_embeddings": 64}
+    },
+    "llama3": {"rope_parameters": {**LLAMA3, "rope_theta": 5e5, "original_max_position_embeddings": 32}},
+}
+
+
+def theirs(dtype: torch.dtype = torch.float32, **changes) -> LlamaForCausalLM:
+    """A random Llama whose logits are far from uniform."""
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**sizes, max_position_embeddings=128, initializer_range=0.2, **changes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
+    return model.eval().to(dtype)
+
+
+def ours(folder: Path, dtype: torch.dtype = torch.float32, **changes) -> Decoder:
+    """The decoder that a checkpoint's config makes, with its weights; positions of RoPE or of ``target``."""
+    config = llama.read_config(folder)
+    target = changes.pop("target", "rope.RoPE")
+    model = {"_target_": f"tape_exp.models.positions.{target}", "theta": config.theta, "scaling": config.scaling}
+    arch = Arch(**config.sizes() | changes, max_length=128, train_length=128)
+    decoder = Decoder(arch, partial(make_position, model), blank=True).to(dtype).eval()
+    llama.load(decoder, folder)
+    return decoder
+
+
+def make_position(model: dict, arch: Arch):
+    return build(model, "model", arch=arch)
+
+
+def logits(model, length: int = 100) -> torch.Tensor:
+    tokens = torch.randint(0, 50, (2, length), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        found = model(tokens)
+    return getattr(found, "logits", found)
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> Path:
+    """A sharded Llama with grouped queries."""
+    folder = tmp_path / "llama"
+    theirs(num_key_value_heads=2).save_pretrained(folder, max_shard_size="20KB")
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    return folder
+
+
+def rewrite(folder: Path, **changes) -> Path:
+    """The config with other values; None removes a key."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    return folder
+
+
+@pytest.mark.parametrize("target", ["rope.RoPE", "tape.TAPE"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_equal_transformers(shape, target, tmp_path):
+    """Both position encodings: TAPE begins as exactly RoPE."""
+    model = theirs(**SHAPES[shape])
+    model.save_pretrained(tmp_path)
+    expected = logits(model)
+    assert (logits(ours(tmp_path, target=target)) - expected).abs().max() < 1e-4
+    assert expected.std() > 0.5
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_configs_of_version_4_say_the_same(shape, tmp_path):
+    theirs(**SHAPES[shape]).save_pretrained(tmp_path)
+    found = llama.read_config(tmp_path)
+    rope = json.loads((tmp_path / "config.json").read_text())["rope_parameters"]
+    theta, kind = rope.pop("rope_theta"), rope.pop("rope_type")
+    scaling = {"type": kind, **rope} if kind != "default" else None
+    rewrite(tmp_path, rope_parameters=None, rope_theta=theta, rope_scaling=scaling, dtype=None, torch_dtype="float32")
+    assert llama.read_config(tmp_path) == found
+
+
+def test_shards_and_types(checkpoint):
+    """Stored in bf16, loaded as fp32, and the other way round; the weights are exactly those that were stored."""
+    expected = load_all(checkpoint)
+    exact = ours(checkpoint).state_dict()
+    assert all(torch.equal(exact[key], expected[llama.llama_name(key)]) for key in exact)
+    rounded = ours(checkpoint, torch.bfloat16).state_dict()
+    assert all(torch.equal(rounded[key], expected[llama.llama_name(key)].bfloat16()) for key in rounded)
+    shutil.rmtree(checkpoint)
+    theirs(torch.bfloat16, num_key_value_heads=2).save_pretrained(checkpoint)
+    assert llama.read_config(checkpoint).dtype == torch.bfloat16
+    widened = ours(checkpoint).state_dict()
+    assert all(torch.equal(widened[key], rounded[key].float()) for key in widened)
+
+
+def load_all(folder: Path) -> dict[str, torch.Tensor]:
+    return {key: value for file in folder.glob("*.safetensors") for key, value in load_file(file).items()}
+
+
+def test_tensors_longer_than_a_piece(checkpoint, monkeypatch):
+    whole = ours(checkpoint).state_dict()
+    monkeypatch.setattr("tape_exp.models.stored.PIECE", 52)
+    pieced = ours(checkpoint).state_dict()
+    assert all(torch.equal(whole[key], pieced[key]) for key in whole)
+
+
+def test_position_parameters_stay_as_initialised(checkpoint):
+    config = llama.read_config(checkpoint)
+    model = {"_target_": "tape_exp.models.positions.tape.TAPE"}
+    fresh = Decoder(Arch(**config.sizes()), partial(make_position, model)).state_dict()
+    loaded = ours(checkpoint, target="tape.TAPE").state_dict()
+    kept = [key for key in loaded if ".position." in key]
+    assert len(kept) == 8
+    assert all(torch.equal(loaded[key], fresh[key]) for key in kept)
+
+
+def test_old_checkpoints_hold_frequencies(checkpoint):
+    file = sorted(checkpoint.glob("*.safetensors"))[0]
+    save_file(load_file(file) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}, file)
+    assert logits(ours(checkpoint)).isfinite().all()
+
+
+def test_a_tied_checkpoint_may_repeat_its_head(tmp_path):
+    model = theirs(tie_word_embeddings=True)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    embedding = weights["model.embed_tokens.weight"]
+    save_file(weights | {"lm_head.weight": embedding.clone()}, file)
+    assert (logits(ours(tmp_path)) - logits(model)).abs().max() < 1e-4
+    save_file(weights | {"lm_head.weight": embedding + 1}, file)
+    with pytest.raises(ConfigError, match=r"model\.safetensors: lm_head\.weight is not the embedding.*tie_word_embeddings"):
+        ours(tmp_path)
+
+
+def test_special_tokens(checkpoint):
+    import tokenizers
+
+    def found() -> tuple:
+        config = llama.read_config(checkpoint)
+        return config.bos, config.eos
+
+    assert found() == (None, None)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<a>": 0, "<b>": 1, "<c>": 2}, "<a>"))
+    tokenizer.save(str(checkpoint / "tokenizer.json"))
+    rewrite(checkpoint, bos_token_id=1, eos_token_id=[2, 0])
+    assert found() == ("<b>", "<c>")
+    settings = {"bos_token": {"content": "<begin>", "special": True}, "eos_token": "<end>"}
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert found() == ("<begin>", "<end>")
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps({"bos_token": None, "eos_token": "<end>"}))
+    assert found() == ("<b>", "<end>")
+
+
+def test_fingerprint_names_the_weights(checkpoint, tmp_path):
+    name = llama.fingerprint(checkpoint)
+    whole = tmp_path / "copy"
+    theirs(num_key_value_heads=2).save_pretrained(whole)  # one file instead of many
+    assert llama.fingerprint(whole) == name
+    weights = load_file(whole / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"].neg_()
+    save_file(weights, whole / "model.safetensors")
+    changed = llama.fingerprint(whole)
+    rewrite(checkpoint, rms_norm_eps=1e-4)
+    assert len({name, changed, llama.fingerprint(checkpoint)}) == 3
+
+
+ROPE = {"rope_theta": 1e4, "original_max_position_embeddings": 32, "factor": 4.0}
+BAD_CONFIGS = [
+    ({"model_type": "mistral"}, r"config\.json: model_type is mistral"),
+    ({"model_type": None}, "model_type is None"),
+    ({"attention_bias": True}, "attention_bias is true.*no biases"),
+    ({"mlp_bias": True}, "mlp_bias is true"),
+    ({"hidden_act": "gelu"}, "hidden_act is gelu.*silu"),
+    ({"hidden_size": None}, r"config\.json has no hidden_size"),
+    ({"vocab_size": "many"}, r"vocab_size is 'many', a positive whole number"),
+    ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+    ({"dtype": "int8"}, "dtype is int8; float32"),
+    ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope type dynamic is not known"),
+    ({"rope_parameters": {"rope_type": "longrope"}}, "rope type longrope is not known; default, linear"),
+    ({"rope_parameters": {"rope_type": "linear"}}, "rope type linear lacks a number.*factor"),
+    ({"rope_parameters": {**ROPE, "rope_type": "llama3"}}, "rope type llama3 lacks a number.*low_freq_factor"),
+    ({"rope_parameters": {**ROPE, "rope_type": "yarn", "attention_factor": 1.0}}, "attention_factor other than.*1.1386"),
+    ({"rope_parameters": {**ROPE, "rope_type": "yarn", "mscale": 1.0, "mscale_all_dim": 0.7}}, "mscale_all_dim"),
+    ({"rope_parameters": {**ROPE, "rope_type": "yarn", "truncate": False}}, "truncate"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not 1"),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), BAD_CONFIGS, ids=[told for _, told in BAD_CONFIGS])
+def test_configs_that_the_decoder_does_not_compute_are_refused(checkpoint, changes, told):
+    with pytest.raises(ConfigError, match=told) as error:
+        llama.read_config(rewrite(checkpoint, **changes))
+    assert str(checkpoint) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_yarn_whose_attention_factor_is_the_papers_is_taken(checkpoint):
+    rewrite(checkpoint, rope_parameters={**ROPE, "rope_type": "yarn", "attention_factor": 1.138629436})
+    assert llama.read_config(checkpoint).scaling["factor"] == 4
+
+
+def test_missing_and_damaged_configs_are_told(checkpoint):
+    assert llama.is_llama(checkpoint)
+    path = checkpoint / "config.json"
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(ConfigError, match=r"config\.json is not JSON"):
+        llama.read_config(checkpoint)
+    path.write_text("[]")
+    with pytest.raises(ConfigError, match=r"config\.json is not a JSON object"):
+        llama.read_config(checkpoint)
+    path.unlink()
+    assert not llama.is_llama(checkpoint)
+    with pytest.raises(ConfigError, match=r"has no config\.json; name the folder"):
+        llama.read_config(checkpoint)
+
+
+def test_damaged_weights_are_told(checkpoint):
+    """Each damage is undone before the next."""
+    file = sorted(checkpoint.glob("*.safetensors"))[1]
+    content, index = file.read_bytes(), checkpoint / "model.safetensors.index.json"
+    length = int.from_bytes(content[:8], "little")
+    for damaged, told in (
+        (content[:-8], "is cut short"),
+        (content[:20], "is cut short"),
+        (b"", "is cut short"),
+        (content[:8] + b"x" * length + content[8 + length :], "has a damaged header"),
+        (content.replace(b'"F32"', b'"I32"'), "is of type I32; F64, F32"),
+        (content.replace(b'"F32"', b'"F16"'), "has a damaged header .*not as long as its shape"),
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(ConfigError, match=f"{file.name}.* {told}"):
+            ours(checkpoint)
+    file.unlink()
+    with pytest.raises(ConfigError, match=rf"has no {file.name}, which its model\.safetensors\.index\.json names"):
+        ours(checkpoint)
+    index.write_text("{}")
+    with pytest.raises(ConfigError, match=r"index\.json has no weight_map"):
+        ours(checkpoint)
+    index.unlink()
+    with pytest.raises(ConfigError, match=r"has no model\.safetensors and no model\.safetensors\.index\.json"):
+        ours(checkpoint)
+
+
+def test_surplus_missing_and_misshapen_weights_are_told(tmp_path):
+    theirs().save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    save_file(weights | {"model.layers.0.self_attn.q_proj.bias": torch.zeros(32)}, file)
+    with pytest.raises(ConfigError, match=r"model\.safetensors holds model\.layers\.0\.self_attn\.q_proj\.bias"):
+        ours(tmp_path)
+    save_file({key: value for key, value in weights.items() if key != "lm_head.weight"}, file)
+    with pytest.raises(ConfigError, match=r"lack lm_head\.weight"):
+        ours(tmp_path)
+    save_file(weights | {"model.norm.weight": torch.ones(31)}, file)
+    with pytest.raises(ConfigError, match=r"model\.safetensors: model\.norm\.weight is \[31\], but by config\.json \[32\]"):
+        ours(tmp_path)
+
+
+def test_sizes_are_those_of_arch(checkpoint):
+    assert set(llama.read_config(checkpoint).sizes()) <= {field.name for field in dataclasses.fields(Arch)}
