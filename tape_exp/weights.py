@@ -147,10 +147,13 @@ def adopt(cfg: DictConfig) -> DictConfig:
         )
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
-        cfg.task.arch = told.sizes
+        sizes = ("layers", "width", "heads", "kv_heads", "head_size", "ffn", "vocab", "tied", "norm_eps")
+        cfg.task.arch = {name: getattr(told, name) for name in sizes if getattr(told, name) is not None}
         cfg.model.theta = told.theta
         cfg.model.scaling = OmegaConf.merge(cfg.model.scaling, told.scaling)
-        cfg.task.tokenizer.bos, cfg.task.tokenizer.eos = told.bos, told.eos
+        for kind, token in (("bos", told.bos), ("eos", told.eos)):
+            if token is not None:
+                cfg.task.tokenizer[kind] = token
     return cfg
 
 

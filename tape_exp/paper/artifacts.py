@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp import runs
+from tape_exp import runs, weights
 from tape_exp.cli import compose_config
 from tape_exp.config import CONF, ConfigError, build, did_you_mean
 from tape_exp.files import write_atomically
@@ -31,7 +32,6 @@ class Artifact(ABC):
         task: task of the runs.
         models: models of the runs, in the order of the rows or panels.
         overrides: further keys of every run.
-        needs: the task of the run that each run begins from, made first where it is missing.
     """
 
     name: str
@@ -39,7 +39,6 @@ class Artifact(ABC):
     task: str
     models: list[str]
     overrides: list[str] = field(default_factory=list)
-    needs: str | None = None
 
     def configs(self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> Iterator[tuple[str, DictConfig]]:
         """(model, config) of every run, seeds in the outer loop: a figure is complete as early as it can be."""
@@ -123,15 +122,30 @@ def run_missing(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Seq
             log.info("%s: recorded.", what)
             continue
         try:
-            if artifact.needs is not None:
-                shared = [word for word in extra if not word.startswith("task.")]
-                choice = [f"model={cfg.model.name}", f"task={artifact.needs}", f"scale={scale}", f"seed={cfg.seed}", *shared]
-                run_and_record(compose_config(choice))
+            for before in bases(cfg, [*artifact.overrides, *extra]):
+                run_and_record(before)
             run_and_record(cfg)
         except Exception as error:  # one failed run must not cost the others
             log.error("%s failed: %s", what, error)
             failed.append(f"{what}: {error}")
     return failed
+
+
+def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
+    """The configs of the runs that a run begins from, the first one first: ``checkpoint=<task>`` and what that begins from.
+
+    Args:
+        words: overrides of the run; those that are not of its task, model or checkpoint hold for what it begins from too.
+    """
+    task = weights.wanted(cfg)
+    if task is None or not (CONF / "task" / f"{task}.yaml").is_file():
+        return []
+    shared = [word for word in words if not re.match(r"(\+?task|text@task[.\w]*|model|peft|checkpoint)[.=]", word)]
+    shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
+    before = compose_config([*shared, f"model={cfg.model.name}", f"peft={cfg.peft.name}"])
+    if cfg.peft.name != "none" and weights.wanted(before) is None:
+        before = compose_config([*shared, f"model={cfg.peft.base}"])  # what is adapted was itself trained from nothing
+    return [*bases(before, shared), before]
 
 
 def run_and_record(cfg: DictConfig) -> None:

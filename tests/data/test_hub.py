@@ -422,7 +422,7 @@ def test_another_model_is_refused_before_its_weights_are_fetched(hub):
     with pytest.raises(ConfigError, match="model_type is mistral"):
         llama.fetch(LLAMA, f"checkpoint={LLAMA}")
     assert not any("safetensors" in request for request in hub.requests)
-    with pytest.raises(ConfigError, match="checkpoint=a/b/c: .*a/b/c"):
+    with pytest.raises(ConfigError, match=r"checkpoint=a/b/c: .*a/b/c"):
         llama.fetch("a/b/c", "checkpoint=a/b/c")
 
 
