@@ -233,6 +233,8 @@ def make_trainer(cfg: DictConfig, directory: RunDirectory, task: Task, loggers: 
 
 def micro_batches(cfg: DictConfig, task: Task) -> int:
     """Forward passes of each device per optimizer step. Raises :class:`ConfigError` where the global batch does not split."""
+    if not task.trains:
+        return 1
     devices, batch = cfg.trainer.devices * cfg.trainer.nodes, task.optim.batch
     if batch % devices:
         raise ConfigError(
