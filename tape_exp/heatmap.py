@@ -16,7 +16,7 @@ COLOURS = "YlGnBu"  # the paper's
 def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None) -> Path:
     """Write a PNG: one panel a name, rows downward, one colour bar from 0 to 100 shared by all.
 
-    The trained quarter is framed; its share of the mean is not generalisation. The file appears whole or not at all.
+    What was seen in training is framed; its share of the mean is not generalisation. The file appears whole or not at all.
     """
     from matplotlib.patches import Rectangle
 
@@ -24,19 +24,29 @@ def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None) -> Pa
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     image: Any = None
     for number, (axis, (name, heatmap)) in enumerate(zip(axes, panels.items(), strict=True)):
-        n = len(heatmap.values)
-        image = axis.imshow(heatmap.values, cmap=COLOURS, vmin=0, vmax=100, extent=(0.5, n + 0.5, n + 0.5, 0.5))
-        frame = heatmap.trained
-        axis.add_patch(Rectangle((0.5, 0.5), frame, frame, fill=False, edgecolor="tab:red", linestyle="--", linewidth=1))
+        rows, columns = heatmap.values.shape
+        extent, aspect = (0.5, columns + 0.5, rows + 0.5, 0.5), "equal" if rows == columns else "auto"
+        image = axis.imshow(heatmap.values, cmap=COLOURS, vmin=0, vmax=100, extent=extent, aspect=aspect)
+        height, width = heatmap.trained
+        if height and width:
+            style: Any = {"fill": False, "edgecolor": "tab:red", "linestyle": "--", "linewidth": 1}
+            axis.add_patch(Rectangle((0.5, 0.5), width, height, **style))
         axis.set_title(name)
-        ticks = [t for t in range(1, n + 1) if n <= 10 or t % (n // 4) == 0]
-        axis.set_xticks(ticks)
-        axis.set_yticks(ticks)
+        axis.set_xticks(*_ticks(columns, heatmap.columns), rotation=45 if heatmap.columns else 0)
+        axis.set_yticks(*_ticks(rows, heatmap.rows))
         axis.set_xlabel(heatmap.column_label)
         if number == 0:
             axis.set_ylabel(heatmap.row_label)
     figure.colorbar(image, ax=list(axes), label=next(iter(panels.values())).title, shrink=0.85)
     return save(figure, path)
+
+
+def _ticks(n: int, names: list[str]) -> tuple[list[int], list[str]]:
+    """Places and labels: of every row or column where they have names or are few, else of about four."""
+    if names:
+        return list(range(1, n + 1)), names
+    ticks = [t for t in range(1, n + 1) if n <= 10 or t % (n // 4) == 0]
+    return ticks, list(map(str, ticks))
 
 
 def new_figure(width: float, height: float, title: str | None = None, layout: Any = "constrained") -> Any:

@@ -11,7 +11,7 @@ from tape_exp.tasks.base import Heatmap
 
 
 def grid(values) -> Heatmap:
-    return Heatmap(np.array(values, dtype=float), "exact match (%)", "rows", "columns", trained=1)
+    return Heatmap(np.array(values, dtype=float), "exact match (%)", "rows", "columns", trained=(1, 1))
 
 
 def test_plain_text_shows_tenths_and_missing_cells():
@@ -48,3 +48,20 @@ def test_png_is_whole_or_absent(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         heatmap.draw({"a": grid([[1, 2], [3, 4]])}, path)
     assert path.read_bytes() == before
+
+
+def test_named_cells_need_not_be_square(tmp_path, monkeypatch):
+    """Rows and columns have their names at their own places; nothing is framed where nothing was seen."""
+    figures = []
+    monkeypatch.setattr(heatmap, "save", lambda figure, path: figures.append(figure) or path)
+    for trained in ((2, 1), (2, 0)):
+        wide = Heatmap(np.eye(2, 3), "accuracy (%)", "depth", "length", trained, ["top", "end"], ["64", "128", "192"])
+        heatmap.draw({"a": wide}, tmp_path / "h.png")
+    axis, without = (figure.axes[0] for figure in figures)
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["64", "128", "192"]
+    assert list(axis.get_xticks()) == [1, 2, 3]
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["top", "end"]
+    assert (axis.get_xlim(), axis.get_ylim()) == ((0.5, 3.5), (2.5, 0.5))
+    (frame,) = axis.patches
+    assert (frame.get_width(), frame.get_height()) == (1, 2)
+    assert not without.patches

@@ -48,10 +48,11 @@ class Addition(Artifact):
 def panel(records: list[Record]) -> Heatmap:
     """The mean grid of several seeds."""
     grids = [np.array(r["heatmap"], dtype=float) for r in records]
+    trained = records[0]["config"]["task"]["train_digits"]
     return Heatmap(
         np.mean(grids, axis=0),
         title="exact match (%)",
         row_label="digits of the first operand",
         column_label="digits of the second operand",
-        trained=records[0]["config"]["task"]["train_digits"],
+        trained=(trained, trained),
     )

@@ -133,7 +133,7 @@ class Arithmetic(Task):
             title="exact match (%)",
             row_label="digits of the first operand",
             column_label="digits of the second operand",
-            trained=self.train_digits,
+            trained=(self.train_digits, self.train_digits),
         )
         means = [
             {"cells": split, "exact_match": metrics[f"{split}/exact_match"], "stderr": metrics[f"{split}/exact_match_stderr"]}

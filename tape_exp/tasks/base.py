@@ -44,7 +44,9 @@ class Heatmap:
     title: str
     row_label: str
     column_label: str
-    trained: int  # rows and columns up to here were seen in training
+    trained: tuple[int, int]  # rows and columns up to here were seen in training
+    rows: list[str] = field(default_factory=list)  # their names; none: 1, 2, …
+    columns: list[str] = field(default_factory=list)
 
     def to_rows(self) -> list[list[float | None]]:
         """Rounded values for a record; None where a cell was not scored."""
