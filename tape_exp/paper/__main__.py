@@ -96,10 +96,10 @@ def index(artifacts: Sequence[Artifact]) -> str:
         parts.append(f"## {artifact.name}\n\n{artifact.title}.")
         for scale in SCALES:
             table = RESULTS / "tables" / f"{artifact.name}-{scale}.md"
-            figure = RESULTS / "figures" / f"{artifact.name}-{scale}.png"
+            figures = (RESULTS / "figures").glob(f"{artifact.name}-{scale}*.png")
             if table.exists():
                 parts.append(f"### Scale {scale}\n\n{table.read_text().strip()}")
-            if figure.exists():
+            for figure in sorted(figures, key=lambda path: path.stem):
                 parts.append(f"![{artifact.name} at scale {scale}](figures/{figure.name})")
         command = f"python -m tape_exp.paper run {artifact.name} scale=smoke seeds=0,1,2"
         parts.append(f"To run what is missing: `{command}` (or `scale=small`, `scale=paper`).")

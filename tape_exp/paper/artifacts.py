@@ -45,7 +45,11 @@ class Artifact(ABC):
         for seed in seeds:
             for model in self.models:
                 choice = [f"model={model}", f"task={self.task}", f"scale={scale}", f"seed={seed}"]
-                yield model, compose_config([*choice, *self.overrides, *extra])
+                yield model, compose_config([*choice, *self.words(scale), *extra])
+
+    def words(self, scale: str) -> list[str]:
+        """Overrides of every run at a scale, and of the runs that it begins from."""
+        return self.overrides
 
     def collect(self, scale: str, records: Sequence[Record]) -> dict[str, list[Record]]:
         """The committed records of each model at a scale, by seed; models without any are left out."""
@@ -122,7 +126,7 @@ def run_missing(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Seq
             log.info("%s: recorded.", what)
             continue
         try:
-            for before in bases(cfg, [*artifact.overrides, *extra]):
+            for before in bases(cfg, [*artifact.words(scale), *extra]):
                 run_and_record(before)
             run_and_record(cfg)
         except Exception as error:  # one failed run must not cost the others
@@ -135,7 +139,7 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
     """The configs of the runs that a run begins from, the first one first: ``checkpoint=<task>`` and what that begins from.
 
     Args:
-        words: overrides of the run; those that are not of its task, model or checkpoint hold for what it begins from too.
+        words: overrides of the run; those that are not of its task or checkpoint hold for what it begins from too.
     """
     task = weights.wanted(cfg)
     if task is None or not (CONF / "task" / f"{task}.yaml").is_file():
@@ -143,6 +147,7 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
     shared = [word for word in words if not re.match(r"(\+?task|text@task[.\w]*|model|peft|checkpoint)[.=]", word)]
     shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
     before = compose_config([*shared, f"model={cfg.model.name}", f"peft={cfg.peft.name}"])
+    before.model, before.peft = cfg.model, cfg.peft
     if cfg.peft.name != "none" and weights.wanted(before) is None:
         before = compose_config([*shared, f"model={cfg.peft.base}"])  # what is adapted was itself trained from nothing
     return [*bases(before, shared), before]

@@ -1,0 +1,103 @@
+"""The pass key figure: pooled seeds, the paper beside ours, and the runs that each method begins from."""
+
+import pytest
+
+from tape_exp import heatmap
+from tape_exp.paper import artifacts, extension
+from tape_exp.paper import passkey as figure
+from tests.paper.test_language import record, table
+
+LENGTHS = list(range(64, 513, 64))
+
+
+@pytest.fixture
+def artifact():
+    """Four methods that need nothing beyond what every model has; two of them are the paper's."""
+    loaded = artifacts.load("fig_passkey")
+    methods = {"base": "checkpoint=c4", "lora": "model.theta=2e4", "tape": "model.theta=3e4", "theta": "model.theta=1e6"}
+    loaded.methods = {name: ["model=rope", word] for name, word in methods.items()}
+    loaded.__post_init__()
+    return loaded
+
+
+def trial_record(artifact, method: str, seed: int, shares: list[float]) -> dict:
+    metrics = {f"passkey/accuracy@{n}": share for n, share in zip(LENGTHS, shares, strict=True)}
+    return record(artifact, method, seed, metrics, heatmap=[shares] * 4 + [[None] * 8])
+
+
+@pytest.fixture
+def records(artifact) -> list[dict]:
+    falling = [[100.0, 100, 95, 90, 40, 10, 5, 0], [100.0, 90, 85, 80, 30, 0, 5, 0]]
+    found = [trial_record(artifact, "lora", seed, shares) for seed, shares in enumerate(falling)]
+    return [*found, trial_record(artifact, "tape", 0, [100.0] * 7 + [95.0]), trial_record(artifact, "base", 0, [0.0] * 8)]
+
+
+def test_table_has_pooled_intervals_beside_the_paper(artifact, records, tmp_path):
+    written = artifact.render("smoke", artifact.collect("smoke", records), tmp_path)
+    assert [path.name for path in written[:2]] == ["fig_passkey-smoke.png", "fig_passkey-smoke-depth.png"]
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in written[:2])
+    rows = {row["method"]: row for row in table(written[-1])}
+    assert list(rows) == ["base", "lora", "tape", "theta"]
+    assert (rows["tape"]["paper 7168"], rows["tape"]["ours 448"]) == ("95", "100.0 [84, 100]")  # Wilson, 20 of 20
+    assert rows["lora"]["ours 320"] == "35.0 [22, 50]"  # 14 of 40 in two seeds
+    assert rows["lora"]["seeds"] == "2"
+    assert (rows["theta"]["paper 8192"], rows["theta"]["ours 512"], rows["theta"]["seeds"]) == ("95", "", "")
+    assert (rows["base"]["paper 1024"], rows["base"]["ours 64"]) == ("", "0.0 [0, 16]")
+
+
+def test_lines_and_panels_are_those_of_the_records(artifact, records, tmp_path, monkeypatch):
+    drawn, figures = {}, []
+    monkeypatch.setattr(heatmap, "draw", lambda panels, path, title: drawn.update(panels) or path)
+    monkeypatch.setattr(heatmap, "save", lambda found, path: figures.append(found) or path)
+    artifact.render("smoke", artifact.collect("smoke", records), tmp_path)
+    assert list(drawn) == ["base  0.0", "lora  51.9", "tape  99.4"]
+    grid = drawn["lora  51.9"]
+    assert grid.to_rows() == [[100.0, 95.0, 90.0, 85.0, 35.0, 5.0, 5.0, 0.0]] * 4 + [[None] * 8]
+    assert (grid.columns, grid.trained) == ([str(n) for n in LENGTHS], (5, 4))
+    ours, paper = ({line.get_label(): line for line in axis.get_lines()} for axis in figures[0].axes)
+    assert list(ours["lora"].get_ydata()) == [100, 95, 90, 85, 35, 5, 5, 0]
+    assert list(ours["lora"].get_xdata()) == LENGTHS
+    assert list(paper) == ["lora", "tape", "theta"]
+    assert list(paper["tape"].get_ydata()) == [100, 100, 100, 100, 100, 100, 95, 100]
+    assert paper["lora"].get_color() == ours["lora"].get_color()
+    assert paper["lora"].get_color() != paper["tape"].get_color()
+
+
+def test_nothing_but_the_base_can_be_drawn(artifact, records, tmp_path):
+    paths = artifact.render("smoke", artifact.collect("smoke", records[-1:]), tmp_path)
+    assert all(path.exists() for path in paths)
+
+
+def test_each_method_begins_from_the_run_that_its_checkpoint_names(artifact, monkeypatch):
+    """A task's name is made with the method's own choices; a folder or file is there already."""
+    artifact.methods["lora"] = ["model=rope", "model.theta=2e4", "checkpoint=pg19_proof_pile", "task.new_tokens=9"]
+    artifact.methods["tape"] = ["model=tape", "checkpoint=/somewhere/a.ckpt"]
+    made = []
+    monkeypatch.setattr(artifacts, "run_and_record", made.append)
+    monkeypatch.setattr(artifacts, "read_records", list)
+    extra = ["task.trials=2", "trainer=cpu", "scale.text=local"]
+    assert artifacts.run_missing(artifact, "smoke", [3], extra) == []
+    steps = [(cfg.task.name, cfg.checkpoint, cfg.model.name, cfg.model.get("theta")) for cfg in made]
+    assert steps == [
+        ("c4", None, "rope", 10000.0),
+        ("passkey", "c4", "rope", 10000.0),
+        ("pg19_proof_pile", None, "rope", 2e4),
+        ("passkey", "pg19_proof_pile", "rope", 2e4),
+        ("passkey", "/somewhere/a.ckpt", "tape", 10000.0),
+        ("passkey", None, "rope", 1e6),
+    ]
+    assert all((cfg.seed, cfg.trainer.name, cfg.scale.text) == (3, "cpu", "local") for cfg in made)
+    assert made[3].task.new_tokens == 9
+    assert made[3].task.trials == 2
+
+
+def test_every_seed_of_a_method_comes_before_the_next_seed(artifact):
+    order = [(name, cfg.seed) for name, cfg in artifact.configs("smoke", [0, 1])]
+    assert order == [(name, seed) for seed in (0, 1) for name in ("base", "lora", "tape", "theta")]
+    assert isinstance(artifact, extension.Methods)
+
+
+def test_pooled_points_weigh_every_trial(artifact, records):
+    (first, *_), lora = figure.points(records[:2], LENGTHS), figure.points(records[:1], LENGTHS)
+    assert first[0] == lora[0][0] == 100
+    assert first[1] > lora[0][1]  # 40 trials say more than 20
