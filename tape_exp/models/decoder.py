@@ -86,6 +86,7 @@ class Decoder(nn.Module):
         sampler: RowSampler | None = None,
         cache: Cache | None = None,
         last_only: bool = False,
+        logits_at: Tensor | None = None,
         labels_BT: Tensor | None = None,
         watch: "Watch | None" = None,
     ) -> Tensor:
@@ -97,6 +98,7 @@ class Decoder(nn.Module):
             sampler: for encodings that sample positions.
             cache: keys, values and states of earlier tokens, extended by these; it brings its own positions.
             last_only: logits of the last token alone, (B, 1, V).
+            logits_at: logits of these tokens alone, (N, V); N numbers, each row · T + place.
             labels_BT: next tokens to score, without holding all logits at once; 0 is returned where they are negative.
             watch: told what every layer's attention is made of; see :func:`~tape_exp.models.trace.trace`.
         """
@@ -119,7 +121,11 @@ class Decoder(nn.Module):
                 x_BTC, state = layer(x_BTC, state, where)
         if cache is not None:
             cache.length += T
-        x_BTC = self.norm(x_BTC[:, -1:] if last_only else x_BTC)
+        if last_only:
+            x_BTC = x_BTC[:, -1:]
+        if logits_at is not None:
+            x_BTC = x_BTC.flatten(0, 1)[logits_at]
+        x_BTC = self.norm(x_BTC)
         return self.head(x_BTC) if labels_BT is None else token_nll(x_BTC, self.head, labels_BT)
 
     def positions(self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None) -> Tensor:

@@ -101,3 +101,12 @@ def test_scored_labels_are_the_cross_entropy_of_the_logits(dtype, arch):
     assert found.dtype == torch.float32
     assert (found - expected.view(labels.shape)).abs().max() < (1e-5 if dtype == torch.float32 else 2e-2)
     assert (found[::2, 5:9] == 0).all()
+
+
+def test_logits_of_chosen_tokens_are_those_of_all(arch):
+    model = make_decoder("tape", arch)
+    randomise(model)
+    tokens = torch.randint(0, arch.vocab, (3, 10), generator=torch.Generator().manual_seed(0))
+    places = torch.tensor([0, 9, 10, 25])
+    with torch.no_grad():
+        assert torch.allclose(model(tokens, logits_at=places), model(tokens).flatten(0, 1)[places], atol=1e-6)
