@@ -28,7 +28,7 @@ from tape_exp.files import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "results" / "records"
-PACKAGES = ("torch", "lightning", "hydra-core", "numpy", "wandb", "datasets", "transformers", "triton", "flash-attn")
+PACKAGES = ("torch", "lightning", "hydra-core", "numpy", "wandb", "datasets", "transformers", "lm_eval", "triton", "flash-attn")
 
 
 def identity(cfg: DictConfig) -> dict[str, Any]:

@@ -1,0 +1,216 @@
+"""Benchmarks of lm-eval: its own from the hub, those of a folder of its task YAMLs, or small generated ones."""
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+
+from tape_exp.config import ConfigError, did_you_mean
+from tape_exp.data import benchmarks_builtin
+from tape_exp.data.sources import check_hub, hub_refusal
+
+log = logging.getLogger("tape_exp")
+OFFLINE = (
+    "Two sources need no network: task.source=local with task.path=<a folder of lm-eval task YAMLs and their data>, and "
+    "task.source=builtin."
+)
+METRICS = ("acc_norm", "acc", "exact_match")  # the first of them that a benchmark has is the one that is reported
+FEW_SHOT_SEED = 1234  # lm-eval's own
+
+
+def check_source(source: str, path: str | None, cache: Path) -> None:
+    """Refuse at once what cannot be read: lm-eval is missing, no such folder, no network. Raises :class:`ConfigError`.
+
+    What was fetched from the hub before may be in the cache; then :func:`load` finds out.
+    """
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError("task=benchmarks needs the package lm-eval; install it with pip install 'tape_exp[benchmarks]'.")
+    if source == "hub" and not _prepared(cache).exists():
+        check_hub("task.source=hub", OFFLINE)
+    if source == "local" and (path is None or not Path(path).expanduser().is_dir()):
+        raise ConfigError(
+            f"task.path={path} is not a folder; task.source=local needs one of lm-eval task YAMLs and their data. "
+            "task.source=builtin needs none."
+        )
+
+
+def load(names: Sequence[str], source: str, path: str | None, cache: Path, shots: int | None = None) -> Any:
+    """lm-eval's task objects with their documents: ``tasks``, ``groups`` and ``group_map`` by name.
+
+    Args:
+        names: of tasks, groups or tags.
+        source: ``hub``; ``local``, where relative paths in a YAML count from the folder; ``builtin``.
+        path: local: the folder.
+        cache: a folder for generated and prepared data; what is fetched from the hub lies in the hub's own cache.
+        shots: solved examples before each question; null: the benchmark's own number, else 0. A benchmark that fixes 0 keeps
+            it, as in lm-eval.
+
+    Raises:
+        ConfigError: an unknown name, a damaged YAML, missing data; the sentence says which.
+    """
+    folder = None
+    if source == "local":
+        folder = Path(str(path)).expanduser().resolve()
+    if source == "builtin":
+        folder = benchmarks_builtin.write(cache.resolve() / "benchmarks" / "builtin")
+    with _quiet():
+        manager = _manager(folder)
+        for name in names:
+            if name not in manager.task_index:
+                known = "`lm-eval ls tasks` lists them." if folder is None else f"Known: {', '.join(manager.all_tasks)}."
+                raise ConfigError(f"task.tasks: {name}{did_you_mean(name, manager.all_tasks)} {known}")
+        found = _loaded(manager, names, folder, _prepared(cache))
+        for task in found["tasks"].values():
+            _check_metric(task)
+            fixed = task.get_config("num_fewshot")
+            task.set_config(key="num_fewshot", value=fixed or 0 if shots is None or fixed == 0 else shots)
+            task.set_fewshot_seed(seed=FEW_SHOT_SEED)
+    return found
+
+
+def evaluate(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dict[str, Any]]:
+    """What lm-eval finds of every task and group, asking ``model``, one of its ``LM``, ``limit`` documents a task."""
+    from lm_eval.evaluator import evaluate as evaluate_
+
+    with _quiet():
+        found = evaluate_(model, loaded, limit=limit, bootstrap_iters=1000, log_samples=False)
+    assert found is not None
+    return {name: dict(row) for name, row in found["results"].items()}
+
+
+def metrics_of(result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
+    """Percent and standard error (None of a single document) by metric, the one that is reported first."""
+    found = {}
+    for metric in METRICS:
+        key = next((key for key in result if key.startswith(f"{metric},")), None)
+        if key is not None:
+            error = result.get(key.replace(",", "_stderr,", 1))
+            found[metric] = 100 * float(result[key]), 100 * float(error) if isinstance(error, int | float) else None
+    return found
+
+
+def fingerprint(loaded: Any) -> str:
+    """A hash of every document, how the first of each task is asked, and how many examples come before it."""
+    digest = hashlib.sha256()
+    for name, task in sorted(loaded["tasks"].items()):
+        first = task.eval_docs[0]
+        digest.update(json.dumps([name, task.get_config("num_fewshot"), str(task.doc_to_text(first))]).encode())
+        for document in task.eval_docs:
+            digest.update(json.dumps(document, sort_keys=True, default=str).encode())
+    return digest.hexdigest()[:16]
+
+
+def _manager(folder: Path | None) -> Any:
+    """lm-eval's index: of its own benchmarks, or of a folder alone. lm-eval skips damaged YAMLs; here they are told."""
+    from lm_eval.tasks import TaskManager
+
+    if folder is None:
+        return TaskManager()
+    files = sorted(folder.rglob("*.yaml"))
+    if not files:
+        raise ConfigError(f"task.path={folder} holds no .yaml file; lm-eval reads its tasks from such. {OFFLINE}")
+    for file in files:
+        try:
+            yaml.compose(file.read_text())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} is not YAML ({' '.join(str(error).split())}). Correct or remove it.") from error
+    return TaskManager(include_path=folder, include_defaults=False)
+
+
+def _loaded(manager: Any, names: Sequence[str], folder: Path | None, prepared: Path) -> Any:
+    """The benchmarks, without a network where they are there, else from the hub."""
+    try:
+        with _reading(prepared, folder, offline=True):
+            return manager.load(list(names))
+    except Exception as error:  # lm-eval and datasets raise whatever a wrong YAML, or one whose data is elsewhere, leads to
+        if folder is not None:
+            with _reading(prepared, folder, offline=True):
+                raise _refusal(manager, names, folder, error) from error
+    check_hub("task.source=hub", OFFLINE)
+    log.info("Fetching %s from the hub.", ", ".join(names))
+    with _reading(prepared, None, offline=False):
+        try:
+            return manager.load(list(names))
+        except Exception as error:
+            raise _refusal(manager, names, folder, error) from error
+
+
+def _prepared(cache: Path) -> Path:
+    """Where ``datasets`` keeps what it has read."""
+    return cache.resolve() / "benchmarks" / "datasets"
+
+
+def _refusal(manager: Any, names: Sequence[str], folder: Path | None, error: Exception) -> ConfigError:
+    """What to tell of an error: the first single benchmark that does not load, its file, and why."""
+    for name in (leaf for wanted in names for leaf in _leaves(manager, wanted)):
+        try:
+            manager.load([name])
+        except Exception as found:
+            entry = manager.task_index[name]
+            reason = " ".join(str(found).split()) or type(found).__name__
+            if folder is None:
+                reason = hub_refusal(f"datasets/{(entry.cfg or {}).get('dataset_path')}", found)
+                return ConfigError(f"task.tasks: {name}: {reason} {OFFLINE}")
+            return ConfigError(f"{entry.yaml_path}: the benchmark {name} cannot be loaded ({reason}). Correct it or its data.")
+    return ConfigError(f"task.tasks={list(names)} cannot be loaded ({' '.join(str(error).split())}). Correct it.")
+
+
+def _leaves(manager: Any, name: str) -> Iterator[str]:
+    """The single benchmarks of a task, group or tag, those that are in the index."""
+    entry = manager.task_index.get(name)
+    if entry is None:
+        return
+    members = sorted(entry.tags) if entry.kind.name == "TAG" else (entry.cfg or {}).get("task")
+    if isinstance(members, list):
+        for member in members:
+            yield from _leaves(manager, member if isinstance(member, str) else str(member.get("task", member.get("group"))))
+    else:
+        yield name
+
+
+def _check_metric(task: Any) -> None:
+    known = list(task.aggregation())
+    if not set(METRICS) & set(known):
+        raise ConfigError(
+            f"task.tasks: {task.task_name} reports {', '.join(known)}; task=benchmarks takes benchmarks that report one of "
+            f"{', '.join(METRICS)}."
+        )
+
+
+@contextlib.contextmanager
+def _reading(prepared: Path, folder: Path | None, offline: bool) -> Iterator[None]:
+    """For as long as documents are read: prepared data below the cache, relative paths of a folder, perhaps no network."""
+    import datasets
+    from huggingface_hub import constants
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patch.object(datasets.config, "HF_DATASETS_CACHE", prepared))
+        if offline:
+            stack.enter_context(patch.object(datasets.config, "HF_HUB_OFFLINE", True))
+            stack.enter_context(patch.object(constants, "HF_HUB_OFFLINE", True))
+        if folder is not None:
+            stack.enter_context(contextlib.chdir(folder))
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without lm-eval's remarks and bars, of which there would be several a benchmark."""
+    loggers = [logging.getLogger("lm_eval"), logging.getLogger("datasets")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,152 @@
+"""task=benchmarks: what is reported, that a model which knows the answers gets them, and two processes as one."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from tape_exp.cli import compose_config
+from tape_exp.config import Arch, ConfigError
+from tape_exp.data.benchmarks_builtin import DRAFTS, SUBJECTS, question
+from tape_exp.data.tokenizers import Tokenization
+from tape_exp.run import make_task, run
+from tape_exp.runs import ROOT
+from tape_exp.tasks.benchmarks import Benchmarks
+from tests.conftest import SMALL
+
+pytest.importorskip("lm_eval", reason="lm-eval is an optional package")
+ARCH = Arch(layers=1, width=16, heads=2, ffn=16)
+SIZES = ["task=benchmarks", "trainer=cpu", "logger=none", "trainer.progress=none", "task.tokenizer.kind=byte"]
+SIZES += [word for word in SMALL if "batch" not in word]
+
+
+def silent(items, description):
+    return items
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    made = Benchmarks(ARCH, 0, ("mmlu", "arc_challenge", "arc_easy"), Tokenization("byte"), 512)
+    made.cache = tmp_path_factory.mktemp("cache")
+    made.prepare_data()
+    return made
+
+
+def knowing(task, wrong: str = "none"):
+    """A model that gives every token of the right answer to each question, but for one benchmark."""
+    answers = {}
+    for name in (n for n in DRAFTS if n != wrong):
+        for index in range(60):
+            text, choices, place = question(name, "test", index)
+            answers[text, tuple(choices)] = "ABCD"[place] if name.startswith("mmlu") else choices[place]
+    texts = {text: (choices, answer) for (text, choices), answer in answers.items()}
+
+    def model(inputs, logits_at, sampler):
+        B, T = inputs.shape
+        logits = torch.zeros(B, T, task.tokenizer.vocab)
+        for row, ids in enumerate(inputs.tolist()):
+            whole = task.tokenizer.decode(ids)
+            asked, _, rest = whole.partition("Answer:")
+            asked = asked.removeprefix("Question: ").split("\n\n")[-1].strip()
+            options = tuple(line[3:] for line in asked.split("\n")[1:])
+            told = answers.get((asked.split("\n")[0], options)) if options else texts.get(asked, (None, None))[1]
+            if told is not None:
+                start = 1 + len(task.tokenizer.encode([whole[: len(whole) - len(rest)]])[0])
+                for place, token in enumerate(task.tokenizer.encode([f" {told}"])[0].tolist()):
+                    if start - 1 + place < T:
+                        logits[row, start - 1 + place, token] = 9.0
+        return logits.flatten(0, 1)[logits_at]
+
+    return model
+
+
+def test_a_model_that_knows_the_answers_gets_them(task):
+    found = task.evaluate(knowing(task), silent)
+    values = {key: value for key, value in found.metrics.items() if not key.endswith("_stderr")}
+    assert set(values) == {f"benchmarks/{name}" for name in ("mmlu", *SUBJECTS, "arc_challenge", "arc_easy")}
+    assert all(value == 100 for value in values.values()), values
+    assert all(found.metrics[f"{key}_stderr"] == 0 for key in values)
+
+
+def test_a_group_is_its_subjects_and_errors_are_lm_evals(task):
+    """One subject of two at chance: the group lies between; errors by the formulas of a mean and of a pooled one."""
+    found = task.evaluate(knowing(task, wrong="mmlu_python"), silent)
+    rows = {row["task"]: row for row in found.tables["benchmarks"]}
+    python = rows["mmlu_python"]
+    assert (python["group"], python["documents"], python["shots"]) == ("mmlu_stem", 40, 0)
+    assert python["acc"] == pytest.approx(25, abs=15)
+    assert rows["mmlu_arithmetic"]["acc"] == 100
+    p = python["acc"] / 100
+    assert python["acc_stderr"] == pytest.approx(100 * np.sqrt(p * (1 - p) / 39), rel=1e-3)
+    assert found.metrics["benchmarks/mmlu_stem"] == pytest.approx((100 + python["acc"]) / 2)
+    assert found.metrics["benchmarks/mmlu_stem_stderr"] == pytest.approx(
+        100 * np.sqrt(39 * 40 * (python["acc_stderr"] / 100) ** 2 / 78 / 80), rel=1e-3
+    )
+    assert found.metrics["benchmarks/mmlu_humanities"] == 100
+    assert set(rows["arc_easy"]) >= {"acc", "acc_stderr", "acc_norm", "acc_norm_stderr"}
+    assert found.metrics["benchmarks/arc_easy"] == rows["arc_easy"]["acc_norm"]
+
+
+def test_a_limit_is_of_documents_a_task(task):
+    found = task.evaluate(knowing(task), silent, limit=1)
+    assert {row["documents"] for row in found.tables["benchmarks"]} == {1}
+    assert not [key for key in found.metrics if key.endswith("_stderr")]  # of one document there is none
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tasks": ()}, r"task\.tasks=\(\) must be a list"),
+        ({"tasks": "mmlu"}, r"task\.tasks=mmlu must be a list of benchmarks"),
+        ({"source": "web"}, r"task\.source=web is not known"),
+        ({"limit": 0}, r"task\.limit=0 must be at least 1"),
+        ({"shots": -1}, r"task\.shots=-1 must be at least 0"),
+        ({"longest": 1}, r"task\.longest=1 must be at least 2"),
+        ({"rows_per_batch": 0}, r"task\.rows_per_batch=0 must be at least 1"),
+    ],
+)
+def test_wrong_settings_name_the_key(options, message):
+    settings = {"tasks": ("mmlu",), "tokenizer": Tokenization("byte"), "train_length": 32} | options
+    with pytest.raises(ConfigError, match=message):
+        Benchmarks(ARCH, 0, **settings)
+
+
+def test_scales_read_what_their_text_comes_from():
+    for scale, source in (("smoke", "builtin"), ("small", "local"), ("paper", "hub")):
+        node = compose_config(["task=benchmarks", f"scale={scale}"]).task
+        assert (node.source, list(node.tasks), node.limit) == (source, ["mmlu", "arc_challenge", "arc_easy"], None)
+
+
+def test_a_trained_model_is_asked_with_its_own_tokenizer(text_run, tmp_path):
+    trained, _ = text_run("model=rope", steps=2)
+    own = [f"runs={tmp_path}/runs", f"cache={tmp_path}/cache", "task.limit=2", "model=rope", "checkpoint=c4"]
+    words = [*SIZES, *own, "task.train_length=32", "task.longest=200"]
+    task = make_task(compose_config(words))
+    task.prepare_data()
+    assert task.tokenizer.fingerprint == make_text_tokenizer(trained)
+    record = run(compose_config(words))
+    assert record["config"]["checkpoint"] == "c4"
+    assert "benchmarks.json" in record["artifacts"]
+    assert record["metrics"]["benchmarks/mmlu"] >= 0
+
+
+def make_text_tokenizer(cfg) -> str:
+    task = make_task(cfg)
+    task.prepare_data()
+    return task.tokenizer.fingerprint
+
+
+def test_two_processes_answer_as_one(tmp_path):
+    """Sampled positions included; batches that the processes cannot share evenly."""
+    words = [*SIZES, f"cache={tmp_path}/cache", "model=randpe", "task.limit=3", "task.rows_per_batch=7"]
+    words += ["task.tasks=[mmlu_stem,arc_easy]"]
+    alone = run(compose_config([*words, f"runs={tmp_path}/alone"]))["metrics"]
+    command = [sys.executable, "train.py", *words, f"runs={tmp_path}/both", "trainer.devices=2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "both").rglob("record.json")
+    assert json.loads(path.read_text())["metrics"] == alone
+    assert set(alone) == {f"benchmarks/{name}{end}" for name in ("mmlu_stem", "arc_easy") for end in ("", "_stderr")}
