@@ -44,7 +44,8 @@ class Decoder(nn.Module):
         self.arch = arch
         self.make_position = position
         self.recompute = False  # in training, each block's activations in the backward pass instead of keeping them
-        self.embedding = skip_init(nn.Embedding, arch.vocab, arch.width, device=torch.get_default_device())
+        # skip_init of an embedding would import torch._dynamo: 4 s and 150 MB.
+        self.embedding = nn.Embedding.from_pretrained(torch.empty(arch.vocab, arch.width), freeze=False)
         blocks = [Block(arch, position(arch), backend, layer) for layer in range(arch.layers)]
         self.layers = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(arch.width, eps=arch.norm_eps)

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tape_exp.config import Arch, ConfigError, build
-from tape_exp.models import llama
+from tape_exp.models import export, llama
 from tape_exp.models.decoder import Decoder
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -142,6 +144,32 @@ def test_position_parameters_stay_as_initialised(checkpoint):
     kept = [key for key in loaded if ".position." in key]
     assert len(kept) == 8
     assert all(torch.equal(loaded[key], fresh[key]) for key in kept)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
+def test_loading_holds_the_weights_once(tmp_path):
+    """In a process of its own, from one file of fp32; its pages would count if it were mapped."""
+    arch = Arch(layers=2, width=1024, heads=8, ffn=4096, vocab=16_000, max_length=128)
+    decoder = Decoder(arch, partial(make_position, {"_target_": "tape_exp.models.positions.rope.RoPE"}), blank=True)
+    export.save(decoder, tmp_path / "large", None, model={})
+    program = """
+import sys
+from pathlib import Path
+from tape_exp.config import Arch
+from tape_exp.data_speed import peak_memory
+from tape_exp.models import llama
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.positions.rope import RoPE
+folder = Path(sys.argv[1])
+decoder = Decoder(Arch(**llama.read_config(folder).sizes()), RoPE, blank=True)
+before = peak_memory()
+llama.load(decoder, folder)
+print(peak_memory() - before)
+"""
+    command = [sys.executable, "-c", program, tmp_path / "large"]
+    grown = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    size = sum(p.numel() * p.itemsize for p in decoder.parameters()) / 2**20
+    assert 0.8 * size < grown < 1.2 * size
 
 
 def test_old_checkpoints_hold_frequencies(checkpoint):

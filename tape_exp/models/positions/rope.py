@@ -74,7 +74,7 @@ class RoPE(PositionEncoding):
         """θ_m for m = 0 … d/2 - 1 in ``like``'s dtype and on its device, and the factor on q and k (1 but for YaRN)."""
         d = self.arch.head_dim
         method, s = self.scaling.method, self._factor()
-        theta = self.theta * s ** (d / max(d - 2, 1)) if method == "ntk" else self.theta
+        theta = self.base(s) if method == "ntk" else self.theta
         frequencies = theta ** (-torch.arange(0, d, 2, device=like.device, dtype=like.dtype) / d)
         if method == "linear":
             frequencies = frequencies / s
@@ -101,6 +101,11 @@ class RoPE(PositionEncoding):
         if self.scaling.factor is not None:
             return self.scaling.factor
         return max(self.arch.max_length / max(self.original_length, 1), 1.0)
+
+    def base(self, s: float) -> float:
+        """θ where NTK scaling stretches by s."""
+        d = self.arch.head_dim
+        return self.theta * s ** (d / max(d - 2, 1))
 
     @property
     def original_length(self) -> int:

@@ -1,0 +1,173 @@
+"""The decoder as a model of transformers: ``from_pretrained``, ``generate``; importing this registers it.
+
+Shape suffixes: B batch, T tokens, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+from transformers.utils import can_return_tuple
+
+from tape_exp.config import Arch, build
+from tape_exp.models import cache
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.generation import new_cache
+from tape_exp.models.hf_config import TapeExpConfig
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.seeding import RowSampler
+
+
+class Cache(cache.Cache):
+    """The decoder's cache, with what ``generate`` asks of one."""
+
+    is_compileable = False
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens in the cache."""
+        return self.length
+
+
+class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
+    """A :class:`Decoder` behind the interface of transformers.
+
+    Batches may be padded on either side, as ``attention_mask`` says. ``generate`` decodes greedily or samples, with the
+    decoder's own cache; encodings that sample positions draw the same ones every time.
+
+    Args:
+        config: names the positional encoding and the sizes.
+        decoder: taken as it is; None makes one.
+    """
+
+    config_class = TapeExpConfig
+    base_model_prefix = "decoder"
+    _no_split_modules = ["Block"]  # noqa: RUF012
+    _tied_weights_keys = {"decoder.head.weight": "decoder.embedding.weight"}  # noqa: RUF012
+
+    def __init__(self, config: TapeExpConfig, decoder: Decoder | None = None) -> None:
+        super().__init__(config)
+        self.decoder = decoder or Decoder(Arch(**config.arch or {}), self._position)
+        for tensor in (*self.decoder.parameters(), *self.decoder.buffers()):
+            tensor._is_hf_initialized = tensor.device.type != "meta"  # type: ignore[attr-defined]
+        self.post_init()
+
+    def _position(self, arch: Arch) -> PositionEncoding:
+        return build(self.config.model, "model", arch=arch)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """What a checkpoint does not hold, buffers that it never holds above all: as the encoding makes them."""
+        if not isinstance(module, PositionEncoding):
+            super()._init_weights(module)
+            return
+        with torch.device("cpu"):
+            fresh = self._position(module.arch)
+            fresh.init_weights(torch.Generator().manual_seed(0))
+        made = {**dict(fresh.named_parameters()), **dict(fresh.named_buffers())}
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if not getattr(tensor, "_is_hf_initialized", False):
+                tensor.copy_(made[name])
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The embedding."""
+        return self.decoder.embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The head."""
+        return self.decoder.head
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Any = None,
+        **others: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits (B, T, V), and the mean cross-entropy of ``labels`` (B, T), shifted here; -100 does not count.
+
+        Args:
+            input_ids: (B, T); with a cache, those that follow the cached ones.
+            attention_mask: (B, T), 0 on padding. With a cache it is not read again: the cache knows the padding.
+            past_key_values: a cache that :meth:`generate` made.
+            labels, num_items_in_batch: as for every model of transformers.
+            use_cache: not read: a cache is used where there is one.
+            logits_to_keep: so many last positions, 0: all; or their indices.
+        """
+        unknown = [key for key, value in others.items() if value is not None and value is not False]
+        if unknown:
+            raise ValueError(f"TapeExpForCausalLM has no {unknown[0]}; leave it out.")
+        if past_key_values is None:
+            padding_B = padding(attention_mask)
+            if padding_B is not None:
+                past_key_values = self._new_cache(input_ids.shape[1], padding_B, input_ids.shape[0])
+            kept = None
+        else:
+            kept = past_key_values
+        sampler = None if past_key_values is not None else RowSampler(0, "positions")
+        last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1
+        logits_BTV = self.decoder(input_ids, cache=past_key_values, sampler=sampler, last_only=last_only)
+        if not last_only:
+            logits_BTV = logits_BTV[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else logits_BTV[:, logits_to_keep]
+        loss = None
+        if labels is not None:
+            more = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
+            loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=logits_BTV.shape[-1], **more)
+        return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=kept)  # type: ignore[arg-type]
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> Any:
+        """Make the decoder's cache, which holds positions and padding of all tokens that will come."""
+        if (
+            generation_config.num_beams > 1
+            or generation_config.is_assistant
+            or generation_mode not in ("greedy_search", "sample")
+        ):
+            raise ValueError(
+                f"TapeExpForCausalLM decodes greedily or samples, not by {str(generation_mode.value).replace('_', ' ')}; "
+                "set num_beams=1 and no assistant."
+            )
+        mask = model_kwargs.get("attention_mask")
+        if mask is not None and not bool(mask[:, -1].all()):
+            raise ValueError("generation needs prompts that are padded on the left: set tokenizer.padding_side='left'.")
+        if model_kwargs.get("past_key_values") is not None:
+            raise ValueError("TapeExpForCausalLM makes its own cache in every call of generate; leave past_key_values out.")
+        if generation_config.use_cache is not False:
+            rows = batch_size * generation_config.num_return_sequences
+            model_kwargs["past_key_values"] = self._new_cache(max_cache_length + 1, padding(mask), rows)
+
+    def _new_cache(self, capacity: int, padding_B: Tensor | None, rows: int) -> Cache:
+        made = new_cache(self.decoder, capacity, padding_B, rows, RowSampler(0, "positions"))
+        return Cache(made.positions_BS, made.padding_B)
+
+
+def padding(mask_BT: Tensor | None) -> Tensor | None:
+    """How many tokens of padding each row begins with, (B,); None where no row does. Padding at the end hides nothing.
+
+    Raises:
+        ValueError: a row has padding between its tokens.
+    """
+    if mask_BT is None:
+        return None
+    there = mask_BT.bool()
+    T = there.shape[1]
+    first, last = there.int().argmax(1), T - 1 - there.flip(1).int().argmax(1)
+    if not torch.equal(last - first + 1, there.sum(1)):
+        raise ValueError("attention_mask hides tokens in the middle of a row; padding can be at its beginning or its end.")
+    return first if bool(first.any()) else None
+
+
+AutoModelForCausalLM.register(TapeExpConfig, TapeExpForCausalLM, exist_ok=True)

@@ -1,0 +1,275 @@
+"""Exported models: what transformers loads computes what the decoder computes, bit for bit, and generates the same."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+from tape_exp.cli import compose_config
+from tape_exp.config import Arch, ConfigError
+from tape_exp.data.sources import Text
+from tape_exp.data.tokenizers import Tokenization
+from tape_exp.models import export, llama
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.generation import generate
+from tape_exp.models.hf import TapeExpForCausalLM, padding
+from tape_exp.models.hf_config import TapeExpConfig
+from tape_exp.seeding import RowSampler
+from tests.conftest import MODELS, make_decoder, randomise
+from tests.models.test_llama import ours
+
+ROPES = ["rope", "rope_linear", "rope_ntk", "rope_theta", "rope_yarn"]
+TOKENS = torch.randint(0, 14, (3, 20), generator=torch.Generator().manual_seed(0))
+SHAPES = {
+    "mha": {},
+    "gqa": {"kv_heads": 2},
+    "tied": {"tied": True},
+    "head size": {"head_size": 16, "kv_heads": 1, "norm_eps": 1e-3},
+}
+
+
+def section(name: str, *overrides: str) -> dict:
+    return OmegaConf.to_container(compose_config([f"model={name}", *overrides]).model, resolve=True)
+
+
+def model_of(name: str, arch: Arch, *overrides: str, **changes) -> Decoder:
+    """A decoder none of whose parameters is what it began as: TAPE's P and W2 are not zero."""
+    model = make_decoder(name, dataclasses.replace(arch, **changes), *overrides).eval()
+    randomise(model)
+    return model
+
+
+def exported(name: str, arch: Arch, folder, *overrides: str, dtype=None, shard_size="5GB", **changes):
+    decoder = model_of(name, arch, *overrides, **changes)
+    model = section(name, *overrides)
+    export.save(decoder, folder / "exported", None, model=model, dtype=dtype, shard_size=shard_size)
+    return decoder, folder / "exported"
+
+
+def prompts(*lengths: int):
+    """Rows of those lengths, and the batch of them, padded on the left, with its mask."""
+    rows = [TOKENS[k, :length] for k, length in enumerate(lengths)]
+    batch, mask = torch.full((len(rows), max(lengths)), 13), torch.zeros(len(rows), max(lengths), dtype=torch.long)
+    for k, row in enumerate(rows):
+        batch[k, -len(row) :], mask[k, -len(row) :] = row, 1
+    return rows, batch, mask
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["rope", "tape"])
+def test_every_shape_reloads_bit_for_bit(name, shape, arch, tmp_path):
+    decoder, folder = exported(name, arch, tmp_path, shard_size=4000, **SHAPES[shape])
+    assert len(list(folder.glob("*.safetensors"))) > 3
+    again = AutoModelForCausalLM.from_pretrained(folder)
+    assert type(again) is (LlamaForCausalLM if name == "rope" else TapeExpForCausalLM)
+    with torch.no_grad():
+        difference = (again(TOKENS).logits - decoder(TOKENS)).abs().max()
+    assert difference < 1e-4
+    names = {key: llama.llama_name(key) if name == "rope" else f"decoder.{key}" for key in decoder.state_dict()}
+    loaded = again.state_dict()
+    assert all(torch.equal(loaded[names[key]], value) for key, value in decoder.state_dict().items())
+    if name == "tape":
+        assert difference == 0
+        assert all(layer.position.p.abs().min() > 0 and layer.position.w2.abs().min() > 0 for layer in again.decoder.layers)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_reloads(name, arch, tmp_path):
+    """Also what no file holds: ALiBi's slopes."""
+    decoder, folder = exported(name, arch, tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert isinstance(again, LlamaForCausalLM) == (name in ROPES)
+    with torch.no_grad():
+        expected = decoder(TOKENS, sampler=RowSampler(0, "positions"))
+        assert (again(TOKENS).logits - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("changes", [{}, {"kv_heads": 2, "tied": True, "norm_eps": 1e-6}], ids=str)
+@pytest.mark.parametrize("scaling", ["llama3", "yarn", "linear"])
+def test_out_and_in_again(scaling, changes, arch, tmp_path):
+    """Export, transformers, export by transformers, and back, beyond the original length."""
+    words = [f"model.scaling.method={scaling}", "model.scaling.factor=8", "model.theta=1e3"]
+    words += [] if scaling == "linear" else ["model.scaling.original=12"]
+    decoder, folder = exported("rope", arch, tmp_path, *words, **changes)
+    tokens = TOKENS.repeat(1, 2)
+    with torch.no_grad():
+        expected = decoder(tokens)
+        theirs = LlamaForCausalLM.from_pretrained(folder)
+        assert (theirs(tokens).logits - expected).abs().max() < 1e-4
+        theirs.save_pretrained(tmp_path / "theirs")
+        assert llama.fingerprint(tmp_path / "theirs") == llama.fingerprint(folder)
+        for path in (folder, tmp_path / "theirs"):
+            assert torch.equal(ours(path)(tokens), expected)
+
+
+def test_a_width_that_heads_do_not_divide_is_no_llama_of_transformers(arch, tmp_path):
+    decoder, folder = exported("rope", arch, tmp_path, width=36, heads=8, head_size=4)
+    again = AutoModelForCausalLM.from_pretrained(folder)
+    assert isinstance(again, TapeExpForCausalLM)
+    with torch.no_grad():
+        assert torch.equal(again(TOKENS).logits, decoder(TOKENS))
+
+
+@pytest.mark.parametrize("name", ["rope", "tape"])
+def test_stored_in_another_type(name, arch, tmp_path):
+    decoder, folder = exported(name, arch, tmp_path, dtype=torch.bfloat16)
+    again = AutoModelForCausalLM.from_pretrained(folder)
+    assert again.dtype == torch.bfloat16
+    assert decoder.embedding.weight.dtype == torch.float32
+    wanted = sorted(p.bfloat16().sum().item() for p in decoder.parameters())
+    assert sorted(p.sum().item() for p in again.parameters()) == wanted
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_generation_is_our_own(name, arch):
+    """Greedy, rows of different lengths, padded on the left."""
+    decoder = model_of(name, arch)
+    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(arch), section(name)), decoder)
+    rows, batch, mask = prompts(5, 12, 1)
+    found = model.generate(batch, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=13)
+    expected = generate(decoder, rows, 8, sampler=RowSampler(0, "positions"))
+    assert found[:, 12:].tolist() == expected
+    assert torch.equal(found[:, :12], batch)
+    assert len({tuple(row) for row in expected}) > 1
+
+
+@pytest.mark.parametrize("name", ["rope", "tape", "alibi"])
+def test_a_cache_changes_nothing_and_eos_stops_a_row(name, arch):
+    decoder = model_of(name, arch, kv_heads=2)
+    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(decoder.arch), section(name)), decoder)
+    rows, batch, mask = prompts(5, 12, 7)
+    options = {"attention_mask": mask, "max_new_tokens": 10, "do_sample": False, "pad_token_id": 13}
+    cached, whole = model.generate(batch, **options), model.generate(batch, **options, use_cache=False)
+    assert torch.equal(cached, whole)
+    eos = cached[0, 12 + 3].item()
+    stopped = model.generate(batch, **options, eos_token_id=eos)[:, 12:].tolist()
+    for row, wanted in zip(stopped, generate(decoder, rows, 10, eos=eos), strict=True):
+        assert (row[: row.index(eos)] if eos in row else row) == wanted
+
+
+def test_sampling_follows_the_probabilities(arch):
+    decoder = model_of("tape", arch)
+    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(arch), section("tape")), decoder)
+    with torch.no_grad():
+        expected = (decoder(TOKENS[:1, :6])[0, -1] / 0.8).softmax(-1)
+    torch.manual_seed(0)
+    options = {"do_sample": True, "temperature": 0.8, "top_k": 0, "num_return_sequences": 4000, "pad_token_id": 13}
+    drawn = model.generate(TOKENS[:1, :6], max_new_tokens=1, **options)
+    assert drawn.shape == (4000, 7)
+    assert (torch.bincount(drawn[:, -1], minlength=14) / 4000 - expected).abs().max() < 0.03
+
+
+def test_padding_on_either_side_changes_no_logit_and_no_gradient(arch):
+    decoder = model_of("tape", arch)
+    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(arch), section("tape")), decoder)
+    gradients = []
+    for left in (0, 4, 2):
+        batch, mask = torch.full((2, 14), 13), torch.zeros(2, 14, dtype=torch.long)
+        batch[:, left : left + 10], mask[:, left : left + 10] = TOKENS[:2, :10], 1
+        labels = batch.masked_fill(mask == 0, -100)
+        labels[:, left] = -100  # the first token follows nothing
+        found = model(batch, attention_mask=mask, labels=labels)
+        wanted = torch.nn.functional.cross_entropy(decoder(TOKENS[:2, :10])[:, :-1].flatten(0, 1), TOKENS[:2, 1:10].flatten())
+        assert found.loss.item() == pytest.approx(wanted.item(), rel=1e-4)
+        model.zero_grad()
+        found.loss.backward()
+        gradients.append(decoder.layers[0].q.weight.grad.clone())
+    assert all(torch.allclose(gradient, gradients[0], atol=1e-5) for gradient in gradients)
+    kept = model(TOKENS, logits_to_keep=3).logits
+    assert torch.allclose(kept, model(TOKENS).logits[:, -3:])
+    assert torch.allclose(model(TOKENS, logits_to_keep=1).logits, kept[:, -1:], atol=1e-5)
+
+
+def test_padding_is_counted_at_the_beginning():
+    assert padding(None) is None
+    assert padding(torch.tensor([[1, 1, 0], [1, 0, 0]])) is None
+    assert padding(torch.tensor([[0, 1, 1], [0, 0, 1], [1, 1, 1]])).tolist() == [1, 2, 0]
+    with pytest.raises(ValueError, match="in the middle of a row"):
+        padding(torch.tensor([[1, 0, 1]]))
+
+
+def test_what_generation_lacks_is_told(arch):
+    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(arch), section("tape")))
+    options = {"max_new_tokens": 2, "pad_token_id": 13}
+    with pytest.raises(ValueError, match=r"not by beam search; set num_beams=1"):
+        model.generate(TOKENS, num_beams=2, do_sample=False, **options)
+    mask = torch.ones_like(TOKENS)
+    mask[0, -1] = 0
+    with pytest.raises(ValueError, match=r"padded on the left: set tokenizer\.padding_side='left'"):
+        model.generate(TOKENS, attention_mask=mask, **options)
+    with pytest.raises(ValueError, match="has no inputs_embeds"):
+        model(TOKENS, inputs_embeds=torch.zeros(3, 20, 32))
+
+
+def test_tokenizer_and_special_tokens(tmp_path, text_folder, arch):
+    text = Text("local", source="local", path=str(text_folder))
+    tokenizer = Tokenization(vocab=300).make(text, tmp_path)
+    for name in ("rope", "tape"):
+        decoder = make_decoder(name, dataclasses.replace(arch, vocab=tokenizer.vocab))
+        export.save(decoder, tmp_path / name, tokenizer, model=section(name))
+        loaded = AutoTokenizer.from_pretrained(tmp_path / name)
+        words = "w1 w2, Ünïcode 漢字\n"
+        assert loaded(words).input_ids == tokenizer.encode([words])[0].tolist()
+        assert loaded.decode(loaded(words).input_ids) == words
+        assert (loaded.bos_token_id, loaded.eos_token_id) == (tokenizer.bos, tokenizer.eos)
+        config = AutoConfig.from_pretrained(tmp_path / name)
+        assert (config.bos_token_id, config.eos_token_id) == (tokenizer.bos, tokenizer.eos)
+        batch = loaded(["w1", "w1 w2 w3"], return_tensors="pt", padding=True)
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / name)
+        assert model.generation_config.eos_token_id == tokenizer.eos
+        assert model.generate(**batch, max_new_tokens=3).shape[0] == 2
+    assert (llama.read_config(tmp_path / "rope").bos, llama.read_config(tmp_path / "rope").eos) == ("<s>", "</s>")
+
+
+def test_a_folder_is_whole_or_absent(arch, tmp_path, monkeypatch):
+    decoder = make_decoder("tape", arch)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").write_text("mine")
+    with pytest.raises(ConfigError, match="full is there already; name a new folder"):
+        export.save(decoder, tmp_path / "full", None, model=section("tape"))
+
+    def full_disk(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(export, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        export.save(decoder, tmp_path / "new", None, model=section("tape"))
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+def test_an_export_by_transformers_of_our_own_type(arch, tmp_path):
+    decoder, folder = exported("tape", arch, tmp_path, tied=True)
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path / "again", max_shard_size="3KB")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again")
+    with torch.no_grad():
+        assert torch.equal(again(TOKENS).logits, decoder(TOKENS))
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["model"] == section("tape")
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import tape_exp; from transformers import AutoModelForCausalLM",
+        "from transformers import AutoModelForCausalLM; AutoModelForCausalLM; import tape_exp",
+    ],
+)
+def test_the_type_is_known_in_either_order_of_imports(imports, arch, tmp_path):
+    decoder, folder = exported("tape", arch, tmp_path)
+    program = f"{imports}\nimport sys\nmodel = AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
+    program += "print(type(model).__name__, sum(p.double().sum().item() for p in model.parameters()))"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    told = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, env=environment, check=True)
+    name, total = told.stdout.split()
+    assert name == "TapeExpForCausalLM"
+    assert float(total) == sum(p.double().sum().item() for p in decoder.parameters())
+
+
+def test_importing_the_package_imports_neither_torch_nor_transformers():
+    program = "import tape_exp, sys; print([m for m in ('torch', 'transformers', 'numpy', 'omegaconf') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
