@@ -1,0 +1,63 @@
+"""``python -m tape_exp.export <run> <folder> [--dtype bfloat16]``: a finished run as a model that transformers loads.
+
+Adapters are merged into the weights. A model with RoPE becomes a plain Llama; any other, TAPE first, is loaded by
+``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp``.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from tape_exp.config import ConfigError
+from tape_exp.data import tokenizers
+from tape_exp.models import export, peft
+from tape_exp.run import make_adaptation, make_decoder, make_task
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Export; a mistake is one sentence and exit code 2."""
+    parser = argparse.ArgumentParser(prog="python -m tape_exp.export", description="A run as a model that transformers loads.")
+    parser.add_argument("run", type=Path, help="the run's folder, runs/<task>/<scale>/<model>/seed…")
+    parser.add_argument("folder", type=Path, help="a new folder")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the stored weights")
+    given = parser.parse_args(arguments)
+    try:
+        export_run(given.run, given.folder, DTYPES[given.dtype])
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(given.folder)
+    return 0
+
+
+def export_run(run: Path, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    """Write the model of a run to ``folder``. Raises :class:`ConfigError` where the run has no config or no checkpoint."""
+    run = run.expanduser().resolve()
+    if not (run / "config.yaml").is_file():
+        raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
+    cfg: Any = OmegaConf.load(run / "config.yaml")
+    cfg.checkpoint, cfg.runs = str(run), str(run.parents[3])
+    task = make_task(cfg)
+    tokenizer = None
+    if (run / "tokenizer.json").is_file():
+        tokenizer = tokenizers.load(run / "tokenizer.json", cfg.task.tokenizer.bos, cfg.task.tokenizer.eos)
+        task.arch = replace(task.arch, vocab=max(task.arch.vocab, tokenizer.vocab))
+    adaptation = make_adaptation(cfg, task)
+    decoder = make_decoder(cfg, task, adaptation).eval()
+    peft.merge(decoder)
+    model: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    if adaptation is not None:
+        model = adaptation.positions(model)
+    export.save(decoder, folder, tokenizer, model=model, dtype=dtype)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
