@@ -147,8 +147,7 @@ def adopt(cfg: DictConfig) -> DictConfig:
         )
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
-        sizes = ("layers", "width", "heads", "kv_heads", "head_size", "ffn", "vocab", "tied", "norm_eps")
-        cfg.task.arch = {name: getattr(told, name) for name in sizes if getattr(told, name) is not None}
+        cfg.task.arch = told.sizes()
         cfg.model.theta = told.theta
         cfg.model.scaling = OmegaConf.merge(cfg.model.scaling, told.scaling)
         for kind, token in (("bos", told.bos), ("eos", told.eos)):
