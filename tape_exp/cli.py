@@ -22,7 +22,7 @@ GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 def with_clear_errors(main: Callable[[], None]) -> None:
     """Call Hydra's main. Mistakes of the user's become one sentence on stderr and exit code 2, failed runs exit code 1.
 
-    Tracebacks are shown with ``debug=`` alone; a failed run keeps its own in FAILED.
+    Tracebacks are shown with ``debug=`` alone, ``debug=plan`` apart; a failed run keeps its own in FAILED.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the sentence is made here
     if "--cfg" in sys.argv or "-c" in sys.argv:
@@ -32,7 +32,7 @@ def with_clear_errors(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        if any(argument.startswith("debug=") for argument in sys.argv):
+        if any(argument.startswith("debug=") and argument != "debug=plan" for argument in sys.argv):
             raise
         _fail(error, sys.argv[1:])
 
@@ -52,7 +52,7 @@ def run_job(cfg: DictConfig) -> None:
     try:
         run(cfg)
     except Exception as error:
-        if hydra.mode == RunMode.MULTIRUN or cfg.debug.name != "none":
+        if hydra.mode == RunMode.MULTIRUN or cfg.debug.name not in ("none", "plan"):
             raise  # the sweep's other jobs go on; Hydra names the one that failed
         _fail(error, sys.argv[1:])
 

@@ -62,13 +62,14 @@ class LoggerConfig:
 
 @dataclass
 class DebugConfig:
-    """A shortened run. ``debug=`` also shows whole tracebacks and starts the run afresh each time."""
+    """A shortened run, or the plan of one. ``debug=`` also shows whole tracebacks and starts the run afresh each time."""
 
     name: str = "none"
     max_steps: int | None = None  # optimizer steps instead of the task's
     evaluation_batches: int | None = None  # stop the evaluation after as many
     overfit: bool = False  # every step sees the samples of step 0
     profiler: str | None = None  # simple | pytorch
+    plan: bool = False  # print an estimate of memory and hours instead of running
 
 
 @dataclass

@@ -26,6 +26,11 @@ def peak_flops(device: torch.device) -> float:
     return next((peak for part, peak in PEAK_FLOPS.items() if part in name), 0.0)
 
 
+def device_memory(device: torch.device) -> int:
+    """Bytes of a GPU's memory, 0 of another device."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+
+
 def cpu_name() -> str:
     """The processor's name as the system tells it."""
     try:

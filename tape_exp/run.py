@@ -33,11 +33,18 @@ log = logging.getLogger("tape_exp")
 def run(cfg: DictConfig) -> dict[str, Any]:
     """Train and evaluate what ``cfg`` says, or return the record of the finished run.
 
+    With ``debug=plan`` an estimate is printed instead and the record is empty.
+
     Raises:
         ConfigError: the config cannot run; nothing was begun.
         Exception: whatever stopped the run; FAILED in its directory holds the traceback.
     """
     check(cfg)
+    if cfg.debug.plan:
+        from tape_exp.plan import show  # it builds task and model as this file does
+
+        show(cfg)
+        return {}
     cfg = weights.adopt(cfg)
     directory = RunDirectory(cfg)
     if directory.done and cfg.debug.name == "none":
@@ -74,7 +81,15 @@ def run(cfg: DictConfig) -> dict[str, Any]:
 
 
 def make_task(cfg: DictConfig) -> Task:
-    """The task, with the debug section's shortcuts applied."""
+    """The task, with the checkpoint that its run begins from."""
+    task = blank_task(cfg)
+    begin = weights.wanted(cfg)
+    task.checkpoint = weights.find(begin, cfg) if begin else None
+    return task
+
+
+def blank_task(cfg: DictConfig) -> Task:
+    """The task, with the debug section's shortcuts applied and no checkpoint looked for."""
     section: Any = OmegaConf.to_container(cfg.task, resolve=True)
     if cfg.debug.max_steps is not None and "optim" in section:
         section["optim"]["max_steps"] = cfg.debug.max_steps
@@ -82,8 +97,6 @@ def make_task(cfg: DictConfig) -> Task:
     task.overfit = cfg.debug.overfit
     task.workers = cfg.trainer.workers
     task.cache = Path(cfg.cache).expanduser()
-    begin = weights.wanted(cfg)
-    task.checkpoint = weights.find(begin, cfg) if begin else None
     return task
 
 
@@ -117,6 +130,8 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
     if task.checkpoint is not None:
         weights.begin(decoder, task.checkpoint, adaptation, cfg.seed, task.trains)
         log.info("Weights of %s.", weights.title(task.checkpoint))
+    elif adaptation is not None:
+        adaptation.apply(decoder, cfg.seed)  # of a plan, which loads no weights
     decoder.recompute = cfg.trainer.checkpoint_activations
     if cfg.trainer.frozen_bf16:
         peft.freeze_in_bf16(decoder)

@@ -158,4 +158,5 @@ def run_and_record(cfg: DictConfig) -> None:
     from tape_exp.run import run
 
     record = run(cfg)
-    write_atomically(runs.RECORDS / f"{record['run']}.json", runs.dump_record(record))
+    if record:  # of the first process, and not of a plan
+        write_atomically(runs.RECORDS / f"{record['run']}.json", runs.dump_record(record))
