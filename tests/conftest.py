@@ -75,6 +75,7 @@ def on_text(folder: Path, task: str = "c4") -> list[str]:
     node = compose_config([f"task={task}"]).task
     if "windows" in node:
         words += ["task.windows.lengths=[16,32]", "task.windows.tokens=500"]
+        words += ["task.windows.stride=8"] if node.windows.stride else []
     if "depth_bins" in node:
         words += ["task.lengths=[160,192]", "task.trials=3"]
     if "tests" in node:

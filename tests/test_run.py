@@ -15,7 +15,7 @@ from tape_exp import checkpoints
 from tape_exp.cli import compose_config
 from tape_exp.config import ConfigError
 from tape_exp.module import NotFiniteError
-from tape_exp.run import make_task, run
+from tape_exp.run import make_task, micro_batches, run
 from tape_exp.runs import ROOT, RunDirectory
 from tape_exp.sinks import read_metrics
 from tests.conftest import MODELS, SMALL, TASKS, on_text
@@ -65,6 +65,12 @@ def test_accumulation_does_not_change_the_loss(tiny_run, tmp_path):
         losses.append([dict(row)["train/loss"] for row in curve(cfg) if "train/loss" in dict(row)])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert len(losses[0]) == 6
+
+
+@pytest.mark.parametrize("task", ["pg19", "efficiency", "patterns"])
+def test_what_trains_nothing_has_no_batch_to_share(task):
+    cfg = compose_config([f"task={task}", "trainer=ddp", "trainer.devices=3"])
+    assert micro_batches(cfg, make_task(cfg)) == 1
 
 
 @pytest.mark.parametrize(("model", "strategies"), [("tape", ("ddp", "fsdp")), ("randpe", ("ddp",))])

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from tape_exp.config import ConfigError
+from tape_exp.cli import compose_config
+from tape_exp.config import Arch, ConfigError, build
 from tape_exp.data.packing import tokenise
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
@@ -22,6 +23,7 @@ from tape_exp.tasks.perplexity import (
     window_batch,
     window_batches,
 )
+from tests.conftest import make_decoder, randomise
 
 
 @pytest.fixture
@@ -96,6 +98,54 @@ def test_sliding_windows(length, stride, tokens):
             assert scored[1:].max() == min(
                 -(-length // stride), len(range(0, max(len(ids) - 1 - (length - stride), 1), stride))
             )
+
+
+def one_by_one(model, ids: torch.Tensor, length: int, stride: int, mode: str) -> float:
+    """exp of the mean of what every window's plain logits give, one window at a time, summed in fp64.
+
+    ``all``: windows of ``length`` tokens begin every ``stride``, and every token of a window is scored. ``new``: those that
+    no window before has scored.
+    """
+    total, count, reached = 0.0, 0, 0
+    for start in range(0, len(ids), stride):
+        window = ids[start : start + length + 1]
+        nll = torch.nn.functional.cross_entropy(model(window[None, :-1])[0].double(), window[1:], reduction="none")
+        scored = nll[reached - start :] if mode == "new" and start else nll
+        total, count = total + float(scored.sum()), count + len(scored)
+        reached = start + len(window) - 1
+        if reached == len(ids) - 1:
+            return math.exp(total / count)
+    raise AssertionError("the windows end before the text")
+
+
+@pytest.mark.parametrize("mode", ["all", "new"])
+@pytest.mark.parametrize("name", ["rope", "tape"])
+@torch.no_grad()
+def test_sliding_perplexity_is_that_of_one_window_at_a_time(name, mode, text_folder, tokenizer):
+    """Lengths that are and are not multiples of the stride, one beyond the text, and a text of 457 tokens, a prime."""
+    text = Text("set", source="local", path=str(text_folder))
+    tokens = tokenise(text, "test", tokenizer, text_folder / "cache", 457)
+    assert len(tokens) == 457
+    model = make_decoder(name, Arch(2, 32, 4, 48, vocab=tokenizer.vocab, max_length=600, train_length=96))
+    randomise(model)
+    lengths, stride = (33, 64, 96, 200, 600), 32
+    found = perplexity(model, tokens, tokenizer.decode, Windows(lengths, stride, mode, tokens_per_batch=300), "set", silent)
+    expected = {n: one_by_one(model, torch.from_numpy(tokens[:]), n, stride, mode) for n in lengths}
+    assert len({round(value, 3) for value in expected.values()}) == len(lengths)
+    for length in lengths:
+        assert found[f"set/perplexity@{length}"] == pytest.approx(expected[length], rel=1e-5), length
+
+
+@pytest.mark.parametrize("task", ["pg19_sliding", "proof_pile_sliding"])
+def test_the_sliding_tasks_have_the_papers_protocol(task):
+    """1k … 8k, a window every 256 tokens, all of its tokens scored; at each scale up to beyond the trained length."""
+    windows = build(compose_config([f"task={task}", "scale=paper"]).task, "task", seed=0).windows
+    assert (list(windows.lengths), windows.stride, windows.score) == ([1024, 2048, 4096, 8192], 256, "all")
+    for scale in ("smoke", "small"):
+        made = build(compose_config([f"task={task}", f"scale={scale}"]).task, "task", seed=0)
+        assert made.windows.score == "all"
+        assert made.windows.lengths[-1] == made.arch.max_length == 2 * made.train_length
+    assert compose_config([f"task={task}"]).task.text.name == task.removesuffix("_sliding")
 
 
 def test_numbers_of_a_model_that_knows_nothing(tokens, tokenizer):
