@@ -18,7 +18,6 @@ from tape_exp.tasks.text import TextTask
 
 UTILISATION = 0.4  # of the peak
 ASSUMED = "H100"  # where this machine has no GPU whose peak is known
-BYTE_VOCABULARY = 258  # bytes and two special tokens
 
 # Bytes that autograd keeps of a token in one block, a unit of the width C and of SwiGLU's inner size F: of each norm its input
 # and its normalised input in fp32; what q, k, v, gate and up read, under autocast a 16-bit copy for each of the five; q, k, v
@@ -136,7 +135,7 @@ def vocabulary_of(task: Task) -> tuple[int, str]:
     assert isinstance(task, TextTask)
     given = task.tokenization
     if given.kind == "byte":
-        return BYTE_VOCABULARY, "bytes and two special tokens"
+        return 258, "bytes and two special tokens"
     known = "the size that it is trained to" if given.kind == "bpe" else f"a guess: the tokenizer {given.path} is not loaded"
     return given.vocab, f"task.tokenizer.vocab, {known}"
 
@@ -252,13 +251,10 @@ def _state_size(decoder: Decoder) -> int:
 
 def _model_table(plan: Plan, task: Task, whence: str) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2))
-    for name, value in (
-        ("parameters", f"{plan.parameters:,}"),
-        ("of them positional", f"{plan.positional:,}"),
-        ("trainable", f"{plan.trainable if task.trains else 0:,}"),
-        ("vocabulary", f"{task.arch.vocab:,} ({whence})"),
-    ):
-        table.add_row(name, value)
+    table.add_row("parameters", f"{plan.parameters:,}")
+    table.add_row("of them positional", f"{plan.positional:,}")
+    table.add_row("trainable", f"{plan.trainable if task.trains else 0:,}")
+    table.add_row("vocabulary", f"{task.arch.vocab:,} ({whence})")
     return table
 
 

@@ -1,0 +1,93 @@
+"""Artifacts over methods of context extension: which runs they ask for, and table tune_ppl beside the paper's."""
+
+import csv
+
+import pytest
+
+from tape_exp.paper import artifacts
+from tape_exp.paper.extension import Methods, TunedPerplexity, side_by_side
+from tests.paper.test_language import record
+
+LENGTHS = (64, 128, 256, 512)
+NAMES = ["base", "lora", "longlora", "theta", "tape"]
+
+
+def invented(artifact, run: str, seed: int, shift: float = 0.0) -> dict:
+    corpus = run.split("/")[1]
+    metrics = {f"{corpus}/perplexity@{n}": 1000 / n + seed + shift for n in LENGTHS}
+    return record(artifact, run, seed, metrics | {f"{corpus}/unigram_perplexity": 400.0 + shift})
+
+
+def rendered(artifact, records, tmp_path) -> list[dict]:
+    path = artifact.render("smoke", artifact.collect("smoke", records), tmp_path)[2]
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def artifact():
+    table = artifacts.load("tab_tune_ppl")
+    assert isinstance(table, TunedPerplexity)
+    return table
+
+
+def test_methods_are_the_words_of_their_runs():
+    methods = {"base": ["model=rope", "checkpoint=c4"], "tape": ["model=tape", "checkpoint=extend", "task.windows.stride=32"]}
+
+    class Table(Methods):
+        def render(self, scale, records, into):
+            return []
+
+    table = Table("tab", "A table", "pg19_sliding", overrides=["task.windows.tokens=99"], methods=methods)
+    found = list(table.configs("small", [0, 1], ["cache=here"]))
+    assert [(name, cfg.seed) for name, cfg in found] == [("base", 0), ("tape", 0), ("base", 1), ("tape", 1)]
+    for name, cfg in found:
+        assert (cfg.task.name, cfg.scale.name, cfg.cache, cfg.task.windows.tokens) == ("pg19_sliding", "small", "here", 99)
+        told = {"base": ("rope", "c4", 64), "tape": ("tape", "extend", 32)}[name]
+        assert (cfg.model.name, cfg.checkpoint, cfg.task.windows.stride) == told
+    assert table.models == ["base", "tape"]
+
+
+def test_every_method_reads_every_corpus(artifact):
+    found = list(artifact.configs("paper", [0]))
+    assert [name for name, _ in found] == [f"{method}/{corpus}" for method in NAMES for corpus in ("proof_pile", "pg19")]
+    assert [cfg.task.name for _, cfg in found] == ["proof_pile_sliding", "pg19_sliding"] * 5
+    assert all(list(cfg.task.windows.lengths) == artifact.paper()["lengths"] for _, cfg in found)
+    assert all(cfg.task.windows.stride == 256 for _, cfg in found)
+
+
+def test_the_papers_numbers_are_those_of_its_table(artifact):
+    """The extremes of each part, and what its text says of them."""
+    paper = artifact.paper()["perplexity"]
+    assert paper["proof_pile"]["tape"] == [3.641, 3.196, 2.901, 2.708]
+    assert paper["pg19"]["theta"][-1] == 7.999
+    for corpus in ("proof_pile", "pg19"):
+        assert set(paper[corpus]) == {"lora", "longlora", "theta", "tape"}
+        for method, row in paper[corpus].items():
+            assert row == sorted(row, reverse=True)
+            assert all(best <= value for best, value in zip(paper[corpus]["tape"], row, strict=True)), method
+
+
+def test_ours_stands_beside_the_papers(artifact, tmp_path):
+    records = [invented(artifact, "base/pg19", seed) for seed in (0, 1, 2)]
+    records += [invented(artifact, "theta/proof_pile", 0, shift=0.5)]
+    rows = {(row["corpus"], row["method"]): row for row in rendered(artifact, records, tmp_path)}
+    assert list(rows) == [(corpus, name) for corpus in ("proof_pile", "pg19") for name in (*NAMES, "unigram")]
+    base, theta = rows["pg19", "base"], rows["proof_pile", "theta"]
+    assert [base[f"ours {n}"] for n in LENGTHS] == [f"{1000 / n + 1:.3f} ± 2.484" for n in LENGTHS]  # t(0.975, 2) / √3
+    assert [base[f"paper {n}"] for n in (1024, 2048, 4096, 8192)] == [""] * 4
+    assert [theta[f"paper {n}"] for n in (1024, 2048, 4096, 8192)] == ["3.864", "3.415", "3.121", "2.934"]
+    assert theta["ours 512"] == "2.453"
+    assert (base["seeds"], theta["seeds"], theta["scale"], rows["pg19", "lora"]["seeds"]) == ("3", "1", "smoke", "")
+    assert rows["pg19", "unigram"]["ours 64"] == "400.000"
+    assert rows["proof_pile", "unigram"]["ours 512"] == "400.500"
+    assert rows["proof_pile", "unigram"]["paper 1024"] == rows["proof_pile", "base"]["ours 64"] == ""
+    caption = (tmp_path / "tables" / "tab_tune_ppl-smoke.md").read_text()
+    for told in ("scale smoke", "of 256 tokens", "training at 512", "every 64 tokens", "Llama-2-7B"):
+        assert told in caption, told
+    assert list(rows["pg19", "base"])[2:6] == ["paper 1024", "ours 64", "paper 2048", "ours 128"]
+
+
+def test_the_longest_lengths_stand_together():
+    assert side_by_side([1, 2, 4], [10, 20]) == [("paper", 1), ("paper", 2), ("ours", 10), ("paper", 4), ("ours", 20)]
+    assert side_by_side([4], [10, 20]) == [("ours", 10), ("paper", 4), ("ours", 20)]
