@@ -162,7 +162,8 @@ class LanguageModule(LightningModule):
         checkpoint["config_hash"] = self.config_hash
         if self.base is not None:
             checkpoint["base"] = self.base
-            checkpoint["state_dict"] = {name: checkpoint["state_dict"][name] for name, _ in trained(self)}
+            kept = {name for name, _ in trained(self)}  # of a sharded model, all but the first process have none
+            checkpoint["state_dict"] = {name: value for name, value in checkpoint["state_dict"].items() if name in kept}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of other trained parameters, which loading beside frozen ones would not notice."""

@@ -193,11 +193,12 @@ def train_and_evaluate(
     trainer.test(module, task, verbose=False)
     evaluation = module.evaluation
     assert evaluation is not None
+    adapter = peft.adapter(decoder) if module.base is not None and task.trains else None
     if not trainer.is_global_zero:
         return {}
     images = save_artifacts(directory, evaluation)
-    if module.base is not None and task.trains:
-        peft.save_adapter(decoder, directory.artifacts / "adapter", module.base, identity(cfg))
+    if adapter is not None and module.base is not None:
+        peft.save_adapter(adapter, directory.artifacts / "adapter", module.base, identity(cfg))
     publish(loggers, evaluation, images, trainer.global_step)
     record = make_record(
         directory,

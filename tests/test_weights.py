@@ -2,15 +2,20 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from tape_exp import weights
+from tape_exp import export, weights
 from tape_exp.config import ConfigError
+from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import peft
 from tape_exp.run import make_adaptation, make_decoder, make_task
-from tape_exp.runs import RunDirectory
+from tape_exp.runs import ROOT, RunDirectory
+from tests.conftest import on_text
 
 EXTEND = ["task.init_from=c4", "task.train_length=64", "task.optim.batch=4", "trainer.checkpoint_every=2"]
 
@@ -116,3 +121,106 @@ def test_what_does_not_fit_says_what_to_set(extend, text_run, base):
     shutil.copy(folder / "checkpoints" / "step00000004.ckpt", alone)
     with pytest.raises(ConfigError, match=r"holds what was trained beside a base model alone; name its run's folder"):
         text_run("model=rope", f"checkpoint={alone}", task="github")
+
+
+def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(text_run, base, text_folder, tmp_path):
+    """FSDP on two CPU processes, stopped after two steps, against one process: losses, trained weights, adapter."""
+    place = RunDirectory(base).path
+    words = ["task=extend", "model=rope", "peft=lora", *on_text(text_folder, "extend"), *EXTEND, f"task.init_from={place}"]
+    words += ["task.optim.max_steps=4", "trainer=cpu", "trainer.progress=none", "trainer.log_every=1", "logger=none"]
+    losses, adapters = [], []
+    for strategy, devices in (("auto", 1), ("fsdp", 2)):
+        where = tmp_path / strategy
+        command = [*words, f"trainer.strategy={strategy}", f"trainer.devices={devices}", f"runs={where}"]
+        train(*command)
+        (path,) = where.rglob("record.json")
+        if devices == 2:  # as if it had been killed between the two
+            for leftover in ("DONE", "record.json", "checkpoints/step00000004.ckpt", "checkpoints/step00000004.json"):
+                (path.parent / leftover).unlink()
+            shutil.rmtree(path.parent / "artifacts")
+            train(*command)
+        rows = [json.loads(line) for line in path.with_name("metrics.jsonl").read_text().splitlines()]
+        losses.append([row["train/loss"] for row in rows if "train/loss" in row])
+        adapters.append(load_file(path.parent / "artifacts" / "adapter" / "adapter.safetensors"))
+    assert len(losses[0]) == 4
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    assert adapters[0].keys() == adapters[1].keys()
+    assert all((adapters[0][name] - adapters[1][name]).abs().max() < 1e-4 for name in adapters[0])
+
+
+def train(*words: str) -> None:
+    command = [sys.executable, str(ROOT / "train.py"), *words]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "kind"), [("rope", "lora", "LlamaForCausalLM"), ("tape", "tape", "TapeExpForCausalLM")]
+)
+def test_an_exported_run_is_the_model_that_was_trained(model, method, kind, extend, text_run, tmp_path):
+    """Merged, in transformers: the logits of the decoder that is evaluated."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    cfg, _ = extend(model, method)
+    folder = tmp_path / "exported"
+    assert export.main([str(RunDirectory(cfg).path), str(folder)]) == 0
+    theirs = AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert type(theirs).__name__ == kind
+    evaluated, _ = text_run(f"model={model}", f"peft={method}", "checkpoint=extend", task="github")
+    ours = loaded(evaluated).eval()
+    tokens = AutoTokenizer.from_pretrained(folder)("w3 w6 w9 w12 w15 w1 w4", return_tensors="pt").input_ids
+    with torch.no_grad():
+        assert (theirs(tokens).logits - ours(tokens)).abs().max() < 1e-4
+
+
+def test_export_says_what_is_wrong(extend, tmp_path, capsys):
+    cfg, _ = extend("rope", "lora", steps=2)
+    run = RunDirectory(cfg).path
+    assert export.main([str(tmp_path), str(tmp_path / "new")]) == 2
+    assert "is not the folder of a run: it has no config.yaml" in capsys.readouterr().err
+    assert export.main([str(run), str(run)]) == 2
+    assert "is there already; name a new folder" in capsys.readouterr().err
+
+
+def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
+    """Its sizes, theta and tokenizer come from its folder, whatever the scale says."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=300,
+        hidden_size=24,
+        intermediate_size=40,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        rope_theta=5e4,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    folder = tmp_path / "llama"
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer = Tokenization("byte").make(None, tmp_path)
+    (folder / "tokenizer.json").write_text(tokenizer.save())
+    words = ["model=tape", "peft=tape", f"task.init_from={folder}", "task.train_length=64", "task.optim.batch=4"]
+    cfg, record = text_run(*words, "task.optim.max_steps=2", task="extend")
+    assert record["config"]["task"]["arch"] == {
+        "layers": 3,
+        "width": 24,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_size": None,
+        "ffn": 40,
+        "vocab": 300,
+        "tied": False,
+        "norm_eps": 1e-6,
+    }
+    assert record["config"]["model"]["theta"] == 5e4
+    assert record["config"]["task"]["init_from"] == "llama"
+    _, scores = text_run("model=tape", "peft=tape", "checkpoint=extend", task="github")
+    assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)  # it is random
+    with pytest.raises(ConfigError, match=r"is a Llama, whose positions are RoPE's; model=alibi cannot"):
+        text_run("model=alibi", f"checkpoint={folder}", task="github")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"llama has no tokenizer\.json"):
+        text_run("model=rope", f"checkpoint={folder}", task="github")

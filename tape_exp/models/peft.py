@@ -250,16 +250,19 @@ def freeze_in_bf16(decoder: Decoder) -> None:
             module.weight.data = module.weight.data.bfloat16()
 
 
-def save_adapter(decoder: Decoder, folder: Path, base: str, settings: dict[str, Any]) -> None:
-    """The trained parameters alone: ``adapter.safetensors``, and ``adapter.json`` with the base's title and the config."""
+def adapter(decoder: Decoder) -> dict[str, Tensor]:
+    """The trained parameters alone, on the CPU; of a sharded model whole, for which every process must ask."""
+    return {name: whole(parameter.detach()).contiguous().cpu() for name, parameter in trained(decoder)}
+
+
+def save_adapter(tensors: dict[str, Tensor], folder: Path, base: str, settings: dict[str, Any]) -> None:
+    """``adapter.safetensors``, and ``adapter.json`` with the base's title and the config."""
     from safetensors.torch import save
 
-    folder.mkdir(exist_ok=True)
-    tensors = {name: full(parameter.detach()).contiguous().cpu() for name, parameter in trained(decoder)}
     write_atomically(folder / "adapter.safetensors", save(tensors))
     write_atomically(folder / "adapter.json", json.dumps({"base": base, "config": settings}, indent=1) + "\n")
 
 
-def full(tensor: Tensor) -> Tensor:
+def whole(tensor: Tensor) -> Tensor:
     """The whole of a tensor that FSDP has sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
