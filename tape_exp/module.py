@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from tape_exp.config import ConfigError, Optim
+from tape_exp.config import Optim
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import trained
 from tape_exp.seeding import RowSampler
@@ -164,11 +164,6 @@ class LanguageModule(LightningModule):
             checkpoint["base"] = self.base
             kept = {name for name, _ in trained(self)}  # of a sharded model, all but the first process have none
             checkpoint["state_dict"] = {name: value for name, value in checkpoint["state_dict"].items() if name in kept}
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse a checkpoint of other trained parameters, which loading beside frozen ones would not notice."""
-        if self.base is not None and checkpoint["state_dict"].keys() != {name for name, _ in trained(self)}:
-            raise ConfigError("the checkpoint holds other trained parameters than this run; remove it to begin anew.")
 
 
 @dataclass(frozen=True)
