@@ -56,8 +56,8 @@ def run(cfg: DictConfig) -> dict[str, Any]:
     set_up_logging(None, progress)
     task = make_task(cfg)
     micro_batches(cfg, task)
-    task.prepare_data()
     adaptation = make_adaptation(cfg, task)
+    task.prepare_data()
     decoder = make_decoder(cfg, task, adaptation)
     directory.open(task.assets())
     task.folder = directory.artifacts
@@ -111,6 +111,7 @@ def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
     adaptation: Adaptation = build(cfg.peft, "peft", name=cfg.peft.name)
     if task.checkpoint is None:
         raise ConfigError(f"peft={adaptation.name} adapts a trained model: name it in checkpoint=<run, folder or repository>.")
+    weights.check_base(task.checkpoint)
     length, reach = task.arch.train_length, weights.trained_length(task.checkpoint)
     if task.trains and reach and adaptation.theta is None and length > reach * adaptation.interpolation:
         raise ConfigError(

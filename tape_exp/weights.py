@@ -191,10 +191,23 @@ def begin(decoder: "Decoder", checkpoint: Path, adaptation: "Adaptation | None",
         load_weights(decoder, checkpoint)
         adaptation.apply(decoder, seed)
         return
-    base = base_of(checkpoint, cfg)
-    _load_base(decoder, base, adaptation)
+    _load_base(decoder, base_of(checkpoint, cfg), adaptation)
     adaptation.apply(decoder, seed)
-    _load_trained(decoder, checkpoint, title(base))
+    _load_trained(decoder, checkpoint)
+
+
+def check_base(checkpoint: Path) -> None:
+    """Refuse an adapted run whose base is another now. Raises :class:`ConfigError`."""
+    cfg = adapted(checkpoint)
+    told = _content(checkpoint).get("base") if cfg is not None else None
+    if cfg is None or told is None:
+        return
+    base = title(base_of(checkpoint, cfg))
+    if told != base:
+        raise ConfigError(
+            f"checkpoint {checkpoint} was trained beside another base, {told}, than lies there now, {base}. "
+            "Restore that base, or train anew."
+        )
 
 
 def _load_base(decoder: "Decoder", checkpoint: Path, adaptation: "Adaptation | None") -> None:
@@ -206,17 +219,11 @@ def _load_base(decoder: "Decoder", checkpoint: Path, adaptation: "Adaptation | N
         load_weights(decoder, checkpoint, without_positions=adaptation is not None and "positions" in adaptation.train)
 
 
-def _load_trained(decoder: "Decoder", checkpoint: Path, base: str) -> None:
+def _load_trained(decoder: "Decoder", checkpoint: Path) -> None:
     """The trained parameters of an adapted run, which holds no others."""
     from tape_exp.models.peft import trained
 
-    content = _content(checkpoint)
-    if content.get("base") != base:
-        raise ConfigError(
-            f"checkpoint {checkpoint} was trained beside another base, {content.get('base')}, than lies there now, {base}. "
-            "Restore that base, or train anew."
-        )
-    found = _named(content["state_dict"])
+    found = _named(_content(checkpoint)["state_dict"])
     own = dict(trained(decoder))
     if wrong := sorted(found.keys() ^ own.keys() | {n for n in found.keys() & own.keys() if found[n].shape != own[n].shape}):
         raise ConfigError(
