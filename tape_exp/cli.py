@@ -1,5 +1,7 @@
 """The command line: one clear sentence for each mistake, and Hydra's composition with a did-you-mean."""
 
+import copy
+import functools
 import os
 import re
 import sys
@@ -64,9 +66,15 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         ConfigError: an override is wrong; the sentence says which and what would be right.
     """
     try:
-        return _compose(overrides)
+        return copy.deepcopy(_composed(tuple(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, overrides)) from error
+
+
+@functools.lru_cache(maxsize=1024)
+def _composed(overrides: tuple[str, ...]) -> DictConfig:
+    """Composing reads and merges a dozen YAML files: a table asks for hundreds of configs, many of them more than once."""
+    return _compose(overrides)
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:

@@ -53,9 +53,13 @@ class Artifact(ABC):
 
     def collect(self, scale: str, records: Sequence[Record]) -> dict[str, list[Record]]:
         """The committed records of each model at a scale, by seed; models without any are left out."""
-        found = {}
+        found: dict[str, list[Record]] = {}
+        at_scale = [r for r in records if r["config"].get("scale") == scale]
+        if not at_scale:
+            return found
         for model, cfg in self.configs(scale, [0]):
-            mine = [r for r in records if matches(r["config"], runs.identity(cfg))]
+            identity = runs.identity(cfg)
+            mine = [r for r in at_scale if matches(r["config"], identity)]
             newest = {r["seed"]: r for r in sorted(mine, key=lambda r: r["started"])}
             if newest:
                 found[model] = [newest[seed] for seed in sorted(newest)]

@@ -25,7 +25,7 @@ def test_methods_stand_beside_the_papers(tmp_path):
     records = [record(artifact, "base", seed, metrics(30.0 + seed, 2.0 + seed)) for seed in (0, 1)]
     records.append(record(artifact, "tape", 0, metrics(50.0)))
     text, rows = rows_of(artifact, records, tmp_path)
-    assert {"base", "lora", "longlora", "theta", "tape"} == set(rows)
+    assert set(rows) == {"base", "lora", "longlora", "theta", "tape", "tape_embeddings"}
     assert (rows["base"]["paper STEM"], rows["base"]["ours STEM"]) == ("", "30.50 ± 2.50")
     assert (rows["tape"]["paper humanities"], rows["tape"]["ours humanities"]) == ("37.96 ± 0.69", "50.00 ± 2.00")
     assert (rows["lora"]["paper ARC easy"], rows["lora"]["ours ARC easy"]) == ("74.28 ± 0.90", "")
@@ -35,7 +35,7 @@ def test_methods_stand_beside_the_papers(tmp_path):
 
 def test_a_caption_says_which_questions(tmp_path):
     artifact = artifacts.load("tab_bench")
-    artifact.overrides = ["task.source=hub", "task.limit=5"]
+    artifact.at = {"smoke": ["task.source=hub", "task.limit=5"]}
     text, rows = rows_of(artifact, [record(artifact, "base", 0, metrics(30.0, None))], tmp_path)
     assert rows["base"]["ours other"] == "30.00"
     assert "the first 5 of each subject" in text

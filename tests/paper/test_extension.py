@@ -9,7 +9,7 @@ from tape_exp.paper.extension import Methods, TunedPerplexity, side_by_side
 from tests.paper.test_language import record
 
 LENGTHS = (64, 128, 256, 512)
-NAMES = ["base", "lora", "longlora", "theta", "tape"]
+NAMES = ["base", "lora", "longlora", "theta", "tape", "tape_embeddings"]
 
 
 def invented(artifact, run: str, seed: int, shift: float = 0.0) -> dict:

@@ -7,7 +7,7 @@ from tape_exp.paper import artifacts, extension
 from tape_exp.paper import passkey as figure
 from tests.paper.test_language import record, table
 
-LENGTHS = list(range(64, 513, 64))
+LENGTHS = [96, *range(128, 513, 64)]
 
 
 @pytest.fixture

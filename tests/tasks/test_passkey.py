@@ -90,7 +90,7 @@ def test_built_in_text_leaves_room_at_the_shortest_length_of_smoke():
     """The smoke scale's own tokenizer, trained on text in which most of these words do not occur."""
     task = make_task(compose_config(["task=passkey"]))
     task.prepare_data()
-    assert (task.lengths, len(task.prompts)) == (list(range(64, 513, 64)), 160)
+    assert (task.lengths, len(task.prompts)) == ([96, *range(128, 513, 64)], 160)
     longest = max(len(ids) for ids in task.tokenizer.encode([f" {s}" for s in FILLER]))
     for trial, ids in zip(task.trials, task.prompts, strict=True):
         assert 0 <= trial.length - task.new_tokens - len(ids) < longest
