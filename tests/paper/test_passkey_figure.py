@@ -42,7 +42,7 @@ def test_table_has_pooled_intervals_beside_the_paper(artifact, records, tmp_path
     assert rows["lora"]["ours 320"] == "35.0 [22, 50]"  # 14 of 40 in two seeds
     assert rows["lora"]["seeds"] == "2"
     assert (rows["theta"]["paper 8192"], rows["theta"]["ours 512"], rows["theta"]["seeds"]) == ("95", "", "")
-    assert (rows["base"]["paper 1024"], rows["base"]["ours 64"]) == ("", "0.0 [0, 16]")
+    assert (rows["base"]["paper 1024"], rows["base"]["ours 96"]) == ("", "0.0 [0, 16]")
 
 
 def test_lines_and_panels_are_those_of_the_records(artifact, records, tmp_path, monkeypatch):
