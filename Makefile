@@ -11,7 +11,7 @@ GPU_OUT ?= results/speed
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (about 2 GB on a CPU)
+setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (about 3 GB on a CPU)
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
