@@ -5,18 +5,20 @@ import functools
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tape_exp.config import CONF, ConfigError, did_you_mean, register
+from tape_exp.redaction import redact
 
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 
@@ -27,6 +29,8 @@ def with_clear_errors(main: Callable[[], None]) -> None:
     Tracebacks are shown with ``debug=`` alone, ``debug=plan`` apart; a failed run keeps its own in FAILED.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the sentence is made here
+    if any(argument.startswith("--e") for argument in sys.argv[1:]):  # also abbreviated
+        _fail(ConfigError("--experimental-rerun unpickles a file, which can run anything; give the overrides instead."), [])
     if "--cfg" in sys.argv or "-c" in sys.argv:
         sys.argv += [] if "--resolve" in sys.argv else ["--resolve"]
     try:
@@ -35,27 +39,34 @@ def with_clear_errors(main: Callable[[], None]) -> None:
         sys.exit(130)
     except Exception as error:
         if any(argument.startswith("debug=") and argument != "debug=plan" for argument in sys.argv):
-            raise
+            _show(error)
         _fail(error, sys.argv[1:])
+
+
+def _show(error: BaseException) -> None:
+    """The whole traceback on stderr."""
+    print(redact("".join(traceback.format_exception(error))), file=sys.stderr)
 
 
 def _fail(error: BaseException, arguments: Sequence[str]) -> NoReturn:
     """One sentence on stderr; exit code 2 where nothing was begun, 1 where a run failed."""
-    print(f"error: {explain(error, arguments)}", file=sys.stderr)
+    print(f"error: {redact(explain(error, arguments))}", file=sys.stderr)
     sys.exit(2 if isinstance(error, ConfigError | HydraException | OmegaConfBaseException) else 1)
 
 
 def run_job(cfg: DictConfig) -> None:
     """Run one job of Hydra's. Processes that Lightning starts for further devices repeat this job, not the sweep."""
     hydra = HydraConfig.get()
-    sys.argv[1:] = [*hydra.overrides.task]
+    sys.argv[1:] = cast(list[str], OmegaConf.to_container(hydra.overrides.task))  # ${…} as they were written
     from tape_exp.run import run
 
     try:
         run(cfg)
     except Exception as error:
-        if hydra.mode == RunMode.MULTIRUN or cfg.debug.name not in ("none", "plan"):
+        if hydra.mode == RunMode.MULTIRUN:
             raise  # the sweep's other jobs go on; Hydra names the one that failed
+        if cfg.debug.name not in ("none", "plan"):
+            _show(error)  # not Hydra, which would also print the overrides as they are
         _fail(error, sys.argv[1:])
 
 

@@ -192,18 +192,14 @@ def build(node: Any, section: str, **given: Any) -> Any:
     Raises:
         ConfigError: unknown key (with did-you-mean), missing key, value of a wrong type, ``_target_`` outside tape_exp.
     """
-    from hydra.utils import get_class
     from omegaconf import OmegaConf
+
+    from tape_exp.targets import locate
 
     container: Any = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     arguments = dict(container)
     target = arguments.pop("_target_", None)
-    if not isinstance(target, str) or not target.startswith("tape_exp."):
-        raise ConfigError(f"{section}._target_={target} must name a class inside tape_exp.")
-    try:
-        cls = get_class(target)
-    except Exception as error:  # hydra wraps whatever the import raised
-        raise ConfigError(f"{section}._target_={target} cannot be loaded: {error}") from error
+    cls = locate(target, section)
     parameters = {k: p for k, p in inspect.signature(cls).parameters.items() if k not in given}
     if "name" not in parameters:
         arguments.pop("name", None)
@@ -257,6 +253,8 @@ def _as_dataclass(value: Any, cls: Any, key: str) -> Any:
 
 def check(cfg: "DictConfig") -> None:
     """Checks that need no torch: choices and signs of the fixed sections. Raises :class:`ConfigError`."""
+    from tape_exp.targets import check_names
+
     one_of("trainer.progress", cfg.trainer.progress, ("auto", "rich", "lines", "none"))
     one_of("trainer.strategy", cfg.trainer.strategy, ("auto", "ddp", "fsdp"))
     one_of("trainer.attention", cfg.trainer.attention, ("auto", "reference", "sdpa", "flex", "flash", "triton"))
@@ -264,6 +262,7 @@ def check(cfg: "DictConfig") -> None:
     one_of("trainer.precision", cfg.trainer.precision, ("auto", "32-true", "bf16-mixed", "bf16-true", "16-mixed"))
     one_of("logger.name", cfg.logger.name, ("wandb", "csv", "tensorboard", "none"))
     one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
+    check_names(cfg)
     for key in ("devices", "nodes", "log_every", "validate_every", "checkpoint_every"):
         if cfg.trainer[key] < 1:
             raise ConfigError(f"trainer.{key}={cfg.trainer[key]} must be at least 1.")
@@ -279,9 +278,13 @@ def check(cfg: "DictConfig") -> None:
 
 
 def register() -> None:
-    """Give Hydra the schema that ``conf/config.yaml`` starts from, and the resolver that its help lists choices with."""
+    """Give Hydra the schema that ``conf/config.yaml`` starts from, the search of what it composes, and its help's resolver."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
+
+    from tape_exp.targets import guard
+
+    guard()
 
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("choices", _choices, replace=True)

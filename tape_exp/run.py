@@ -23,6 +23,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import Adaptation
 from tape_exp.module import LanguageModule
 from tape_exp.patterns import draw_patterns
+from tape_exp.redaction import RedactingFormatter, redact_tree
 from tape_exp.runs import RunDirectory, first_process, identity, make_record
 from tape_exp.sinks import JsonlLogger, close, make_loggers, publish
 from tape_exp.tasks.base import Evaluation, Task
@@ -199,7 +200,7 @@ def train_and_evaluate(
         return {}
     images = save_artifacts(directory, evaluation)
     if adapter is not None and module.base is not None:
-        peft.save_adapter(adapter, directory.artifacts / "adapter", module.base, identity(cfg))
+        peft.save_adapter(adapter, directory.artifacts / "adapter", module.base, redact_tree(identity(cfg)))
     publish(loggers, evaluation, images, trainer.global_step)
     record = make_record(
         directory,
@@ -353,11 +354,11 @@ def set_up_logging(path: Path | None, progress: str) -> None:
     """
     console = logging.StreamHandler(sys.stdout)
     handlers: list[logging.Handler] = [console]
-    console.setFormatter(logging.Formatter("%(message)s"))
+    console.setFormatter(RedactingFormatter("%(message)s"))
     console.addFilter(lambda r: progress == "lines" or r.name != "tape_exp.progress")
     if path is not None and first_process():
         file = logging.FileHandler(path)
-        file.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+        file.setFormatter(RedactingFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
         handlers.append(file)
     for old in list(log.handlers):
         log.removeHandler(old)

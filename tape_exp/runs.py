@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp import weights
 from tape_exp.config import ConfigError
 from tape_exp.files import write_atomically
+from tape_exp.redaction import redact, redact_tree
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "results" / "records"
@@ -64,8 +65,17 @@ def without_folders(told: Any) -> Any:
     }
 
 
+def shown_config(cfg: DictConfig) -> str:
+    """The resolved config as YAML, without secrets."""
+    return OmegaConf.to_yaml(OmegaConf.create(redact_tree(OmegaConf.to_container(cfg, resolve=True))))
+
+
 class RunDirectory:
-    """One run on disk. Writing is atomic: a file is whole or absent, whatever kills the process."""
+    """One run on disk. Writing is atomic: a file is whole or absent, whatever kills the process.
+
+    Raises:
+        ConfigError: a symbolic link leads out of ``runs``.
+    """
 
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg = cfg
@@ -75,6 +85,11 @@ class RunDirectory:
         self.path = Path(cfg.runs).expanduser().resolve() / place
         self.checkpoints = self.path / "checkpoints"
         self.artifacts = self.path / "artifacts"
+        for folder in (self.path, self.checkpoints, self.artifacts):
+            if folder.resolve() != folder:
+                raise ConfigError(
+                    f"{folder} leads out of runs={cfg.runs} to {folder.resolve()}; replace the link, or set runs=."
+                )
 
     @property
     def done(self) -> bool:
@@ -94,7 +109,7 @@ class RunDirectory:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self.artifacts.mkdir(exist_ok=True)
             (self.path / "FAILED").unlink(missing_ok=True)
-            self.write("config.yaml", OmegaConf.to_yaml(self.cfg, resolve=True))
+            self.write("config.yaml", shown_config(self.cfg))
             self.write_json("manifest.json", manifest(self.hash))
             for name, content in assets.items():
                 self.write(name, content)
@@ -120,7 +135,7 @@ class RunDirectory:
 
     def fail(self, error: BaseException) -> Path:
         """Write FAILED with the traceback; checkpoints stay."""
-        return self.write("FAILED", "".join(traceback.format_exception(error)))
+        return self.write("FAILED", redact("".join(traceback.format_exception(error))))
 
     def record(self) -> dict[str, Any]:
         """The record of a finished run."""
@@ -135,7 +150,7 @@ def first_process() -> bool:
 def manifest(hash_: str) -> dict[str, Any]:
     """Who made this run: command, commit, versions, machine, time."""
     return {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
         "config_hash": hash_,
         "git": git_state(),
         "packages": package_versions(),
@@ -184,7 +199,7 @@ def make_record(run: RunDirectory, task: Any, metrics: dict[str, float], **facts
     return {
         "run": run.name,
         "config_hash": run.hash,
-        "config": without_folders(identity(run.cfg)),
+        "config": redact_tree(without_folders(identity(run.cfg))),
         "seed": run.cfg.seed,
         **{key: made[key] for key in ("git", "packages", "hardware", "started")},
         "data_fingerprint": task.fingerprint(),

@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
 from tape_exp.files import write_atomically
+from tape_exp.redaction import redact, redact_tree
 from tape_exp.runs import RunDirectory, Stopwatch, identity
 from tape_exp.tasks.base import Evaluation
 
@@ -88,7 +89,7 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
         "group": f"{cfg.task.name}-{cfg.scale.name}",
         "save_dir": str(run.path),
         "resume": "allow",
-        "config": identity(cfg),
+        "config": redact_tree(identity(cfg)),
     }
     settings = wandb.Settings(init_timeout=cfg.logger.timeout, silent=True, disable_git=True, disable_code=True)
     if mode == "online" and not _reachable(cfg.logger.timeout):
@@ -97,7 +98,7 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
     if mode == "online":
         try:
             logger = _quiet(WandbLogger(offline=False, settings=settings, **options))
-            with _time_limit(cfg.logger.timeout + 10):
+            with _time_limit(cfg.logger.timeout + 10), _arguments_without_secrets():
                 _ = logger.experiment
             return logger
         except Exception as error:  # whatever W&B raises: a run never dies of its sink
@@ -106,7 +107,8 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
             wandb.teardown()
             options["id"] += "-offline"  # the service still holds the other one
     logger = _quiet(WandbLogger(offline=True, settings=settings, **options))
-    _ = logger.experiment
+    with _arguments_without_secrets():
+        _ = logger.experiment
     return logger
 
 
@@ -139,6 +141,17 @@ def _has_key() -> bool:
         return any("wandb" in host for host in netrc.netrc().hosts)
     except (OSError, netrc.NetrcParseError):
         return False
+
+
+@contextmanager
+def _arguments_without_secrets() -> Any:
+    """W&B stores the command line, as it finds it while it starts."""
+    before = sys.argv
+    sys.argv = [redact(argument) for argument in before]
+    try:
+        yield
+    finally:
+        sys.argv = before
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tape_exp.config import ConfigError, one_of
+from tape_exp.targets import plain
 
 log = logging.getLogger("tape_exp")
 FORMATS = {".jsonl": "lines", ".json": "lines", ".parquet": "parquet", ".txt": "files", ".py": "files"}
@@ -51,6 +52,7 @@ class Text:
     builtin: str = "both"
 
     def __post_init__(self) -> None:
+        plain("text.name", self.name)
         one_of("text.source", self.source, ("hub", "local", "builtin"))
         one_of("text.builtin", self.builtin, ("code", "english", "both"))
 
