@@ -6,7 +6,7 @@ GPU_PYTHON ?= python3
 GPU_OUT ?= results/speed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format tables gpu clean
+.PHONY: help setup demo test lint format tables gpu audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ gpu:  ## what waits for a GPU (9 minutes): kernel tests, speed, two small runs; 
 		timeout 60 $(GPU_PYTHON) -m tape_exp.data_speed --out $(GPU_OUT); \
 	else echo "hydra, lightning, wandb or scipy is missing: the small run is left out"; fi
 
+audit:  ## known vulnerabilities of the pinned packages, by pip-audit in an environment of its own (needs a network)
+	@mkdir -p .audit
+	@test -x .audit/bin/pip-audit || { $(PYTHON) -m venv .audit && .audit/bin/python -m pip install --quiet pip-audit; } > .audit/log 2>&1 || \
+		{ echo "error: pip-audit cannot be installed (see .audit/log); run make audit where PyPI can be reached." >&2; exit 2; }
+	.audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
 clean:  ## remove the environment and caches (runs/ and results/ stay)
-	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .audit build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
