@@ -12,6 +12,7 @@ from lightning import Callback, LightningModule, Trainer
 from tape_exp.hardware import peak_flops
 from tape_exp.models.decoder import Decoder
 from tape_exp.module import LanguageModule
+from tape_exp.preemption import Preempted, Preemption
 
 log = logging.getLogger("tape_exp")
 progress_log = logging.getLogger("tape_exp.progress")
@@ -51,6 +52,48 @@ class Throughput(Callback):
         if self._since is not None:
             assert isinstance(module, LanguageModule)
             self._since = trainer.global_step, time.perf_counter(), module.task.waited
+
+
+class Report(Callback):
+    """Reports every step, after its throughput is known and before its checkpoint is saved."""
+
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int) -> None:
+        """Let the module report."""
+        assert isinstance(module, LanguageModule)
+        module.report_step(index)
+
+
+class OwnSignals(Callback):
+    """Takes the signals back from Lightning, whose handler ends training without a checkpoint.
+
+    It also ends the processes that Lightning has started when the first leaves outside training: they may wait for it.
+    """
+
+    def __init__(self, preemption: Preemption) -> None:
+        self.preemption = preemption
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """From now on a signal waits for the end of the step."""
+        self.preemption.install()
+        self.preemption.waits = True
+
+    def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Of a validation outside training."""
+        self.preemption.install()
+
+    def on_test_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Before the evaluation."""
+        self.preemption.install()
+
+    def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
+        """Let nobody wait for a process that has left."""
+        if isinstance(exception, Preempted) and not self.preemption.waits:
+            children = getattr(trainer.strategy.launcher, "procs", [])
+            ended = list(children)
+            children.clear()  # Lightning's observer would end this process too, with another status
+            for child in ended:
+                child.kill()
+        self.preemption.waits = False
 
 
 class Progress(Callback):

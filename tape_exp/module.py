@@ -92,8 +92,12 @@ class LanguageModule(LightningModule):
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.task.optim.clip)
         self._grad_norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
 
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """At the end of an optimizer step: report, and stop if the loss is not finite."""
+    def report_step(self, batch_idx: int) -> None:
+        """At the end of an optimizer step: report, and stop if the loss is not finite.
+
+        A callback calls it: Lightning's own hook comes after the callbacks, and a checkpoint must not precede the report
+        of its step, which nobody would write again.
+        """
         if (batch_idx + 1) % self.trainer.accumulate_grad_batches:
             return
         loss, self._loss = self._loss, torch.zeros_like(self._loss)

@@ -11,8 +11,8 @@ from rich.table import Table
 from tape_exp.config import build
 from tape_exp.hardware import PEAK_FLOPS, device_memory, machine_name, peak_flops
 from tape_exp.models.decoder import Decoder
+from tape_exp.preemption import first_process
 from tape_exp.run import blank_task, make_decoder, micro_batches, precision
-from tape_exp.runs import first_process
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.text import TextTask
 

@@ -10,21 +10,23 @@ from typing import Any
 import numpy as np
 import torch
 from lightning import Trainer
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp import checkpoints, heatmap, weights
-from tape_exp.callbacks import Progress, Throughput, tracker, trainable_summary
+from tape_exp import checkpoints, faults, heatmap, weights
+from tape_exp.callbacks import OwnSignals, Progress, Report, Throughput, tracker, trainable_summary
 from tape_exp.config import ConfigError, build, check
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import Adaptation
 from tape_exp.module import LanguageModule
 from tape_exp.patterns import draw_patterns
+from tape_exp.preemption import Preempted, Preemption, first_process
 from tape_exp.redaction import RedactingFormatter, redact_tree
-from tape_exp.runs import RunDirectory, first_process, identity, make_record
+from tape_exp.runs import RunDirectory, identity, make_record
 from tape_exp.sinks import JsonlLogger, close, make_loggers, publish
 from tape_exp.tasks.base import Evaluation, Task
 
@@ -38,6 +40,7 @@ def run(cfg: DictConfig) -> dict[str, Any]:
 
     Raises:
         ConfigError: the config cannot run; nothing was begun.
+        Preempted: a signal told the run to leave; its checkpoint is saved, and the process ends with status 85.
         Exception: whatever stopped the run; FAILED in its directory holds the traceback.
     """
     check(cfg)
@@ -48,18 +51,42 @@ def run(cfg: DictConfig) -> dict[str, Any]:
         return {}
     cfg = weights.adopt(cfg)
     directory = RunDirectory(cfg)
-    if directory.done and cfg.debug.name == "none":
-        set_up_logging(None, "none")
-        log.info("%s is DONE: %s", directory.name, directory.path)
+    if finished(cfg, directory):
         return directory.record()
 
     progress = progress_mode(cfg.trainer.progress)
     set_up_logging(None, progress)
-    task = make_task(cfg)
-    micro_batches(cfg, task)
-    adaptation = make_adaptation(cfg, task)
-    task.prepare_data()
-    decoder = make_decoder(cfg, task, adaptation)
+    with Preemption() as preemption:
+        task = make_task(cfg)
+        micro_batches(cfg, task)
+        adaptation = make_adaptation(cfg, task)
+        task.prepare_data()
+        decoder = make_decoder(cfg, task, adaptation)
+        with directory.lock():
+            if finished(cfg, directory):  # by another process, meanwhile
+                return directory.record()
+            return run_in(directory, cfg, task, decoder, adaptation, progress, preemption)
+
+
+def finished(cfg: DictConfig, directory: RunDirectory) -> bool:
+    """Whether nothing is left to do, which is then said."""
+    if not directory.done or cfg.debug.name != "none":
+        return False
+    set_up_logging(None, "none")
+    log.info("%s is DONE: %s", directory.name, directory.path)
+    return True
+
+
+def run_in(
+    directory: RunDirectory,
+    cfg: DictConfig,
+    task: Task,
+    decoder: Decoder,
+    adaptation: Adaptation | None,
+    progress: str,
+    preemption: Preemption,
+) -> dict[str, Any]:
+    """The run in its directory: what it leaves there, however it ends."""
     directory.open(task.assets())
     task.folder = directory.artifacts
     set_up_logging(directory.path / "log.txt", progress)
@@ -67,18 +94,24 @@ def run(cfg: DictConfig) -> dict[str, Any]:
     if adaptation is not None and task.trains:
         log.info("%s", peft.table(decoder))
     loggers: list[Logger] = []
+    watch = faults.Watch(directory.fail, lambda: preemption.received is not None)
+    goes_on = f"The same command goes on from the last checkpoint in {directory.checkpoints}."
     try:
         loggers = make_loggers(cfg, directory)
-        return train_and_evaluate(cfg, directory, task, decoder, adaptation, progress, loggers)
-    except (KeyboardInterrupt, SystemExit):
-        log.info("Stopped. The same command goes on from the last checkpoint in %s.", directory.checkpoints)
+        return train_and_evaluate(cfg, directory, task, decoder, adaptation, progress, loggers, preemption, watch)
+    except (KeyboardInterrupt, SystemExit) as error:
+        log.info("Stopped%s. %s", f" by {error.name}" if isinstance(error, Preempted) else "", goes_on)
         raise
     except Exception as error:
-        log.info("The traceback is in %s.", directory.fail(error))
-        log.info("The same command goes on from the last checkpoint in %s.", directory.checkpoints)
-        raise
+        if preemption.received is not None:  # what fails now, fails of leaving: another process has left before
+            log.info("Stopped by %s (%s). %s", preemption.received, type(error).__name__, goes_on)
+            raise Preempted(preemption.received) from error
+        told = faults.explain(error, cfg, directory, watch.verdict())
+        failed = directory.fail(told)
+        log.info("%s %s", f"The traceback is in {failed}." if failed else "FAILED could not be written.", goes_on)
+        raise told from (None if told is error else error)
     finally:
-        close(loggers, failed=not directory.done)
+        close(loggers, cfg.logger.timeout, directory.done, preempted=preemption.received is not None)
 
 
 def make_task(cfg: DictConfig) -> Task:
@@ -153,6 +186,8 @@ def train_and_evaluate(
     adaptation: Adaptation | None,
     progress: str,
     loggers: list[Logger],
+    preemption: Preemption,
+    watch: faults.Watch,
 ) -> dict[str, Any]:
     """From the last checkpoint, if there is one, to a record."""
     checkpoint, step = checkpoints.newest(directory.checkpoints, directory.hash)
@@ -172,24 +207,17 @@ def train_and_evaluate(
         cfg.debug.evaluation_batches,
         base=weights.base_title(task.checkpoint) if adaptation is not None and adaptation.partial else None,
     )
-    keep = ModelCheckpoint(
-        directory.checkpoints,
-        filename="step{step:08d}",
-        auto_insert_metric_name=False,
-        monitor="step",
-        mode="max",
-        save_top_k=2,
-        every_n_train_steps=cfg.trainer.checkpoint_every,
-    )
-    trainer = make_trainer(cfg, directory, task, loggers, [Throughput(cfg.trainer.log_every), keep, Progress(progress)])
+    validate_every = min(cfg.trainer.validate_every, task.optim.max_steps)
+    keep = checkpoints.Checkpoints(directory.checkpoints, cfg.trainer.checkpoint_every, validate_every, preemption)
+    shown = [Throughput(cfg.trainer.log_every), Report(), Progress(progress)]
+    trainer = make_trainer(cfg, directory, task, loggers, [*shown, OwnSignals(preemption), watch, keep])
     if task.trains:
         trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)
         if trainer.interrupted:
             raise KeyboardInterrupt
-        last = directory.checkpoints / f"step{task.optim.max_steps:08d}.ckpt"
-        if not last.exists():
-            trainer.save_checkpoint(last)
-        if task.optim.max_steps % cfg.trainer.validate_every:
+        keep.save(trainer)
+        preemption.wait(False)
+        if task.optim.max_steps % validate_every or not module.validation:
             trainer.validate(module, task, verbose=False)  # of the last step, beside which the record's metrics stand
     trained = jsonl.watch.seconds()
     trainer.test(module, task, verbose=False)
@@ -212,7 +240,11 @@ def train_and_evaluate(
         steps=trainer.global_step,
         tokens=trainer.global_step * task.optim.batch * task.arch.train_length,
         precision=str(trainer.precision),
-        seconds={"training": round(trained, 1), "evaluation": round(jsonl.watch.seconds() - trained, 1)},
+        seconds={
+            "training": round(trained, 1),
+            "checkpoints": round(keep.seconds, 2),  # part of the training, of its last process
+            "evaluation": round(jsonl.watch.seconds() - trained, 1),
+        },
         **({"samples": evaluation.samples} if evaluation.samples else {}),
         **grids_of(evaluation),
     )
@@ -235,7 +267,7 @@ def make_trainer(cfg: DictConfig, directory: RunDirectory, task: Task, loggers: 
             precision=precision(cfg.trainer.precision, cfg.trainer.accelerator),  # type: ignore[arg-type]
             logger=loggers,
             callbacks=callbacks,
-            plugins=[checkpoints.SafeCheckpointIO()],
+            plugins=[checkpoints.SafeCheckpointIO(), *without_requeue()],
             max_epochs=-1,
             max_steps=task.optim.max_steps,
             accumulate_grad_batches=accumulate,
@@ -277,6 +309,11 @@ def strategy(name: str, devices: int) -> "str | Strategy":
 
         return ModelParallelStrategy(data_parallel_size=devices, tensor_parallel_size=1, save_distributed_checkpoint=False)
     return "ddp" if devices > 1 or name == "ddp" else "auto"
+
+
+def without_requeue() -> list[SLURMEnvironment]:
+    """Lightning's plugin for a process that SLURM started: without its own requeueing, which would act beside ours."""
+    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
 
 
 def precision(name: str, accelerator: str) -> str:
@@ -358,6 +395,7 @@ def set_up_logging(path: Path | None, progress: str) -> None:
     console.addFilter(lambda r: progress == "lines" or r.name != "tape_exp.progress")
     if path is not None and first_process():
         file = logging.FileHandler(path)
+        file.handleError = lambda record: None  # type: ignore[method-assign] # a full disk: the console says it
         file.setFormatter(RedactingFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
         handlers.append(file)
     for old in list(log.handlers):

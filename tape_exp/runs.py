@@ -14,21 +14,26 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp import weights
 from tape_exp.config import ConfigError
 from tape_exp.files import write_atomically
+from tape_exp.preemption import first_process
 from tape_exp.redaction import redact, redact_tree
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "results" / "records"
+LOCK = ".lock"
+LOCK_SECONDS = 10.0  # data workers of a killed process hold its lock until they notice
 PACKAGES = ("torch", "lightning", "hydra-core", "numpy", "wandb", "datasets", "transformers", "lm_eval", "triton", "flash-attn")
 
 
@@ -96,6 +101,39 @@ class RunDirectory:
         """Whether the run has finished."""
         return (self.path / "DONE").exists()
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other commands off the run, by a lock that the system releases when the process dies.
+
+        Of several processes the first alone holds it. Raises :class:`ConfigError` where another command works on the run,
+        or the directory cannot be written.
+        """
+        if not first_process():
+            yield
+            return
+        with self._writable():
+            self.path.mkdir(parents=True, exist_ok=True)
+            held = FileLock(self.path / LOCK, timeout=LOCK_SECONDS)
+            try:
+                held.acquire()
+            except Timeout:
+                raise ConfigError(
+                    f"another process works on {self.path}; wait for its end or stop it, then give the same command again."
+                ) from None
+        try:
+            yield
+        finally:
+            held.release()
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"the run directory {self.path} cannot be written ({error.strerror}); set runs=<a folder that can>."
+            ) from error
+
     def open(self, assets: Mapping[str, str]) -> None:
         """Create the directory, and write config, manifest and the task's ``assets`` (name -> content).
 
@@ -103,9 +141,9 @@ class RunDirectory:
         """
         if not first_process():
             return
-        try:
-            if self.cfg.debug.name != "none" and self.path.exists():
-                shutil.rmtree(self.path)
+        with self._writable():
+            if self.cfg.debug.name != "none":
+                self._clear()
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self.artifacts.mkdir(exist_ok=True)
             (self.path / "FAILED").unlink(missing_ok=True)
@@ -113,10 +151,14 @@ class RunDirectory:
             self.write_json("manifest.json", manifest(self.hash))
             for name, content in assets.items():
                 self.write(name, content)
-        except OSError as error:
-            raise ConfigError(
-                f"the run directory {self.path} cannot be written ({error.strerror}); set runs=<a folder that can>."
-            ) from error
+
+    def _clear(self) -> None:
+        """Remove what an earlier run left, but not the lock, which this one holds."""
+        for path in self.path.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()
 
     def write(self, name: str, text: str) -> Path:
         """Write a text file atomically."""
@@ -132,19 +174,22 @@ class RunDirectory:
         """Write the record and mark the run as done."""
         self.write("record.json", dump_record(record))
         self.write("DONE", json.dumps(record["metrics"]) + "\n")
+        (self.path / "FAILED").unlink(missing_ok=True)  # of a process that another of an earlier command left behind
 
-    def fail(self, error: BaseException) -> Path:
-        """Write FAILED with the traceback; checkpoints stay."""
-        return self.write("FAILED", redact("".join(traceback.format_exception(error))))
+    def fail(self, error: BaseException) -> Path | None:
+        """Write FAILED with the traceback; checkpoints stay. The first process that fails writes: the others fail of it.
+
+        Returns None where it cannot be written.
+        """
+        path = self.path / "FAILED"
+        try:
+            return path if path.exists() else self.write("FAILED", redact("".join(traceback.format_exception(error))))
+        except OSError:
+            return None
 
     def record(self) -> dict[str, Any]:
         """The record of a finished run."""
         return json.loads((self.path / "record.json").read_text())
-
-
-def first_process() -> bool:
-    """Whether this is the process that writes: of several, the one of rank 0 on node 0."""
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
 def manifest(hash_: str) -> dict[str, Any]:

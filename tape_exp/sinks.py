@@ -34,10 +34,13 @@ class JsonlLogger(Logger):
         super().__init__()
         self.path = path
         self.watch = Stopwatch()
+        self._resumed: set[tuple] = set()  # step and names of the rows at the step that the run goes on from
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append a line; ``seconds`` is what the run has taken so far."""
+        """Append a line; ``seconds`` is what the run has taken so far. What a killed process has reported is not repeated."""
+        if (step, *metrics) in self._resumed:
+            return
         row = {"step": step, **metrics, "seconds": round(self.watch.seconds(), 2)}
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -52,6 +55,8 @@ class JsonlLogger(Logger):
             kept = [row for row in read_metrics(self.path) if row["step"] <= step]
             write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
             self.watch = Stopwatch(kept[-1]["seconds"] if kept else 0.0)
+            self._resumed = {tuple(value if key == "step" else key for key, value in row.items()) for row in kept}
+            self._resumed = {row[:-1] for row in self._resumed if row[0] == step}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -185,8 +190,18 @@ def publish(loggers: list[Logger], evaluation: Evaluation, images: list[Path], s
         logger.save()
 
 
-def close(loggers: list[Logger], failed: bool) -> None:
-    """End the W&B run, if there is one, so that the next run of this process gets a run of its own."""
+def close(loggers: list[Logger], timeout: int, done: bool, preempted: bool) -> None:
+    """End the W&B run, if there is one, so that the next run of this process gets a run of its own.
+
+    It is tried for ``timeout`` seconds where the run must leave, else for at most ten minutes: what has not been sent by then
+    lies in the run's folder, for `wandb sync`.
+    """
     for logger in loggers:
         if isinstance(logger, WandbLogger) and "wandb" in sys.modules and sys.modules["wandb"].run is not None:
-            logger.experiment.finish(exit_code=int(failed))
+            try:
+                with _time_limit(timeout if preempted else 600):
+                    if preempted:
+                        logger.experiment.mark_preempting()
+                    logger.experiment.finish(exit_code=int(not done))
+            except Exception as error:  # whatever W&B raises: a run never dies of its sink
+                log.warning("W&B did not end its run (%s); `wandb sync` uploads it later.", type(error).__name__)
