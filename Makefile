@@ -6,7 +6,7 @@ GPU_PYTHON ?= python3
 GPU_OUT ?= results/speed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format tables gpu audit clean
+.PHONY: help setup demo test lint format tables soak gpu audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ format: setup  ## rewrite the sources in the project's format
 
 tables: setup  ## draw every table and figure from the committed records
 	$(BIN)/python -m tape_exp.paper render
+
+soak: setup  ## kill small runs 50 times, compare them with undisturbed ones, write results/reliability.md (15 minutes)
+	$(BIN)/python -m tape_exp.soak --kills 50
 
 gpu:  ## what waits for a GPU (9 minutes): kernel tests, speed, two small runs; GPU_PYTHON= and GPU_OUT= choose python and folder
 	@mkdir -p $(GPU_OUT)

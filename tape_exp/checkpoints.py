@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,8 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
     Raises:
         ConfigError: the checkpoint belongs to a run of another config.
     """
+    for unfinished in folder.glob(".step*"):  # a process was killed while it wrote it
+        unfinished.unlink(missing_ok=True)
     for path in sorted(folder.glob("step*.ckpt"), reverse=True):
         try:
             signature = json.loads(signature_of(path).read_text())
@@ -126,7 +129,8 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
             intact = False
         if not intact:
             aside = path.with_suffix(".damaged")
-            os.replace(path, aside)
+            with suppress(FileNotFoundError):  # another process of the run has put it aside
+                os.replace(path, aside)
             signature_of(path).unlink(missing_ok=True)
             log.warning("checkpoint %s is damaged: put aside as %s, going back to the one before.", path.name, aside.name)
             continue
