@@ -30,7 +30,7 @@ from tape_exp.runs import ROOT, RunDirectory, git_state, hardware, package_versi
 from tape_exp.sinks import read_metrics
 
 PER_RUN = 10  # kills of one run
-PATIENCE = 300.0  # seconds for one process
+PATIENCE = 900.0  # seconds for one process
 
 SMALL = ["task.arch.layers=2", "task.arch.width=64", "task.arch.heads=2", "task.arch.ffn=96", "trainer=cpu", "logger=none"]
 SMALL += ["trainer.log_every=1", "trainer.checkpoint_every=5", "trainer.validate_every=10", "trainer.progress=none"]
@@ -137,10 +137,10 @@ def undisturbed(words: list[str], runs: Path, fresh: list[float]) -> RunDirector
     """Run it once, to the end; adds the seconds to its first step to ``fresh``."""
     subject = Subject([*words, f"runs={runs}"], of(words, runs), 0, 0.0)
     began, process = time.monotonic(), subject.start()
-    while process.poll() is None and not subject.step():
-        time.sleep(0.005)
+    await_(process, lambda: subject.step() > 0)
     fresh.append(time.monotonic() - began)
-    if process.wait(PATIENCE) != 0:
+    await_(process, lambda: False)
+    if process.returncode != 0:
         raise RuntimeError(f"the undisturbed run failed: {(subject.directory.path / 'FAILED').read_text()}")
     return subject.directory
 
@@ -197,6 +197,7 @@ def await_(process: subprocess.Popen, moment: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while process.poll() is None and not moment():
         if time.monotonic() > deadline:
+            os.killpg(process.pid, signal.SIGKILL)
             raise TimeoutError("the run does not come to the moment at which it should be disturbed")
         time.sleep(0.001)
 
@@ -229,7 +230,7 @@ def end(subject: Subject, process: subprocess.Popen, kind: str) -> int:
 def checkpoint_share(folder: Path, steps: int = 500) -> float:
     """Percent of the time of training at scale smoke, with its own interval, in which it waits for checkpoint writes."""
     words = ["task=arithmetic", "model=tape", "trainer=cpu", "logger=none", "trainer.progress=none"]
-    words += [f"task.optim.max_steps={steps}"]
+    words += [f"task.optim.max_steps={steps}", "task.samples_per_cell=2"]
     seconds = undisturbed(words, folder / "share", []).record()["seconds"]
     return round(100 * seconds["checkpoints"] / seconds["training"], 3)
 
