@@ -110,10 +110,11 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     }
     moments = random.Random(seed)
     fresh: list[float] = []
-    for number in range(-(-kills // PER_RUN)):
+    tried = number = 0
+    while tried < kills:
         words = [*CASES[number % len(CASES)], *SMALL, f"seed={number}", f"cache={folder}/cache"]
         whole = undisturbed(words, folder / "whole", fresh)
-        count = min(PER_RUN, kills - number * PER_RUN)
+        count = min(PER_RUN, kills - tried)
         kinds = [moment for moment in MOMENTS for _ in range(count // 3)] + ["training"] * (count % 3)
         others = [OTHERS[(2 * number + k) % len(OTHERS)] for k in range(2)] if kills >= PER_RUN else []
         subject = Subject([*words, f"runs={folder}/broken"], of(words, folder / "broken"), *extent(whole))
@@ -121,6 +122,7 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
         differences = compare(whole, subject.directory)
         name = " ".join(word for word in words if word.startswith(("task=", "model=", "seed=", "trainer.workers")))
         record["runs"].append({"run": name, "identical": not differences, "different": differences, "faults": subject.faults})
+        tried, number = tried + sum(fault["kind"] in MOMENTS for fault in subject.faults), number + 1
         print(f"{name}: {len(subject.faults)} faults, {', '.join(differences) or 'identical'}", flush=True)
     record["first_step_seconds_of_a_fresh_run"] = spread(fresh)
     resumed = [fault["first_step_seconds"] for run in record["runs"] for fault in run["faults"] if fault["resumed_from"]]
@@ -157,7 +159,9 @@ def disturb(subject: Subject, kinds: list[str], moments: random.Random) -> None:
     moments.shuffle(early)
     for kind in (*early, *(kind for kind in kinds if kind == "evaluation")):
         if not subject.directory.done:
-            subject.faults.append(one_fault(subject, kind, moments))
+            fault = one_fault(subject, kind, moments)
+            if fault["status"] != 0:  # else the run has ended before it could be disturbed
+                subject.faults.append(fault)
     for _ in range(3):
         if not subject.directory.done:
             subject.start().wait(PATIENCE)
