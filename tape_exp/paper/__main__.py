@@ -5,9 +5,9 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from tape_exp.config import ConfigError, one_of
+from tape_exp.config import ConfigError
 from tape_exp.files import write_atomically
-from tape_exp.paper.artifacts import RESULTS, SCALES, Artifact, load, names, read_records, run_missing
+from tape_exp.paper.artifacts import RESULTS, SCALES, Artifact, load, names, read_records, requested, run_missing
 
 log = logging.getLogger("tape_exp")
 
@@ -53,18 +53,7 @@ def list_artifacts() -> int:
 
 def run_artifacts(words: Sequence[str]) -> int:
     """Run the named artifacts at a scale, then render them."""
-    chosen = [w for w in words if "=" not in w]
-    settings = dict(w.split("=", 1) for w in words if w.startswith(("scale=", "seeds=")))
-    extra = [w for w in words if "=" in w and not w.startswith(("scale=", "seeds="))]
-    scale = settings.get("scale", "smoke")
-    one_of("scale", scale, SCALES)
-    try:
-        seeds = [int(s) for s in settings.get("seeds", "0").split(",")]
-    except ValueError as error:
-        raise ConfigError(f"seeds={settings['seeds']} must be integers separated by commas, as in seeds=0,1,2.") from error
-    artifacts = [load(name) for name in (names() if chosen == ["all"] else chosen)]
-    if not artifacts:
-        raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
+    artifacts, scale, seeds, extra = requested(words)
     failed = [reason for artifact in artifacts for reason in run_missing(artifact, scale, seeds, extra)]
     render_artifacts([artifact.name for artifact in artifacts])
     for reason in failed:

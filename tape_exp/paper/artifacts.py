@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp import runs, weights
 from tape_exp.cli import compose_config
-from tape_exp.config import CONF, ConfigError, build, did_you_mean
+from tape_exp.config import CONF, ConfigError, build, did_you_mean, one_of
 from tape_exp.files import write_atomically
 
 log = logging.getLogger("tape_exp")
@@ -81,6 +81,26 @@ def load(name: str) -> Artifact:
         raise ConfigError(f"artifact {name}{did_you_mean(name, names())} Known: {', '.join(names())}.")
     node = OmegaConf.load(CONF / "paper" / f"{name}.yaml")
     return build(node, f"conf/paper/{name}.yaml")
+
+
+def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], list[str]]:
+    """Artifacts, scale, seeds and further overrides of ``<artifact …|all> [scale=…] [seeds=0,1,2] [key=value …]``.
+
+    Raises:
+        ConfigError: there is no artifact among the words, or one of them is wrong.
+    """
+    chosen = [w for w in words if "=" not in w]
+    settings = dict(w.split("=", 1) for w in words if w.startswith(("scale=", "seeds=")))
+    extra = [w for w in words if "=" in w and not w.startswith(("scale=", "seeds="))]
+    scale = settings.get("scale", "smoke")
+    one_of("scale", scale, SCALES)
+    try:
+        seeds = [int(s) for s in settings.get("seeds", "0").split(",")]
+    except ValueError as error:
+        raise ConfigError(f"seeds={settings['seeds']} must be integers separated by commas, as in seeds=0,1,2.") from error
+    if not chosen:
+        raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
+    return [load(name) for name in (names() if chosen == ["all"] else chosen)], scale, seeds, extra
 
 
 def names() -> list[str]:

@@ -1,0 +1,169 @@
+"""The runs that a sweep's words name: overrides with commas, as ``python train.py -m`` takes them, or artifacts of the paper."""
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from tape_exp import runs, weights
+from tape_exp.cli import compose_config, explain
+from tape_exp.config import CONF, ConfigError, check
+from tape_exp.paper.artifacts import Artifact, bases, matches, read_records, requested
+
+GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
+SHOWN = ("model", "task", "scale")  # stand among a run's overrides even where they are the default
+
+
+@dataclass
+class Job:
+    """One run of a sweep.
+
+    Args:
+        words: its overrides; ``python train.py <words>`` is the run.
+        level: 0 of a run that needs no other of the sweep, else one more than the last run that it begins from.
+    """
+
+    words: list[str]
+    level: int = 0
+    _cfg: DictConfig | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def cfg(self) -> DictConfig:
+        """Its config. Raises :class:`ConfigError` where the words are wrong."""
+        return compose_config(self.words) if self._cfg is None else self._cfg
+
+    @property
+    def line(self) -> str:
+        """The words as a line of the shell's."""
+        return shlex.join(self.words)
+
+    def directory(self) -> runs.RunDirectory:
+        """Where it runs. Raises :class:`ConfigError` while the run that it begins from is not finished."""
+        return runs.RunDirectory(weights.adopt(self.cfg))
+
+    def place(self) -> runs.RunDirectory | None:
+        """Where it runs, or nothing while the run that it begins from is not finished."""
+        try:
+            return self.directory()
+        except ConfigError:
+            return None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is finished."""
+        place = self.place()
+        return place is not None and place.done
+
+
+def jobs_of(words: Sequence[str]) -> list[Job]:
+    """Every run that the words name, those that others begin from first.
+
+    Args:
+        words: overrides, ``model=rope,tape seed=0,1``, of which those of ``hydra`` are left out; or names of artifacts,
+            ``scale=``, ``seeds=`` and further overrides, as ``python -m tape_exp.paper run`` takes them.
+
+    Raises:
+        ConfigError: a word is wrong, or a run cannot begin.
+    """
+    words = [word for word in words if not word.startswith("hydra")]
+    if any(re.fullmatch(r"\w+", word) for word in words):
+        return _of_artifacts(*requested(words))
+    jobs = [Job(choice) for choice in combinations(words)]
+    for job in jobs:
+        if "\n" in job.line:
+            raise ConfigError(f"{job.line!r} holds a line break, which a sweep cannot keep; put the value into a YAML file.")
+        check(job.cfg)
+        job.directory()
+    return jobs
+
+
+def combinations(words: Sequence[str]) -> list[list[str]]:
+    """The overrides of every run, expanded as Hydra's basic sweeper does it. Raises :class:`ConfigError`."""
+    compose_config([])  # registers the schema
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            loader = GlobalHydra.instance().config_loader()
+            overrides = OverridesParser.create(config_loader=loader).parse_overrides(list(words))
+            return BasicSweeper.split_arguments(overrides, None)[0]
+    except HydraException as error:
+        raise ConfigError(explain(error, words)) from error
+
+
+def _of_artifacts(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str]) -> list[Job]:
+    """The runs of artifacts that have no record yet, and the runs that they begin from."""
+    found: dict[str, Job] = {}
+    records = read_records()
+    for artifact in artifacts:
+        for _, cfg in artifact.configs(scale, seeds, extra):
+            if any(r["seed"] == cfg.seed and matches(r["config"], runs.identity(cfg)) for r in records):
+                continue
+            for level, config in enumerate([*bases(cfg, [*artifact.words(scale), *extra]), cfg]):
+                check(config)
+                job = Job(words_of(config), level, config)
+                found.setdefault(job.line, job)
+    return sorted(found.values(), key=lambda job: job.level)
+
+
+def words_of(cfg: DictConfig) -> list[str]:
+    """The overrides that compose a config: its choices, its seed, and every key that differs from what they give."""
+    plain = _composed()
+    choices = {group: _choice(group, cfg[group].name) for group in GROUPS}
+    words = [f"{group}={choice}" for group, choice in choices.items() if group in SHOWN or choice != plain[group]["name"]]
+    wanted: Any = OmegaConf.to_container(cfg, resolve=True)
+    words += _differences(_composed(*words)["scale"], wanted["scale"], "scale")  # first: other keys follow it
+    words += _differences(_composed(*words), wanted, "")
+    words += [f"seed={cfg.seed}"] if cfg.seed == plain["seed"] else []
+    assert _composed(*words) == wanted, f"{words} do not compose the config"
+    return words
+
+
+@cache
+def _composed(*words: str) -> dict[str, Any]:
+    found: Any = OmegaConf.to_container(compose_config(words), resolve=True)
+    return found
+
+
+def _choice(group: str, name: str) -> str:
+    """The YAML of a name: ``scrolls`` of the task ``scrolls_qasper``, which its data set gives the rest of its name."""
+    stems = [path.stem for path in (CONF / group).glob("*.yaml")]
+    return max((stem for stem in stems if name == stem or name.startswith(f"{stem}_")), key=len)
+
+
+def _differences(given: Any, wanted: Any, key: str) -> list[str]:
+    if isinstance(given, dict) and isinstance(wanted, dict) and given:
+        inner = f"{key}." if key else ""
+        words = [f"~{inner}{name}" for name in given.keys() - wanted.keys()]
+        for name, value in wanted.items():
+            words += _differences(given[name], value, inner + name) if name in given else [f"+{inner}{name}={literal(value)}"]
+        return words
+    return [] if given == wanted else [f"{key}={literal(wanted)}"]
+
+
+def literal(value: Any) -> str:
+    """A value in the grammar of Hydra's overrides."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{literal(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(literal, value)) + "]"
+    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_/][\w./-]*", value):
+        return "'" + re.sub(r"(\\*)'", r"\1\1\\'", value) + "'"
+    return value if isinstance(value, str) and value.lower() not in _WORDS else json.dumps(value)
+
+
+_WORDS = ("null", "true", "false", "nan", "inf")
+
+
+def folder_of(jobs: Sequence[Job], name: str) -> Path:
+    """Where a sweep keeps its script, its runs' overrides and their logs: ``<runs>/.sweeps/<name>``."""
+    return Path(jobs[0].cfg.runs).expanduser().resolve() / ".sweeps" / name

@@ -1,0 +1,24 @@
+"""What SLURM's queue says of a sweep."""
+
+import subprocess
+
+from tape_exp.config import ConfigError
+
+
+def states(name: str) -> dict[int, str]:
+    """SLURM's state of every task of a sweep that is in the queue, ``{3: "PENDING"}``; empty where there is no SLURM.
+
+    Raises:
+        ConfigError: SLURM does not answer.
+    """
+    command = ["squeue", "--noheader", "--array", f"--name=tape_exp-{name}", "--format=%K %T"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        return {}
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError("squeue does not answer within a minute; try again when SLURM does.") from error
+    if asked.returncode:
+        raise ConfigError(f"SLURM does not answer ({asked.stderr.strip().splitlines()[-1]}); try again when it does.")
+    rows = (line.split() for line in asked.stdout.splitlines())
+    return {int(row[0]): row[1] for row in rows if row and row[0].isdigit()}

@@ -1,0 +1,150 @@
+"""``python -m launch.status [<the words of the sweep>]``: what has become of the runs of a grid, or of every sweep.
+
+Read from the run directories, whose paths are functions of the configs, and from SLURM's queue where there is one.
+"""
+
+import argparse
+import re
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from launch.grid import Job, folder_of, jobs_of
+from launch.queue import states
+from launch.sweep import name_of
+from tape_exp.config import ConfigError
+from tape_exp.runs import RunDirectory
+from tape_exp.sinks import read_metrics
+
+COLOURS = {"done": "green", "running": "cyan", "queued": "blue", "failed": "red", "stopped": "yellow", "missing": "dim"}
+QUIET = 300.0  # seconds without a line after which a run without a queue counts as stopped
+
+
+@dataclass
+class State:
+    """What a run is at: a word of ``COLOURS``, the step, seconds to the end of training, the last line of an error."""
+
+    word: str
+    step: str = ""
+    eta: str = ""
+    note: str = ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table and a line of counts; mistakes are one sentence and exit code 2."""
+    parser = argparse.ArgumentParser(prog="python -m launch.status", description="What has become of a grid of runs.")
+    parser.add_argument("words", nargs="*", metavar="the words of the sweep; without any, every sweep that was submitted")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where to look for sweeps if no words are given")
+    given = parser.parse_intermixed_args(arguments)
+    try:
+        sweeps = [jobs_of(given.words)] if given.words else kept(given.runs)
+        for jobs in sweeps:
+            show(jobs, Console())
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def kept(root: Path) -> list[list[Job]]:
+    """The runs of every sweep that was submitted. Raises :class:`ConfigError` where there is none."""
+    files = sorted(root.glob(".sweeps/*/jobs.txt"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        raise ConfigError(
+            f"no sweep was submitted from here ({root}/.sweeps is empty); name the runs: model=rope,tape seed=0,1."
+        )
+    return [[Job(shlex.split(line)) for line in file.read_text().splitlines()] for file in files]
+
+
+def show(jobs: Sequence[Job], console: Console) -> None:
+    """The table of a sweep, and how many runs are at what."""
+    if not jobs:
+        console.print("Every run has a record.")
+        return
+    name = name_of(jobs)
+    folder = folder_of(jobs, name)
+    try:
+        queue = states(name)
+    except ConfigError as error:
+        queue = {}
+        console.print(f"The queue is left out: {error}", soft_wrap=True)
+    found = [state_of(job, queue.get(i), folder / "logs" / f"{i}.txt") for i, job in enumerate(jobs)]
+    table = Table("run", "state", "step", "to go", "", box=None, pad_edge=False)
+    for job, state in zip(jobs, found, strict=True):
+        colour = COLOURS[state.word]
+        table.add_row(job.line, f"[{colour}]{state.word}[/]", state.step, state.eta, state.note.replace("[", r"\["))
+    counts = Counter(state.word for state in found)
+    console.print(table)
+    console.print(", ".join(f"{counts[word]} {word}" for word in COLOURS if counts[word]))
+
+
+def state_of(job: Job, queued: str | None, log: Path) -> State:
+    """What a run is at.
+
+    Args:
+        job: the run.
+        queued: SLURM's state of its task, if that is in the queue.
+        log: what its task printed, if it was submitted.
+    """
+    place = job.place()
+    if place is not None and place.done:
+        return State("done", note=str(place.path))
+    begun = place is not None and place.path.exists()
+    step, eta = progress(place) if begun and place is not None else ("", "")
+    if queued in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED"):
+        return State("queued", step, note=queued.lower())
+    if queued is not None:
+        return State("running", step, eta)
+    if place is not None and (place.path / "FAILED").exists():
+        return State("failed", step, note=last_line(place.path / "FAILED"))
+    if begun and place is not None and time.time() - newest(place.path) < QUIET:
+        return State("running", step, eta)
+    said = last_line(log) if log.exists() else ""
+    if re.search(r"\berror: ", said):  # of train.py, before it made a directory, or of SLURM: out of memory, out of time
+        return State("failed", step, note=said)
+    if begun:
+        return State("stopped", step, note="the same command goes on")
+    return State("missing", note="" if job.level == 0 or place is not None else "begins from a run that is not finished")
+
+
+def progress(place: RunDirectory) -> tuple[str, str]:
+    """(step of all, time to the end of training at the rate of the last rows) of a run that has begun."""
+    path = place.path / "metrics.jsonl"
+    rows = [row for row in read_metrics(path) if row["step"]] if path.exists() else []
+    if not rows or "optim" not in place.cfg.task:
+        return "", ""
+    last, before = rows[-1], rows[max(0, len(rows) - 20)]
+    steps = place.cfg.task.optim.max_steps
+    rate = (last["step"] - before["step"]) / max(last["seconds"] - before["seconds"], 1e-9)
+    return f"{last['step']}/{steps}", clock((steps - last["step"]) / rate) if rate else ""
+
+
+def clock(seconds: float) -> str:
+    """``1:02:03``."""
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+def newest(path: Path) -> float:
+    """When a run last wrote a line."""
+    files = (path / "log.txt", path / "metrics.jsonl", path / "config.yaml")
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
+
+def last_line(path: Path) -> str:
+    """Of a file, the last line that is not empty."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 8192))
+        lines = file.read().decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

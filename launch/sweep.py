@@ -1,0 +1,173 @@
+"""``python -m launch.sweep <overrides with commas | artifact … scale= seeds=>``: a grid as one SLURM array; the prompt comes back.
+
+The script, a line of overrides a run and a log a run lie in ``<runs>/.sweeps/<name>/``, where the name is a function of the
+runs. The same command later submits what is neither finished nor waiting: failed and forgotten runs, which go on from their
+last checkpoints.
+"""
+
+import argparse
+import hashlib
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from launch.grid import Job, folder_of, jobs_of
+from launch.queue import states
+from tape_exp.cli import compose_config, explain
+from tape_exp.config import CONF, ConfigError, did_you_mean
+from tape_exp.files import write_atomically
+from tape_exp.runs import ROOT
+
+OWN = ("_target_", "submitit_folder", "max_num_timeout", "setup", "teardown")  # not options of sbatch
+OWN += ("name", "array_parallelism", "signal_delay_s", "stderr_to_stdout", "additional_parameters")
+SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_node"}  # submitit's name -> sbatch's
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write, submit, say how to watch; mistakes are one sentence and exit code 2."""
+    parser = argparse.ArgumentParser(prog="python -m launch.sweep", description="Submit a grid of runs as one SLURM array.")
+    parser.add_argument("--dry-run", action="store_true", help="print the script and what would be submitted")
+    parser.add_argument("--cap", type=int, help="runs at once (hydra.launcher.array_parallelism)")
+    parser.add_argument("words", nargs="+", metavar="key=value,value … | artifact … [scale=] [seeds=]")
+    given = parser.parse_intermixed_args(arguments)
+    try:
+        sweep(given.words, given.cap, given.dry_run)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
+    """Submit the runs that are neither finished nor in the queue. Raises :class:`ConfigError` where nothing was submitted."""
+    if cap is not None and cap < 1:
+        raise ConfigError(f"--cap {cap} must be at least 1.")
+    jobs = jobs_of(words)
+    if not jobs:
+        print("Every run has a record: `python -m tape_exp.paper render` draws the artifact.")
+        return
+    name = name_of(jobs)
+    settings = cluster([word for word in words if word.startswith("hydra.launcher")], jobs)
+    folder = folder_of(jobs, name)
+    script = script_of(settings, name, folder, shlex.join(["python", "-m", "launch.sweep", *words]))
+    waiting = {} if dry_run else states(name)
+    todo = [i for i, job in enumerate(jobs) if i not in waiting and not job.done]
+    levels = [[i for i in todo if jobs[i].level == level] for level in sorted({jobs[i].level for i in todo})]
+    arrays = [f"--array={ranges(level)}%{cap or settings['array_parallelism']}" for level in levels]
+    counts = (
+        f"{len(jobs)} runs: {len(jobs) - len(todo) - len(waiting)} done, {len(waiting)} in the queue, {len(todo)} to submit."
+    )
+    if dry_run:
+        print(script + f"# jobs.txt, the runs of tasks 0 to {len(jobs) - 1}:")
+        print("\n".join(f"#   {i:3} {'' if i in todo else '(done) '}{job.line}" for i, job in enumerate(jobs)))
+        print(f"# {counts}", *(f"sbatch {array} {folder}/script.sh" for array in arrays), sep="\n# ")
+        return
+    print(counts)
+    if not todo:
+        return
+    write_atomically(folder / "jobs.txt", "".join(f"{job.line}\n" for job in jobs))
+    write_atomically(folder / "script.sh", script)
+    (folder / "logs").mkdir(exist_ok=True)
+    ids: list[str] = []
+    for array in arrays:
+        # afterany, not afterok: a run whose base failed says so and ends, and the others are not lost with it
+        ids.append(submit([array, *([f"--dependency=afterany:{ids[-1]}"] if ids else []), str(folder / "script.sh")]))
+        with (folder / "submitted.txt").open("a") as file:
+            file.write(f"{ids[-1]} {array}\n")
+        print(f"Submitted job {ids[-1]} ({array}{', after ' + ids[-2] if len(ids) > 1 else ''}).")
+    print(f"Watch:  watch -n 30 python -m launch.status {shlex.join(words)}")
+    print(f"Logs:   {folder}/logs\nCancel: scancel {' '.join(ids)}")
+
+
+def name_of(jobs: Sequence[Job]) -> str:
+    """The sweep's name, a function of its runs: ten hexadecimal digits."""
+    return hashlib.sha256("\n".join(job.line for job in jobs).encode()).hexdigest()[:10]
+
+
+def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:
+    """The settings of ``hydra/launcher=slurm``, conf/local/cluster.yaml among them, for the devices of the runs.
+
+    Raises:
+        ConfigError: a setting is wrong, or the runs do not need the same number of devices.
+    """
+    needs = {(job.cfg.trainer.nodes, job.cfg.trainer.devices) for job in jobs}
+    if len(needs) > 1:
+        raise ConfigError(f"runs on {sorted(needs)} (nodes, devices of each) cannot share an array; sweep over trainer= apart.")
+    (nodes, devices) = needs.pop()
+    choice = ["hydra/launcher=slurm", f"trainer.nodes={nodes}", f"trainer.devices={devices}", f"runs={jobs[0].cfg.runs}"]
+    settings = _settings(choice)
+    for word in words:
+        key = word.split("=")[0].removeprefix("hydra.launcher.")
+        if key.split(".")[0] not in settings:
+            raise ConfigError(
+                f"hydra.launcher.{key}{did_you_mean(key, settings)} Further keys stand in conf/local/cluster.yaml."
+            )
+    return _settings([*choice, *words]) if words else settings
+
+
+def _settings(overrides: Sequence[str]) -> dict[str, Any]:
+    try:
+        compose_config([])  # registers the schema
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            cfg = compose("config", list(overrides), return_hydra_config=True)
+        settings: Any = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"the cluster's settings (conf/local/cluster.yaml): {explain(error, overrides)}") from error
+    return settings
+
+
+def script_of(settings: dict[str, Any], name: str, folder: Path, command: str) -> str:
+    """The sbatch script: settings, setup, the run of a task, and what happens after it."""
+    options = {SBATCH.get(key, key): value for key, value in settings.items() if key not in OWN and value is not None}
+    if "mem" in options:
+        options["mem"] = f"{options['mem']}G"
+    options |= {"job_name": f"tape_exp-{name}", "chdir": str(Path.cwd()), "open_mode": "append"}
+    options |= {"output": f"{folder}/logs/%a.txt", **settings.get("additional_parameters", {})}
+    flags = (
+        f"--{key.replace('_', '-')}" + ("" if value is True else f"={shlex.quote(str(value))}")
+        for key, value in options.items()
+    )
+    lines = ["#!/bin/bash", f"# {command}", *(f"#SBATCH {flag}" for flag in flags if not flag.endswith("=False")), ""]
+    lines += [f"folder={shlex.quote(str(folder))}", f"train=({shlex.join([sys.executable, str(ROOT / 'train.py')])})"]
+    lines += settings.get("setup") or []
+    body = (Path(__file__).parent / "task.sh").read_text()
+    return "\n".join(lines) + "\n" + body + "\n".join(settings.get("teardown") or []) + "\n"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Task numbers as sbatch takes them: ``0-3,7``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def submit(arguments: Sequence[str]) -> str:
+    """Call sbatch; the job's id. Raises :class:`ConfigError` with what sbatch said."""
+    try:
+        done = subprocess.run(["sbatch", "--parsable", *arguments], capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "sbatch is not on this machine; submit from a login node, or see the script with --dry-run."
+        ) from error
+    if done.returncode:
+        raise ConfigError(
+            f"sbatch refused the sweep ({' '.join(done.stderr.split())}); partition, account and limits stand in "
+            "conf/local/cluster.yaml, of which conf/local/example.yaml is an example."
+        )
+    return done.stdout.strip().split(";")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
