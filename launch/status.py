@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from launch.grid import Job, folder_of, jobs_of
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         sweeps = [jobs_of(given.words)] if given.words else kept(given.runs)
         for jobs in sweeps:
-            show(jobs, Console())
+            show(jobs, Console(width=None if sys.stdout.isatty() else 200))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -76,11 +77,15 @@ def show(jobs: Sequence[Job], console: Console) -> None:
         queue = {}
         console.print(f"The queue is left out: {error}", soft_wrap=True)
     found = [state_of(job, queue.get(i), folder / "logs" / f"{i}.txt") for i, job in enumerate(jobs)]
+    shared = [word for word in jobs[0].words if len(jobs) > 1 and all(word in job.words for job in jobs)]
     table = Table("run", "state", "step", "to go", "", box=None, pad_edge=False)
     for job, state in zip(jobs, found, strict=True):
         colour = COLOURS[state.word]
-        table.add_row(job.line, f"[{colour}]{state.word}[/]", state.step, state.eta, state.note.replace("[", r"\["))
+        own = shlex.join(word for word in job.words if word not in shared)
+        table.add_row(escape(own), f"[{colour}]{state.word}[/]", state.step, state.eta, escape(state.note))
     counts = Counter(state.word for state in found)
+    if shared:
+        console.print(f"All with {shlex.join(shared)}", soft_wrap=True, markup=False)
     console.print(table)
     console.print(", ".join(f"{counts[word]} {word}" for word in COLOURS if counts[word]))
 
@@ -102,13 +107,14 @@ def state_of(job: Job, queued: str | None, log: Path) -> State:
         return State("queued", step, note=queued.lower())
     if queued is not None:
         return State("running", step, eta)
+    wrote = newest(place.path) if begun and place is not None else 0.0
     if place is not None and (place.path / "FAILED").exists():
         return State("failed", step, note=last_line(place.path / "FAILED"))
-    if begun and place is not None and time.time() - newest(place.path) < QUIET:
-        return State("running", step, eta)
-    said = last_line(log) if log.exists() else ""
-    if re.search(r"\berror: ", said):  # of train.py, before it made a directory, or of SLURM: out of memory, out of time
+    said = error_at_end(log) if log.exists() and log.stat().st_mtime >= wrote else ""
+    if said:  # of train.py, before it made a directory, or of SLURM: killed, out of memory
         return State("failed", step, note=said)
+    if time.time() - wrote < QUIET:
+        return State("running", step, eta)
     if begun:
         return State("stopped", step, note="the same command goes on")
     return State("missing", note="" if job.level == 0 or place is not None else "begins from a run that is not finished")
@@ -140,10 +146,21 @@ def newest(path: Path) -> float:
 
 def last_line(path: Path) -> str:
     """Of a file, the last line that is not empty."""
+    return next(reversed(tail(path)), "")
+
+
+def error_at_end(log: Path) -> str:
+    """The error that a task's log ends with, if it does; SLURM adds a line or two after its own."""
+    found = [re.search(r"(\w+: )?\berror: .*", line) for line in tail(log)[-4:]]
+    return next((match.group() for match in reversed(found) if match), "")
+
+
+def tail(path: Path) -> list[str]:
+    """The last lines of a file that are not empty."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 8192))
         lines = file.read().decode(errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return [line.strip() for line in lines if line.strip()]
 
 
 if __name__ == "__main__":
