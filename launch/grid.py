@@ -1,4 +1,4 @@
-"""The runs that a sweep's words name: overrides with commas, as ``python train.py -m`` takes them, or artifacts of the paper."""
+"""The runs that a sweep's words name: overrides with commas, as ``python train.py -m`` takes them, or the paper's artifacts."""
 
 import json
 import re

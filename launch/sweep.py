@@ -1,4 +1,4 @@
-"""``python -m launch.sweep <overrides with commas | artifact … scale= seeds=>``: a grid as one SLURM array; the prompt comes back.
+"""``python -m launch.sweep <overrides with commas | artifact … scale= seeds=>``: a grid as one SLURM array, submitted.
 
 The script, a line of overrides a run and a log a run lie in ``<runs>/.sweeps/<name>/``, where the name is a function of the
 runs. The same command later submits what is neither finished nor waiting: failed and forgotten runs, which go on from their
