@@ -6,10 +6,10 @@ GPU_PYTHON ?= python3
 GPU_OUT ?= results/speed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format tables soak gpu audit clean
+.PHONY: help setup demo test slurm-test lint format tables soak gpu audit clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (about 3 GB on a CPU)
 
@@ -23,6 +23,9 @@ demo: setup  ## train RoPE and TAPE on addition at smoke scale and show both hea
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+
+slurm-test: setup  ## sweeps on a SLURM that is started on this machine and taken down again (needs slurm-wlm and munge)
+	$(BIN)/python -m pytest -m slurm tests/slurm
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -157,7 +157,8 @@ def literal(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(literal, value)) + "]"
     if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_/][\w./-]*", value):
-        return "'" + re.sub(r"(\\*)'", r"\1\1\\'", value) + "'"
+        quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)  # a backslash is itself, but before a quote
+        return "'" + re.sub(r"(\\+)$", r"\1\1", quoted) + "'"
     return value if isinstance(value, str) and value.lower() not in _WORDS else json.dumps(value)
 
 

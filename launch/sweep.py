@@ -26,8 +26,8 @@ from tape_exp.config import CONF, ConfigError, did_you_mean
 from tape_exp.files import write_atomically
 from tape_exp.runs import ROOT
 
-OWN = ("_target_", "submitit_folder", "max_num_timeout", "setup", "teardown")  # not options of sbatch
-OWN += ("name", "array_parallelism", "signal_delay_s", "stderr_to_stdout", "additional_parameters")
+OWN = {"_target_", "submitit_folder", "max_num_timeout", "setup", "teardown", "name"}  # not options of sbatch
+OWN |= {"array_parallelism", "signal_delay_s", "stderr_to_stdout", "additional_parameters"}
 SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_node"}  # submitit's name -> sbatch's
 
 

@@ -1,0 +1,106 @@
+"""Which runs the words of a sweep name."""
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from launch import grid
+from launch.grid import Job, combinations, jobs_of, literal, words_of
+from tape_exp.cli import compose_config
+from tape_exp.config import ConfigError
+from tape_exp.paper.artifacts import load
+from tape_exp.runs import RunDirectory
+
+
+def test_commas_ranges_and_globs_are_hydras():
+    assert combinations(["model=rope,tape", "seed=range(0,2)", "task.optim.lr=0.1"]) == [
+        ["model=rope", "seed=0", "task.optim.lr=0.1"],
+        ["model=rope", "seed=1", "task.optim.lr=0.1"],
+        ["model=tape", "seed=0", "task.optim.lr=0.1"],
+        ["model=tape", "seed=1", "task.optim.lr=0.1"],
+    ]
+    assert [words[0] for words in combinations(["model=glob(rope_*)"])] == [
+        f"model=rope_{name}" for name in ("linear", "ntk", "theta", "yarn")
+    ]
+
+
+def test_words_of_hydra_itself_are_not_the_runs():
+    jobs = jobs_of(["model=rope", "hydra/launcher=slurm", "hydra.launcher.partition=gpu", "seed=0,1"])
+    assert [job.words for job in jobs] == [["model=rope", "seed=0"], ["model=rope", "seed=1"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model=rope,tpae"], "model=tpae is not known. Did you mean 'tape'?"),
+        (["fig_adition"], "artifact fig_adition is not known. Did you mean 'fig_addition'?"),
+        (["fig_addition", "seeds=0,x"], "seeds=0,x must be integers"),
+        (["task=pg19", "checkpoint=nowhere"], "checkpoint=nowhere is neither a file nor a run's folder"),
+        (["task.name='a\nb'"], "holds a line break"),
+        (["trainer.micro_batch=0"], "trainer.micro_batch=0 must be at least 1"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_submitted(words, message, tmp_path):
+    with pytest.raises(ConfigError) as error:
+        jobs_of([*words, f"runs={tmp_path}"])
+    assert message in str(error.value)
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 9)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text("aA1 '\"\\,=[{$:"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b_c"]), inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@given(value=values)
+def test_a_value_survives_the_grammar_of_overrides(value):
+    parsed = OverridesParser.create().parse_override(f"key={literal(value)}").value()
+    assert OmegaConf.to_container(OmegaConf.create({"key": plain(parsed)})) == {"key": value}
+
+
+def plain(value):
+    """What the parser gives, with its quoted strings as strings."""
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    return getattr(value, "text", value)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ["model=alibi", "seed=3", r"runs='a folder/it\'s'", "task.optim.lr=1e-5"],
+        ["task=passkey", "checkpoint=pg19_proof_pile", "scale.text=local", "trainer.devices=2"],
+        ["task=scrolls", "task.dataset=quality", "task.init_from=c4", "scale=paper"],
+        ["task=extend", "peft=lora", "model=rope", "+model.scaling.factor=3"],
+    ],
+)
+def test_the_overrides_of_a_config_compose_it(choice):
+    cfg = compose_config(choice)
+    assert OmegaConf.to_container(compose_config(words_of(cfg)), resolve=True) == OmegaConf.to_container(cfg, resolve=True)
+
+
+def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_path):
+    monkeypatch.setattr(grid, "read_records", list)
+    jobs = jobs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
+    artifact = load("tab_shift")
+    assert [job.level for job in jobs] == [0] * len(artifact.models) + [1] * len(artifact.models)
+    assert {(job.cfg.task.name, job.cfg.model.name) for job in jobs[: len(artifact.models)]} == {
+        ("c4", m) for m in artifact.models
+    }
+    base = jobs[0]
+    written = Job(base.words)  # as the job of a cluster composes it
+    assert written.directory().path == RunDirectory(base.cfg).path
+    assert jobs[-1].place() is None, "its base is not finished: where it runs is not known yet"
+
+
+def test_recorded_runs_of_an_artifact_are_left_out():
+    assert jobs_of(["fig_addition", "scale=smoke", "seeds=0"]) == []

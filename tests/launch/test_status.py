@@ -1,0 +1,85 @@
+"""What the status of a grid says, of run directories in every state."""
+
+import json
+import os
+import time
+
+import pytest
+
+from launch import status, sweep
+from launch.grid import folder_of, jobs_of
+from launch.sweep import name_of
+from tape_exp.config import ConfigError
+
+NOW = time.time()
+
+
+@pytest.fixture
+def grid(tmp_path, monkeypatch):
+    """(words, jobs) of six runs of 100 steps; no SLURM answers."""
+    monkeypatch.setattr(status, "states", lambda name: {})
+    words = ["model=rope,nope,alibi", "seed=0,1", "task.optim.max_steps=100", f"runs={tmp_path}"]
+    return words, jobs_of(words)
+
+
+def begin(job, steps=40, age=0.0):
+    """Let a run have come to a step, 0.5 seconds each, and be silent for ``age`` seconds."""
+    place = job.directory()
+    place.path.mkdir(parents=True)
+    rows = [{"step": step, "train/loss": 1.0, "seconds": 10 + step / 2} for step in range(1, steps + 1)]
+    file = place.path / "metrics.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 41, "unfin')
+    os.utime(file, (NOW - age, NOW - age))
+    return place
+
+
+def test_every_state_is_told(grid, capsys, tmp_path):
+    words, jobs = grid
+    begin(jobs[0]).write("DONE", "{}")
+    begin(jobs[1])
+    begin(jobs[2]).write("FAILED", "Traceback\n  line\nNotFiniteError: the loss is [nan]\n\n")
+    begin(jobs[3], age=4000)
+    logs = folder_of(jobs, name_of(jobs)) / "logs"
+    logs.mkdir(parents=True)
+    (logs / "4.txt").write_text("== job\nerror: the run directory cannot be written\nsrun: launch\n")
+    assert status.main(words) == 0
+    told = capsys.readouterr().out
+    rows = {tuple(line.split()[:2]): line for line in told.splitlines() if line.startswith("model=")}
+    assert "done" in rows["model=rope", "seed=0"]
+    assert all(word in rows["model=rope", "seed=1"] for word in ("running", "40/100", "0:00:30"))
+    assert "failed" in rows["model=nope", "seed=0"]
+    assert "NotFiniteError: the loss is [nan]" in rows["model=nope", "seed=0"]
+    assert "stopped" in rows["model=nope", "seed=1"]
+    assert "error: the run directory cannot be written" in rows["model=alibi", "seed=0"]
+    assert "missing" in rows["model=alibi", "seed=1"]
+    assert "1 done, 1 running, 2 failed, 1 stopped, 1 missing" in told
+
+
+def test_the_queue_knows_better_than_a_silent_file(grid, capsys, monkeypatch):
+    words, jobs = grid
+    begin(jobs[0], age=4000)
+    begin(jobs[1]).write("FAILED", "before\n")
+    monkeypatch.setattr(status, "states", lambda name: {0: "RUNNING", 1: "PENDING", 2: "PENDING"})
+    assert status.main(words) == 0
+    assert "1 running, 2 queued, 3 missing" in capsys.readouterr().out
+
+
+def test_a_slurm_that_does_not_answer_is_no_obstacle(grid, capsys, monkeypatch):
+    def states(name):
+        raise ConfigError("SLURM does not answer.")
+
+    monkeypatch.setattr(status, "states", states)
+    assert status.main(grid[0]) == 0
+    told = capsys.readouterr().out
+    assert "The queue is left out: SLURM does not answer." in told
+    assert "6 missing" in told
+
+
+def test_a_submitted_sweep_is_found_again(grid, capsys, tmp_path, monkeypatch):
+    assert status.main(["--runs", str(tmp_path)]) == 2
+    assert "no sweep was submitted from here" in capsys.readouterr().err
+    monkeypatch.setattr(sweep, "states", lambda name: {})
+    monkeypatch.setattr(sweep, "submit", lambda arguments: "7")
+    assert sweep.main(grid[0]) == 0
+    assert status.main(["--runs", str(tmp_path)]) == 0
+    assert "6 missing" in capsys.readouterr().out

@@ -1,0 +1,164 @@
+"""What a sweep submits, without a cluster: SLURM's commands are shell scripts that write down their arguments."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import sweep
+from launch.grid import jobs_of
+from tape_exp.runs import ROOT
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """SLURM's commands: each appends its arguments to calls.txt, prints <name>.says and exits with <name>.exits."""
+    places = tmp_path / "bin"
+    places.mkdir()
+    for name in ("sbatch", "squeue", "srun", "scontrol"):
+        (places / name).write_text(
+            f'#!/bin/bash\nprintf "%s" {name} >> {tmp_path}/calls.txt\nprintf " %q" "$@" >> {tmp_path}/calls.txt\n'
+            f"echo >> {tmp_path}/calls.txt\ncat {tmp_path}/{name}.says 2> /dev/null\n"
+            f"exit $(cat {tmp_path}/{name}.exits 2> /dev/null || echo 0)\n"
+        )
+        (places / name).chmod(0o755)
+    (tmp_path / "sbatch.says").write_text("41;cluster\n")
+    monkeypatch.setenv("PATH", f"{places}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def calls(folder: Path, name: str) -> list[str]:
+    lines = (folder / "calls.txt").read_text().splitlines() if (folder / "calls.txt").exists() else []
+    return [line.removeprefix(f"{name} ") for line in lines if line.startswith(f"{name} ")]
+
+
+def folder_of(runs: Path) -> Path:
+    (folder,) = (runs / ".sweeps").iterdir()
+    return folder
+
+
+def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
+    words = ["model=rope,nope", "seed=0,1,2", f"runs={slurm}/runs"]
+    jobs = jobs_of(words)
+    jobs[0].directory().open({})
+    jobs[0].directory().write("DONE", "")
+    (slurm / "squeue.says").write_text("3 RUNNING\n4 PENDING\n")
+    assert sweep.main([*words, "--cap", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "6 runs: 1 done, 2 in the queue, 3 to submit." in told
+    assert "Submitted job 41" in told
+    folder = folder_of(slurm / "runs")
+    assert calls(slurm, "sbatch") == [f"--parsable --array=1-2\\,5%2 {folder}/script.sh"]
+    assert [shlex.split(line) for line in (folder / "jobs.txt").read_text().splitlines()] == [job.words for job in jobs]
+    assert folder.name in calls(slurm, "squeue")[0]
+    assert f"python -m launch.status {shlex.join(words)}" in told
+
+
+def test_levels_wait_for_each_other(slurm, monkeypatch, capsys):
+    monkeypatch.setattr("launch.grid.read_records", list)
+    assert sweep.main(["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6"]) == 0
+    first, second = calls(slurm, "sbatch")
+    assert "--array=0-1%" in first
+    assert "dependency" not in first
+    assert "--array=2-3%" in second
+    assert "--dependency=afterany:41" in second
+
+
+def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
+    words = [
+        "model=rope",
+        "seed=0,1",
+        "trainer=ddp",
+        "hydra/launcher=slurm",
+        "hydra.launcher.partition=gpu",
+        f"runs={slurm}/runs",
+    ]
+    assert sweep.main(["--dry-run", *words, "hydra.launcher.mem_gb=7", "hydra.launcher.signal_delay_s=300"]) == 0
+    script = capsys.readouterr().out
+    for flag in ("partition=gpu", "mem=7G", "ntasks-per-node=2", "nodes=1", "signal=USR1@300", "requeue", "open-mode=append"):
+        assert f"#SBATCH --{flag}\n" in script
+    assert "model=rope seed=1 trainer=ddp" in script
+    assert not (slurm / "runs").exists()
+    assert not (slurm / "calls.txt").exists()
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trainer.devices=1,2"], "cannot share an array"),
+        (["hydra.launcher.partion=gpu"], "hydra.launcher.partion is not known. Did you mean 'partition'?"),
+        (["--cap", "0"], "--cap 0 must be at least 1"),
+        (["model=rpe"], "model=rpe is not known. Did you mean 'rope'?"),
+    ],
+)
+def test_mistakes_are_one_sentence(slurm, words, message, capsys):
+    assert sweep.main(["model=rope", "task.optim.batch=16", f"runs={slurm}/runs", *words]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+    assert not calls(slurm, "sbatch")
+
+
+def test_what_sbatch_refuses_is_told(slurm, capsys):
+    (slurm / "sbatch.exits").write_text("1")
+    assert sweep.main(["model=rope", f"runs={slurm}/runs"]) == 2
+    assert "sbatch refused the sweep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "requeued"), [(85, "RUNNING", True), (85, "COMPLETING", False), (1, "RUNNING", False)]
+)
+def test_a_task_runs_its_line_and_is_requeued_after_a_signal_alone(slurm, status, state, requeued):
+    """The script as SLURM would run it, as task 1 of array 7."""
+    words = ["model=rope", f"runs={slurm}/runs", "seed=0,1"]
+    words.append(r"task.name='a \'b\' $HOME `x` ;&#'")
+    assert sweep.main(words) == 0
+    (slurm / "srun.exits").write_text(str(status))
+    (slurm / "squeue.says").write_text(f"{state}\n")
+    script = folder_of(slurm / "runs") / "script.sh"
+    task = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1", "SLURM_CPUS_PER_TASK": "3"}
+    done = subprocess.run(["bash", script], env={**os.environ, **task}, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    ran = shlex.split(calls(slurm, "srun")[0])
+    assert ran[1:3] == [sys.executable, str(ROOT / "train.py")]
+    assert ran[3:] == jobs_of(words)[1].words
+    assert calls(slurm, "scontrol") == (["requeue 7_1"] if requeued else [])
+
+
+def test_the_settings_of_a_cluster_are_read_from_its_file(slurm, monkeypatch, tmp_path, capsys):
+    """Of a copy of the project, into which the example was copied as README says; both ways of submitting read it."""
+    copy = tmp_path / "project"
+    copy.mkdir()
+    for name in ("tape_exp", "launch", "conf", "train.py"):
+        subprocess.run(["cp", "-r", str(ROOT / name), str(copy)], check=True)
+    (copy / "conf/local/cluster.yaml").write_text((copy / "conf/local/example.yaml").read_text())
+    words = ["model=rope", "trainer=ddp", "trainer.accelerator=cpu", "scale=smoke"]
+    call = {"cwd": copy, "capture_output": True, "text": True, "timeout": 120, "env": {**os.environ, "PYTHONPATH": str(copy)}}
+    script = subprocess.run([sys.executable, "-m", "launch.sweep", "--dry-run", *words], **call).stdout
+    for line in ("#SBATCH --account=my_project", "#SBATCH --gpus-per-node=2", "#SBATCH --mail-type=FAIL", "#SBATCH --requeue"):
+        assert f"{line}\n" in script
+    assert "module load cuda/12.8\n" in script
+    (slurm / "sbatch.exits").write_text("1")  # hydra's launcher has written its script by then
+    subprocess.run([sys.executable, "train.py", "-m", *words, "hydra/launcher=slurm"], **call)
+    written = next((copy / "runs/.sweeps/.submitit").glob("*.sh")).read_text()
+    for line in ("account=my_project", "gpus-per-node=2", "ntasks-per-node=2", "signal=USR1@120", "requeue", "time=1440"):
+        assert f"#SBATCH --{line}\n" in written
+    assert "scontrol requeue $job" in written
+
+
+def test_ranges():
+    assert sweep.ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+    assert sweep.ranges([3]) == "3"
+
+
+def test_local_settings_stay_out_of_version_control():
+    told = subprocess.run(
+        ["git", "check-ignore", "conf/local/cluster.yaml", "conf/local/example.yaml"], cwd=ROOT, capture_output=True, text=True
+    )
+    if told.returncode == 128:
+        pytest.skip("not a git checkout")
+    assert told.stdout.split() == ["conf/local/cluster.yaml"]
