@@ -8,6 +8,7 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
+from launch.grid import jobs_of
 from tape_exp.cli import compose_config
 from tape_exp.config import CONF
 from tape_exp.runs import ROOT
@@ -29,6 +30,8 @@ def blocks(language: str) -> list[str]:
 
 def test_map_names_every_source_file():
     listed = blocks("")[0]
+    for path in (ROOT / "launch").glob("*.py"):
+        assert path.name == "__init__.py" or f"\nlaunch/{path.name} " in listed, f"{path.name} is not in README's map"
     for path in (ROOT / "tape_exp").rglob("*.py"):
         name = str(path.relative_to(ROOT / "tape_exp"))
         if not name.endswith("__init__.py"):
@@ -45,9 +48,9 @@ def test_pictures_and_links_exist():
 
 def test_make_targets_exist():
     help_text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for target in re.findall(r"make ([a-z]+)", README):
+    for target in re.findall(r"make ([a-z-]+)", README):
         assert target == "help" or f"make {target} " in help_text, target
-    for target in ("setup", "demo", "test", "lint", "tables", "gpu", "clean"):
+    for target in ("setup", "demo", "test", "slurm-test", "lint", "tables", "gpu", "clean"):
         assert re.search(rf"make {target} +\S", help_text), f"{target} does not describe itself"
 
 
@@ -59,6 +62,13 @@ def test_train_commands_compose(line):
         group, choices = word.split("=")
         for choice in choices.split(","):
             assert (CONF / group / f"{choice}.yaml").exists() or OmegaConf.select(cfg, group) is not None
+
+
+@pytest.mark.parametrize("line", [x for b in blocks("bash") for x in b.splitlines() if x.startswith("python -m launch.")])
+def test_launch_commands_name_runs(line):
+    words = [word for word in shlex.split(line, comments=True)[3:] if "=" in word or word.isidentifier()]
+    first = [word if word.startswith("seeds") else word.split(",")[0] for word in words]
+    assert jobs_of(first) or "_" in first[0]
 
 
 def test_adding_an_encoding_as_described_works(tmp_path):
