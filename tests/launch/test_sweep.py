@@ -115,7 +115,7 @@ def test_what_sbatch_refuses_is_told(slurm, capsys):
 def test_a_task_runs_its_line_and_is_requeued_after_a_signal_alone(slurm, status, state, requeued):
     """The script as SLURM would run it, as task 1 of array 7."""
     words = ["model=rope", f"runs={slurm}/runs", "seed=0,1"]
-    words.append(r"task.name='a \'b\' $HOME `x` ;&#'")
+    words.append(r"cache='a \'b\' $HOME `x` ;&#'")
     assert sweep.main(words) == 0
     (slurm / "srun.exits").write_text(str(status))
     (slurm / "squeue.says").write_text(f"{state}\n")
