@@ -1,13 +1,17 @@
 """A run that is told to leave: SIGUSR1 and SIGTERM save a checkpoint and end with a status that asks for a requeue."""
 
+import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 REQUEUE = 85  # exit status: the checkpoint is saved, start the same command again
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
+DISMISS = signal.SIGUSR2  # to a process that prepares data
 
 
 def first_process() -> bool:
@@ -66,7 +70,22 @@ class Preemption:
             raise Preempted(self.received)
 
 
-def ignore_signals(_: int) -> None:
+def worker_signals(_: int) -> None:
     """In a process that prepares data: SLURM signals it too, and its batches are needed until the step is saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(DISMISS, lambda *_: os._exit(0))
+
+
+@contextmanager
+def workers_dismissed() -> Iterator[None]:
+    """End the data processes that were started in between: Python waits for them, and they do not heed its SIGTERM."""
+    before = set(multiprocessing.active_children())
+    try:
+        yield
+    finally:
+        for worker in set(multiprocessing.active_children()) - before:
+            assert worker.pid is not None
+            with suppress(ProcessLookupError):
+                os.kill(worker.pid, DISMISS)
+            worker.join(5)

@@ -24,7 +24,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import Adaptation
 from tape_exp.module import LanguageModule
 from tape_exp.patterns import draw_patterns
-from tape_exp.preemption import Preempted, Preemption, first_process
+from tape_exp.preemption import Preempted, Preemption, first_process, workers_dismissed
 from tape_exp.redaction import RedactingFormatter, redact_tree
 from tape_exp.runs import RunDirectory, identity, make_record
 from tape_exp.sinks import JsonlLogger, close, make_loggers, publish
@@ -62,7 +62,7 @@ def run(cfg: DictConfig) -> dict[str, Any]:
         adaptation = make_adaptation(cfg, task)
         task.prepare_data()
         decoder = make_decoder(cfg, task, adaptation)
-        with directory.lock():
+        with directory.lock(), workers_dismissed():
             if finished(cfg, directory):  # by another process, meanwhile
                 return directory.record()
             return run_in(directory, cfg, task, decoder, adaptation, progress, preemption)

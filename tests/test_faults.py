@@ -2,6 +2,7 @@
 
 import errno
 import json
+import multiprocessing
 import os
 import resource
 import signal
@@ -17,6 +18,7 @@ import torch
 from tape_exp import faults, reliability, runs, soak
 from tape_exp.cli import compose_config
 from tape_exp.config import ConfigError
+from tape_exp.module import NotFiniteError
 from tape_exp.preemption import REQUEUE, Preempted, Preemption
 from tape_exp.run import run, without_requeue
 from tape_exp.runs import ROOT, RunDirectory
@@ -193,6 +195,14 @@ def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path):
     run(compose_config([*WORDS, *words]))
     assert failed.with_name("DONE").exists()
     assert not failed.exists()
+
+
+def test_a_run_that_fails_leaves_no_data_process_behind(tiny_run):
+    """The traceback keeps them; Python would wait for them at its end."""
+    with pytest.raises(NotFiniteError) as failed:
+        tiny_run("model=rope", "trainer.workers=1", "task.optim.lr=1e30", "task.optim.clip=1e30", "trainer.log_every=1")
+    assert failed.value.__traceback__ is not None
+    assert not multiprocessing.active_children()
 
 
 def test_a_disk_that_fills_up_later_keeps_what_was_whole(tiny_run, tmp_path, monkeypatch, capsys):

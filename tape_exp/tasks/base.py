@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tape_exp.config import Arch, ConfigError, Optim
-from tape_exp.preemption import ignore_signals
+from tape_exp.preemption import worker_signals
 from tape_exp.seeding import seed_for
 
 Item = TypeVar("Item")
@@ -132,7 +132,7 @@ class Task(LightningDataModule, ABC):
             num_workers=self.workers,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=self.workers > 0,
-            worker_init_fn=ignore_signals,
+            worker_init_fn=worker_signals,
         )
 
     def val_dataloader(self) -> DataLoader:

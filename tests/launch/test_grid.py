@@ -53,7 +53,7 @@ values = st.recursive(
     | st.booleans()
     | st.integers(-9, 9)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text("aA1 '\"\\,=[{$:"),
+    | st.text("aA1 '\"\\,=[{$:").filter(lambda text: "${" not in text),  # an interpolation, which is resolved before
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b_c"]), inner, max_size=2),
     max_leaves=6,
 )
