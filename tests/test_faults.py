@@ -18,8 +18,7 @@ import torch
 from tape_exp import faults, reliability, runs, soak
 from tape_exp.cli import compose_config
 from tape_exp.config import ConfigError
-from tape_exp.module import NotFiniteError
-from tape_exp.preemption import REQUEUE, Preempted, Preemption
+from tape_exp.preemption import REQUEUE, Preempted, Preemption, worker_signals, workers_dismissed
 from tape_exp.run import run, without_requeue
 from tape_exp.runs import ROOT, RunDirectory
 from tape_exp.sinks import read_metrics
@@ -180,10 +179,17 @@ def test_debug_clears_the_directory_but_not_its_lock(tiny_run):
     assert (RunDirectory(cfg).path / ".lock").stat().st_ino == held
 
 
-def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path):
-    """RLIMIT_FSIZE below the size of a checkpoint; then there is room again."""
+def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    """RLIMIT_FSIZE below the size of a checkpoint; then there is room again.
+
+    Going on, with a process that prepares data: the error keeps it alive, and the run must not wait for it.
+    """
     words = [f"runs={tmp_path}/a", "task.optim.max_steps=40", "trainer.checkpoint_every=10"]
-    full = start(*words, limit=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Arithmetic, "train_batch", signal_at(9, signal.SIGUSR1))
+        with pytest.raises(Preempted):
+            run(compose_config([*WORDS, *words]))
+    full = start(*words, "trainer.workers=1", limit=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))
     _, err = full.communicate(timeout=120)
     assert full.returncode == 1
     assert "error: StorageError" in err
@@ -197,12 +203,24 @@ def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path):
     assert not failed.exists()
 
 
-def test_a_run_that_fails_leaves_no_data_process_behind(tiny_run):
-    """The traceback keeps them; Python would wait for them at its end."""
-    with pytest.raises(NotFiniteError) as failed:
-        tiny_run("model=rope", "trainer.workers=1", "task.optim.lr=1e30", "task.optim.clip=1e30", "trainer.log_every=1")
-    assert failed.value.__traceback__ is not None
-    assert not multiprocessing.active_children()
+def prepare_data(ready) -> None:
+    worker_signals(0)
+    ready.set()
+    time.sleep(60)
+
+
+def test_processes_that_prepare_data_heed_their_run_alone():
+    """Python ends its children by SIGTERM and waits for them, for ever if they ignore it."""
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    with workers_dismissed():
+        worker = context.Process(target=prepare_data, args=(ready,), daemon=True)
+        worker.start()
+        assert ready.wait(10)
+        worker.terminate()
+        worker.join(0.3)
+        assert worker.is_alive()
+    assert worker.exitcode == 0
 
 
 def test_a_disk_that_fills_up_later_keeps_what_was_whole(tiny_run, tmp_path, monkeypatch, capsys):
