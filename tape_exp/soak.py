@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -201,13 +202,22 @@ def await_(process: subprocess.Popen, moment: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while process.poll() is None and not moment():
         if time.monotonic() > deadline:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill(process)
             raise TimeoutError("the run does not come to the moment at which it should be disturbed")
         time.sleep(0.001)
 
 
+def kill(process: subprocess.Popen) -> None:
+    """SIGKILL to the process and those that prepare its data."""
+    with suppress(ProcessLookupError):  # it has ended just now
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(PATIENCE)
+
+
 def end(subject: Subject, process: subprocess.Popen, kind: str) -> int:
     """Do it; returns the status with which the process should end."""
+    if process.poll() is not None and kind != "full disk":
+        return 0  # it was through before the moment came
     if kind == "full disk":
         process.wait(PATIENCE)
         return 1
@@ -216,13 +226,11 @@ def end(subject: Subject, process: subprocess.Popen, kind: str) -> int:
         process.wait(PATIENCE)
         return REQUEUE
     if kind == "second process":
-        os.killpg(process.pid, signal.SIGSTOP)  # or it would end before the other gives up waiting for it
+        process.send_signal(signal.SIGSTOP)  # or it would end before the other gives up waiting for it
         refused = subject.start().wait(PATIENCE) == 2
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(PATIENCE)
+        kill(process)
         return -signal.SIGKILL if refused else 2
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(PATIENCE)
+    kill(process)
     damaged = subject.newest() if kind in ("truncated checkpoint", "flipped bit") else None
     if damaged is not None:
         content = bytearray(damaged.read_bytes())
