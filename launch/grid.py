@@ -19,7 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp import runs, weights
 from tape_exp.cli import compose_config, explain
 from tape_exp.config import CONF, ConfigError, check
-from tape_exp.paper.artifacts import Artifact, bases, matches, read_records, requested
+from tape_exp.paper.artifacts import Artifact, requested
+from tape_exp.paper.runner import missing
 
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 SHOWN = ("model", "task", "scale")  # stand among a run's overrides even where they are the default
@@ -103,15 +104,12 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
 def _of_artifacts(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str]) -> list[Job]:
     """The runs of artifacts that have no record yet, and the runs that they begin from."""
     found: dict[str, Job] = {}
-    records = read_records()
-    for artifact in artifacts:
-        for _, cfg in artifact.configs(scale, seeds, extra):
-            if any(r["seed"] == cfg.seed and matches(r["config"], runs.identity(cfg)) for r in records):
-                continue
-            for level, config in enumerate([*bases(cfg, [*artifact.words(scale), *extra]), cfg]):
-                check(config)
-                job = Job(words_of(config), level, config)
-                found.setdefault(job.line, job)
+    levels: dict[str | None, int] = {None: -1}
+    for key, lacking in missing(artifacts, scale, seeds, extra).items():
+        check(lacking.cfg)
+        levels[key] = levels[lacking.needs] + 1
+        job = Job(words_of(lacking.cfg), levels[key], lacking.cfg)
+        found.setdefault(job.line, job)
     return sorted(found.values(), key=lambda job: job.level)
 
 

@@ -3,11 +3,13 @@
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tape_exp.config import ConfigError
 from tape_exp.files import write_atomically
-from tape_exp.paper.artifacts import RESULTS, SCALES, Artifact, load, names, read_records, requested, run_missing
+from tape_exp.paper.artifacts import RESULTS, SCALES, Artifact, load, names, read_records, requested
+from tape_exp.paper.runner import missing, work
+from tape_exp.preemption import REQUEUE
 
 log = logging.getLogger("tape_exp")
 
@@ -19,9 +21,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
     run = commands.add_parser("run", help="run what is missing, then render")
     run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seeds= | key=value")
+    run.add_argument("--cores", type=_positive(int), help="so many runs at a time, a thread each (else one, with all threads)")
+    run.add_argument("--minutes", type=_positive(float), help="then save and leave, status 85; the same command goes on")
     render = commands.add_parser("render", help="draw tables and figures from the committed records")
     render.add_argument("words", nargs="*", metavar="artifact")
-    given = parser.parse_args(arguments)
+    given, further = parser.parse_known_args(arguments)  # argparse itself allows no words after the options of a command
+    if wrong := [word for word in further if word.startswith("-") or not hasattr(given, "words")]:
+        parser.error(f"unrecognized arguments: {' '.join(wrong)}")
+    if further:
+        given.words += further
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     for noisy in ("matplotlib", "PIL"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -30,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return list_artifacts()
         if given.command == "render":
             return render_artifacts(given.words)
-        return run_artifacts(given.words)
+        return run_artifacts(given.words, given.cores, given.minutes)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -51,14 +59,30 @@ def list_artifacts() -> int:
     return 0
 
 
-def run_artifacts(words: Sequence[str]) -> int:
-    """Run the named artifacts at a scale, then render them."""
+def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
+    """Run what the named artifacts lack at a scale, then render them; status 1 if a run failed, 85 if the time was over."""
     artifacts, scale, seeds, extra = requested(words)
-    failed = [reason for artifact in artifacts for reason in run_missing(artifact, scale, seeds, extra)]
+    outcome = work(missing(artifacts, scale, seeds, extra), cores, minutes)
     render_artifacts([artifact.name for artifact in artifacts])
-    for reason in failed:
+    for reason in outcome.failed:
         print(f"failed: {reason}", file=sys.stderr)
-    return 1 if failed else 0
+    if outcome.left:
+        print(f"{outcome.left} runs are left; the same command goes on.", file=sys.stderr)
+        return REQUEUE
+    return 1 if outcome.failed else 0
+
+
+def _positive(kind: type) -> Callable[[str], float]:
+    """The type of an option that must be above zero."""
+
+    def number(text: str) -> float:
+        value = kind(text)
+        if not value > 0:
+            raise ValueError
+        return value
+
+    number.__name__ = f"number above zero ({kind.__name__})"  # argparse names it in its message
+    return number
 
 
 def render_artifacts(chosen: Sequence[str]) -> int:

@@ -1,8 +1,6 @@
 """An artifact is a table or a figure of the paper: the runs behind it, the records they left, and its drawing."""
 
 import json
-import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +9,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp import runs, weights
+from tape_exp import runs
 from tape_exp.cli import compose_config
 from tape_exp.config import CONF, ConfigError, build, did_you_mean, one_of
-from tape_exp.files import write_atomically
 
-log = logging.getLogger("tape_exp")
 RESULTS = runs.ROOT / "results"
 SCALES = ("smoke", "small", "paper")
 Record = dict[str, Any]
@@ -138,49 +134,3 @@ def _agree(recorded: Any, current: Any) -> bool:
     if isinstance(recorded, dict) and isinstance(current, dict):
         return all(_agree(recorded[key], current[key]) for key in recorded.keys() & current.keys())
     return recorded == current
-
-
-def run_missing(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> list[str]:
-    """Run what has no record yet and commit each record to results/records; returns what failed, with the reason."""
-    failed = []
-    records = read_records()
-    for model, cfg in artifact.configs(scale, seeds, extra):
-        what = f"{artifact.name}: {model}, scale {scale}, seed {cfg.seed}"
-        if any(r["seed"] == cfg.seed and matches(r["config"], runs.identity(cfg)) for r in records):
-            log.info("%s: recorded.", what)
-            continue
-        try:
-            for before in bases(cfg, [*artifact.words(scale), *extra]):
-                run_and_record(before)
-            run_and_record(cfg)
-        except Exception as error:  # one failed run must not cost the others
-            log.error("%s failed: %s", what, error)
-            failed.append(f"{what}: {error}")
-    return failed
-
-
-def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
-    """The configs of the runs that a run begins from, the first one first: ``checkpoint=<task>`` and what that begins from.
-
-    Args:
-        words: overrides of the run; those that are not of its task or checkpoint hold for what it begins from too.
-    """
-    task = weights.wanted(cfg)
-    if task is None or not (CONF / "task" / f"{task}.yaml").is_file():
-        return []
-    shared = [word for word in words if not re.match(r"(\+?task|text@task[.\w]*|model|peft|checkpoint)[.=]", word)]
-    shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
-    before = compose_config([*shared, f"model={cfg.model.name}", f"peft={cfg.peft.name}"])
-    before.model, before.peft = cfg.model, cfg.peft
-    if cfg.peft.name != "none" and weights.wanted(before) is None:
-        before = compose_config([*shared, f"model={cfg.peft.base}"])  # what is adapted was itself trained from nothing
-    return [*bases(before, shared), before]
-
-
-def run_and_record(cfg: DictConfig) -> None:
-    """Run a config, or find its run done, and write its record to results/records."""
-    from tape_exp.run import run
-
-    record = run(cfg)
-    if record:  # of the first process, and not of a plan
-        write_atomically(runs.RECORDS / f"{record['run']}.json", runs.dump_record(record))

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launch import grid
 from launch.grid import Job, combinations, jobs_of, literal, words_of
 from tape_exp.cli import compose_config
 from tape_exp.config import ConfigError
+from tape_exp.paper import runner
 from tape_exp.paper.artifacts import load
 from tape_exp.runs import RunDirectory
 
@@ -89,7 +89,7 @@ def test_the_overrides_of_a_config_compose_it(choice):
 
 
 def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_path):
-    monkeypatch.setattr(grid, "read_records", list)
+    monkeypatch.setattr(runner, "read_records", list)
     jobs = jobs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
     artifact = load("tab_shift")
     assert [job.level for job in jobs] == [0] * len(artifact.models) + [1] * len(artifact.models)

@@ -58,7 +58,7 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
 
 
 def test_levels_wait_for_each_other(slurm, monkeypatch, capsys):
-    monkeypatch.setattr("launch.grid.read_records", list)
+    monkeypatch.setattr("tape_exp.paper.runner.read_records", list)
     assert sweep.main(["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6"]) == 0
     first, second = calls(slurm, "sbatch")
     assert "--array=0-1%" in first

@@ -8,7 +8,7 @@ import pytest
 
 from tape_exp import runs
 from tape_exp.cli import compose_config
-from tape_exp.paper import artifacts
+from tape_exp.paper import artifacts, runner
 from tape_exp.paper import language as language_figures
 from tape_exp.runs import RunDirectory
 from tests.conftest import SMALL
@@ -131,9 +131,10 @@ def test_a_run_that_needs_another_makes_it_first(tmp_path, monkeypatch, text_fol
         words = [*words, *sizes, "scale.text=local", f"task.text.path={text_folder}", "task.tokenizer.kind=byte"]
         return original([*words, "task.train_length=24"])
 
-    monkeypatch.setattr(artifacts, "compose_config", small)
-    assert artifacts.run_missing(artifact, "smoke", [0], settings) == []
+    for module in (artifacts, runner):
+        monkeypatch.setattr(module, "compose_config", small)
+    assert runner.work(runner.missing([artifact], "smoke", [0], settings)) == runner.Outcome()
     names = sorted(path.name.split("-")[0] for path in (tmp_path / "records").glob("*.json"))
     assert names == ["c4", "stability"]
-    monkeypatch.setattr(artifacts, "run_and_record", lambda cfg: pytest.fail(f"{RunDirectory(cfg).name} ran again"))
-    assert artifacts.run_missing(artifact, "smoke", [0], settings) == []
+    monkeypatch.setattr(runner, "run_and_record", lambda cfg, _: pytest.fail(f"{RunDirectory(cfg).name} ran again"))
+    assert runner.work(runner.missing([artifact], "smoke", [0], settings)) == runner.Outcome()

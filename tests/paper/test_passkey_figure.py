@@ -3,7 +3,7 @@
 import pytest
 
 from tape_exp import heatmap
-from tape_exp.paper import artifacts, extension
+from tape_exp.paper import artifacts, extension, runner
 from tape_exp.paper import passkey as figure
 from tests.paper.test_language import record, table
 
@@ -73,10 +73,10 @@ def test_each_method_begins_from_the_run_that_its_checkpoint_names(artifact, mon
     artifact.methods["lora"] = ["model=rope", "model.theta=2e4", "checkpoint=pg19_proof_pile", "task.new_tokens=9"]
     artifact.methods["tape"] = ["model=tape", "checkpoint=/somewhere/a.ckpt"]
     made = []
-    monkeypatch.setattr(artifacts, "run_and_record", made.append)
-    monkeypatch.setattr(artifacts, "read_records", list)
+    monkeypatch.setattr(runner, "run_and_record", lambda cfg, _: made.append(cfg))
+    monkeypatch.setattr(runner, "read_records", list)
     extra = ["task.trials=2", "trainer=cpu", "scale.text=local"]
-    assert artifacts.run_missing(artifact, "smoke", [3], extra) == []
+    assert runner.work(runner.missing([artifact], "smoke", [3], extra)) == runner.Outcome()
     steps = [(cfg.task.name, cfg.checkpoint, cfg.model.name, cfg.model.get("theta")) for cfg in made]
     assert steps == [
         ("c4", None, "rope", 10000.0),

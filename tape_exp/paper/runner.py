@@ -1,0 +1,222 @@
+"""The runs that artifacts lack: which they are, in which order, and running them within limits of time and cores."""
+
+import json
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from tape_exp import runs, weights
+from tape_exp.cli import compose_config
+from tape_exp.config import CONF, ConfigError
+from tape_exp.files import write_atomically
+from tape_exp.paper.artifacts import Artifact, matches, read_records
+from tape_exp.preemption import Preempted, Preemption
+
+log = logging.getLogger("tape_exp")
+
+
+@dataclass
+class Job:
+    """A run that has no record yet, or that such a run begins from.
+
+    Args:
+        title: what it is for.
+        cfg: its config.
+        needs: the key, in the same dictionary, of the job that it begins from.
+    """
+
+    title: str
+    cfg: DictConfig
+    needs: str | None = None
+
+
+@dataclass
+class Outcome:
+    """How a batch of jobs ended: what failed, with the reason, and how many jobs are left since the time was over."""
+
+    failed: list[str] = field(default_factory=list)
+    left: int = 0
+
+
+def missing(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> dict[str, Job]:
+    """The runs that have no record, each after the run that it begins from; all artifacts get a seed before any gets the next.
+
+    A run that several artifacts show, or that several begin from, stands once.
+    """
+    jobs: dict[str, Job] = {}
+    records = read_records()
+    for seed in seeds:
+        for artifact in artifacts:
+            for label, cfg in artifact.configs(scale, [seed], extra):
+                title = f"{artifact.name}: {label}, scale {scale}, seed {seed}"
+                identity = runs.identity(cfg)
+                if any(r["seed"] == seed and matches(r["config"], identity) for r in records):
+                    log.info("%s: recorded.", title)
+                    continue
+                needs = None
+                for before in bases(cfg, [*artifact.words(scale), *extra]):
+                    needs = _add(jobs, Job(f"{before.task.name} of {before.model.name}, for {title}", before, needs))
+                _add(jobs, Job(title, cfg, needs))
+    return jobs
+
+
+def _add(jobs: dict[str, Job], job: Job) -> str:
+    key = json.dumps([runs.identity(job.cfg), job.cfg.runs], sort_keys=True)
+    jobs.setdefault(key, job)
+    return key
+
+
+def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
+    """The configs of the runs that a run begins from, the first one first: ``checkpoint=<task>`` and what that begins from.
+
+    Args:
+        words: overrides of the run; those that are not of its task or checkpoint hold for what it begins from too.
+    """
+    task = weights.wanted(cfg)
+    if task is None or not (CONF / "task" / f"{task}.yaml").is_file():
+        return []
+    shared = [word for word in words if not re.match(r"(\+?task|text@task[.\w]*|model|peft|checkpoint)[.=]", word)]
+    shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
+    before = compose_config([*shared, f"model={cfg.model.name}", f"peft={cfg.peft.name}"])
+    before.model, before.peft = cfg.model, cfg.peft
+    if cfg.peft.name != "none" and weights.wanted(before) is None:
+        before = compose_config([*shared, f"model={cfg.peft.base}"])  # what is adapted was itself trained from nothing
+    return [*bases(before, shared), before]
+
+
+def work(jobs: dict[str, Job], cores: int | None = None, minutes: float | None = None) -> Outcome:
+    """Run the jobs and write each record to results/records. A job whose base failed fails; the others are not lost with it.
+
+    Args:
+        jobs: of :func:`missing`.
+        cores: so many runs at a time, a thread each; None: one after the other in this process, with its threads.
+        minutes: after which the runs under way save a checkpoint and leave, as they do on SIGTERM, SIGUSR1 and Ctrl-C here.
+
+    Raises:
+        ConfigError: runs on several devices were asked for side by side.
+    """
+    if cores is not None and any(job.cfg.trainer.devices * job.cfg.trainer.nodes > 1 for job in jobs.values()):
+        raise ConfigError("--cores runs side by side what needs one device each; leave it out, or use python -m launch.sweep.")
+    outcome = Outcome()
+    with _time_limit(minutes):
+        if cores is None:
+            _in_turn(jobs, outcome)
+        else:
+            _side_by_side(jobs, outcome, cores)
+    return outcome
+
+
+@contextmanager
+def _time_limit(minutes: float | None) -> Iterator[None]:
+    """A signal to this process when the time is over; it ends quietly here, wherever it was met."""
+    timer = threading.Timer((minutes or 0) * 60, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.daemon = True
+    with Preemption():
+        try:
+            if minutes is not None:
+                timer.start()
+            yield
+        except Preempted:
+            pass
+        finally:
+            timer.cancel()
+
+
+def _in_turn(jobs: dict[str, Job], outcome: Outcome) -> None:
+    outcome.left = len(jobs)
+    failed: dict[str | None, str] = {}
+    for key, job in jobs.items():
+        log.info("%s: begins, %d to go.", job.title, outcome.left)
+        try:
+            if job.needs in failed:
+                raise RuntimeError(f"the run that it begins from failed ({failed[job.needs]})")
+            run_and_record(job.cfg, runs.RECORDS)
+        except Exception as error:  # one failed run must not cost the others
+            _fail(key, job, error, failed, outcome)
+        outcome.left -= 1
+
+
+def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int) -> None:
+    """A pool of processes, for all of which a server imports once; they save and leave when this one is told to."""
+    began, total = time.monotonic(), len(jobs)
+    failed: dict[str | None, str] = {}
+    doing: dict[Future[None], str] = {}
+    waiting = dict(jobs)
+    outcome.left = total
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tape_exp.run"])
+    with ProcessPoolExecutor(cores, context, initializer=_one_thread) as pool:
+        try:
+            while waiting or doing:
+                for key in _ready(waiting, doing, failed)[: cores - len(doing)]:
+                    job = waiting.pop(key)
+                    if job.needs in failed:
+                        _fail(key, job, RuntimeError(f"its base failed ({failed[job.needs]})"), failed, outcome)
+                        outcome.left -= 1
+                        continue
+                    log.info("%s: begins.", job.title)
+                    doing[pool.submit(run_and_record, job.cfg, runs.RECORDS)] = key
+                for future in wait(doing, return_when=FIRST_COMPLETED).done:
+                    key = doing.pop(future)
+                    outcome.left -= 1
+                    if error := future.exception():
+                        _fail(key, jobs[key], error, failed, outcome)
+                        continue
+                    log.info("%s: done; %d of %d runs to go after %s.", jobs[key].title, outcome.left, total, _clock(began))
+        except (KeyboardInterrupt, Preempted):
+            log.info("%d runs save their checkpoints and leave.", len(doing))
+            while doing:  # a run that was just about to begin would not have heard the first
+                for child in multiprocessing.active_children():
+                    assert child.pid is not None
+                    os.kill(child.pid, signal.SIGUSR1)
+                doing = dict.fromkeys(wait(doing, timeout=1).not_done, "")
+            raise
+
+
+def _ready(waiting: dict[str, Job], doing: dict[Future[None], str], failed: dict[str | None, str]) -> list[str]:
+    """The jobs that need nothing which is under way or to come."""
+    open_ = {*waiting, *doing.values()} - failed.keys()
+    return [key for key, job in waiting.items() if job.needs not in open_]
+
+
+def _fail(key: str, job: Job, error: BaseException, failed: dict[str | None, str], outcome: Outcome) -> None:
+    failed[key] = str(error)
+    log.error("%s failed: %s", job.title, error)
+    outcome.failed.append(f"{job.title}: {error}")
+
+
+def _clock(began: float) -> str:
+    minutes = round((time.monotonic() - began) / 60)
+    return f"{minutes // 60}:{minutes % 60:02} hours"
+
+
+def _one_thread() -> None:
+    """Of a process of the pool: one thread, nothing on the terminal (each run has its log.txt), no Ctrl-C of its own."""
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # between runs; a run takes it
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def run_and_record(cfg: DictConfig, records: Path) -> None:
+    """Run a config, or find its run done, and write its record into the folder of records."""
+    from tape_exp.run import run
+
+    record = run(cfg)
+    if record:  # of the first process, and not of a plan
+        write_atomically(records / f"{record['run']}.json", runs.dump_record(record))

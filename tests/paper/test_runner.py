@@ -1,0 +1,144 @@
+"""Running what artifacts lack: order, cores, time, failures, stopping and going on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tape_exp import runs
+from tape_exp.cli import compose_config
+from tape_exp.config import ConfigError
+from tape_exp.paper import __main__ as paper
+from tape_exp.paper import artifacts, runner
+from tape_exp.preemption import REQUEUE, Preemption
+from tests.conftest import SMALL
+
+
+def jobs(*models: str) -> dict[str, runner.Job]:
+    """The second job begins from the first."""
+    made = {model: runner.Job(model, compose_config([f"model={model}"])) for model in models}
+    made[models[1]].needs = models[0]
+    return made
+
+
+def note(records: Path, cfg, what: str) -> None:
+    records.mkdir(exist_ok=True)
+    (records / f"{cfg.model.name}.{what}").write_text(json.dumps([time.monotonic(), os.getpid()]))
+
+
+def pretend(cfg, records: Path) -> None:
+    """A run of a moment; that of nope fails."""
+    note(records, cfg, "begun")
+    if cfg.model.name == "nope":
+        raise ValueError("no luck")
+    time.sleep(0.5)
+    note(records, cfg, "done")
+
+
+def endless(cfg, records: Path) -> None:
+    """A run that leaves when it is told to."""
+    with Preemption():
+        note(records, cfg, "begun")
+        time.sleep(60)
+
+
+@pytest.fixture
+def records(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(runs, "RECORDS", tmp_path / "records")
+    return tmp_path / "records"
+
+
+def when(records: Path, name: str) -> float:
+    return json.loads((records / name).read_text())[0]
+
+
+def test_runs_side_by_side_wait_for_their_bases(records, monkeypatch):
+    monkeypatch.setattr(runner, "run_and_record", pretend)
+    assert runner.work(jobs("rope", "tape", "alibi"), cores=2) == runner.Outcome()
+    assert when(records, "tape.begun") >= when(records, "rope.done")
+    assert when(records, "alibi.begun") < when(records, "rope.done"), "nothing ran side by side"
+
+
+@pytest.mark.parametrize("cores", [None, 2])
+def test_a_failed_base_costs_only_what_begins_from_it(records, monkeypatch, cores):
+    monkeypatch.setattr(runner, "run_and_record", pretend)
+    outcome = runner.work(jobs("nope", "tape", "alibi"), cores)
+    assert [reason.split(":")[0] for reason in outcome.failed] == ["nope", "tape"]
+    assert all("no luck" in reason for reason in outcome.failed)
+    assert outcome.left == 0
+    assert sorted(path.name for path in records.iterdir()) == ["alibi.begun", "alibi.done", "nope.begun"]
+
+
+@pytest.mark.parametrize("cores", [None, 2])
+def test_when_the_time_is_over_runs_leave_and_the_rest_is_counted(records, monkeypatch, cores):
+    monkeypatch.setattr(runner, "run_and_record", endless)
+    before = signal.getsignal(signal.SIGUSR1)
+    began = time.monotonic()
+    outcome = runner.work(jobs("rope", "tape", "alibi"), cores, minutes=0.2 if cores else 0.01)
+    assert time.monotonic() - began < 40
+    assert outcome == runner.Outcome([], 3)
+    assert len(list(records.glob("*.begun"))) == (cores or 1)
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_seeds_of_all_artifacts_come_in_turn_and_shared_runs_once(records):
+    chosen = [artifacts.load("fig_addition_yarn"), artifacts.load("fig_addition")]
+    found = list(runner.missing(chosen, "smoke", [0, 1]).values())
+    assert [(job.cfg.model.name, job.cfg.seed) for job in found] == [
+        (model, seed) for seed in (0, 1) for model in ("fire", "tape", "tape_yarn", "rope", "randpe", "nope")
+    ]
+
+
+def test_a_run_follows_the_run_that_it_begins_from(records):
+    found = runner.missing([artifacts.load("tab_bench"), artifacts.load("tab_tune_ppl")], "smoke", [0])
+    order = list(found)
+    for key, job in found.items():
+        assert job.needs is None or order.index(job.needs) < order.index(key)
+    sliding = [job for job in found.values() if job.cfg.task.name == "pg19_sliding" and job.cfg.peft.name == "lora"]
+    assert [found[job.needs].cfg.task.name for job in sliding] == ["extend"]
+    assert found[found[sliding[0].needs].needs].cfg.task.name == "pg19_proof_pile"
+
+
+def test_several_devices_do_not_run_side_by_side():
+    job = runner.Job("x", compose_config(["trainer=ddp", "trainer.devices=2"]))
+    with pytest.raises(ConfigError, match=r"--cores runs side by side what needs one device each"):
+        runner.work({"x": job}, cores=2)
+
+
+@pytest.mark.parametrize("options", [["--cores", "0"], ["--minutes", "-1"], ["--minutes", "soon"]])
+def test_limits_are_above_zero(options, capsys):
+    with pytest.raises(SystemExit) as left:
+        paper.main(["run", "fig_addition", *options])
+    assert left.value.code == 2
+    assert "invalid number above zero" in capsys.readouterr().err
+
+
+def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(tmp_path):
+    """Real runs, two at a time, in the command as it is given; SIGTERM; then again, to the end."""
+    program = "import pathlib, sys; from tape_exp import runs; from tape_exp.paper import __main__ as paper, artifacts; "
+    program += f"runs.RECORDS = pathlib.Path({str(tmp_path)!r}, 'records'); paper.render_artifacts = lambda _: 0; "
+    program += "sys.exit(paper.main(sys.argv[1:])) if __name__ == '__main__' else None"
+    words = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2", "trainer=cpu", "logger=none"]
+    words += [f"runs={tmp_path}/runs", "trainer.checkpoint_every=1000000"]
+    command = [sys.executable, "-c", program, "run", "fig_addition_yarn", "--cores", "2", *words]
+    first = subprocess.Popen(
+        [*command, "task.optim.max_steps=300"], cwd=runs.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.rglob("metrics.jsonl"))) < 2 and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGTERM)
+    out, err = first.communicate(timeout=60)
+    assert first.returncode == REQUEUE, out + err
+    assert "3 runs are left; the same command goes on." in err
+    saved = list(tmp_path.rglob("step*.ckpt"))
+    assert len(saved) == 2
+    again = subprocess.run([*command, "task.optim.max_steps=300"], cwd=runs.ROOT, capture_output=True, text=True, timeout=200)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert len(list((tmp_path / "records").glob("*.json"))) == 3
+    assert sum("Going on from step" in path.read_text() for path in tmp_path.rglob("log.txt")) == 2
