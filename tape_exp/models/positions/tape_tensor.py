@@ -105,13 +105,7 @@ class TensorTAPE(TAPE):
         assert state is not None
         restore = (self.R / self.L) ** 0.25
         k_BTHD = for_heads(k_BTHD, state.shape[2])
-        return self._contract(q_BTHD, state) * restore, self._contract(k_BTHD, state) * restore
-
-    def _contract(self, x_BTHD: Tensor, state: Tensor) -> Tensor:
-        x_BTHGLM = x_BTHD.to(state.dtype).unflatten(-1, (-1, self.L, self.M))  # G = B/L groups that share E
-        state = state.expand(*x_BTHD.shape[:3], -1, -1, -1)
-        # R before M, so that with R = 2 the halves lie as q's own halves do.
-        return torch.einsum("bthglm,bthmlr->bthgrm", x_BTHGLM, state).flatten(3).to(x_BTHD.dtype)
+        return contract(q_BTHD, state) * restore, contract(k_BTHD, state) * restore
 
     def blocks(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """The state itself."""
@@ -147,3 +141,15 @@ class TensorTAPE(TAPE):
             return rows.reshape(E.shape)
         B, T, H, M, L, R = E.shape
         return rows.reshape(B, T, H, R, M, L).movedim(3, -1)
+
+
+def contract(x_BTHD: Tensor, state: Tensor) -> Tensor:
+    """x̃[m, r] = Σ_l x[m, l] E[m, l, r] with E: (B, T, H, M, L, R), so that q̃·k̃ = Σ_m q_mᵀ e_{i,m} e_{j,m}ᵀ k_m: eq. (f_attn).
+
+    D is a multiple of M·L; each of the D / (M·L) groups of channels meets the same E. Returns (B, T, H, D·R/L).
+    """
+    M, L = state.shape[3:5]
+    x_BTHGLM = x_BTHD.to(state.dtype).unflatten(-1, (-1, L, M))
+    state = state.expand(*x_BTHD.shape[:3], -1, -1, -1)
+    # R before M, so that with R = 2 the halves lie as q's own halves do.
+    return torch.einsum("bthglm,bthmlr->bthgrm", x_BTHGLM, state).flatten(3).to(x_BTHD.dtype)
