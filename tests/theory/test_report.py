@@ -1,0 +1,46 @@
+"""``python -m tape_exp.theory``: what it measures is what it prints, writes and draws."""
+
+import json
+
+import pytest
+import torch
+
+from tape_exp.theory import __main__ as report
+from tape_exp.theory.propositions import PROPERTIES
+
+
+def test_report_is_printed_written_and_drawn(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "LENGTHS", tuple(2**n for n in range(1, 9)))
+    whole = report.theorem
+    monkeypatch.setattr(report, "theorem", lambda rows: whole(rows, report.LENGTHS))
+    first = report.cases()[:3]
+    monkeypatch.setattr(report, "cases", lambda: first)
+    threads = torch.get_num_threads()
+    assert report.main(["--out", str(tmp_path), "--rows", "2"]) == 0
+    assert torch.get_num_threads() == threads
+    record = json.loads((tmp_path / "theory.json").read_text())
+    repaired = record["theorem"]["forms"]["repaired"]
+    assert repaired["all"] == repaired["identity"] == [100.0] * 8
+    assert repaired["exact"] == 100
+    assert repaired["margin"] >= 1 - 1e-9
+    assert record["theorem"]["exhaustive"] == {"swaps": 4, "sequences": 11_111, "positions": 54_321, "wrong": 0}
+    assert record["theorem"]["forms"]["printed"]["identity"] == [0.0] * 8
+    assert [row["variant"] for row in record["propositions"]] == [case.variant for case in first]
+    assert all(set(PROPERTIES) < set(row) for row in record["propositions"])
+    printed = capsys.readouterr().out
+    assert "0 of 54321 positions wrong in all 11111 sequences" in printed
+    assert "yes (" in printed
+    assert (tmp_path / "figures" / "theory-smoke.png").read_bytes()[:4] == b"\x89PNG"
+    table = (tmp_path / "tables" / "theory-smoke.csv").read_text().splitlines()
+    assert len(table) == 1 + len(report.FORMS)
+    assert (tmp_path / "tables" / "theory_propositions-smoke.md").exists()
+
+
+def test_outcome_counts_by_hand():
+    argument = torch.tensor([[1.5, -0.25, 0.7, 0.6]])
+    labels = torch.tensor([[True, False, True, False]])
+    found = report.outcome(argument, labels, (2, 4))
+    assert found["all"] == [100, 75]
+    assert found["identity"] == [100, 100]
+    assert found["exact"] == 50
+    assert found["margin"] == pytest.approx(-0.6)
