@@ -160,8 +160,16 @@ def test_printed_read_out_is_zero_at_the_first_position_and_reaches_no_label():
     assert not (model(tokens)[told] == 1).any()
 
 
-@pytest.mark.parametrize(("last", "told"), [("identity", True), ("other", False)])
-def test_printed_scale_leaves_a_margin_that_shrinks(last, told):
+def test_printed_form_with_a_strict_mask_has_the_right_sign_after_the_first_position():
+    """What the proof's last step needs of x̃₁ holds; that its size is below 1 / i is what keeps the label from 1."""
+    tokens, told = words_of(4, 2000)
+    argument = Theorem1(Form(scale="printed", readout="printed")).argument(tokens)[:, 1:]
+    assert torch.equal(argument > 0, told[:, 1:])
+    assert (argument.abs() < 1 / torch.arange(2, 2001, dtype=torch.float64)).all()
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["identity", "other"])
+def test_printed_scale_leaves_a_margin_that_shrinks(told):
     """|x̃₁| near (√e - 1) / i where the product is the identity, (1 - 1 / √e) / i where it is one exchange of neighbours."""
     model = Theorem1(Form(scale="printed", readout="printed"))
     for swaps in (50, 200, 1000):
