@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.config import Arch, ConfigError, Optim
-from tape_exp.seeding import RowSampler, lanes, seed_for
+from tape_exp.seeding import RowSampler, below, lanes, seed_for
 from tape_exp.tasks.base import IGNORE, Batch, Evaluation, Heatmap, Task, share, sum_over_processes
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
@@ -146,11 +146,6 @@ class Arithmetic(Task):
 def row_length(digits: int) -> int:
     """Tokens of the longest row: two operands, a sum of one digit more, ``+``, ``=`` and EOS."""
     return 3 * digits + 4
-
-
-def below(limit: int, lane: np.ndarray) -> np.ndarray:
-    """A uniform integer in 0 … limit - 1 for each lane; the bias is under limit / 2³²."""
-    return (lane.astype(np.uint64) * np.uint64(limit)) >> np.uint64(32)
 
 
 def bucket_samples(key: int, first: int, count: int, digits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,0 +1,135 @@
+"""The word problem of a group: track a state that every letter changes, train on short words, test on long ones."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tape_exp.config import Arch, ConfigError, Optim, one_of
+from tape_exp.data.groups import GROUPS
+from tape_exp.seeding import RowSampler, below, lanes, seed_for
+from tape_exp.tasks.base import IGNORE, Batch, Evaluation, Heatmap, Task, gather, share
+
+
+class WordProblem(Task):
+    """Given g_1 … g_T, letters of a group, say at each place i the product g_1 ⋯ g_i (theorem 1 of the TAPE paper is on S5).
+
+    Inputs are BOS and the letters, T + 1 tokens: a letter's token is its number among the |G| elements of the group, BOS is
+    |G|. The label at letter i is the number of the state g_1 ⋯ g_i; BOS has none. So a row of T letters holds a word of every
+    length up to T, and the loss is the mean cross-entropy over all of them. (The theorem's labels are coarser: whether the
+    state is the identity.) Letters are drawn uniformly and independently from generators:
+
+    - ``s5``, ``s3``: all swaps of two points, 10 and 3 of them, as in the theorem;
+    - ``a5``: the 20 cycles of three points, since swaps are odd;
+    - ``parity``: the bits 0 and 1; the state is the parity of the ones.
+
+    A5 and S5 are not solvable, and their word problem is complete for NC¹; S3 and parity are solvable.
+
+    Test words have the longest of ``lengths`` and do not depend on the seed; they are read once, left to right, so that the
+    first n states are what the model says of a word of n letters. Metrics, in percent: ``test/state@n``, right states among
+    those after the length before n in ``lengths`` and up to n; ``test/word@n``, words whose first n states are all right;
+    ``id/state`` and ``ood/state``, right states up to ``train_letters`` and beyond, each with its standard error over words.
+    Table ``places``: both shares after each letter, and the ``guess``, what the best constant answer at that place reaches.
+
+    Args:
+        group: s5, s3, a5 or parity.
+        train_letters: letters of a training row.
+        lengths: ends of the buckets, in letters; the last is the length of the test words.
+        words: of the test.
+        rows_per_batch: rows of an evaluation batch.
+    """
+
+    def __init__(
+        self,
+        arch: Arch,
+        optim: Optim,
+        seed: int,
+        group: str,
+        train_letters: int,
+        lengths: tuple[int, ...],
+        words: int = 256,
+        rows_per_batch: int = 64,
+    ) -> None:
+        one_of("task.group", group, GROUPS)
+        for key, value in (("train_letters", train_letters), ("words", words), ("rows_per_batch", rows_per_batch)):
+            if value < 1:
+                raise ConfigError(f"task.{key}={value} must be at least 1.")
+        if not isinstance(lengths, Sequence) or not lengths or not all(type(n) is int and n > 0 for n in lengths):
+            raise ConfigError(f"task.lengths={lengths} must list numbers of letters above 0, as task.lengths=[16,32,64] does.")
+        if max(lengths) < train_letters:
+            raise ConfigError(
+                f"task.lengths={list(lengths)} ends below task.train_letters={train_letters}; "
+                f"task.train_letters={max(lengths)} or less would do."
+            )
+        self.group = GROUPS[group]()
+        size, longest = len(self.group.elements), max(lengths)
+        arch = dataclasses.replace(arch, vocab=size + 1, max_length=longest + 1, train_length=train_letters + 1)
+        super().__init__(arch, optim, seed)
+        self.train_letters, self.lengths = train_letters, sorted(set(lengths))
+        self.words, self.rows_per_batch = words, rows_per_batch
+
+    def train_batch(self, first: int, count: int) -> Batch:
+        """Words of ``train_letters`` letters; word k is a function of (seed, k)."""
+        return self._batch(seed_for(self.seed, "train"), first, count, self.train_letters)
+
+    def validation_batches(self) -> list[Batch]:
+        """256 fresh words of the trained length, the same for every seed."""
+        return [self._batch(seed_for(0, "validation"), 128 * i, 128, self.train_letters) for i in range(2)]
+
+    def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """``state``: right states of each word, in percent."""
+        scored = batch["labels"] != IGNORE
+        right = (logits.argmax(-1) == batch["labels"]) & scored
+        return {"state": (100 * right.sum(-1) / scored.sum(-1).clamp(min=1)).sum()}
+
+    def evaluate(self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+        """One forward pass a batch of test words: the labels before a place are no part of its input."""
+        firsts = list(range(0, self.words, self.rows_per_batch))[:limit]
+        found = []
+        for first, counts in progress(share(firsts), "tracking states"):
+            rows = min(self.rows_per_batch, self.words - first)
+            batch = self._batch(seed_for(0, "test"), first, rows, self.lengths[-1])
+            logits = model(batch["inputs"], sampler=RowSampler(0, "evaluation", first=first))
+            if counts:
+                found.append((logits.argmax(-1).cpu() == batch["labels"])[:, 1:].numpy())
+        return self._summary(np.concatenate([part for process in gather(found) for part in process]))
+
+    def _batch(self, key: int, first: int, count: int, letters: int) -> Batch:
+        """Words ``first`` … of a stream: BOS and letters, and the state after each letter."""
+        drawn = below(len(self.group.letters), lanes(key, first, count, letters))
+        words = self.group.letters[drawn.astype(np.int64)]
+        bos, none = np.full((count, 1), len(self.group.elements)), np.full((count, 1), IGNORE)
+        inputs, labels = np.hstack([bos, words]), np.hstack([none, self.group.states(words)])
+        return {"inputs": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
+
+    def _summary(self, right: np.ndarray) -> Evaluation:
+        """Metrics of (words, letters) booleans: which states were right."""
+        whole = np.logical_and.accumulate(right, 1)
+        metrics, begin = {}, 0
+        for end in self.lengths:
+            metrics[f"test/state@{end}"] = 100 * float(right[:, begin:end].mean())
+            metrics[f"test/word@{end}"] = 100 * float(whole[:, end - 1].mean())
+            begin = end
+        for split, part in (("id", right[:, : self.train_letters]), ("ood", right[:, self.train_letters :])):
+            if part.size:
+                by_word = part.mean(1)
+                metrics[f"{split}/state"] = 100 * float(by_word.mean())
+                metrics[f"{split}/state_stderr"] = 100 * float(by_word.std() / max(len(by_word) - 1, 1) ** 0.5)
+        heatmap = Heatmap(
+            np.array([[metrics[f"test/{row}@{n}"] for n in self.lengths] for row in ("state", "word")]),
+            title="right (%)",
+            row_label="",
+            column_label="length (letters)",
+            trained=(2, sum(n <= self.train_letters for n in self.lengths)),
+            rows=["states", "words"],
+            columns=list(map(str, self.lengths)),
+        )
+        columns = {"state": right.mean(0), "word": whole.mean(0), "guess": self.group.guess(self.lengths[-1])}
+        places = [
+            {"letters": i + 1, **{name: round(100 * float(column[i]), 2) for name, column in columns.items()}}
+            for i in range(self.lengths[-1])
+        ]
+        return Evaluation(metrics, heatmap, tables={"places": places})

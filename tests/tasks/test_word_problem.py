@@ -1,0 +1,130 @@
+"""Word problems: labels are products, samples are functions of (seed, k), metrics count what they say."""
+
+import numpy as np
+import pytest
+import torch
+
+from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.data.groups import GROUPS
+from tape_exp.tasks.base import IGNORE
+from tape_exp.tasks.word_problem import WordProblem
+
+ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
+OPTIM = Optim(batch=8, max_steps=2, lr=1e-3)
+
+
+def make(group="s5", train_letters=6, lengths=(4, 6, 12), seed=0, **options) -> WordProblem:
+    return WordProblem(ARCH, OPTIM, seed, group, train_letters, lengths, **options)
+
+
+def silent(items, description):
+    return items
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_labels_are_the_products_of_the_letters_so_far(group):
+    task = make(group)
+    elements = task.group.elements
+    batch = task.train_batch(0, 50)
+    assert batch["inputs"].shape == batch["labels"].shape == (50, 7)
+    assert (batch["inputs"][:, 0] == len(elements)).all()
+    assert (batch["labels"][:, 0] == IGNORE).all()
+    assert set(batch["inputs"][:, 1:].flatten().tolist()) <= set(task.group.letters.tolist())
+    assert task.arch.vocab == len(elements) + 1
+    for inputs, labels in zip(batch["inputs"].tolist(), batch["labels"].tolist(), strict=True):
+        state = np.arange(elements.shape[1])
+        for letter, label in zip(inputs[1:], labels[1:], strict=True):
+            state = state[elements[letter]]
+            assert (elements[label] == state).all()
+
+
+def test_parity_is_of_the_ones():
+    batch = make("parity").train_batch(0, 50)
+    bits, labels = batch["inputs"][:, 1:], batch["labels"][:, 1:]
+    assert torch.equal(labels, bits.cumsum(1) % 2)
+    assert 0.3 < bits.float().mean() < 0.7
+
+
+def test_sample_k_is_a_function_of_seed_and_k():
+    task = make()
+    whole = task.train_batch(0, 64)
+    parts = [task.train_batch(first, count) for first, count in ((0, 10), (10, 1), (11, 53))]
+    for key in ("inputs", "labels"):
+        assert torch.equal(whole[key], torch.cat([part[key] for part in parts]))
+    assert torch.equal(task.train_batch(10**12, 4)["inputs"], make().train_batch(10**12, 4)["inputs"])
+    assert not torch.equal(whole["inputs"], make(seed=1).train_batch(0, 64)["inputs"])
+    validation = task.validation_batches(), make(seed=1).validation_batches()
+    assert all(torch.equal(a["inputs"], b["inputs"]) for a, b in zip(*validation, strict=True))
+
+
+def test_letters_are_uniform_and_independent():
+    task = make(train_letters=2)
+    words = task.train_batch(0, 20_000)["inputs"][:, 1:].contiguous()
+    places = torch.searchsorted(torch.from_numpy(task.group.letters), words)
+    counts = np.bincount(10 * places[:, 0].numpy() + places[:, 1].numpy(), minlength=100)
+    assert ((counts - 200) ** 2 / 200).sum() < 149  # χ², 99 degrees of freedom, p = 0.001
+
+
+class Knows:
+    """A model that gives the right state up to a place, beyond it for the words of even number."""
+
+    def __init__(self, task: WordProblem, letters: int) -> None:
+        self.task, self.letters, self.rows = task, letters, 0
+
+    def __call__(self, tokens, sampler=None):
+        states = torch.from_numpy(self.task.group.states(tokens[:, 1:].numpy()))
+        even = (torch.arange(len(tokens)) + self.rows) % 2 == 0
+        self.rows += len(tokens)
+        wrong = (torch.arange(states.shape[1]) >= self.letters) & ~even[:, None]
+        answers = torch.where(wrong, (states + 1) % len(self.task.group.elements), states)
+        return torch.nn.functional.one_hot(torch.nn.functional.pad(answers, (1, 0)), self.task.arch.vocab).float()
+
+
+@pytest.mark.parametrize("rows", [64, 7])
+def test_metrics_of_a_model_that_is_right_up_to_a_place(rows):
+    task = make(words=40, rows_per_batch=rows)
+    evaluation = task.evaluate(Knows(task, 5), silent)
+    metrics = evaluation.metrics
+    assert (metrics["test/state@4"], metrics["test/state@6"], metrics["test/state@12"]) == (100, 75, 50)
+    assert (metrics["test/word@4"], metrics["test/word@6"], metrics["test/word@12"]) == (100, 50, 50)
+    assert metrics["id/state"] == pytest.approx(100 * 5.5 / 6)
+    assert metrics["ood/state"] == 50
+    assert metrics["ood/state_stderr"] == pytest.approx(50 / 39**0.5)
+    assert evaluation.heatmap.to_rows() == [[100, 75, 50], [100, 50, 50]]
+    assert evaluation.heatmap.trained == (2, 2)
+    places = evaluation.tables["places"]
+    assert [place["state"] for place in places] == [100] * 5 + [50] * 7
+    assert places[0]["guess"] == 10  # one of ten swaps
+
+
+def test_a_limit_scores_fewer_words_and_the_seed_changes_none():
+    task, other = make(words=40, rows_per_batch=10), make(words=40, rows_per_batch=10, seed=3)
+    seen = []
+
+    def model(tokens, sampler=None):
+        seen.append(tokens)
+        return torch.zeros(*tokens.shape, task.arch.vocab)
+
+    task.evaluate(model, silent, limit=1)
+    assert len(seen) == 1
+    other.evaluate(model, silent)
+    assert torch.equal(seen[0], seen[1])
+    assert torch.cat(seen[1:]).unique(dim=0).shape[0] == 40
+
+
+def test_validation_counts_right_states():
+    task = make()
+    batch = task.validation_batches()[0]
+    logits = torch.nn.functional.one_hot(batch["labels"].clamp(min=0), task.arch.vocab).float()
+    assert task.validation_metrics(logits, batch)["state"] == pytest.approx(100 * 128)
+
+
+def test_wrong_values_name_the_key():
+    with pytest.raises(ConfigError, match=r"task\.group=s4 is not known.*Choose one of: parity, s3, a5, s5"):
+        make("s4")
+    with pytest.raises(ConfigError, match=r"task\.train_letters=0 must be at least 1"):
+        make(train_letters=0)
+    with pytest.raises(ConfigError, match=r"task\.lengths=\[4\] ends below task\.train_letters=6; task\.train_letters=4"):
+        make(lengths=[4])
+    with pytest.raises(ConfigError, match=r"task\.lengths=\[\] must list numbers of letters"):
+        make(lengths=[])
