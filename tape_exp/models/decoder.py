@@ -203,10 +203,12 @@ class Block(nn.Module):
         q, k = self.position.rotate(q, k, state)
         v = for_heads(v, k.shape[2])
         carried = self.position.carried(state) if self.updates_state else None
+        features = self.position.features(normed, state)
         if where.cache is not None:
-            kept = where.cache.extend(self.layer, {"k": k, "v": v} | ({} if carried is None else {"carried": carried}))
-            k, v, carried = kept["k"], kept["v"], kept.get("carried")
-        biases = self._biases(where, k.shape[1])
+            new = {"k": k, "v": v} | ({} if carried is None else {"carried": carried}) | where.without_padding(features)
+            kept = where.cache.extend(self.layer, new)
+            k, v, carried, features = kept["k"], kept["v"], kept.get("carried"), {name: kept[name] for name in features}
+        biases = self._biases(where, q, k, features)
         if where.watch is not None:
             where.watch(self, q, k, biases, state)
         values, attended = (self.attend or attend)(q, k, v, carried=carried, backend=self.backend, **biases)
@@ -219,13 +221,17 @@ class Block(nn.Module):
             state = self.position.update(state, attended, context)
         return x_BTC + mlp, state
 
-    def _biases(self, where: "Where", S: int) -> dict[str, Tensor | None]:
+    def _biases(self, where: "Where", q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]) -> dict[str, Tensor | None]:
         """The encoding's bias: a table over distances where positions are 0 … T - 1, else for every pair of tokens."""
-        by_distance = self.position.bias_by_distance(S, where.positions_BT.device) if where.consecutive else None
-        if by_distance is not None:
-            return {"by_distance": by_distance, "slopes": getattr(self.position, "slopes", None)}
+        S, contextual = k_BSKD.shape[1], type(self.position).contextual_bias is not PositionEncoding.contextual_bias
+        if where.consecutive and not contextual:
+            by_distance = self.position.bias_by_distance(S, where.positions_BT.device)
+            if by_distance is not None:
+                return {"by_distance": by_distance, "slopes": getattr(self.position, "slopes", None)}
         keys = where.positions_BT if where.cache is None else where.cache.positions_BS[:, :S]
         bias = self.position.bias(where.positions_BT, keys)
+        if contextual:
+            bias = self.position.contextual_bias(q_BTHD, k_BSKD, features, bias)
         if where.bias is not None:
             bias = where.bias if bias is None else bias + where.bias
         return {"bias": bias}
@@ -249,3 +255,10 @@ class Where:
     cache: Cache | None = None
     bias: Tensor | None = None  # hides padding
     watch: Watch | None = None
+
+    def without_padding(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Features (B, T, …) of these tokens, zero where they are padding."""
+        if self.bias is None:
+            return features
+        real_BT = self.bias[:, 0, 0, -self.positions_BT.shape[1] :] == 0
+        return {name: x * real_BT.view(*real_BT.shape, *[1] * (x.ndim - 2)) for name, x in features.items()}

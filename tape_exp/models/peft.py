@@ -158,7 +158,7 @@ class Adaptation:
 
 def _in_queries_and_keys(position: PositionEncoding) -> bool:
     """Whether the encoding neither adds to the logits nor averages anything."""
-    names = ("bias", "bias_by_distance", "carried")
+    names = ("bias", "bias_by_distance", "contextual_bias", "features", "carried")
     return all(getattr(type(position), name) is getattr(PositionEncoding, name) for name in names)
 
 

@@ -20,6 +20,8 @@ class PositionEncoding(nn.Module):
     - ``initial_state``: what the stack carries from layer to layer (RoPE: rotations; TAPE: E; others: None),
     - ``rotate``: queries and keys before the dot product (RoPE, xPos, TAPE),
     - ``bias``: added to the scaled logits (ALiBi, T5, FIRE, Kerple),
+    - ``features`` and ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE), and what else tokens bring to
+      it (PaTH); it is computed for every pair, so that no fused kernel serves it,
     - ``carried`` and ``update``: what attention averages besides the values, and the state of the next layer (TAPE),
     - ``blocks``: the state as the matrices that ``rotate`` multiplies by, for analysis alone.
 
@@ -63,6 +65,23 @@ class PositionEncoding(nn.Module):
     def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor | None:
         """What is added to the scaled logits, fp32, broadcastable to (B, H, T, S). Keys after the query are masked anyway."""
         return None
+
+    def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
+        """What a token leaves for later ones besides its key and value, (B, T, …) each, from what these are made of.
+
+        It is cached as they are, and of padding it is zero.
+        """
+        return {}
+
+    def contextual_bias(
+        self, q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor], bias: Tensor | None
+    ) -> Tensor | None:
+        """What is added to the scaled logits instead of ``bias``, as it depends on queries, keys and features: (B, H, T, S).
+
+        The T queries are the last of the S tokens; ``features`` are (B, S, …). Pairs that the causal mask hides may hold
+        anything finite, and a pair depends on no token after its query.
+        """
+        return bias
 
     def bias_by_distance(self, length: int, device: torch.device) -> Tensor | None:
         """(H, length): the bias at distances 0 … length - 1, where it depends on nothing else; fused kernels look it up."""

@@ -1,0 +1,172 @@
+"""Encodings whose bias the content decides on, against loops that follow their papers' equations token by token."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from tape_exp.config import Arch, ConfigError
+from tape_exp.models.generation import generate, new_cache
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.trace import trace
+from tests.conftest import MODELS, make_decoder, make_position, randomise
+
+GROUPED = Arch(layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24, kv_heads=2)
+TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
+
+
+def of_class(name: str) -> type:
+    return type(make_position(name, GROUPED))
+
+
+CONTEXTUAL = [m for m in MODELS if of_class(m).contextual_bias is not PositionEncoding.contextual_bias]
+LEARNED_FEATURES = [m for m in MODELS if of_class(m).features is not PositionEncoding.features]
+
+
+def test_there_are_some():
+    assert {"path"} <= set(CONTEXTUAL)
+
+
+def inputs(arch: Arch, N: int = 9, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(4)
+    q = torch.randn(2, N, arch.heads, arch.head_dim, generator=generator, dtype=dtype)
+    k = torch.randn(2, N, arch.key_heads, arch.head_dim, generator=generator, dtype=dtype)
+    return q, k, torch.randn(2, N, arch.width, generator=generator, dtype=dtype)
+
+
+def encoding_and_bias(name: str, arch: Arch, *overrides: str):
+    """A random layer in fp64, q, k, x and the bias of all pairs."""
+    encoding = make_position(name, arch, *overrides)
+    encoding.init_weights(torch.Generator().manual_seed(0))
+    randomise(encoding)
+    encoding.double()
+    q, k, x = inputs(arch)
+    positions = torch.arange(q.shape[1], dtype=torch.float64)[None]
+    return encoding, q, k, x, encoding.contextual_bias(q, k, encoding.features(x, None), encoding.bias(positions, positions))
+
+
+@pytest.mark.parametrize("kv_heads", [None, 2])
+def test_path_is_a_product_of_householder_matrices_over_the_tokens_between(kv_heads, arch):
+    arch = dataclasses.replace(arch, kv_heads=kv_heads)
+    encoding, q, k, x, bias = encoding_and_bias("path", arch)
+    N, d, served = q.shape[1], arch.head_dim, arch.heads // arch.key_heads
+    for b in range(2):
+        for h in range(arch.heads):
+            g = h // served
+            raw = (x[b] @ encoding.down.T @ encoding.up.T)[:, g * d : (g + 1) * d]
+            taps = encoding.taps[:, g * d : (g + 1) * d]
+            matrices = []
+            for t in range(N):
+                w = sum(taps[back] * raw[t - back] for back in range(min(3, t + 1)))
+                w = w / w.norm()
+                beta = 2 * torch.sigmoid(x[b, t] @ encoding.b[g] + encoding.c[g])
+                matrices.append(torch.eye(d, dtype=torch.float64) - beta * torch.outer(w, w))
+            for i in range(N):
+                for j in range(i + 1):
+                    product = torch.eye(d, dtype=torch.float64)
+                    for t in range(j + 1, i + 1):
+                        product = product @ matrices[t]
+                    expected = k[b, j, g] @ product @ q[b, i, h] / math.sqrt(d)
+                    got = q[b, i, h] @ k[b, j, g] / math.sqrt(d) + bias[b, h, i, j]
+                    assert abs(got - expected) < 1e-10
+
+
+def test_path_without_reflection_is_nope(arch):
+    path, nope = make_decoder("path", arch), make_decoder("nope", arch)
+    with torch.no_grad():
+        for layer in path.layers:
+            layer.position.b.zero_()
+            layer.position.c.fill_(-100)
+        assert (path(TOKENS) - nope(TOKENS)).abs().max() < 1e-6
+
+
+def test_path_keeps_its_precision_over_many_reflections(arch):
+    """β = 2: every H is a mirror, and fp32 stays near fp64 after 256 of them."""
+    encoding = make_position("path", arch)
+    encoding.init_weights(torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        encoding.c.fill_(100)
+    q, k, x = inputs(arch, 256, torch.float32)
+    single = encoding.contextual_bias(q, k, encoding.features(x, None), None)
+    encoding.double()
+    q, k, x = (tensor.double() for tensor in (q, k, x))
+    double = encoding.contextual_bias(q, k, encoding.features(x, None), None)
+    assert (single - double).abs().tril().max() < 1e-3
+
+
+def test_wrong_options_name_the_key(arch):
+    with pytest.raises(ConfigError, match=r"model\.rank=0 must be at least 1; 32"):
+        make_position("path", arch, "model.rank=0")
+
+
+@pytest.mark.parametrize("name", CONTEXTUAL)
+def test_every_gradient_is_that_of_finite_differences(name, arch):
+    encoding, q, k, x, _ = encoding_and_bias(name, arch)
+    q, k, x = (tensor[:1, :5].requires_grad_() for tensor in (q, k, x))
+    positions = torch.arange(5, dtype=torch.float64)[None]
+    names, parameters = zip(*encoding.named_parameters(), strict=True)
+
+    def seen(q, k, x, *parameters):
+        given = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(Bias(encoding, positions), {f"encoding.{n}": p for n, p in given.items()}, (q, k, x))
+
+    assert torch.autograd.gradcheck(seen, (q, k, x, *parameters), atol=1e-6)
+
+
+class Bias(torch.nn.Module):
+    """What queries may see of a bias, as a module."""
+
+    def __init__(self, encoding: PositionEncoding, positions: torch.Tensor) -> None:
+        super().__init__()
+        self.encoding, self.positions = encoding, positions
+
+    def forward(self, q, k, x):
+        bias = self.encoding.bias(self.positions, self.positions)
+        return self.encoding.contextual_bias(q, k, self.encoding.features(x, None), bias).tril()
+
+
+@pytest.mark.parametrize("name", CONTEXTUAL)
+def test_later_queries_alone_have_the_bias_that_they_have_among_all(name, arch):
+    encoding, q, k, x, bias = encoding_and_bias(name, arch)
+    positions = torch.arange(q.shape[1], dtype=torch.float64)[None]
+    given = encoding.bias(positions[:, 6:], positions)
+    later = encoding.contextual_bias(q[:, 6:], k, encoding.features(x, None), given)
+    assert (later - bias[:, :, 6:]).tril(6).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", CONTEXTUAL)
+def test_the_bias_depends_on_the_content(name, arch):
+    bias = encoding_and_bias(name, arch)[-1]
+    assert bias.shape == (2, 4, 9, 9)
+    assert (bias[0] - bias[1]).tril().abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", sorted({*CONTEXTUAL, *LEARNED_FEATURES}))
+def test_grouped_queries_cache_and_padding(name):
+    """Chunks and rows of different lengths, with keys that serve several queries."""
+    model = make_decoder(name, GROUPED).eval()
+    randomise(model)
+    with torch.no_grad():
+        whole, cache = model(TOKENS), new_cache(model, 24, None, 2)
+        parts = torch.cat([model(part, cache=cache) for part in TOKENS.split([9, 1, 14], 1)], 1)
+    assert (parts - whole).abs().max() < 1e-4
+    prompts = [TOKENS[0, :3], TOKENS[1, :11]]
+    assert generate(model, prompts, 6) == [generate(model, [prompt], 6)[0] for prompt in prompts]
+
+
+@pytest.mark.parametrize("name", CONTEXTUAL)
+def test_under_autocast_the_bias_stays_fp32(name, arch):
+    model = make_decoder(name, arch)
+    seen = []
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        model(TOKENS, watch=lambda block, q, k, biases, state: seen.append(biases["bias"].dtype))
+    assert seen == [torch.float32] * 2
+
+
+@pytest.mark.parametrize("name", CONTEXTUAL)
+def test_traces_show_what_the_bias_does(name, arch):
+    model = make_decoder(name, arch)
+    randomise(model)
+    attention = trace(model, TOKENS)[2].attention
+    assert torch.allclose(attention.sum(-1), torch.ones(2, 4, 24), atol=1e-5)
