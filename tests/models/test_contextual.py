@@ -1,6 +1,7 @@
 """Encodings whose bias the content decides on, against loops that follow their papers' equations token by token."""
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -25,7 +26,7 @@ LEARNED_FEATURES = [m for m in MODELS if of_class(m).features is not PositionEnc
 
 
 def test_there_are_some():
-    assert {"path"} <= set(CONTEXTUAL)
+    assert {"cope", "path"} <= set(CONTEXTUAL)
 
 
 def inputs(arch: Arch, N: int = 9, dtype=torch.float64):
@@ -95,7 +96,34 @@ def test_path_keeps_its_precision_over_many_reflections(arch):
     assert (single - double).abs().tril().max() < 1e-3
 
 
+@pytest.mark.parametrize(("kv_heads", "vectors"), [(None, 64), (2, 3)])
+def test_cope_counts_by_gates_and_interpolates(kv_heads, vectors, arch):
+    """With three vectors every long count ends at the last."""
+    arch = dataclasses.replace(arch, kv_heads=kv_heads)
+    encoding, q, k, _, bias = encoding_and_bias("cope", arch, f"model.vectors={vectors}")
+    assert len(encoding.e) == vectors
+    clamped = 0
+    for b, h, i in itertools.product(range(2), range(arch.heads), range(q.shape[1])):
+        count = 0.0
+        for j in range(i, -1, -1):
+            key = k[b, j, h // (arch.heads // arch.key_heads)]
+            count += float(torch.sigmoid(q[b, i, h] @ key / math.sqrt(arch.head_dim)))
+            clamped += count > vectors - 1
+            place = min(count, vectors - 1)
+            low, high = encoding.e[math.floor(place)], encoding.e[math.ceil(place)]
+            part = place - math.floor(place)
+            expected = q[b, i, h] @ ((1 - part) * low + part * high)
+            assert abs(bias[b, h, i, j] - expected) < 1e-10
+    assert (clamped > 0) == (vectors == 3)
+
+
+def test_cope_begins_as_nope(arch):
+    assert torch.equal(make_decoder("cope", arch)(TOKENS), make_decoder("nope", arch)(TOKENS))
+
+
 def test_wrong_options_name_the_key(arch):
+    with pytest.raises(ConfigError, match=r"model\.vectors=1 must be at least 2"):
+        make_position("cope", arch, "model.vectors=1")
     with pytest.raises(ConfigError, match=r"model\.rank=0 must be at least 1; 32"):
         make_position("path", arch, "model.rank=0")
 
