@@ -26,7 +26,7 @@ LEARNED_FEATURES = [m for m in MODELS if of_class(m).features is not PositionEnc
 
 
 def test_there_are_some():
-    assert {"cope", "path"} <= set(CONTEXTUAL)
+    assert {"cope", "dape", "path"} <= set(CONTEXTUAL)
 
 
 def inputs(arch: Arch, N: int = 9, dtype=torch.float64):
@@ -121,7 +121,34 @@ def test_cope_begins_as_nope(arch):
     assert torch.equal(make_decoder("cope", arch)(TOKENS), make_decoder("nope", arch)(TOKENS))
 
 
+@pytest.mark.parametrize("kv_heads", [None, 2])
+def test_dape_adapts_kerples_bias_pair_by_pair(kv_heads, arch):
+    arch = dataclasses.replace(arch, kv_heads=kv_heads)
+    encoding, q, k, _, bias = encoding_and_bias("dape", arch)
+    r1, r2 = (torch.nn.functional.softplus(r) for r in (encoding.raw_r1, encoding.raw_r2))
+    for b, i in itertools.product(range(2), range(q.shape[1])):
+        for j in range(i + 1):
+            keys = [k[b, j, h // (arch.heads // arch.key_heads)] for h in range(arch.heads)]
+            logits = torch.stack([q[b, i, h] @ key / math.sqrt(arch.head_dim) for h, key in enumerate(keys)])
+            static = -r1 * torch.log(1 + r2 * (i - j))
+            inner = encoding.inner.weight @ torch.cat([logits, static]) + encoding.inner.bias
+            inner = torch.where(inner > 0, inner, 0.01 * inner)
+            expected = static + encoding.outer.weight @ inner + encoding.outer.bias
+            assert (bias[b, :, i, j] - expected).abs().max() < 1e-10
+
+
+def test_dape_without_its_network_is_kerple(arch):
+    dape, kerple = make_decoder("dape", arch), make_decoder("kerple_log", arch)
+    with torch.no_grad():
+        for layer in dape.layers:
+            layer.position.outer.weight.zero_()
+            layer.position.outer.bias.zero_()
+        assert (dape(TOKENS) - kerple(TOKENS)).abs().max() < 1e-6
+
+
 def test_wrong_options_name_the_key(arch):
+    with pytest.raises(ConfigError, match=r"model\.hidden=0 must be at least 1; 32"):
+        make_position("dape", arch, "model.hidden=0")
     with pytest.raises(ConfigError, match=r"model\.vectors=1 must be at least 2"):
         make_position("cope", arch, "model.vectors=1")
     with pytest.raises(ConfigError, match=r"model\.rank=0 must be at least 1; 32"):

@@ -31,8 +31,8 @@ class Kerple(RelativeBias):
     def at(self, distance: Tensor) -> Tensor:
         """The decay at each distance."""
         heads = -1, *[1] * distance.ndim
-        r1 = F.softplus(self.raw_r1.float()).view(heads)
-        raw_r2 = self.raw_r2.float().view(heads)
+        r1 = F.softplus(self.raw_r1.to(distance.dtype)).view(heads)
+        raw_r2 = self.raw_r2.to(distance.dtype).view(heads)
         if self.kernel == "log":
             return -r1 * torch.log1p(F.softplus(raw_r2) * distance)
         # 0^r2 = 0, but its derivative is not finite: distance 0 is kept out of the power.
