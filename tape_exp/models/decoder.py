@@ -218,6 +218,8 @@ class Block(nn.Module):
         mlp = self.down(F.silu(self.gate(normed)) * self.up(normed))
         if self.updates_state:
             context = mixed if self.position.context == "attention" else mlp
+            if carried is None:
+                attended = self.position.accumulated(features, x_BTC.shape[1])
             state = self.position.update(state, attended, context)
         return x_BTC + mlp, state
 

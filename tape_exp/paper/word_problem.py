@@ -44,7 +44,7 @@ class WordProblems(Artifact):
     def _curves(self, scale: str, records: dict[str, list[Record]], task: dict[str, Any], path: Path) -> Path:
         """A row of two panels for each group: states, whole words. Bands reach from the worst seed to the best."""
         lengths = sorted(task["lengths"])
-        figure = heatmap.new_figure(9.5, 3.2 * len(self.groups), f"{self.title} — scale {scale}")
+        figure = heatmap.new_figure(10.5, 3.2 * len(self.groups), f"{self.title} — scale {scale}")
         axes = figure.subplots(len(self.groups), 2, squeeze=False, sharex=True, sharey=True)
         for row, group in zip(axes, self.groups, strict=True):
             for axis, (measure, label) in zip(row, MEASURES.items(), strict=True):
@@ -66,7 +66,9 @@ class WordProblems(Artifact):
             axis.set_xlabel("length (letters)")
             axis.set_xticks([n for n in lengths if n & (n - 1) == 0] or lengths, minor=False)
             axis.xaxis.set_major_formatter("{x:.0f}")
-        axes[0, 0].legend(loc="best", fontsize="small")
+        handles = {line.get_label(): line for axis in axes[:, 0] for line in axis.get_lines()}
+        shown = [name for name in (*self.models, "best guess") if name in handles]
+        figure.legend([handles[name] for name in shown], shown, loc="outside right upper", fontsize="small")
         return heatmap.save(figure, path)
 
     def _table(self, scale: str, records: dict[str, list[Record]], task: dict[str, Any], into: Path) -> list[Path]:

@@ -23,6 +23,7 @@ class PositionEncoding(nn.Module):
     - ``features`` and ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE), and what else tokens bring to
       it (PaTH); it is computed for every pair, so that no fused kernel serves it,
     - ``carried`` and ``update``: what attention averages besides the values, and the state of the next layer (TAPE),
+    - ``accumulated``: what ``update`` reads instead of such an average, from the features of all tokens (tape_householder),
     - ``blocks``: the state as the matrices that ``rotate`` multiplies by, for analysis alone.
 
     ``positions`` and ``initial_state`` are asked of the first layer's instance. Shape suffixes: B batch (1 where all rows
@@ -89,6 +90,10 @@ class PositionEncoding(nn.Module):
 
     def carried(self, state: Tensor | None) -> Tensor | None:
         """What attention averages besides the values: (B, S, H, C)."""
+        return None
+
+    def accumulated(self, features: dict[str, Tensor], T: int) -> Tensor | None:
+        """Where nothing is carried: what the features (B, S, …) of all tokens give the last T, `update`'s ``attended``."""
         return None
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor | None:

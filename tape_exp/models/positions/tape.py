@@ -35,7 +35,7 @@ class TAPE(RoPE):
         feed_forward: update E from x̃ (ablation).
     """
 
-    update_parameters = ("p", "wx", "w1", "w2")
+    update_parameters: tuple[str, ...] = ("p", "wx", "w1", "w2")
 
     def __init__(
         self,

@@ -1,0 +1,136 @@
+"""TAPE with the update of theorem 1: the product that it claims, its equivariance, and its norm over long sequences."""
+
+import pytest
+import torch
+
+from tape_exp.config import Arch, ConfigError
+from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.tape_householder import HouseholderTAPE
+from tape_exp.models.positions.tape_tensor import TensorTAPE
+from tests.conftest import make_decoder, randomise
+
+LONG = Arch(layers=2, width=64, heads=4, ffn=48, vocab=14, max_length=300, train_length=24)
+
+
+def layer(arch: Arch, seed: int = 0, **options) -> HouseholderTAPE:
+    encoding = HouseholderTAPE(arch, **options)
+    encoding.init_weights(torch.Generator().manual_seed(seed))
+    randomise(encoding, seed=seed)
+    return encoding.double()
+
+
+def inputs(encoding: HouseholderTAPE, N: int = 7, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token features and a random general state, fp64."""
+    generator, arch = torch.Generator().manual_seed(seed), encoding.arch
+    x = torch.randn(2, N, arch.width, generator=generator, dtype=torch.float64)
+    return x, torch.randn(2, N, arch.heads, encoding.M, encoding.R, encoding.R, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("R", [2, 4, 8, 16])
+def test_the_sum_is_the_transposed_product_of_reflections(R):
+    """(∏_{j<=i} (I - ξ_j ξ_jᵀ)(I - ξ'_j ξ'_jᵀ))ᵀ, ξ from the rows of E, written as loops."""
+    encoding = layer(LONG, R=R)
+    x, E = inputs(encoding)
+    found = encoding.accumulated(encoding.features(x, E), 7)
+    eye = torch.eye(R, dtype=torch.float64)
+    a = (x @ encoding.down.T @ encoding.up.T).unflatten(-1, (4, encoding.M, R))
+    b = (x @ encoding.down.T @ encoding.up_apart.T).unflatten(-1, (4, encoding.M, R))
+    for row in range(2):
+        for h in range(4):
+            for m in range(encoding.M):
+                product = eye
+                for i in range(7):
+                    for way in (a[row, i, h, m], a[row, i, h, m] + b[row, i, h, m]):
+                        direction = way @ E[row, i, h, m]
+                        direction = direction / direction.norm()
+                        product = product @ (eye - 2 * torch.outer(direction, direction))
+                    assert (found[row, i, h, m] - product.T).abs().max() < 1e-10
+
+
+def test_a_mask_with_the_diagonal_gives_no_product_of_reflections():
+    """As the proof prints it: the inverse of I + tril_0(Ξ Ξᵀ)."""
+    encoding = layer(LONG)
+    x, E = inputs(encoding)
+    xi = encoding.features(x, E)["xi"][0, :, :, 0, 0].flatten(0, 1)
+    for diagonal, small in ((-1, True), (0, False)):
+        eta = torch.linalg.inv(torch.eye(14, dtype=torch.float64) + (xi @ xi.T).tril(diagonal)) @ xi
+        turned = torch.eye(8, dtype=torch.float64) - xi.T @ eta
+        error = (turned @ turned.T - torch.eye(8, dtype=torch.float64)).abs().max()
+        assert (error < 1e-10) == small
+
+
+def test_keys_are_seen_through_the_tokens_between():
+    """E_i Pᵢᵀ Pⱼ Eⱼᵀ does not depend on what comes before j."""
+    encoding = layer(LONG, feed_forward=False)
+    x, E = inputs(encoding)
+    changed_x, changed_E = (torch.cat([y[:, :3] + 1, y[:, 3:]], 1) for y in (x, E))
+    products = []
+    for features, state in ((x, E), (changed_x, changed_E)):
+        turned = encoding.update(state, encoding.accumulated(encoding.features(features, state), 7), features)
+        products.append(torch.einsum("bihmlr,bjhmkr->bhmijlk", turned, turned))
+    assert (products[0] - products[1])[:, :, :, 3:, 3:].abs().max() < 1e-10
+    assert (products[0] - products[1])[:, :, :, 3:, 1].abs().max() > 0.1
+
+
+def test_the_update_is_orthogonally_equivariant():
+    """Equation (ortho_equiv): g(X, E O) = g(X, E) O for one O(R) in every block, to 1e-10."""
+    encoding = layer(LONG)
+    x, E = inputs(encoding)
+    O = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64))[0]  # noqa: E741
+    before, after = (encoding.update(s, encoding.accumulated(encoding.features(x, s), 7), x) for s in (E, E @ O))
+    assert (after - before @ O).abs().max() < 1e-10
+    assert (before - E).abs().max() > 0.1
+
+
+def test_the_initial_state_is_ropes_rotation():
+    q, k = torch.randn(2, 1, 9, 4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    positions = torch.arange(9, dtype=torch.float64)[None]
+    rope = RoPE(LONG)
+    theirs = rope.rotate(q, k, rope.initial_state(positions))
+    for R in (2, 8, 16):
+        encoding = HouseholderTAPE(LONG, R=R)
+        ours = encoding.rotate(q, k, encoding.initial_state(positions))
+        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_rotations_stay_rotations_over_256_tokens():
+    """In fp32, as models compute it."""
+    encoding = layer(LONG).float()
+    x, E = (tensor.float() for tensor in inputs(encoding, 256))
+    turned = encoding.accumulated(encoding.features(x, E), 256)
+    assert (turned @ turned.transpose(-1, -2) - torch.eye(8)).abs().max() < 1e-3
+    assert (torch.linalg.det(turned) - 1).abs().max() < 1e-3
+    assert (turned[:, -1] - torch.eye(8)).abs().max() > 0.5
+
+
+def test_the_last_tokens_alone_are_given_what_they_have_among_all():
+    encoding = layer(LONG)
+    x, E = inputs(encoding)
+    features = encoding.features(x, E)
+    assert torch.equal(encoding.accumulated(features, 7)[:, 5:], encoding.accumulated(features, 2))
+
+
+def test_gradients_reach_every_map_within_two_steps(arch):
+    model = make_decoder("tape_householder", arch)
+    tokens = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+    for name, parameter in model.layers[0].position.named_parameters():
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_wrong_options_name_the_key():
+    with pytest.raises(ConfigError, match=r"model\.R=6 must be even and divide the head dimension .* = 16; model\.R=2"):
+        HouseholderTAPE(LONG, R=6)
+    with pytest.raises(ConfigError, match=r"model\.rank=0 must be at least 1"):
+        HouseholderTAPE(LONG, rank=0)
+
+
+def test_the_feed_forward_part_is_that_of_the_general_layout():
+    """E ← E + W2 diag(ψ(x)) W1ᵀ E, as the literal TAPE computes it."""
+    encoding = layer(LONG)
+    x, E = inputs(encoding)
+    assert (encoding.update(E, None, x) - TensorTAPE.update(encoding, E, None, x)).abs().max() < 1e-10
