@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from tape_exp.tasks.base import Heatmap
+from tape_exp.evaluation import Heatmap
 
 COLOURS = "YlGnBu"  # the paper's
 

@@ -13,10 +13,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from tape_exp.config import Optim
+from tape_exp.evaluation import Evaluation
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import trained
 from tape_exp.seeding import RowSampler
-from tape_exp.tasks.base import IGNORE, Batch, Evaluation, Task, sum_over_processes
+from tape_exp.tasks.base import IGNORE, Batch, Task, sum_over_processes
 
 
 class NotFiniteError(RuntimeError):

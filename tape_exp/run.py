@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp import checkpoints, faults, heatmap, weights
 from tape_exp.callbacks import OwnSignals, Progress, Report, Throughput, tracker, trainable_summary
 from tape_exp.config import ConfigError, build, check
+from tape_exp.evaluation import Evaluation
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import Adaptation
@@ -28,7 +29,7 @@ from tape_exp.preemption import Preempted, Preemption, first_process, workers_di
 from tape_exp.redaction import RedactingFormatter, redact_tree
 from tape_exp.runs import RunDirectory, identity, make_record
 from tape_exp.sinks import JsonlLogger, close, make_loggers, publish
-from tape_exp.tasks.base import Evaluation, Task
+from tape_exp.tasks.base import Task
 
 log = logging.getLogger("tape_exp")
 

@@ -16,10 +16,10 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
+from tape_exp.evaluation import Evaluation
 from tape_exp.files import write_atomically
 from tape_exp.redaction import redact, redact_tree
 from tape_exp.runs import RunDirectory, Stopwatch, identity
-from tape_exp.tasks.base import Evaluation
 
 log = logging.getLogger("tape_exp")
 

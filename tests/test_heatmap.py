@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from tape_exp import heatmap
-from tape_exp.tasks.base import Heatmap
+from tape_exp.evaluation import Heatmap
 
 
 def grid(values) -> Heatmap:

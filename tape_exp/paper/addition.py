@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from tape_exp import heatmap
+from tape_exp.evaluation import Heatmap
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Artifact, Record
-from tape_exp.tasks.base import Heatmap
 
 COLUMNS = ("model", "paper", "ours", "in distribution", "out of distribution", *tables.ORIGIN)
 

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from tape_exp import heatmap
+from tape_exp.evaluation import Heatmap, depth_heatmap, wilson
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Record
 from tape_exp.paper.extension import Methods
-from tape_exp.tasks.base import Heatmap
-from tape_exp.tasks.passkey import depth_heatmap, wilson
 
 Point = tuple[float, float, float]  # accuracy and the ends of its interval
 

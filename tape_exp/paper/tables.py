@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from tape_exp.files import write_atomically
 
@@ -18,7 +18,7 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and half-width of its 95 % confidence interval (Student's t over seeds); None with a single value."""
     if len(values) < 2:
         return mean(values), None
-    return mean(values), float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    return mean(values), float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / len(values) ** 0.5
 
 
 def mean_text(values: Sequence[float], digits: int = 2) -> str:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.evaluation import Evaluation, Heatmap
 from tape_exp.seeding import RowSampler, below, lanes, seed_for
-from tape_exp.tasks.base import IGNORE, Batch, Evaluation, Heatmap, Task, share, sum_over_processes
+from tape_exp.tasks.base import IGNORE, Batch, Task, share, sum_over_processes
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]

@@ -4,7 +4,6 @@ import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.evaluation import Evaluation
 from tape_exp.preemption import worker_signals
 from tape_exp.seeding import seed_for
 
@@ -24,34 +24,6 @@ IGNORE = -100  # label of a position without loss
 
 Batch = dict[str, Tensor]
 """``inputs`` (B, T) token ids and ``labels`` (B, T), next tokens or IGNORE; in training also ``loss_tokens``, ``first``."""
-
-
-@dataclass
-class Evaluation:
-    """What ``Task.evaluate`` returns."""
-
-    metrics: dict[str, float]  # split/name -> value
-    heatmap: "Heatmap | None" = None
-    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    samples: list[dict[str, Any]] = field(default_factory=list)  # a few rows of a table, small enough for a record
-    matrices: dict[str, np.ndarray] = field(default_factory=dict)  # (T, T) each, drawn side by side
-
-
-@dataclass
-class Heatmap:
-    """Values from 0 to 100 over two axes, drawn and stored with the run."""
-
-    values: np.ndarray  # (rows, columns)
-    title: str
-    row_label: str
-    column_label: str
-    trained: tuple[int, int]  # rows and columns up to here were seen in training
-    rows: list[str] = field(default_factory=list)  # their names; none: 1, 2, …
-    columns: list[str] = field(default_factory=list)
-
-    def to_rows(self) -> list[list[float | None]]:
-        """Rounded values for a record; None where a cell was not scored."""
-        return [[None if np.isnan(v) else round(float(v), 2) for v in row] for row in self.values]
 
 
 class Task(LightningDataModule, ABC):

@@ -7,7 +7,8 @@ from tape_exp.config import Arch, ConfigError, one_of
 from tape_exp.data import benchmarks
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.tasks.base import NO_OPTIM, Evaluation, NothingTrained
+from tape_exp.evaluation import Evaluation
+from tape_exp.tasks.base import NO_OPTIM, NothingTrained
 from tape_exp.tasks.text import TextTask
 
 

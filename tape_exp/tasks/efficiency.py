@@ -8,10 +8,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tape_exp.config import Arch, ConfigError
+from tape_exp.evaluation import Evaluation
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.speed import Shapes, round_robin, step_case, summary
-from tape_exp.tasks.base import NO_OPTIM, Evaluation, NothingTrained, Task
+from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 
 VOCABULARY = 32_000  # Llama-2's
 

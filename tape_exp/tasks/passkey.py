@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from tape_exp.config import Arch, ConfigError
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
 from tape_exp.models.generation import generate
 from tape_exp.seeding import RowSampler, seed_for
-from tape_exp.tasks.base import NO_OPTIM, Evaluation, Heatmap, NothingTrained, gather, share
+from tape_exp.tasks.base import NO_OPTIM, NothingTrained, gather, share
 from tape_exp.tasks.text import TextTask
 
 HIGHEST = 50_000  # keys are 1 … HIGHEST
@@ -71,12 +71,6 @@ def is_correct(answer: str, key: int) -> bool:
     """Whether the first run of digits in the answer is the key: ``12,345`` is 12, and what follows the number is free."""
     found = re.search("[0-9]+", answer)
     return found is not None and found.group() == str(key)
-
-
-def wilson(correct: int, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of successes, in percent."""
-    interval = binomtest(correct, trials).proportion_ci(method="wilson")
-    return 100 * float(interval.low), 100 * float(interval.high)
 
 
 class Passkey(NothingTrained, TextTask):
@@ -225,17 +219,3 @@ def accuracies(table: list[dict[str, Any]]) -> dict[str, float]:
         metrics[key] = 100 * float(np.mean(found))
         metrics[f"{key}_low"], metrics[f"{key}_high"] = wilson(sum(found), len(found))
     return metrics
-
-
-def depth_heatmap(values: np.ndarray, lengths: list[int], train_length: int) -> Heatmap:
-    """Accuracy by depth (rows) and length (columns), in percent; NaN where nothing was asked."""
-    bins = len(values)
-    return Heatmap(
-        values,
-        title="accuracy (%)",
-        row_label="depth of the pass key (%)",
-        column_label="length (tokens)",
-        trained=(bins, sum(length <= train_length for length in lengths)),
-        rows=[f"{100 * n / bins:.0f} – {100 * (n + 1) / bins:.0f}" for n in range(bins)],
-        columns=list(map(str, lengths)),
-    )

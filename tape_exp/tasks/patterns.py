@@ -8,8 +8,8 @@ import torch
 from tape_exp.config import Arch
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.evaluation import Evaluation
 from tape_exp.models.trace import trace
-from tape_exp.tasks.base import Evaluation
 from tape_exp.tasks.text import Analysis
 
 

@@ -13,8 +13,9 @@ from tape_exp.config import Arch, ConfigError, one_of
 from tape_exp.data.packing import Tokens
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.evaluation import Evaluation
 from tape_exp.seeding import RowSampler
-from tape_exp.tasks.base import IGNORE, NO_OPTIM, Batch, Evaluation, NothingTrained, share, sum_over_processes
+from tape_exp.tasks.base import IGNORE, NO_OPTIM, Batch, NothingTrained, share, sum_over_processes
 from tape_exp.tasks.text import TextTask
 
 

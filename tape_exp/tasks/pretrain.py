@@ -10,7 +10,8 @@ import torch
 from tape_exp.config import Arch, ConfigError, Optim
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.tasks.base import Batch, Evaluation, epoch_order
+from tape_exp.evaluation import Evaluation
+from tape_exp.tasks.base import Batch, epoch_order
 from tape_exp.tasks.perplexity import Windows, perplexity
 from tape_exp.tasks.stability import shift_error
 from tape_exp.tasks.text import TextTask

@@ -22,11 +22,12 @@ from tape_exp.data import scrolls
 from tape_exp.data.scrolls import Example
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.evaluation import Evaluation
 from tape_exp.files import write_atomically
 from tape_exp.metrics import DATASETS, Scores, first_three, score
 from tape_exp.models.generation import generate
 from tape_exp.seeding import RowSampler
-from tape_exp.tasks.base import Batch, Evaluation, epoch_order, gather, share
+from tape_exp.tasks.base import Batch, epoch_order, gather, share
 from tape_exp.tasks.text import TextTask
 
 REFERENCES = Path("data/scrolls")

@@ -13,11 +13,11 @@ from torch import Tensor
 from tape_exp.config import Arch, ConfigError
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.evaluation import Evaluation
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding, full_precision
 from tape_exp.models.trace import Trace, trace
 from tape_exp.seeding import RowSampler, generator_for
-from tape_exp.tasks.base import Evaluation
 from tape_exp.tasks.text import Analysis
 
 SHIFTS = ("add_tokens", "shift_ids")

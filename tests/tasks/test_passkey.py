@@ -12,10 +12,11 @@ import torch
 
 from tape_exp.cli import compose_config
 from tape_exp.config import ConfigError
+from tape_exp.evaluation import wilson
 from tape_exp.run import make_decoder, make_task
 from tape_exp.runs import ROOT, RunDirectory
 from tape_exp.tasks import passkey
-from tape_exp.tasks.passkey import FILLER, HIGHEST, KEY_LINE, QUESTION, is_correct, make_trial, prompt, wilson
+from tape_exp.tasks.passkey import FILLER, HIGHEST, KEY_LINE, QUESTION, is_correct, make_trial, prompt
 from tests.conftest import on_text
 
 
