@@ -12,6 +12,7 @@ from typing import Any, NoReturn, cast
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -19,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from tape_exp.config import CONF, ConfigError, did_you_mean, register
 from tape_exp.redaction import redact
+from tape_exp.targets import check_targets
 
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 
@@ -84,8 +86,20 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
 
 @functools.lru_cache(maxsize=1024)
 def _composed(overrides: tuple[str, ...]) -> DictConfig:
-    """Composing reads and merges a dozen YAML files: a table asks for hundreds of configs, many of them more than once."""
-    return _compose(overrides)
+    """Composing reads and merges a dozen YAML files, and a table asks for hundreds of configs: those that differ in values
+    alone are composed once, and the values set as Hydra sets them, last."""
+    choices = tuple(word for word in overrides if re.match(rf"({'|'.join(GROUPS)})=|\w+@[\w.]+=", word))
+    values = [word for word in overrides if re.match(r"(seed|checkpoint|runs|cache|\w+\.[\w.]+)=", word)]
+    if not values or len(choices) + len(values) < len(overrides) or any(word.startswith("hydra") for word in overrides):
+        return _compose(overrides)
+    cfg = copy.deepcopy(_composed(choices))
+    try:
+        for value in OverridesParser.create().parse_overrides(values):
+            OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
+    except (HydraException, OmegaConfBaseException):
+        return _compose(overrides)  # which tells what is wrong
+    check_targets(cfg)
+    return cfg
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:

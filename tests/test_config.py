@@ -1,11 +1,13 @@
 """Mistakes on the command line: one sentence, the key, and a word or value that works."""
 
+import re
 import subprocess
 import sys
 
 import pytest
+from omegaconf import OmegaConf
 
-from tape_exp.cli import compose_config
+from tape_exp.cli import _compose, compose_config
 from tape_exp.config import CONF, Arch, ConfigError, Optim, build, check
 from tape_exp.runs import ROOT, config_hash
 
@@ -31,6 +33,36 @@ def test_composition_errors(override, message):
         compose_config([override])
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["seed=3", "task=c4", "model=rope", "task.windows.lengths=[16,32]", "checkpoint=null", "scale.text=local"],
+        ["task.arch={layers: 1, heads: 2}", "task.optim.lr=1e-3", "task.optim.lr=2e-3", "runs='a b'", "model.theta=2e4"],
+        ["task=extend", "text@task.text=pg19", "task.text.path=${runs}/text", "peft=lora", "checkpoint=c4"],
+        ["task=arithmetic", "+model.toy=1", "~task.test_digits", "seed=2", "++task.more=3"],
+    ],
+)
+def test_configs_that_differ_in_values_alone_are_what_hydra_composes(words):
+    for asked in (words, list(reversed(words))):
+        found, whole = compose_config(asked), _compose(asked)
+        assert OmegaConf.to_container(found) == OmegaConf.to_container(whole)
+        assert OmegaConf.is_struct(found) == OmegaConf.is_struct(whole)
+    assert compose_config(words) is not compose_config(words)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.train_digits=1,2", "Ambiguous value for argument 'task.train_digits=1,2'"),
+        ("model._target_=os.system", "model._target_=os.system must name a class inside tape_exp"),
+        ("task.train_digits=[1", "no viable alternative at input"),
+    ],
+)
+def test_values_are_checked_wherever_they_are_set(override, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        compose_config(["model=rope", override])
 
 
 @pytest.mark.parametrize(
@@ -130,5 +162,7 @@ def test_command_line_errors_are_one_sentence_and_exit_code_2():
 
 
 def test_import_is_light():
-    code = "import sys, tape_exp.config, tape_exp.cli; print([m for m in ('torch', 'lightning', 'wandb') if m in sys.modules])"
-    assert command("-c", code, module=()).stdout.strip() == "[]"
+    drawing = "from tape_exp.paper import __main__, artifacts; [artifacts.load(name) for name in artifacts.names()]"
+    for imports in ("import tape_exp.config, tape_exp.cli", drawing):
+        code = f"{imports}; import sys; print([m for m in ('torch', 'lightning', 'wandb') if m in sys.modules])"
+        assert command("-c", code, module=()).stdout.strip() == "[]"
