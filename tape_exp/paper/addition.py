@@ -8,12 +8,17 @@ from tape_exp import heatmap
 from tape_exp.evaluation import Heatmap
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Artifact, Record
+from tape_exp.paper.claims import Contest, over_seeds
 
 COLUMNS = ("model", "paper", "ours", "in distribution", "out of distribution", *tables.ORIGIN)
 
 
 class Addition(Artifact):
     """One panel a model, the mean over its seeds; and a table of grid, in- and out-of-distribution means."""
+
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """The mean over the grid."""
+        return self.versus("", over_seeds(records, "test/exact_match"), published=self.paper()["values"])
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``figures/<name>-<scale>.png`` and ``tables/<name>-<scale>.{md,tex,csv}``."""

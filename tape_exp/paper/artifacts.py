@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp import runs
 from tape_exp.cli import compose_config
 from tape_exp.config import CONF, ConfigError, build, did_you_mean, one_of
+from tape_exp.paper.claims import Contest, Measured, Verdict, decide
 
 RESULTS = runs.ROOT / "results"
 SCALES = ("smoke", "small", "paper")
@@ -28,6 +29,9 @@ class Artifact(ABC):
         task: task of the runs.
         models: models of the runs, in the order of the rows or panels.
         overrides: further keys of every run.
+        claim: what the paper says of it, in one short sentence; empty: it has no such table or figure.
+        favourites: the models or methods that the claim calls better.
+        rivals: than which; none: than all the others.
     """
 
     name: str
@@ -35,6 +39,9 @@ class Artifact(ABC):
     task: str
     models: list[str]
     overrides: list[str] = field(default_factory=list)
+    claim: str = ""
+    favourites: list[str] = field(default_factory=lambda: ["tape"])
+    rivals: list[str] = field(default_factory=list)
 
     def configs(self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> Iterator[tuple[str, DictConfig]]:
         """(model, config) of every run, seeds in the outer loop: a figure is complete as early as it can be."""
@@ -65,6 +72,21 @@ class Artifact(ABC):
         """What the paper reports, from results/paper.yaml; nothing for what is ours alone."""
         numbers: Any = OmegaConf.to_container(OmegaConf.load(RESULTS / "paper.yaml"))
         return numbers.get(self.name, {})
+
+    def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
+        """Whether the claim holds at a scale, in the records that :meth:`collect` found; no verdict without a claim."""
+        if not self.claim:
+            return Verdict()
+        return decide(self.contests(scale, records))
+
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """The comparisons that the claim makes; none: it is not tested by this artifact's records."""
+        return []
+
+    def versus(self, where: str, measured: dict[str, Measured], **options: Any) -> list[Contest]:
+        """The statement that each favourite is better than every rival, as :class:`~tape_exp.paper.claims.Contest` takes it."""
+        rivals = self.rivals or [name for name in self.models if name not in self.favourites]
+        return [Contest(where, favourite, rivals, measured, **options) for favourite in self.favourites]
 
     @abstractmethod
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:

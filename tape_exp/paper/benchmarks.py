@@ -1,12 +1,13 @@
 """Table bench of the paper: MMLU's four groups and ARC."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Record
+from tape_exp.paper.claims import Contest, Measured, Verdict
 from tape_exp.paper.extension import Methods
 
 
@@ -19,6 +20,25 @@ class Bench(Methods):
     """
 
     columns: dict[str, str] = field(default_factory=dict)
+
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """ARC's challenge set, with the interval of its standard error over questions."""
+        key, measured = "arc_challenge", {}
+        for method, mine in records.items():
+            found = [r["metrics"] for r in mine if f"benchmarks/{key}" in r["metrics"]]
+            errors = [metrics[f"benchmarks/{key}_stderr"] for metrics in found if f"benchmarks/{key}_stderr" in metrics]
+            if found:
+                centre = mean(metrics[f"benchmarks/{key}"] for metrics in found)
+                half = 1.96 * mean(errors) if len(errors) == len(found) else None
+                low, high = (None, None) if half is None else (centre - half, centre + half)
+                measured[method] = Measured(centre, low, high, seeds=len(found))
+        published = {method: row[key][0] for method, row in self.paper()["accuracy"].items()}
+        return self.versus(self.columns[key], measured, published=published)
+
+    def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
+        """That of the contests, which says where the questions are not the benchmark's."""
+        found = super().verdict(scale, records)
+        return replace(found, ours=f"{found.ours} (generated questions)") if _generated(records) else found
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``tables/<name>-<scale>.{md,tex,csv}``: a row a method of ours or of the paper's."""
@@ -54,11 +74,16 @@ def _accuracy(records: Sequence[Record], key: str) -> str:
     return f"{text} ± {mean(errors):.2f}" if len(errors) == len(found) else text
 
 
+def _generated(records: dict[str, list[Record]]) -> bool:
+    """Whether the questions were made by this code."""
+    return any(record["config"]["task"]["source"] == "builtin" for mine in records.values() for record in mine)
+
+
 def _questions(records: dict[str, list[Record]]) -> str:
     """Which questions the runs were asked."""
     tasks = [record["config"]["task"] for mine in records.values() for record in mine]
     told = []
-    if any(task["source"] == "builtin" for task in tasks):
+    if _generated(records):
         told.append("generated questions of four choices, guessed right in 25 percent, not comparable with the paper's")
     limits = sorted({task["limit"] for task in tasks if task["limit"] is not None})
     if limits:

@@ -2,18 +2,39 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record
+from tape_exp.paper.claims import NO, UNTESTED, YES, Contest, Measured, Verdict
 
 FLOPS_COLUMNS = ["model", "FLOPs paper (G)", "FLOPs ours (G)", "MACs paper (G)", "MACs ours (G)"]
 FLOPS_COLUMNS += ["params paper (M)", "params ours (M)", "true FLOPs ours (G)", "commit"]
 
 
+COUNTS = {"FLOPs": ("count/flops_paper", "flops_g"), "MACs": ("count/macs_paper", "macs_g")}
+COUNTS |= {"parameters": ("count/parameters", "parameters_m")}
+
+
 class Flops(Artifact):
     """Operations in the paper's convention beside the paper's numbers, and what this code really computes."""
+
+    def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
+        """What TAPE adds to RoPE, which is counted and has no spread: it holds where our counts add as much, to 0.1 %."""
+        paper, both = self.paper(), {"tape", "rope"} <= records.keys()
+        theirs, ours, apart = [], [], []
+        for name, (metric, column) in COUNTS.items():
+            published = 100 * (paper[column]["tape"] / paper[column]["rope"] - 1)
+            theirs.append(f"{published:+.1f} % {name}")
+            if both:
+                tape, rope = (records[model][-1]["metrics"][metric] for model in ("tape", "rope"))
+                counted = 100 * (tape / rope - 1)
+                ours.append(f"{counted:+.1f} % {name}")
+                apart.append(abs(counted - published))
+        holds = UNTESTED if not both else YES if max(apart) < 0.1 else NO
+        return Verdict(", ".join(theirs), ", ".join(ours), holds, "a count" if both else "")
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``tables/tab_flops-<scale>.{md,tex,csv}``."""
@@ -56,6 +77,29 @@ class Speed(Artifact):
             if (record["peak_flops"] is not None) == (scale == "small") and scale != "paper":
                 found[path.stem] = [record]
         return found
+
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """Attention alone, forward, at the longest length of each machine: medians in ms, with their quartiles."""
+        published = self.paper()["time_ms"]
+        options: dict[str, Any] = {"published_where": "A100, ms", "higher": False, "digits": 3}
+        if not records:
+            return self.versus("", {}, published=published, **options)
+        found: list[Contest] = []
+        for (record,) in records.values():
+            longest = max(row["T"] for row in record["rows"])
+            rows = [row for row in record["rows"] if (row["what"], row["T"], row["backward"]) == ("core", longest, False)]
+            fastest = {row["encoding"]: row for row in sorted(rows, key=lambda row: -row["ms"])}
+            measured = {
+                name: Measured(row["ms"], low=row["ms_quartiles"][0], high=row["ms_quartiles"][1], seeds=row["rounds"])
+                for name, row in fastest.items()
+            }
+            found += self.versus(f"{record['machine']}, {longest} tokens, ms", measured, published=published, **options)
+            published = {}  # said once
+        return found
+
+    def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
+        """Medians over rounds on a machine, with their quartiles, instead of means over seeds."""
+        return replace(super().verdict(scale, records), seeds="medians and quartiles of one machine" if records else "")
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``tables/tab_speed-<scale>.{md,tex,csv}`` and the plot of each machine."""

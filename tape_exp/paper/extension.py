@@ -11,6 +11,7 @@ from tape_exp.cli import compose_config
 from tape_exp.config import CONF
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Artifact, Record
+from tape_exp.paper.claims import Contest, over_seeds
 
 
 @dataclass
@@ -66,6 +67,23 @@ class TunedPerplexity(Methods):
             for method in self.methods:
                 for corpus in self.corpora:
                     yield f"{method}/{corpus}", self.config(method, f"{corpus}_{self.task}", scale, seed, extra)
+
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """Perplexity of each corpus at the longest length."""
+        paper = self.paper()
+        found: list[Contest] = []
+        for corpus in self.corpora:
+            mine = {method: records[f"{method}/{corpus}"] for method in self.methods if f"{method}/{corpus}" in records}
+            longest = max((n for runs in mine.values() for n in runs[0]["config"]["task"]["windows"]["lengths"]), default=0)
+            found += self.versus(
+                f"{corpus} {longest}",
+                over_seeds(mine, f"{corpus}/perplexity@{longest}"),
+                published={method: row[-1] for method, row in paper["perplexity"][corpus].items()},
+                published_where=f"{corpus} {paper['lengths'][-1]}",
+                higher=False,
+                digits=3,
+            )
+        return found
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``tables/<name>-<scale>.{md,tex,csv}``: a row a corpus and method, and one of the unigram baseline."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Artifact, Record
+from tape_exp.paper.claims import Contest, Measured, over_seeds
 from tape_exp.patterns import draw_patterns
 
 
@@ -52,6 +53,18 @@ class Ablation(Artifact):
     columns: list[str] = field(default_factory=list)
     labels: dict[str, list[str]] = field(default_factory=dict)
 
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """Perplexity at the longest length."""
+        paper = self.paper()
+        longest = max((n for mine in records.values() for n in mine[0]["config"]["task"]["windows"]["lengths"]), default=0)
+        return self.versus(
+            f"{longest} tokens",
+            over_seeds(records, f"github/perplexity@{longest}"),
+            published={model: row[-1] for model, row in paper["perplexity"].items()},
+            published_where=f"{paper['lengths'][-1]} tokens",
+            higher=False,
+        )
+
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``tables/<name>-<scale>.{md,tex,csv}``."""
         paper = self.paper()
@@ -86,6 +99,23 @@ SHIFTED = {"attention": "attention_relative", "products": "products", "blocks": 
 
 class Shift(Artifact):
     """What three more BOS and position ids from 3 change, by layer, in fp32 and bf16."""
+
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """The change of the deepest measured layer's attention where position ids begin at 3, in percent of the mean weight."""
+        paper = self.paper()
+        key = "trained_fp32/shift_ids/attention_relative@"
+        layers = [
+            int(name.removeprefix(key)) for mine in records.values() for name in mine[0]["metrics"] if name.startswith(key)
+        ]
+        deepest = max(layers, default=0)
+        changes = {model: [100 * r["metrics"][f"{key}{deepest}"] for r in mine] for model, mine in records.items()}
+        return self.versus(
+            f"layer {deepest}, %",
+            {model: Measured.over_seeds(values) for model, values in changes.items()},
+            published={model: row[-1] for model, row in paper["attention"]["shift_ids"].items()},
+            published_where=f"layer {paper['layers'][-1]}",
+            higher=False,
+        )
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``tables/<name>-<scale>.{md,tex,csv}``."""
@@ -126,6 +156,11 @@ def _percent(values: list[float]) -> str:
 class Pattern(Artifact):
     """E·Eᵀ of TAPE and RoPE in the last layer, and the difference of their attention."""
 
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """How far back the last layer attends: the mean distance from query to key, weighted by attention."""
+        found = {model: [_distance(_last(r, "attention")) for r in mine] for model, mine in records.items()}
+        return self.versus("tokens back", {model: Measured.over_seeds(values) for model, values in found.items()})
+
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``figures/<name>-<scale>.png``; nothing before both models have run."""
         if not {"tape", "rope"} <= records.keys():
@@ -145,12 +180,43 @@ class Pattern(Artifact):
 class Layers(Artifact):
     """E·Eᵀ from the first layer to the last."""
 
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """The diagonal of E·Eᵀ relative to the other causal pairs, means of absolute values: the last layer's and the first's."""
+        mine = records.get(self.models[0], [])
+        measured = {}
+        for layer, pick in (("last layer", _last), ("first layer", _first)):
+            if mine:
+                measured[layer] = Measured.over_seeds([_dominance(pick(r, "products")) for r in mine])
+        return self.versus("diagonal / rest", measured, higher=False)
+
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``figures/<name>-<scale>.png``, a panel a layer, each with its own scale."""
         found = _matrices(records[self.models[0]])
         panels = {f"layer {name.split('@')[1]}": values for name, values in found.items() if name.startswith("products")}
         path = into / "figures" / f"{self.name}-{scale}.png"
         return [draw_patterns(panels, path, f"{self.title} — scale {scale}", shared=False, label="E·Eᵀ")]
+
+
+def _first(record: Record, kind: str) -> np.ndarray:
+    return np.array(record["matrices"][f"{kind}@{min(_layers(record))}"], dtype=float)
+
+
+def _last(record: Record, kind: str) -> np.ndarray:
+    return np.array(record["matrices"][f"{kind}@{max(_layers(record))}"], dtype=float)
+
+
+def _layers(record: Record) -> list[int]:
+    return [int(name.split("@")[1]) for name in record["matrices"]]
+
+
+def _distance(attention: np.ndarray) -> float:
+    positions = np.arange(len(attention))
+    return float((np.tril(attention) * (positions[:, None] - positions)).sum(1).mean())
+
+
+def _dominance(products: np.ndarray) -> float:
+    below = np.tri(len(products), k=-1, dtype=bool)
+    return float(np.abs(np.diag(products)).mean() / np.abs(products[below]).mean())
 
 
 def _matrices(records: list[Record]) -> dict[str, Any]:

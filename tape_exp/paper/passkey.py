@@ -9,6 +9,7 @@ from tape_exp import heatmap
 from tape_exp.evaluation import Heatmap, depth_heatmap, wilson
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Record
+from tape_exp.paper.claims import Contest, Measured
 from tape_exp.paper.extension import Methods
 
 Point = tuple[float, float, float]  # accuracy and the ends of its interval
@@ -16,6 +17,18 @@ Point = tuple[float, float, float]  # accuracy and the ends of its interval
 
 class Passkey(Methods):
     """Accuracy against length, ours beside the paper's; a heatmap of depth and length for each method; a table."""
+
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """Accuracy at the longest length, with Wilson's interval over the trials of all seeds."""
+        paper, longest = self.paper(), 0
+        measured: dict[str, Measured] = {}
+        for method, mine in records.items():
+            longest = max(mine[0]["config"]["task"]["lengths"])
+            ((centre, low, high),) = points(mine, [longest])
+            measured[method] = Measured(centre, low, high, seeds=len(mine))
+        published = {method: row[-1] for method, row in paper["accuracy"].items()}
+        where = f"{paper['lengths'][-1]} tokens"
+        return self.versus(f"{longest} tokens", measured, published=published, published_where=where, digits=0)
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``figures/<name>-<scale>.png``, ``figures/<name>-<scale>-depth.png`` and ``tables/<name>-<scale>.{md,tex,csv}``."""

@@ -1,7 +1,7 @@
 """Table scrolls of the paper, and questions of QuALITY with the answers of each method."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -10,6 +10,7 @@ from tape_exp.cli import compose_config
 from tape_exp.metrics import DATASETS
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Artifact, Record
+from tape_exp.paper.claims import Contest, Measured, Verdict, over_seeds
 
 VALUES = {"f1": "f1", "exact_match": "exact_match", "rouge": "rouge/geometric_mean"}
 
@@ -32,6 +33,30 @@ class Scrolls(Artifact):
                     choice = [f"model={model}", f"task={self.task}", f"scale={scale}", f"seed={seed}"]
                     choice += [f"task.dataset={dataset}", *self.overrides, *extra]
                     yield f"{model}/{dataset}", compose_config(choice)
+
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """The data sets where the paper's favourite is ahead of its rivals; of one seed the bootstrap's interval."""
+        scores = self.paper()["scores"]
+        found: list[Contest] = []
+        for dataset in self.datasets:
+            published = {model: row[dataset] for model, row in scores.items() if dataset in row}
+            if min(published[name] for name in self.favourites) < max(published[name] for name in self.rivals):
+                continue
+            key = f"{dataset}/{VALUES[DATASETS[dataset]]}"
+            mine = {model: records[f"{model}/{dataset}"] for model in self.models if f"{model}/{dataset}" in records}
+            measured = over_seeds(mine, key)
+            for model, (record, *more) in mine.items():
+                if not more:
+                    metrics = record["metrics"]
+                    measured[model] = Measured(metrics[key], metrics[f"{key}_low"], metrics[f"{key}_high"], seeds=1)
+            found += self.versus(dataset, measured, published=published)
+        return found
+
+    def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
+        """That of the contests, which says where the texts are not the benchmark's."""
+        found = super().verdict(scale, records)
+        generated = any(mine[0]["config"]["task"]["source"] == "builtin" for mine in records.values())
+        return replace(found, ours=f"{found.ours} (generated text)") if generated and found.ours else found
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``tables/<name>-<scale>.{md,tex,csv}``."""
@@ -71,6 +96,10 @@ def _with_interval(metrics: list[dict[str, float]], key: str) -> str:
 
 class QualityExamples(Scrolls):
     """Questions of QuALITY, their references, and what each model answers."""
+
+    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+        """None: a few questions are examples, and no test of a claim."""
+        return []
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``tables/<name>-<scale>.{md,tex,csv}``: a row a question."""

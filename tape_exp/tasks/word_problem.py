@@ -10,8 +10,9 @@ from torch import Tensor
 
 from tape_exp.config import Arch, ConfigError, Optim, one_of
 from tape_exp.data.groups import GROUPS
+from tape_exp.evaluation import Evaluation, Heatmap
 from tape_exp.seeding import RowSampler, below, lanes, seed_for
-from tape_exp.tasks.base import IGNORE, Batch, Evaluation, Heatmap, Task, gather, share
+from tape_exp.tasks.base import IGNORE, Batch, Task, gather, share
 
 
 class WordProblem(Task):
