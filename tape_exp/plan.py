@@ -79,11 +79,7 @@ class Plan:
 
 def show(cfg: DictConfig) -> None:
     """Print the plan of the run that ``cfg`` describes. Raises :class:`~tape_exp.config.ConfigError` where it could not run."""
-    task = blank_task(cfg)
-    setting = setting_of(cfg, task)
-    vocabulary, whence = vocabulary_of(task)
-    task.arch = dataclasses.replace(task.arch, vocab=vocabulary)
-    decoder = decoder_of(cfg, task)
+    decoder, task, setting, whence = described(cfg)
     if not first_process():
         return
     plans = [estimate(decoder, task, setting, recompute) for recompute in (False, True)]
@@ -97,6 +93,15 @@ def show(cfg: DictConfig) -> None:
             f"trainer.checkpoint_activations={str(cfg.trainer.checkpoint_activations).lower()}: {_verdict(chosen, setting)}\n"
         )
     console.print("\n".join(f"- {line}" for line in assumptions(decoder, task, setting)))
+
+
+def described(cfg: DictConfig) -> tuple[Decoder, Task, Setting, str]:
+    """Model without storage, task with its vocabulary, devices, and whence the vocabulary is."""
+    task = blank_task(cfg)
+    setting = setting_of(cfg, task)
+    vocabulary, whence = vocabulary_of(task)
+    task.arch = dataclasses.replace(task.arch, vocab=vocabulary)
+    return decoder_of(cfg, task), task, setting, whence
 
 
 def decoder_of(cfg: DictConfig, task: Task) -> Decoder:

@@ -85,7 +85,7 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
 
     mode = cfg.logger.mode
     if mode == "auto":
-        mode = "online" if _has_key() else "offline"
+        mode = "online" if has_key() else "offline"
     options: dict[str, Any] = {
         "project": cfg.logger.project,
         "entity": cfg.logger.entity,
@@ -97,13 +97,13 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
         "config": redact_tree(identity(cfg)),
     }
     settings = wandb.Settings(init_timeout=cfg.logger.timeout, silent=True, disable_git=True, disable_code=True)
-    if mode == "online" and not _reachable(cfg.logger.timeout):
+    if mode == "online" and not reachable(cfg.logger.timeout):
         log.warning("W&B cannot be reached: going on offline; `wandb sync` uploads the run later.")
         mode = "offline"
     if mode == "online":
         try:
             logger = _quiet(WandbLogger(offline=False, settings=settings, **options))
-            with _time_limit(cfg.logger.timeout + 10), _arguments_without_secrets():
+            with _time_limit(cfg.logger.timeout + 10), arguments_without_secrets():
                 _ = logger.experiment
             return logger
         except Exception as error:  # whatever W&B raises: a run never dies of its sink
@@ -112,7 +112,7 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
             wandb.teardown()
             options["id"] += "-offline"  # the service still holds the other one
     logger = _quiet(WandbLogger(offline=True, settings=settings, **options))
-    with _arguments_without_secrets():
+    with arguments_without_secrets():
         _ = logger.experiment
     return logger
 
@@ -123,7 +123,7 @@ def _quiet(logger: WandbLogger) -> WandbLogger:
     return logger
 
 
-def _reachable(timeout: int) -> bool:
+def reachable(timeout: int) -> bool:
     """Whether W&B's server answers a connection; a proxy is trusted to."""
     address = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
     if os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"):
@@ -136,7 +136,7 @@ def _reachable(timeout: int) -> bool:
     return True
 
 
-def _has_key() -> bool:
+def has_key() -> bool:
     """Whether a W&B key is configured: in the environment or in netrc."""
     import netrc
 
@@ -149,7 +149,7 @@ def _has_key() -> bool:
 
 
 @contextmanager
-def _arguments_without_secrets() -> Any:
+def arguments_without_secrets() -> Any:
     """W&B stores the command line, as it finds it while it starts."""
     before = sys.argv
     sys.argv = [redact(argument) for argument in before]

@@ -4,8 +4,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -32,6 +33,7 @@ class Artifact(ABC):
         claim: what the paper says of it, in one short sentence; empty: it has no such table or figure.
         favourites: the models or methods that the claim calls better.
         rivals: than which; none: than all the others.
+        trainer: for the paper's scale.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Artifact(ABC):
     claim: str = ""
     favourites: list[str] = field(default_factory=lambda: ["tape"])
     rivals: list[str] = field(default_factory=list)
+    trainer: str = "gpu"
 
     def configs(self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> Iterator[tuple[str, DictConfig]]:
         """(model, config) of every run, seeds in the outer loop: a figure is complete as early as it can be."""
@@ -70,8 +73,7 @@ class Artifact(ABC):
 
     def paper(self) -> dict[str, Any]:
         """What the paper reports, from results/paper.yaml; nothing for what is ours alone."""
-        numbers: Any = OmegaConf.to_container(OmegaConf.load(RESULTS / "paper.yaml"))
-        return numbers.get(self.name, {})
+        return _numbers(RESULTS / "paper.yaml").get(self.name, {})
 
     def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
         """Whether the claim holds at a scale, in the records that :meth:`collect` found; no verdict without a claim."""
@@ -85,12 +87,26 @@ class Artifact(ABC):
 
     def versus(self, where: str, measured: dict[str, Measured], **options: Any) -> list[Contest]:
         """The statement that each favourite is better than every rival, as :class:`~tape_exp.paper.claims.Contest` takes it."""
-        rivals = self.rivals or [name for name in self.models if name not in self.favourites]
-        return [Contest(where, favourite, rivals, measured, **options) for favourite in self.favourites]
+        return [Contest(where, favourite, self.others(), measured, **options) for favourite in self.favourites]
+
+    def others(self) -> list[str]:
+        """What the favourites are compared with."""
+        return self.rivals or [name for name in self.models if name not in self.favourites]
+
+    def command(self, scale: str) -> str:
+        """What runs everything that is missing at a scale."""
+        trainer = f" trainer={self.trainer}" if scale == "paper" else ""
+        return f"python -m tape_exp.paper run {self.name} scale={scale} seeds=0,1,2{trainer}"
 
     @abstractmethod
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """Write the tables and figures of a scale below ``into`` and return their paths."""
+
+
+@lru_cache(maxsize=1)
+def _numbers(path: Path) -> dict[str, dict[str, Any]]:
+    """Read once: every table and every claim asks for it."""
+    return cast(dict[str, dict[str, Any]], OmegaConf.to_container(OmegaConf.load(path)))
 
 
 def load(name: str) -> Artifact:

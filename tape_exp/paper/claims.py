@@ -37,11 +37,12 @@ class Measured:
 
     def text(self, digits: int) -> str:
         """``26.32 ± 0.41``, ``26.32 [20.10, 41.00]`` where the interval is not symmetric, or the mean alone."""
+        centre = _number(self.mean, digits)
         if self.low is None or self.high is None:
-            return f"{self.mean:.{digits}f}"
+            return centre
         if abs(self.high + self.low - 2 * self.mean) < 1e-9 * max(1.0, abs(self.mean)):
-            return f"{self.mean:.{digits}f} ± {self.high - self.mean:.{digits}f}"
-        return f"{self.mean:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+            return f"{centre} ± {_number(self.high - self.mean, digits)}"
+        return f"{centre} [{_number(self.low, digits)}, {_number(self.high, digits)}]"
 
 
 def over_seeds(records: Mapping[str, Sequence[dict[str, Any]]], metric: str) -> dict[str, Measured]:
@@ -95,21 +96,23 @@ class Contest:
         return ORDERED if ahead else REVERSED
 
     def ours(self) -> str:
-        """The favourite's figure and that of the best rival, ``tape 25.04 ± 0.25, randpe 37.05 ± 15.82``."""
-        shown = self._shown({name: value.mean for name, value in self.measured.items()})
+        """The favourite's figure and that of the best rival of those that decide, ``tape 25.04 ± 0.25, fire 33.89 ± 7.81``."""
+        outcome = self.outcome()
+        deciding = [name for name in self.rivals if outcome == UNTESTED or self._against(name) == outcome]
         missing = [name for name in (self.favourite, *self.rivals) if name not in self.measured]
+        shown = self._shown({name: value.mean for name, value in self.measured.items()}, deciding)
         told = [f"{name} {self.measured[name].text(self.digits)}" for name in shown]
         told += [f"{' '.join(missing)} not run"] if told and missing else []
         return _at(self.where, ", ".join(told))
 
     def papers(self) -> str:
-        """The same of the paper."""
-        told = [f"{name} {self.published[name]:.{self.digits}f}" for name in self._shown(self.published)]
+        """The paper's figure of the favourite and that of the best rival."""
+        shown = self._shown(self.published, self.rivals)
+        told = [f"{name} {_number(self.published[name], self.digits)}" for name in shown]
         return _at(self.published_where or self.where, ", ".join(told))
 
-    def _shown(self, values: dict[str, float]) -> list[str]:
-        rivals = [name for name in self.rivals if name in values]
-        best = sorted(rivals, key=lambda name: values[name], reverse=self.higher)[:1]
+    def _shown(self, values: dict[str, float], rivals: Sequence[str]) -> list[str]:
+        best = sorted((name for name in rivals if name in values), key=lambda name: values[name], reverse=self.higher)[:1]
         return [name for name in (self.favourite, *best) if name in values]
 
 
@@ -137,3 +140,8 @@ def decide(contests: Sequence[Contest]) -> Verdict:
 
 def _at(where: str, figures: str) -> str:
     return f"{where}: {figures}" if where and figures else figures
+
+
+def _number(value: float, digits: int) -> str:
+    """With that many decimals; a smaller number by its power of ten."""
+    return f"{value:.0e}" if 0 < abs(value) < 0.5 * 10.0**-digits else f"{value:.{digits}f}"

@@ -78,6 +78,10 @@ class Speed(Artifact):
                 found[path.stem] = [record]
         return found
 
+    def command(self, scale: str) -> str:
+        """The measurement, which does not depend on a scale."""
+        return "python -m tape_exp.speed"
+
     def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
         """Attention alone, forward, at the longest length of each machine: medians in ms, with their quartiles."""
         published = self.paper()["time_ms"]

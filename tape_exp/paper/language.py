@@ -104,10 +104,8 @@ class Shift(Artifact):
         """The change of the deepest measured layer's attention where position ids begin at 3, in percent of the mean weight."""
         paper = self.paper()
         key = "trained_fp32/shift_ids/attention_relative@"
-        layers = [
-            int(name.removeprefix(key)) for mine in records.values() for name in mine[0]["metrics"] if name.startswith(key)
-        ]
-        deepest = max(layers, default=0)
+        names = [name for mine in records.values() for name in mine[0]["metrics"] if name.startswith(key)]
+        deepest = max((int(name.removeprefix(key)) for name in names), default=0)
         changes = {model: [100 * r["metrics"][f"{key}{deepest}"] for r in mine] for model, mine in records.items()}
         return self.versus(
             f"layer {deepest}, %",
@@ -181,7 +179,7 @@ class Layers(Artifact):
     """E·Eᵀ from the first layer to the last."""
 
     def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
-        """The diagonal of E·Eᵀ relative to the other causal pairs, means of absolute values: the last layer's and the first's."""
+        """The diagonal of E·Eᵀ by the mean over other causal pairs, absolute values: the last layer's and the first's."""
         mine = records.get(self.models[0], [])
         measured = {}
         for layer, pick in (("last layer", _last), ("first layer", _first)):

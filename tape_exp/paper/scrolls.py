@@ -40,7 +40,7 @@ class Scrolls(Artifact):
         found: list[Contest] = []
         for dataset in self.datasets:
             published = {model: row[dataset] for model, row in scores.items() if dataset in row}
-            if min(published[name] for name in self.favourites) < max(published[name] for name in self.rivals):
+            if min(published[name] for name in self.favourites) < max(published[name] for name in self.others()):
                 continue
             key = f"{dataset}/{VALUES[DATASETS[dataset]]}"
             mine = {model: records[f"{model}/{dataset}"] for model in self.models if f"{model}/{dataset}" in records}

@@ -1,0 +1,155 @@
+"""What is said of a claim: the rule of intervals, the figures beside each other, and verdicts of every artifact."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tape_exp.paper import artifacts
+from tape_exp.paper.claims import (
+    GRAVITY,
+    NO,
+    NO_CLAIM,
+    ORDERED,
+    REVERSED,
+    UNCLEAR,
+    UNTESTED,
+    YES,
+    Contest,
+    Measured,
+    decide,
+)
+from tests.paper.test_artifacts import fake_record
+from tests.paper.test_language import record
+
+
+def contest(ours: list[float], *rivals: list[float], **options) -> Contest:
+    measured = {name: Measured.over_seeds(values) for name, values in zip("tbc", (ours, *rivals), strict=False) if values}
+    return Contest("", "t", ["b", "c"][: len(rivals)], measured, **options)
+
+
+@pytest.mark.parametrize(
+    ("ours", "rival", "outcome"),
+    [
+        ([9.0, 9.1], [1.0, 1.1], YES),
+        ([1.0, 1.1], [9.0, 9.1], NO),
+        ([9.0, 1.0], [0.0, 0.1], UNCLEAR),
+        ([9.0], [1.0], ORDERED),
+        ([9.0, 9.1, 9.2], [1.0], ORDERED),
+        ([1.0], [9.0, 9.1], REVERSED),
+        ([1.0], [1.0], UNCLEAR),
+        ([1.0, 1.0], [1.0, 1.0], UNCLEAR),
+        ([9.0, 9.1], [], UNTESTED),
+        ([], [9.0], UNTESTED),
+    ],
+)
+def test_outcome_of_two(ours, rival, outcome):
+    assert contest(ours, rival).outcome() == outcome
+    mirrored = {YES: NO, NO: YES, ORDERED: REVERSED, REVERSED: ORDERED}.get(outcome, outcome)
+    assert contest(ours, rival, higher=False).outcome() == mirrored
+
+
+def test_one_rival_ahead_refutes_and_one_missing_leaves_it_open():
+    assert contest([5.0, 5.1], [1.0, 1.1], [9.0, 9.1]).outcome() == NO
+    assert contest([5.0, 5.1], [1.0, 1.1], []).outcome() == UNTESTED
+    assert contest([5.0, 5.1], [], [9.0, 9.1]).outcome() == NO
+    assert contest([5.0, 5.1], [1.0, 1.1], [2.0]).outcome() == ORDERED
+    assert decide([contest([9.0, 9.1], [1.0, 1.1]), contest([5.0], [1.0])]).holds == ORDERED
+    assert decide([]).holds == UNTESTED
+
+
+values = st.lists(st.floats(-100, 100), min_size=0, max_size=4)
+
+
+@given(values, values, values, st.booleans())
+def test_a_claim_holds_only_beyond_the_spread_of_seeds(ours, first, second, higher):
+    held = contest(ours, first, second, higher=higher)
+    outcome = held.outcome()
+    assert outcome in GRAVITY
+    if outcome == YES:
+        assert min(map(len, (ours, first, second))) > 1
+        sign = 1 if higher else -1
+        mine, *others = (Measured.over_seeds(v) for v in (ours, first, second))
+        assert all(min(sign * mine.low, sign * mine.high) > max(sign * r.low, sign * r.high) for r in others)
+    if outcome in (NO, REVERSED):
+        assert decide([held, contest([9.0, 9.1], [1.0, 1.1])]).holds == outcome
+    assert held.ours() == "" or "t " in held.ours() or "not run" in held.ours()
+
+
+def test_figures_show_the_favourite_and_the_rival_that_decides():
+    found = contest([25.0, 25.1], [33.0, 33.2], [30.0, 50.0], published={"t": 32.82, "b": 26.98, "c": 22.45})
+    assert found.outcome() == NO
+    assert found.ours() == "t 25.05 ± 0.64, b 33.10 ± 1.27"  # c is higher, but its interval reaches down
+    assert found.papers() == "t 32.82, b 26.98"
+    assert contest([25.0], [33.0], []).ours() == "t 25.00, b 33.00, c not run"
+    interval = Measured(50.0, 20.0, 70.0, seeds=1)
+    assert Contest("set", "t", ["b"], {"t": interval, "b": interval}, digits=0).ours() == "set: t 50 [20, 70], b 50 [20, 70]"
+    assert Measured(9e-05, None, None, 1).text(2) == "9e-05"
+    assert decide([contest([1.0], [2.0, 3.0])]).seeds == "1 to 2"
+
+
+def test_addition_claims_the_highest_mean():
+    artifact = artifacts.load("fig_addition")
+    records = {m: [fake_record(m, s, 20.0 + s / 10) for s in (0, 1)] for m in artifact.models}
+    records["tape"] = [fake_record("tape", s, 40.0 + s / 10) for s in (0, 1)]
+    verdict = artifact.verdict("smoke", records)
+    assert (verdict.holds, verdict.seeds, verdict.paper) == (YES, "2", "tape 32.82, fire 26.98")
+    assert verdict.ours.startswith("tape 40.05 ± 0.64, ")
+    assert artifact.verdict("smoke", {m: r for m, r in records.items() if m != "nope"}).holds == UNTESTED
+    assert artifact.verdict("smoke", {m: r[:1] for m, r in records.items()}).holds == ORDERED
+
+
+def test_yarn_is_compared_with_tape_alone():
+    artifact = artifacts.load("fig_addition_yarn")
+    records = {m: [fake_record(m, 0, v)] for m, v in {"tape": 30.0, "tape_yarn": 31.0, "fire": 90.0}.items()}
+    assert artifact.verdict("smoke", records).holds == ORDERED
+
+
+def test_two_widths_must_both_be_ahead():
+    artifact = artifacts.load("tab_ablation_I")
+    found = {"tape_i1": 54.0, "tape_i2": 51.0, "tape": 52.0, "tape_i8": 53.0, "tape_i16": 55.0}
+    records = {m: [record(artifact, m, 0, {"github/perplexity@256": v})] for m, v in found.items()}
+    assert artifact.verdict("smoke", records).holds == ORDERED
+    records["tape"][0]["metrics"]["github/perplexity@256"] = 53.5
+    assert artifact.verdict("smoke", records).holds == REVERSED
+
+
+def test_counts_have_no_seeds():
+    artifact = artifacts.load("tab_flops")
+    paper = artifact.paper()
+    units = (("flops_paper", "flops_g", 1e9), ("macs_paper", "macs_g", 1e9), ("parameters", "parameters_m", 2**20))
+    records = {m: [{"metrics": {f"count/{k}": paper[c][m] * unit for k, c, unit in units}}] for m in ("tape", "rope")}
+    verdict = artifact.verdict("smoke", records)
+    assert (verdict.holds, verdict.seeds, verdict.ours) == (YES, "a count", verdict.paper)
+    records["tape"][0]["metrics"]["count/macs_paper"] *= 1.01
+    assert artifact.verdict("smoke", records).holds == NO
+    assert artifact.verdict("smoke", {}).holds == UNTESTED
+
+
+def test_generated_data_are_named():
+    artifact = artifacts.load("tab_bench")
+    metrics = {"benchmarks/arc_challenge": 30.0, "benchmarks/arc_challenge_stderr": 1.0}
+    records = {m: [record(artifact, m, 0, dict(metrics))] for m in artifact.models}
+    assert "(generated questions)" in artifact.verdict("smoke", records).ours
+    records["tape"][0]["metrics"]["benchmarks/arc_challenge"] = 60.0
+    assert artifact.verdict("smoke", records).holds == ORDERED
+
+
+@pytest.mark.parametrize("name", artifacts.names())
+def test_every_claim_has_figures_and_is_untested_without_records(name):
+    artifact = artifacts.load(name)
+    verdict = artifact.verdict("smoke", {})
+    assert verdict.holds == (UNTESTED if artifact.claim else NO_CLAIM)
+    assert (verdict.ours, verdict.seeds) == ("", "")
+    assert bool(artifact.paper()) <= bool(artifact.claim)
+    assert all(c.published.keys() >= {c.favourite} for c in artifact.contests("smoke", {}) if c.published)
+
+
+def test_the_paper_agrees_with_its_own_claims():
+    """Typed right: by the paper's numbers each favourite is ahead of every rival that has one."""
+    checked = 0
+    for contest_ in (c for name in artifacts.names() for c in artifacts.load(name).contests("smoke", {})):
+        for rival in (r for r in contest_.rivals if r in contest_.published):
+            ours, theirs = contest_.published[contest_.favourite], contest_.published[rival]
+            assert ours > theirs if contest_.higher else ours < theirs, contest_
+            checked += 1
+    assert checked > 40
