@@ -13,7 +13,8 @@ from omegaconf import DictConfig
 
 from tape_exp import runs
 from tape_exp.files import write_atomically
-from tape_exp.paper.artifacts import Artifact, bases
+from tape_exp.paper.artifacts import Artifact
+from tape_exp.paper.runner import bases
 
 SEEDS = 3
 FILE = "costs.json"
