@@ -6,7 +6,7 @@ GPU_PYTHON ?= python3
 GPU_OUT ?= results/speed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slurm-test lint format tables soak gpu audit clean
+.PHONY: help setup demo test slurm-test lint format tables report soak gpu audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ format: setup  ## rewrite the sources in the project's format
 
 tables: setup  ## draw every table and figure from the committed records
 	$(BIN)/python -m tape_exp.paper render
+
+report: setup  ## write report/index.html: all tables, figures and runs on one page, which opens from disk
+	$(BIN)/python -m tape_exp.report
 
 soak: setup  ## kill small runs 50 times, compare them with undisturbed ones, write results/reliability.md (15 minutes)
 	$(BIN)/python -m tape_exp.soak --kills 50

@@ -1,0 +1,1 @@
+"""One static HTML page of all tables, figures and runs, made from the committed records."""

@@ -1,0 +1,118 @@
+"""The command that makes a recorded run again, and the curve that the run left on this machine."""
+
+import functools
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from tape_exp import runs
+from tape_exp.cli import compose_config
+from tape_exp.config import CONF
+from tape_exp.paper.artifacts import Record
+
+POINTS = 200  # of a curve on the page
+
+
+def command(record: Record) -> str:
+    """``python train.py …``: the choice of each group, then every key that differs from what that choice composes to.
+
+    Keys that the code has since lost are left out. A record tells of each path its last name alone, and so does the command.
+    """
+    return shlex.join(["python", "train.py", *words(record["config"])])
+
+
+def words(config: dict[str, Any]) -> list[str]:
+    """The overrides of a recorded config: ``runs.identity`` of what they compose to says the same as the record."""
+    task, scale = _task(config["task"]["name"]), config["scale"]
+    told = [f"model={config['model']['name']}", f"task={task}", f"scale={scale}", f"seed={config['seed']}"]
+    peft = config.get("peft", {"name": "none"})
+    if peft["name"] != "none":
+        told.append(f"peft={peft['name']}")
+    source = config["task"].get("text", config["task"]).get("source")
+    if source is not None and source != _choice("scale", scale)["text"]:
+        told.append(f"scale.text={source}")
+    checkpoint = config.get("checkpoint")
+    if checkpoint is not None and checkpoint != config["task"].get("init_from"):
+        told.append(f"checkpoint={checkpoint}")
+    composed = {"model": _choice("model", config["model"]["name"]), "task": _task_of(task, scale, source)}
+    composed |= {"peft": _choice("peft", peft["name"])} if "peft" in config else {}
+    for group, node in composed.items():
+        told += [f"{group}.{key}={_value(value)}" for key, value in differences(config[group], node)]
+    if config["precision"] != "auto":
+        told.append(f"trainer.precision={config['precision']}")
+    return told
+
+
+def differences(recorded: dict[str, Any], current: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """(key, recorded value) wherever both have the key and say something else; a name follows from the other keys."""
+    for key, value in recorded.items():
+        if key not in current or (key == "name" and not above) or value == current[key]:
+            continue
+        if isinstance(value, dict) and isinstance(current[key], dict):
+            yield from differences(value, current[key], f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+@functools.cache
+def _choice(group: str, name: str) -> Any:
+    """A YAML of a group over those of its defaults list, which for models, scales and methods holds names of the same group.
+
+    Hydra composes the same, a whole config at a time, which for every model would take seconds.
+    """
+    node: Any = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"))
+    above = [_choice(group, other) for other in node.pop("defaults", []) if other != "_self_"]
+    return runs.without_folders(OmegaConf.to_container(OmegaConf.merge(*above, node)))
+
+
+@functools.cache
+def _task_of(name: str, scale: str, source: str | None) -> Any:
+    """The task of a config, as a record would tell it; it depends on the scale and the text alone."""
+    text = [] if source is None else [f"scale.text={source}"]
+    return runs.without_folders(runs.identity(compose_config([f"task={name}", f"scale={scale}", *text])))["task"]
+
+
+@functools.cache
+def _task(name: str) -> str:
+    """The YAML of a task whose name may go on after it: ``scrolls_qmsum`` is of ``scrolls``."""
+    known = [path.stem for path in (CONF / "task").glob("*.yaml")]
+    return max((stem for stem in known if name == stem or name.startswith(f"{stem}_")), key=len, default=name)
+
+
+def _value(value: Any) -> str:
+    """In the grammar of Hydra's overrides."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_value(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_value, value)) + "]"
+    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_][\w./-]*", value):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def curves(record: Record, folder: Path) -> dict[str, tuple[list[int], list[float]]]:
+    """Metric -> (steps, values) of what the run logged while it trained, at most :data:`POINTS` of each.
+
+    Nothing where ``runs`` does not hold the run: a record has no curve.
+    """
+    place = f"{record['config']['task']['name']}/{record['config']['scale']}/*/seed{record['seed']}-{record['config_hash']}"
+    found: dict[str, tuple[list[int], list[float]]] = {}
+    for path in folder.glob(f"{place}/metrics.jsonl"):
+        for line in map(json.loads, path.read_text().splitlines()):
+            for key in ("train/loss", "val/loss"):
+                if isinstance(line.get(key), float):
+                    steps, values = found.setdefault(key, ([], []))
+                    steps.append(line["step"])
+                    values.append(line[key])
+    return {key: (_thinned(steps), _thinned(values)) for key, (steps, values) in found.items() if len(steps) > 1}
+
+
+def _thinned(values: list[Any]) -> list[Any]:
+    """Every n-th, and the last."""
+    stride = -(-len(values) // POINTS)
+    return values if stride == 1 else [*values[:-1:stride], values[-1]]

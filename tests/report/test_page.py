@@ -1,0 +1,302 @@
+"""The page in headless Chromium: every artifact, values as in the records, tables that sort, figures that tell their values."""
+
+import csv
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tape_exp.paper import artifacts
+from tape_exp.report import __main__ as report
+from tape_exp.runs import ROOT
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+
+SECONDS_TO_OPEN = 1.0
+SECONDS_TO_DRAW = 2.0  # below 1 on two free cores
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("report") / "index.html"
+    assert report.main(["--out", str(path), "--runs", str(path.parent)]) == 0
+    assert path.stat().st_size < report.LIMIT
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+
+
+@pytest.fixture
+def opened(browser, url):
+    """Open the page; afterwards nothing may have gone wrong, and nothing may have been asked but the page itself."""
+    contexts, said, asked = [], [], []
+
+    def open_page(width: int = 1280, before: str = "", **options):
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **options))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        if before:
+            page.add_init_script(before)
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == []
+    assert set(asked) == {url}
+
+
+def addition_records() -> dict:
+    return artifacts.load("fig_addition").collect("smoke", artifacts.read_records())
+
+
+def drawn(page, artifact: str, title: str):
+    """The figure of that title, drawn."""
+    figure = page.locator(f"#{artifact} figure", has=page.locator("figcaption", has_text=re.compile(f"^{title}")))
+    figure.scroll_into_view_if_needed()
+    figure.locator(".canvas[data-drawn]").wait_for()
+    return figure
+
+
+def column(table, name: str) -> list[str]:
+    place = table.locator("thead th").all_inner_texts()
+    number = next(i for i, text in enumerate(place) if text.split("\u00a0")[0].strip() == name)
+    return [row.locator("th, td").nth(number).inner_text() for row in table.locator("tbody tr").all()]
+
+
+def test_every_artifact_is_there_with_its_values_or_the_reason(opened):
+    page = opened()
+    for name in artifacts.names():
+        section = page.locator(f"section#{name}")
+        assert section.locator("h3 code").inner_text() == name
+        shown = section.locator("table, .canvas, img").count()
+        assert shown > 0, name
+        rendered = sorted((ROOT / "results" / "tables").glob(f"{name}-*.csv"))
+        if not section.locator("h4").count():
+            assert "No run of" in section.locator(".reason").inner_text()
+        for path, table in zip(rendered, section.locator(".artifact > .scroll > table").all(), strict=False):
+            columns, *rows = csv.reader(path.read_text().splitlines())
+            cells = table.evaluate("t => [...t.rows].map(row => [...row.cells].map(cell => cell.textContent.trim()))")
+            assert cells == [columns, *([cell.strip() for cell in row] for row in rows)]
+
+
+def test_values_of_table_and_heatmap_are_those_of_the_records(opened):
+    page = opened()
+    records = addition_records()
+    table = page.locator("#fig_addition > .scroll > table")
+    means = dict(zip(column(table, "model"), column(table, "ours"), strict=True))
+    for model, mine in records.items():
+        expected = np.mean([np.array(r["heatmap"], dtype=float) for r in mine], axis=0)
+        assert float(means[model].split()[0]) == pytest.approx(expected.mean(), abs=0.006)
+        figure = drawn(page, "fig_addition", model)
+        figure.locator("summary").click()
+        cells = figure.locator("details td").all_inner_texts()
+        np.testing.assert_allclose(np.array(cells, dtype=float).reshape(expected.shape), expected, rtol=1e-3)
+
+
+def test_a_table_sorts_by_click_and_by_key(opened):
+    page = opened()
+    table = page.locator("#fig_addition > .scroll > table")
+    head = table.locator("thead th", has_text="paper")
+    assert head.get_attribute("aria-sort") == "none"
+    head.locator("button").click()
+    values = list(map(float, column(table, "paper")))
+    assert values == sorted(values)
+    assert head.get_attribute("aria-sort") == "ascending"
+    head.locator("button").press("Enter")
+    assert list(map(float, column(table, "paper"))) == values[::-1]
+    assert head.get_attribute("aria-sort") == "descending"
+    other = table.locator("thead th", has_text="model")
+    other.locator("button").press(" ")
+    assert column(table, "model") == sorted(column(table, "model"))
+    assert (head.get_attribute("aria-sort"), other.get_attribute("aria-sort")) == ("none", "ascending")
+
+
+def test_empty_cells_come_last_in_both_orders(opened):
+    page = opened()
+    table = page.locator("#tab_flops > .scroll > table")
+    button = table.locator("thead th", has_text="FLOPs paper (G)").locator("button")
+    for _ in range(2):
+        button.click()
+        found = column(table, "FLOPs paper (G)")
+        assert "" in found
+        assert "" not in found[: len(found) - found.count("")]
+
+
+def test_a_heatmap_tells_its_values_to_pointer_and_keys(opened):
+    page = opened()
+    grid = np.mean([np.array(r["heatmap"], dtype=float) for r in addition_records()["randpe"]], axis=0)
+    figure = drawn(page, "fig_addition", "randpe")
+    canvas, readout = figure.locator(".canvas"), figure.locator(".readout")
+    canvas.press("ArrowDown")
+    for key in ["ArrowDown"] * 5 + ["ArrowRight"] * 2 + ["ArrowUp", "ArrowLeft", "ArrowDown"]:
+        canvas.press(key)
+    expected = f"digits of the first operand 6, digits of the second operand 2: {grid[5, 1]:.4g}"
+    assert readout.inner_text() == expected
+    for _ in range(20):
+        canvas.press("ArrowRight")
+    assert "second operand 10:" in readout.inner_text(), "the edge holds"
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.1)
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.6)
+    page.wait_for_timeout(300)
+    row, across, value = map(float, re.findall(r"\d+(?:\.\d+)?", readout.inner_text()))
+    assert value == pytest.approx(grid[int(row) - 1, int(across) - 1], rel=1e-3)
+    assert (row, across) != (6, 10)
+    tooltip = canvas.evaluate("e => [...function* all(n) { yield n; for (const c of [...n.children, ...(n.shadowRoot?.children ?? [])])"
+                              " yield* all(c); }(e)].filter(n => n.matches('.bk-Tooltip')).map(n => n.shadowRoot.textContent).join()")  # fmt: skip
+    assert readout.inner_text() in tooltip
+
+
+def test_lines_tell_their_values_and_can_be_hidden(opened):
+    page = opened()
+    paper = artifacts.load("fig_passkey").paper()
+    figure = drawn(page, "fig_passkey", "paper")
+    canvas, readout = figure.locator(".canvas"), figure.locator(".readout")
+    canvas.press("ArrowRight")
+    assert readout.inner_text() == f"lora, length (tokens) 1024: {paper['accuracy']['lora'][0]}"
+    canvas.press("ArrowRight")
+    assert readout.inner_text() == f"lora, length (tokens) 2048: {paper['accuracy']['lora'][1]}"
+    figure.get_by_label("longlora").uncheck()
+    canvas.press("ArrowDown")
+    assert readout.inner_text() == f"theta, length (tokens) 2048: {paper['accuracy']['theta'][1]}"
+
+
+def test_a_run_has_its_metrics_config_and_command(opened):
+    page = opened()
+    record = addition_records()["tape"][0]
+    page.locator("#fig_addition details summary", has_text="behind it").click()
+    page.locator("#fig_addition a", has_text=record["run"]).click()
+    run = page.locator(f"[id='run-{record['run']}']")
+    assert run.evaluate("run => run.open")
+    metrics = dict(run.locator("tbody tr").evaluate_all("rows => rows.map(r => [...r.cells].map(c => c.textContent.trim()))"))
+    assert float(metrics["test/exact_match"]) == pytest.approx(record["metrics"]["test/exact_match"], rel=1e-5)
+    assert run.locator("code").first.inner_text().startswith("python train.py model=tape task=arithmetic scale=smoke seed=")
+    assert "No curve" in run.inner_text()
+    assert "train_digits: 5" in run.locator("pre").text_content()
+    page.get_by_label("Show runs whose row").fill("passkey tape")
+    rows = page.locator("#runs > .scroll tbody tr:visible")
+    assert 0 < rows.count() < len(artifacts.read_records())
+    assert all("passkey" in text and "tape" in text for text in rows.all_inner_texts())
+
+
+def test_the_command_is_copied(opened):
+    page = opened(permissions=["clipboard-read", "clipboard-write"])
+    box = page.locator("#fig_addition .command")
+    box.locator("button").click()
+    page.locator("#said", has_text="Copied.").wait_for(state="attached")
+    assert page.evaluate("navigator.clipboard.readText()") == box.locator("code").inner_text()
+
+
+def test_fits_a_phone(opened):
+    page = opened(375)
+    page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    drawn(page, "fig_addition", "tape")
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+
+
+def test_can_be_read_without_seeing_it(opened):
+    page = opened()
+    problems = page.evaluate(
+        """() => {
+        const found = [], all = (what) => [...document.querySelectorAll(what)];
+        const named = (e) => e.textContent.trim() || e.getAttribute("aria-label") || e.labels?.length;
+        let level = 0;
+        for (const head of all("h1, h2, h3, h4")) {
+          if (head.tagName[1] > level + 1) found.push(`${head.tagName} after H${level}: ${head.textContent}`);
+          level = Number(head.tagName[1]);
+        }
+        if (all("h1").length !== 1 || all("main").length !== 1) found.push("one h1, one main");
+        if (!document.documentElement.lang) found.push("no language");
+        for (const e of all("img")) if (!e.alt) found.push("picture without words");
+        for (const e of all("button, a, input, summary")) if (!named(e)) found.push(`without a name: ${e.outerHTML}`);
+        for (const e of all("table")) if (!e.caption) found.push("table without caption");
+        for (const e of all("th")) if (!e.scope) found.push(`th without scope: ${e.textContent}`);
+        for (const e of all("[role=application], [role=region], section")) {
+          const label = e.getAttribute("aria-label") || document.getElementById(e.getAttribute("aria-labelledby"))?.textContent;
+          if (!label) found.push(`without a label: ${e.id}`);
+        }
+        for (const e of all("[aria-describedby]"))
+          if (!document.getElementById(e.getAttribute("aria-describedby")).textContent.trim()) found.push(`no words: ${e.id}`);
+        for (const e of all(".canvas")) if (!e.parentElement.querySelector("details")) found.push(`no values: ${e.id}`);
+        const ids = all("[id]").map((e) => e.id);
+        for (const id of ids.filter((id, i) => ids.indexOf(id) !== i)) found.push(`twice: ${id}`);
+        for (const e of all("a[href^='#']"))
+          if (!document.getElementById(e.getAttribute("href").slice(1))) found.push(`leads nowhere: ${e.href}`);
+        return found; }"""
+    )
+    assert problems == []
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast(opened, scheme):
+    page = opened(color_scheme=scheme)
+    told = page.evaluate(
+        "() => Object.fromEntries(['paper', 'shade', 'ink', 'soft', 'link', 'of-paper', 'of-ours', 'frame'].map(name =>"
+        " [name, getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim()]))"
+    )
+    light = {name: luminance(colour) for name, colour in told.items()}
+    assert (light["paper"] > light["ink"]) == (scheme == "light")
+    for ground in ("paper", "shade"):
+        for name in ("ink", "soft", "link", "of-paper", "of-ours"):
+            assert contrast(light[name], light[ground]) >= 4.5, (name, ground)  # WCAG 2 AA, text
+    for colour in re.findall(r"#[0-9a-f]{6}", re.search(r"COLOURS = \[(.*)\]", Path(report.HERE / "figures.js").read_text())[1]):
+        assert contrast(luminance(colour), light["paper"]) >= 3, colour  # WCAG 2 AA, graphics
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def contrast(a: float, b: float) -> float:
+    return (max(a, b) + 0.05) / (min(a, b) + 0.05)
+
+
+def test_figures_follow_the_scheme(opened):
+    page = opened()
+    drawn(page, "fig_addition", "tape")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(500)
+    figure = drawn(page, "fig_addition", "tape")
+    figure.locator(".canvas").press("ArrowRight")
+    assert "digits of the first operand 1" in figure.locator(".readout").inner_text()
+    assert figure.locator(".bk-Figure").count() == 1
+
+
+def test_without_the_library_tables_and_values_remain(opened):
+    page = opened(before="delete window.DecompressionStream")
+    figure = page.locator("#fig_addition figure").first
+    figure.scroll_into_view_if_needed()
+    figure.locator(".readout", has_text="does not draw it").wait_for()
+    figure.locator("summary").click()
+    assert figure.locator("details td").count() == 100
+    assert column(page.locator("#fig_addition > .scroll > table"), "paper")[0] == "26.32"
+
+
+def test_opens_at_once(opened):
+    opening, drawing = [], []
+    for _ in range(3):
+        page = opened()
+        page.wait_for_function("() => performance.getEntriesByName('drawn').length > 0")
+        opening.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") / 1000)
+        drawing.append(page.evaluate("performance.getEntriesByName('drawn')[0].startTime") / 1000)
+    assert min(opening) < SECONDS_TO_OPEN
+    assert min(drawing) < SECONDS_TO_DRAW

@@ -1,0 +1,71 @@
+"""The command of a record composes to what the record says; the curve of a run comes from its metrics.jsonl."""
+
+import json
+import shlex
+
+import pytest
+
+from tape_exp import runs
+from tape_exp.cli import compose_config
+from tape_exp.paper.artifacts import matches, read_records
+from tape_exp.report import rerun
+
+
+def kinds() -> list:
+    """A committed record of every task, method and checkpoint."""
+    found = {}
+    for record in read_records():
+        config = record["config"]
+        peft = config.get("peft", {}).get("name")
+        found.setdefault((config["task"]["name"].split("_")[0], peft, config.get("checkpoint")), record)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("record", kinds(), ids=lambda record: record["run"])
+def test_command_makes_the_same_run(record):
+    program, script, *words = shlex.split(rerun.command(record))
+    assert (program, script) == ("python", "train.py")
+    assert matches(record["config"], runs.identity(compose_config(words)))
+
+
+def test_what_was_set_apart_from_the_choices_is_in_the_command():
+    choices = ["model=tape_yarn", "task=arithmetic", "scale=smoke", "seed=3"]
+    told = [
+        *choices,
+        "model.scaling.factor=4.0",
+        "task.train_digits=6",
+        "task.optim.betas=[0.8,0.9]",
+        "task.optim.decay=null",
+        "trainer.precision=bf16-mixed",
+    ]
+    config = runs.identity(compose_config(told))
+    words = rerun.words(config)
+    assert set(told) <= set(words)
+    assert runs.identity(compose_config(words)) == config
+
+
+@pytest.mark.parametrize(("group", "name"), [("model", "tape_yarn"), ("model", "t5"), ("peft", "theta"), ("peft", "none")])
+def test_a_choice_is_what_hydra_composes(group, name):
+    composed = runs.identity(compose_config([f"{group}={name}"]))[group]
+    assert rerun._choice(group, name) == runs.without_folders(composed)
+
+
+def record() -> dict:
+    return {"config": {"task": {"name": "arithmetic"}, "scale": "smoke"}, "seed": 1, "config_hash": "0123456789"}
+
+
+def test_curve_is_thinned_and_ends_with_the_last_step(tmp_path):
+    folder = tmp_path / "arithmetic" / "smoke" / "tape" / "seed1-0123456789"
+    folder.mkdir(parents=True)
+    lines = [{"step": step, "train/loss": 1 / step} for step in range(1, 1001)] + [{"step": 1000, "val/loss": 0.5}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = rerun.curves(record(), tmp_path)
+    assert list(found) == ["train/loss"], "a single point is no curve"
+    steps, values = found["train/loss"]
+    assert len(steps) <= rerun.POINTS + 1
+    assert (steps[0], steps[-1]) == (1, 1000)
+    assert values == [1 / step for step in steps]
+
+
+def test_a_run_that_is_not_here_has_no_curve(tmp_path):
+    assert rerun.curves(record(), tmp_path) == {}
