@@ -136,7 +136,9 @@ def _at_scale(content: Content, artifact: Artifact, scale: str, found: dict[str,
     figures = sorted((results / "figures").glob(f"{stem}*.png"), key=lambda path: path.stem)
     table = read_table(results / "tables" / stem)
     if table is None and not figures:
-        raise ConfigError(f"results/ has records of {artifact.name} at scale {scale} but no table or figure; run `make tables`.")
+        raise ConfigError(
+            f"results/ has records of {artifact.name} at scale {scale} but no table or figure; run `make tables`."
+        )
     drawn: list[plots.Grid | plots.Lines] = []
     if table:
         drawn += plots.lines(table.columns, table.rows, table.caption)

@@ -107,7 +107,7 @@ function drawGrid(Bokeh, figure, colour) {
   Object.assign(plot.ygrid, { visible: false });
   const cells = figure.z.flatMap((row, y) => row.map((value, x) => ({ x, y, value }))).filter(({ value }) => value !== null);
   const column = (name) => cells.map((cell) => cell[name]);
-  const data = { x: column("x"), y: column("y"), value: column("value"), told: cells.map(({ y, x }) => words(figure, [y, x])) };
+  const data = { x: column("x"), y: column("y"), value: column("value"), told: cells.map(({ value }) => `${value}`) };
   const [low, high] = figure.range;
   const mapper = new Bokeh.LinearColorMapper({ palette: ramp(figure.signed ? TWO_WAYS : ONE_WAY), low, high });
   const fill = { field: "value", transform: mapper };
@@ -132,9 +132,9 @@ function drawLines(Bokeh, figure, colour, hidden) {
   const plot = empty(Bokeh, figure, colour, ranges);
   Object.assign(plot.xgrid, { grid_line_color: colour.line });
   Object.assign(plot.ygrid, { grid_line_color: colour.line });
-  const parts = figure.lines.map((line, i) => {
+  const parts = figure.lines.map((line) => {
     const ends = (name) => line.y.map((y, k) => line[name][k] ?? y);
-    const data = { x: line.x, y: line.y, low: ends("low"), high: ends("high"), told: line.x.map((_, k) => words(figure, [i, k])) };
+    const data = { x: line.x, y: line.y, low: ends("low"), high: ends("high"), told: line.y.map((y) => `${line.name}: ${y}`) };
     const source = new Bokeh.ColumnDataSource({ data });
     const [colour, marker] = [COLOURS[line.style % 8], MARKERS[line.style % 8]];
     const style = { line_color: colour, source };

@@ -8,7 +8,10 @@ from tape_exp.report import content, plots
 
 def test_lines_are_the_rows_of_columns_that_differ_by_a_number():
     columns = ["method", "paper 1024", "ours 64", "paper 2048", "ours 128", "paper 4096", "ours 256", "seeds"]
-    rows = [["lora", "3.5", "10.5 ± 0.5", "3.4", "10.0", "3.3", "9.5 [9.0, 11.0]", "1"], ["base", "", "12", "", "", "", "11", "1"]]
+    rows = [
+        ["lora", "3.5", "10.5 ± 0.5", "3.4", "10.0", "3.3", "9.5 [9.0, 11.0]", "1"],
+        ["base", "", "12", "", "", "", "11", "1"],
+    ]
     ours, paper = plots.lines(columns, rows, "Perplexity by length in tokens.")
     assert (ours.title, paper.title) == ("ours", "paper")
     assert (ours.xlabel, ours.ylabel) == ("length (tokens)", "perplexity")
