@@ -1,6 +1,5 @@
 """The runs that a sweep's words name: overrides with commas, as ``python train.py -m`` takes them, or the paper's artifacts."""
 
-import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp import runs, weights
 from tape_exp.cli import compose_config, explain
 from tape_exp.config import CONF, ConfigError, check
+from tape_exp.overrides import choice_of, literal
 from tape_exp.paper.artifacts import Artifact, requested
 from tape_exp.paper.runner import missing
 
@@ -116,7 +116,7 @@ def _of_artifacts(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int
 def words_of(cfg: DictConfig) -> list[str]:
     """The overrides that compose a config: its choices, its seed, and every key that differs from what they give."""
     plain = _composed()
-    choices = {group: _choice(group, cfg[group].name) for group in GROUPS}
+    choices = {group: choice_of(group, cfg[group].name) for group in GROUPS}
     words = [f"{group}={choice}" for group, choice in choices.items() if group in SHOWN or choice != plain[group]["name"]]
     wanted: Any = OmegaConf.to_container(cfg, resolve=True)
     words += _differences(_composed(*words)["scale"], wanted["scale"], "scale")  # first: other keys follow it
@@ -132,12 +132,6 @@ def _composed(*words: str) -> dict[str, Any]:
     return found
 
 
-def _choice(group: str, name: str) -> str:
-    """The YAML of a name: ``scrolls`` of the task ``scrolls_qasper``, which its data set gives the rest of its name."""
-    stems = [path.stem for path in (CONF / group).glob("*.yaml")]
-    return max((stem for stem in stems if name == stem or name.startswith(f"{stem}_")), key=len)
-
-
 def _differences(given: Any, wanted: Any, key: str) -> list[str]:
     if isinstance(given, dict) and isinstance(wanted, dict) and given:
         inner = f"{key}." if key else ""
@@ -146,21 +140,6 @@ def _differences(given: Any, wanted: Any, key: str) -> list[str]:
             words += _differences(given[name], value, inner + name) if name in given else [f"+{inner}{name}={literal(value)}"]
         return words
     return [] if given == wanted else [f"{key}={literal(wanted)}"]
-
-
-def literal(value: Any) -> str:
-    """A value in the grammar of Hydra's overrides."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{literal(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(literal, value)) + "]"
-    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_/][\w./-]*", value):
-        quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)  # a backslash is itself, but before a quote
-        return "'" + re.sub(r"(\\+)$", r"\1\1", quoted) + "'"
-    return value if isinstance(value, str) and value.lower() not in _WORDS else json.dumps(value)
-
-
-_WORDS = ("null", "true", "false", "nan", "inf")
 
 
 def folder_of(jobs: Sequence[Job], name: str) -> Path:

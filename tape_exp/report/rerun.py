@@ -2,7 +2,6 @@
 
 import functools
 import json
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from omegaconf import OmegaConf
 from tape_exp import runs
 from tape_exp.cli import compose_config
 from tape_exp.config import CONF
+from tape_exp.overrides import choice_of, literal
 from tape_exp.paper.artifacts import Record
 
 POINTS = 200  # of a curve on the page
@@ -28,7 +28,7 @@ def command(record: Record) -> str:
 
 def words(config: dict[str, Any]) -> list[str]:
     """The overrides of a recorded config: ``runs.identity`` of what they compose to says the same as the record."""
-    task, scale = _task(config["task"]["name"]), config["scale"]
+    task, scale = choice_of("task", config["task"]["name"]), config["scale"]
     told = [f"model={config['model']['name']}", f"task={task}", f"scale={scale}", f"seed={config['seed']}"]
     peft = config.get("peft", {"name": "none"})
     if peft["name"] != "none":
@@ -42,7 +42,7 @@ def words(config: dict[str, Any]) -> list[str]:
     composed = {"model": _choice("model", config["model"]["name"]), "task": _task_of(task, scale, source)}
     composed |= {"peft": _choice("peft", peft["name"])} if "peft" in config else {}
     for group, node in composed.items():
-        told += [f"{group}.{key}={_value(value)}" for key, value in differences(config[group], node)]
+        told += [f"{group}.{key}={literal(value)}" for key, value in differences(config[group], node)]
     if config["precision"] != "auto":
         told.append(f"trainer.precision={config['precision']}")
     return told
@@ -75,24 +75,6 @@ def _task_of(name: str, scale: str, source: str | None) -> Any:
     """The task of a config, as a record would tell it; it depends on the scale and the text alone."""
     text = [] if source is None else [f"scale.text={source}"]
     return runs.without_folders(runs.identity(compose_config([f"task={name}", f"scale={scale}", *text])))["task"]
-
-
-@functools.cache
-def _task(name: str) -> str:
-    """The YAML of a task whose name may go on after it: ``scrolls_qmsum`` is of ``scrolls``."""
-    known = [path.stem for path in (CONF / "task").glob("*.yaml")]
-    return max((stem for stem in known if name == stem or name.startswith(f"{stem}_")), key=len, default=name)
-
-
-def _value(value: Any) -> str:
-    """In the grammar of Hydra's overrides."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_value(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_value, value)) + "]"
-    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_][\w./-]*", value):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def curves(record: Record, folder: Path) -> dict[str, tuple[list[int], list[float]]]:

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launch.grid import Job, combinations, jobs_of, literal, words_of
+from launch.grid import Job, combinations, jobs_of, words_of
 from tape_exp.cli import compose_config
 from tape_exp.config import ConfigError
+from tape_exp.overrides import literal
 from tape_exp.paper import runner
 from tape_exp.paper.artifacts import load
 from tape_exp.runs import RunDirectory
