@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tape_exp.config import ConfigError
+from tape_exp.config import CONF, ConfigError
 from tape_exp.paper.artifacts import SCALES, Artifact, Record
 from tape_exp.report import plots, rerun
 
@@ -120,12 +120,20 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record], results: Pa
     for artifact in artifacts:
         found = {scale: artifact.collect(scale, records) for scale in SCALES}
         scales = [_at_scale(content, artifact, scale, mine, results) for scale, mine in found.items() if mine]
-        command = f"python -m tape_exp.paper run {artifact.name} scale=smoke seeds=0,1,2"
         reason = f"No run of {artifact.name} is recorded at any scale; what the paper reports stands beside empty cells."
         paper = artifact.paper()
         source = f"{paper['source']}: {paper['setting']}" if paper.keys() >= {"source", "setting"} else ""
         claim = getattr(artifact, "claim", None) or ""
-        section = Section(artifact.name, artifact.title, claim, source, scales, expected(artifact), reason, command)
+        section = Section(
+            artifact.name,
+            artifact.title,
+            claim,
+            source,
+            scales,
+            expected(artifact),
+            reason,
+            _command(artifact, "smoke", "0,1,2"),
+        )
         content.sections.append(section)
     content.runs = [_run(content, record, folder) for record in records]
     return content
@@ -149,8 +157,15 @@ def _at_scale(content: Content, artifact: Artifact, scale: str, found: dict[str,
     missing = [model for model in artifact.models if model not in with_runs]
     names = [record["run"] for mine in found.values() for record in mine if "run" in record]
     seeds = ",".join(map(str, sorted({r["seed"] for mine in found.values() for r in mine if "seed" in r})))
-    command = f"python -m tape_exp.paper run {artifact.name} scale={scale}" + (f" seeds={seeds}" if seeds else "")
-    return AtScale(scale, table, shown, pictures, missing, names, command)
+    return AtScale(scale, table, shown, pictures, missing, names, _command(artifact, scale, seeds))
+
+
+def _command(artifact: Artifact, scale: str, seeds: str) -> str:
+    """What runs an artifact; one without models is measured by a command of its own, the first words of its YAML."""
+    if artifact.models:
+        return f"python -m tape_exp.paper run {artifact.name} scale={scale} seeds={seeds}"
+    words = (CONF / "paper" / f"{artifact.name}.yaml").read_text().splitlines()[0]
+    return words.removeprefix("# ").replace(", then ", " && ")
 
 
 def read_table(stem: Path) -> Table | None:

@@ -33,6 +33,15 @@ def test_records_without_a_rendered_table_are_refused(tmp_path):
         content.gather([artifact], records, tmp_path, tmp_path)
 
 
+def test_commands_of_artifacts():
+    found = content.gather(
+        list(map(artifacts.load, ("fig_addition_20", "tab_speed"))), [], artifacts.RESULTS, artifacts.RESULTS
+    )
+    told = {section.name: section.command for section in found.sections}
+    assert told["fig_addition_20"] == "python -m tape_exp.paper run fig_addition_20 scale=smoke seeds=0,1,2"
+    assert told["tab_speed"] == "python -m tape_exp.speed && python -m tape_exp.paper render tab_speed"
+
+
 def test_text_of_a_record_cannot_leave_its_place(tmp_path):
     """A record's words are shown as they are, and end no script."""
     record = some_record()
