@@ -30,7 +30,7 @@ class Artifact(ABC):
         task: task of the runs.
         models: models of the runs, in the order of the rows or panels.
         overrides: further keys of every run.
-        claim: what the paper says of it, in one short sentence; empty: it has no such table or figure.
+        claim: what the paper says of it, in one sentence that :meth:`contests` tests whole; empty: it has no such thing.
         favourites: the models or methods that the claim calls better.
         rivals: than which; none: than all the others.
         trainer: for the paper's scale.
