@@ -18,6 +18,10 @@ class Report(Artifact):
         path = RESULTS / "theory.json"
         return {"theory": [json.loads(path.read_text())]} if scale == "smoke" and path.exists() else {}
 
+    def command(self, scale: str) -> str:
+        """The measurement, which does not depend on a scale."""
+        return "python -m tape_exp.theory"
+
 
 class Theorem(Report):
     """Accuracy of the construction against length, as printed, partly and wholly repaired."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tape_exp.config import CONF, ConfigError
+from tape_exp.config import ConfigError
 from tape_exp.paper.artifacts import SCALES, Artifact, Record
 from tape_exp.report import plots, rerun
 
@@ -123,7 +123,7 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record], results: Pa
         reason = f"No run of {artifact.name} is recorded at any scale; what the paper reports stands beside empty cells."
         paper = artifact.paper()
         source = f"{paper['source']}: {paper['setting']}" if paper.keys() >= {"source", "setting"} else ""
-        claim = getattr(artifact, "claim", None) or ""
+        claim = artifact.claim
         section = Section(
             artifact.name,
             artifact.title,
@@ -132,7 +132,7 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record], results: Pa
             scales,
             expected(artifact),
             reason,
-            _command(artifact, "smoke", "0,1,2"),
+            artifact.command("smoke"),
         )
         content.sections.append(section)
     content.runs = [_run(content, record, folder) for record in records]
@@ -156,16 +156,7 @@ def _at_scale(content: Content, artifact: Artifact, scale: str, found: dict[str,
     with_runs = {name.split("/")[0] for name in found}
     missing = [model for model in artifact.models if model not in with_runs]
     names = [record["run"] for mine in found.values() for record in mine if "run" in record]
-    seeds = ",".join(map(str, sorted({r["seed"] for mine in found.values() for r in mine if "seed" in r})))
-    return AtScale(scale, table, shown, pictures, missing, names, _command(artifact, scale, seeds))
-
-
-def _command(artifact: Artifact, scale: str, seeds: str) -> str:
-    """What runs an artifact; one without models is measured by a command of its own, the first words of its YAML."""
-    if artifact.models:
-        return f"python -m tape_exp.paper run {artifact.name} scale={scale} seeds={seeds}"
-    words = (CONF / "paper" / f"{artifact.name}.yaml").read_text().splitlines()[0]
-    return words.removeprefix("# ").replace(", then ", " && ")
+    return AtScale(scale, table, shown, pictures, missing, names, artifact.command(scale))
 
 
 def read_table(stem: Path) -> Table | None:

@@ -39,7 +39,7 @@ def test_commands_of_artifacts():
     )
     told = {section.name: section.command for section in found.sections}
     assert told["fig_addition_20"] == "python -m tape_exp.paper run fig_addition_20 scale=smoke seeds=0,1,2"
-    assert told["tab_speed"] == "python -m tape_exp.speed && python -m tape_exp.paper render tab_speed"
+    assert told["tab_speed"] == "python -m tape_exp.speed"
 
 
 def test_text_of_a_record_cannot_leave_its_place(tmp_path):
