@@ -97,7 +97,8 @@ class Speed(Artifact):
                 name: Measured(row["ms"], low=row["ms_quartiles"][0], high=row["ms_quartiles"][1], seeds=row["rounds"])
                 for name, row in fastest.items()
             }
-            found += self.versus(f"fastest backends, {record['machine']}, {longest} tokens, ms", measured, published=published, **options)
+            where = f"fastest backends, {record['machine']}, {longest} tokens, ms"
+            found += self.versus(where, measured, published=published, **options)
             published = {}  # said once
         return found
 
