@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from tape_exp.files import write_atomically
 from tape_exp.hardware import file_name, machine_name
 from tape_exp.module import OnDevice
 from tape_exp.run import make_decoder, make_task, run, set_up_logging
-from tape_exp.runs import ROOT, RunDirectory, git_state, hardware, package_versions
+from tape_exp.runs import ROOT, RunDirectory, circumstances
 from tape_exp.sinks import read_metrics
 from tape_exp.tasks.perplexity import Windows, score, window_batch, window_batches
 
@@ -40,13 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--gigabyte", action="store_true", help="also tokenise 1 GB of local text")
     given = parser.parse_args(arguments)
     set_up_logging(None, "none")
-    record: dict[str, Any] = {
-        "machine": machine_name(DEVICE),
-        "git": git_state(),
-        "packages": package_versions(),
-        "hardware": hardware(),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    record: dict[str, Any] = {"machine": machine_name(DEVICE), **circumstances()}
     with tempfile.TemporaryDirectory() as folder:
         record["tokenising_mb_per_second_one_core"] = tokenising(Path(folder))
         record["second_start_seconds"] = second_start(Path(folder))

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,7 +25,7 @@ from tape_exp.data_speed import spread
 from tape_exp.files import write_atomically
 from tape_exp.hardware import file_name, machine_name
 from tape_exp.module import LanguageModule
-from tape_exp.runs import ROOT, git_state, hardware, package_versions
+from tape_exp.runs import ROOT, circumstances
 from tape_exp.seeding import RowSampler
 from tape_exp.tasks.base import IGNORE, Batch, Task
 
@@ -40,13 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed")
     parser.add_argument("--rounds", type=int, default=26, help="of ten steps each; 26 hold one checkpoint")
     given = parser.parse_args(arguments)
-    record: dict[str, Any] = {
-        "machine": machine_name(DEVICE),
-        "git": git_state(),
-        "packages": package_versions(),
-        "hardware": hardware(),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    record: dict[str, Any] = {"machine": machine_name(DEVICE), **circumstances()}
     with tempfile.TemporaryDirectory() as folder:
         record["step_over_bare_loop"] = {task: overhead(smoke(Path(folder), task, given.rounds)) for task in TASKS}
     path = given.out / f"overhead-{file_name(record['machine'])}.json"

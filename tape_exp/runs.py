@@ -197,6 +197,13 @@ def manifest(hash_: str) -> dict[str, Any]:
     return {
         "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
         "config_hash": hash_,
+        **circumstances(),
+    }
+
+
+def circumstances() -> dict[str, Any]:
+    """What every record begins with: commit, versions, machine, time."""
+    return {
         "git": git_state(),
         "packages": package_versions(),
         "hardware": hardware(),

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from tape_exp.cli import compose_config
 from tape_exp.files import write_atomically
 from tape_exp.preemption import REQUEUE
 from tape_exp.reliability import MOMENTS, OTHERS, compare, page
-from tape_exp.runs import ROOT, RunDirectory, git_state, hardware, package_versions
+from tape_exp.runs import ROOT, RunDirectory, circumstances
 from tape_exp.sinks import read_metrics
 
 PER_RUN = 10  # kills of one run
@@ -101,10 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
 def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     """Disturb as many runs as the kills need, each with a share of the other faults, and compare."""
     record: dict[str, Any] = {
-        "git": git_state(),
-        "packages": package_versions(),
-        "hardware": hardware(),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        **circumstances(),
         "seed": seed,
         "checkpoint_share": checkpoint_share(folder) if kills >= PER_RUN else None,
         "runs": [],

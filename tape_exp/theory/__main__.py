@@ -10,7 +10,6 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +22,7 @@ from torch import Tensor
 from tape_exp.files import write_atomically
 from tape_exp.paper.artifacts import RESULTS, load
 from tape_exp.paper.theory import verdict
-from tape_exp.runs import git_state, hardware, package_versions
+from tape_exp.runs import circumstances
 from tape_exp.seeding import generator_for
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
 from tape_exp.theory.propositions import PROPERTIES, cases, measure
@@ -49,10 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     try:
         record = {
-            "git": git_state(),
-            "packages": package_versions(),
-            "hardware": hardware(),
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            **circumstances(),
             "theorem": theorem(given.rows),
             "propositions": [{"variant": case.variant, "initial": case.initial, **measure(case)} for case in cases()],
         }
