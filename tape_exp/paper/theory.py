@@ -7,7 +7,7 @@ from typing import Any
 from tape_exp import heatmap
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record
-from tape_exp.theory.propositions import HOLDS, PROPERTIES
+from tape_exp.theory import HOLDS, PROPERTIES
 
 
 class Report(Artifact):

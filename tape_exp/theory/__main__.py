@@ -24,8 +24,9 @@ from tape_exp.paper.artifacts import RESULTS, load
 from tape_exp.paper.theory import verdict
 from tape_exp.runs import circumstances
 from tape_exp.seeding import generator_for
+from tape_exp.theory import PROPERTIES
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
-from tape_exp.theory.propositions import PROPERTIES, cases, measure
+from tape_exp.theory.propositions import cases, measure
 
 FORMS = {
     "printed": Form(strict=False, scale="printed", readout="printed"),

@@ -18,11 +18,10 @@ from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.seeding import generator_for
 from tape_exp.tasks.stability import random_copy
+from tape_exp.theory import PROPERTIES
 from tape_exp.theory.topology import Masked
 
 ARCH = Arch(layers=3, width=32, heads=2, ffn=32, vocab=14, max_length=48, train_length=16)
-HOLDS = 1e-9  # an error relative to the largest entry below which a property is said to hold; rounding leaves about 1e-12
-PROPERTIES = ("permutation", "rotation", "rotations", "shift")
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,7 @@ def test_values_of_table_and_heatmap_are_those_of_the_records(opened):
         assert float(means[model].split()[0]) == pytest.approx(expected.mean(), abs=0.006)
         figure = drawn(page, "fig_addition", model)
         figure.locator("summary").click()
+        figure.locator("details td").first.wait_for()
         cells = figure.locator("details td").all_inner_texts()
         np.testing.assert_allclose(np.array(cells, dtype=float).reshape(expected.shape), expected, rtol=1e-3)
 
@@ -297,6 +298,7 @@ def test_opens_at_once(opened):
     opening, drawing = [], []
     for _ in range(3):
         page = opened()
+        page.locator("figure .canvas").first.scroll_into_view_if_needed()
         page.wait_for_function("() => performance.getEntriesByName('drawn').length > 0")
         opening.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") / 1000)
         drawing.append(page.evaluate("performance.getEntriesByName('drawn')[0].startTime") / 1000)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tape_exp.models.attention import attend
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
-from tape_exp.theory.propositions import ARCH, HOLDS, cases, layer_errors, shift_error
+from tape_exp.theory import HOLDS
+from tape_exp.theory.propositions import ARCH, cases, layer_errors, shift_error
 
 CASES = cases()
 NOT_EQUIVARIANT = [case for case in CASES if not case.general["equivariant"]]

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from tape_exp.theory import PROPERTIES
 from tape_exp.theory import __main__ as report
-from tape_exp.theory.propositions import PROPERTIES
 
 
 def test_report_is_printed_written_and_drawn(tmp_path, monkeypatch, capsys):
