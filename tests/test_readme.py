@@ -1,24 +1,29 @@
-"""What README says: its map is complete, its commands exist, its walk-through of a new encoding works as printed."""
+"""What README and docs/ say: the map is complete, links lead somewhere, commands exist and compose."""
 
+import importlib.util
 import re
 import shlex
+import shutil
 import subprocess
-import sys
 
 import pytest
 from omegaconf import OmegaConf
 
-from launch.grid import jobs_of
+from launch import grid
+from tape_exp import cli
 from tape_exp.cli import compose_config
 from tape_exp.config import CONF
+from tape_exp.paper import artifacts, compare
 from tape_exp.runs import ROOT
 
 README = (ROOT / "README.md").read_text()
+PAGES = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language: str, page: str = README) -> list[str]:
+    """The contents of the fenced blocks of a language."""
     found, inside, content = [], None, ""
-    for line in README.splitlines(keepends=True):
+    for line in page.splitlines(keepends=True):
         if line.startswith("```"):
             if inside == language:
                 found.append(content)
@@ -26,6 +31,48 @@ def blocks(language: str) -> list[str]:
         else:
             content += line
     return found
+
+
+def files_of(page: str) -> dict[str, str]:
+    """The files that a page says to write: path -> content of the block that follows it."""
+    return {path: content for path, _, content in re.findall(r"`([\w/.]+)`:\n\n```(python|yaml)\n(.*?)```\n", page, re.DOTALL)}
+
+
+def commands(start: str) -> list[str]:
+    """The lines of all bash blocks that begin so."""
+    lines = (line for page in PAGES.values() for block in blocks("bash", page) for line in block.splitlines())
+    return list(dict.fromkeys(line for line in lines if line.startswith(start)))
+
+
+def words_of(line: str, first: int) -> list[str]:
+    """The words of a command from one on, without options and their values."""
+    words = iter(shlex.split(line, comments=True)[first:])
+    found = []
+    for word in words:
+        if word in ("--cap", "--cores", "--minutes", "--mode"):
+            next(words)
+        elif not word.startswith("--"):
+            found.append(word)
+    return found
+
+
+@pytest.fixture(scope="module")
+def conf_with_toys(tmp_path_factory):
+    """conf/ with the YAMLs that the walk-throughs add."""
+    conf = tmp_path_factory.mktemp("project") / "conf"
+    shutil.copytree(CONF, conf)
+    for page in PAGES.values():
+        for path, content in files_of(page).items():
+            if path.startswith("conf/"):
+                (conf.parent / path).write_text(content)
+    return conf
+
+
+@pytest.fixture
+def conf(conf_with_toys, monkeypatch):
+    for module in (cli, grid, artifacts):
+        monkeypatch.setattr(module, "CONF", conf_with_toys)
+    return conf_with_toys
 
 
 def test_map_names_every_source_file():
@@ -41,54 +88,61 @@ def test_map_names_every_source_file():
         assert (ROOT / name).exists() or (ROOT / "tape_exp" / name).exists(), name
 
 
-def test_pictures_and_links_exist():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pictures_and_links_lead_somewhere(path):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", PAGES[path]):
+        there = path.parent / target if target else path
+        assert there.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], anchor
+
+
+def test_every_page_of_docs_is_named_in_readme():
+    for path in PAGES:
+        assert path.name == "README.md" or f"](docs/{path.name})" in README
 
 
 def test_make_targets_exist():
     help_text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for target in re.findall(r"make ([a-z-]+)", README):
-        assert target == "help" or f"make {target} " in help_text, target
+    for page in PAGES.values():
+        for target in re.findall(r"(?:`|^)make ([a-z-]+)", page, re.MULTILINE):
+            assert target == "help" or f"make {target} " in help_text, target
     for target in ("setup", "demo", "test", "slurm-test", "lint", "tables", "gpu", "clean"):
         assert re.search(rf"make {target} +\S", help_text), f"{target} does not describe itself"
 
 
-@pytest.mark.parametrize("line", [x for b in blocks("bash") for x in b.splitlines() if x.startswith("python train.py")])
-def test_train_commands_compose(line):
-    words = [w for w in shlex.split(line, comments=True)[2:] if w != "-m" and not w.startswith("hydra/")]
+def test_modules_of_commands_exist():
+    for line in commands("python -m tape_exp"):
+        assert importlib.util.find_spec(line.split()[2]), line
+
+
+@pytest.mark.parametrize("line", commands("python train.py"))
+def test_train_commands_compose(line, conf):
+    words = [w for w in words_of(line, 2) if w != "-m" and not w.startswith("hydra/")]
     cfg = compose_config([w if "[" in w else w.split(",")[0] for w in words])
     for word in words:
         group, choices = word.split("=")
         for choice in choices.split(","):
-            assert (CONF / group / f"{choice}.yaml").exists() or OmegaConf.select(cfg, group) is not None
+            assert (conf / group / f"{choice}.yaml").exists() or OmegaConf.select(cfg, group) is not None
 
 
-@pytest.mark.parametrize("line", [x for b in blocks("bash") for x in b.splitlines() if x.startswith("python -m launch.")])
-def test_launch_commands_name_runs(line):
-    words = [word for word in shlex.split(line, comments=True)[3:] if "=" in word or word.isidentifier()]
-    first = [word if word.startswith("seeds") else word.split(",")[0] for word in words]
-    assert jobs_of(first) or "_" in first[0]
-
-
-def test_adding_an_encoding_as_described_works(tmp_path):
-    """The Python and the YAML block, copied into a copy of the project, train."""
-    copy = tmp_path / "project"
-    copy.mkdir()
-    for name in ("tape_exp", "conf", "train.py"):
-        subprocess.run(["cp", "-r", str(ROOT / name), str(copy)], check=True)
-    (copy / "tape_exp/models/positions/toy.py").write_text(blocks("python")[0])
-    (copy / "conf/model/toy.yaml").write_text(blocks("yaml")[0])
-    command = [sys.executable, "train.py", "model=toy", "debug=one_batch", "trainer=cpu", "logger=none", "task.arch.width=32"]
-    done = subprocess.run(
-        command, cwd=copy, capture_output=True, text=True, timeout=120, env={**ENVIRONMENT, "PYTHONPATH": str(copy)}
-    )
-    assert done.returncode == 0, done.stderr
-    assert "arithmetic-smoke-toy-seed0" in done.stdout
-    assert (copy / "runs").exists()
-
-
-ENVIRONMENT = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+@pytest.mark.parametrize("line", [*commands("python -m launch."), *commands("python -m tape_exp.paper")])
+def test_commands_on_grids_and_artifacts_name_runs(line, conf):
+    """The first run of each artifact; of a grid the first choice of every comma."""
+    _, _, module, *rest = line.split()
+    words = words_of(line, 3 if module.startswith("launch") else 4)
+    if module == "tape_exp.paper" and rest[0] == "compare":
+        artifact, scale, seeds = compare.requested(words)
+        assert len([*artifact.configs(scale, seeds)]) == len(artifact.models) * len(seeds)
+    elif words and all("=" in word for word in words):
+        assert grid.jobs_of([word.split(",")[0] for word in words])
+    elif words:
+        chosen, scale, seeds, extra = artifacts.requested(words)
+        for artifact in chosen if "all" not in words else []:
+            assert next(iter(artifact.configs(scale, seeds, extra)))
+    else:
+        assert rest == [] or rest[0] in ("list", "render", "cost", "push") or rest[0].startswith("#"), line
 
 
 def test_scale_table_is_true():

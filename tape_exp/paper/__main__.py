@@ -1,6 +1,7 @@
 """``python -m tape_exp.paper list | run <artifact …|all> [scale=…] [seeds=0,1,2] [key=value …] | render [artifact …]``.
 
-And ``cost``, which estimates the GPU-hours of the paper's scale, and ``push``, which sends tables and figures to W&B.
+And ``compare task=… model=…,…``, a table of any models on any task; ``cost``, which estimates GPU-hours at the paper's scale;
+and ``push``, which sends tables and figures to W&B.
 """
 
 import argparse
@@ -11,9 +12,9 @@ from pathlib import Path
 
 from tape_exp.config import ConfigError
 from tape_exp.files import write_atomically
-from tape_exp.paper import costs, page, tables
+from tape_exp.paper import compare, costs, page, tables
 from tape_exp.paper.artifacts import RESULTS, SCALES, Artifact, load, names, read_records, requested
-from tape_exp.paper.runner import missing, work
+from tape_exp.paper.runner import Outcome, missing, work
 from tape_exp.preemption import REQUEUE
 
 log = logging.getLogger("tape_exp")
@@ -26,8 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
     run = commands.add_parser("run", help="run what is missing, then render")
     run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seeds= | key=value")
-    run.add_argument("--cores", type=_positive(int), help="so many runs at a time, a thread each (else one, with all threads)")
-    run.add_argument("--minutes", type=_positive(float), help="then save and leave, status 85; the same command goes on")
+    side = commands.add_parser("compare", help="a table of any models on any task: runs what is missing, then prints it")
+    side.add_argument("words", nargs="+", metavar="task= | model=a,b | scale= | seeds= | metrics= | key=value")
+    for one in (run, side):
+        one.add_argument(
+            "--cores", type=_positive(int), help="so many runs at a time, a thread each (else one, all threads)"
+        )
+        one.add_argument("--minutes", type=_positive(float), help="then save and leave, status 85; the same command goes on")
     render = commands.add_parser("render", help="draw tables and figures from the committed records")
     render.add_argument("words", nargs="*", metavar="artifact")
     commands.add_parser("cost", help="estimate GPU-hours of every artifact at the paper's scale, for results/README.md")
@@ -59,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             send(RESULTS, given.folder, given.project, given.entity, given.mode)
             return 0
+        if given.command == "compare":
+            return compare_models(given.words, given.cores, given.minutes)
         return run_artifacts(given.words, given.cores, given.minutes)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -85,6 +93,21 @@ def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None
     artifacts, scale, seeds, extra = requested(words)
     outcome = work(missing(artifacts, scale, seeds, extra), cores, minutes)
     render_artifacts([artifact.name for artifact in artifacts])
+    return status(outcome)
+
+
+def compare_models(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
+    """Run what a comparison lacks, write its table to results/tables and print it; statuses as of :func:`run_artifacts`."""
+    artifact, scale, seeds = compare.requested(words)
+    outcome = work(missing([artifact], scale, seeds), cores, minutes)
+    if found := artifact.collect(scale, read_records()):
+        table = artifact.render(scale, found, RESULTS)[0]
+        print(f"\n{table.read_text()}\n{table.relative_to(RESULTS.parent)}")
+    return status(outcome)
+
+
+def status(outcome: Outcome) -> int:
+    """Say what failed and what is left, and with which status the command ends."""
     for reason in outcome.failed:
         print(f"failed: {reason}", file=sys.stderr)
     if outcome.left:

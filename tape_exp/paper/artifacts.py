@@ -124,17 +124,27 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
         ConfigError: there is no artifact among the words, or one of them is wrong.
     """
     chosen = [w for w in words if "=" not in w]
+    scale, seeds, extra = settings_of([w for w in words if "=" in w])
+    if not chosen:
+        raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
+    return [load(name) for name in (names() if chosen == ["all"] else chosen)], scale, seeds, extra
+
+
+def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
+    """``scale=`` (smoke by default) and ``seeds=`` (0) among the words, and the words that are left.
+
+    Raises:
+        ConfigError: the scale is not known, or the seeds are no integers.
+    """
     settings = dict(w.split("=", 1) for w in words if w.startswith(("scale=", "seeds=")))
-    extra = [w for w in words if "=" in w and not w.startswith(("scale=", "seeds="))]
+    extra = [w for w in words if not w.startswith(("scale=", "seeds="))]
     scale = settings.get("scale", "smoke")
     one_of("scale", scale, SCALES)
     try:
         seeds = [int(s) for s in settings.get("seeds", "0").split(",")]
     except ValueError as error:
         raise ConfigError(f"seeds={settings['seeds']} must be integers separated by commas, as in seeds=0,1,2.") from error
-    if not chosen:
-        raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
-    return [load(name) for name in (names() if chosen == ["all"] else chosen)], scale, seeds, extra
+    return scale, seeds, extra
 
 
 def names() -> list[str]:

@@ -1,0 +1,78 @@
+"""A comparison of any models on any task, without a YAML of its own."""
+
+import csv
+import shutil
+
+import pytest
+
+from tape_exp import runs
+from tape_exp.config import ConfigError
+from tape_exp.paper import __main__ as paper
+from tape_exp.paper import artifacts, compare
+from tests.paper.test_artifacts import TINY, fake_record
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    shutil.copy(artifacts.RESULTS / "paper.yaml", folder)
+    for module in (artifacts, paper):
+        monkeypatch.setattr(module, "RESULTS", folder)
+    monkeypatch.setattr(runs, "RECORDS", folder / "records")
+    return folder
+
+
+def rows_of(results) -> dict[str, dict[str, str]]:
+    with (results / "tables" / "compare_arithmetic-smoke.csv").open() as file:
+        return {row["model"]: row for row in csv.DictReader(file)}
+
+
+def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys):
+    words = ["compare", "task=arithmetic", "model=rope,kerple_log", "seeds=0,1", f"runs={tmp_path}/runs", *TINY]
+    assert paper.main(words) == 0
+    said = capsys.readouterr().out
+    assert "| kerple_log |" in said
+    assert str(tmp_path) not in said[said.index("| model") :]
+    assert len(list((results / "records").glob("*.json"))) == 4
+    rows = rows_of(results)
+    assert list(rows) == ["rope", "kerple_log"]
+    assert {row["seeds"] for row in rows.values()} == {"2"}
+    assert set(rows["rope"]) >= {"parameters", "val/loss", "test/exact_match"}
+    assert not any(column.endswith("_stderr") for column in rows["rope"])
+    assert paper.main(words) == 0
+    assert capsys.readouterr().out.count("recorded.") == 4
+
+
+def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
+    artifact, scale, seeds = compare.requested(["task=arithmetic", "model=rope,tape", "metrics=ood/exact_match", "seeds=0,1"])
+    assert (scale, seeds, artifact.models, artifact.overrides) == ("smoke", [0, 1], ["rope", "tape"], [])
+    records = [fake_record("rope", seed, value) | {"parameters": 1234} for seed, value in ((0, 10.0), (1, 12.0))]
+    found = artifact.collect("smoke", records)
+    artifact.render("smoke", found, tmp_path)
+    rows = rows_of(tmp_path)
+    assert list(rows["rope"]) == ["model", "parameters", "ood/exact_match", "seeds", "scale", "commit"]
+    assert rows["rope"]["ood/exact_match"].startswith("11.00 ± 12.7")
+    assert rows["rope"]["parameters"] == "1,234"
+    assert set(rows["tape"].values()) == {"tape", ""}
+    artifact.metrics = ["odd/exact_match"]
+    with pytest.raises(ConfigError, match=r"metrics=odd/exact_match is not known\. Did you mean 'ood/exact_match'"):
+        artifact.render("smoke", found, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model=rope"], "a comparison needs task=, as in task=arithmetic."),
+        (["task=arithmetic"], "a comparison needs model=, as in model=rope,tape."),
+        (["task=arithmetic", "model=rope", "seed=0"], "seed=0 is no word of a comparison; seeds are given as seeds=0,1,2"),
+        (["task=arithmetic", "model=rope", "fig_addition"], "fig_addition is no word of a comparison"),
+        (["task=arithmetic", "model=rope,tpae"], "model=tpae is not known. Did you mean 'tape'?"),
+        (["task=arithmetic", "model=rope", "scale=tiny"], "scale=tiny is not known."),
+    ],
+)
+def test_mistakes_of_a_comparison_are_one_sentence(words, message, results, capsys):
+    assert paper.main(["compare", *words]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1

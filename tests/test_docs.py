@@ -1,0 +1,122 @@
+"""docs/: the walk-throughs work as printed, every test that is named exists, the hours are those of the plan."""
+
+import csv
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tape_exp.cli import compose_config
+from tape_exp.plan import blank_task, decoder_of, estimate, setting_of, vocabulary_of
+from tape_exp.runs import ROOT
+from tests.test_readme import PAGES, blocks, files_of
+
+DOCS = {path.name: text for path, text in PAGES.items() if path.parent.name == "docs"}
+ENCODING, TASK = DOCS["add-a-positional-encoding.md"], DOCS["add-a-task.md"]
+NAMED = re.compile(r"(tests/[\w/]+\.py)(?:::(\w+))?")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy of the project with the files of both walk-throughs, and no other edit."""
+    copy = tmp_path_factory.mktemp("copy")
+    for name in ("tape_exp", "conf", "results", "launch"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("train.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, copy)
+    for path, content in {**files_of(ENCODING), **files_of(TASK)}.items():
+        assert not (copy / path).exists(), path
+        (copy / path).write_text(content)
+    return copy
+
+
+def call(project, *words: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *words], cwd=project, env=environment, capture_output=True, text=True, timeout=200)
+
+
+def test_walk_throughs_add_one_python_file_and_one_yaml_each():
+    assert list(files_of(ENCODING)) == ["tape_exp/models/positions/toy.py", "conf/model/toy.yaml"]
+    assert list(files_of(TASK)) == ["tape_exp/tasks/reverse.py", "conf/task/reverse.yaml", "conf/paper/tab_reverse.yaml"]
+
+
+def test_what_they_add_passes_the_checks_of_the_sources(project):
+    files = [path for path in {**files_of(ENCODING), **files_of(TASK)} if path.endswith(".py")]
+    for words in (["check"], ["format", "--check"]):
+        done = call(project, "-m", "ruff", *words, *files)
+        assert done.returncode == 0, done.stdout
+
+
+def test_a_new_encoding_runs_on_a_task_that_is_there(project):
+    sizes = ["task.arch.width=32", "task.samples_per_cell=2"]
+    done = call(project, "train.py", "model=toy", "debug=one_batch", "trainer=cpu", "logger=none", *sizes)
+    assert done.returncode == 0, done.stderr
+    assert "arithmetic-smoke-toy-seed0" in done.stdout
+
+
+def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(project):
+    """The command of the page; then the table that is kept, from the records that the command left."""
+    (command,) = [line for block in blocks("bash", TASK) for line in block.splitlines()]
+    done = call(project, *shlex.split(command)[1:], "trainer=cpu", "logger=none")
+    assert done.returncode == 0, done.stderr
+    tables = project / "results" / "tables"
+    with (tables / "compare_reverse-smoke.csv").open() as file:
+        rows = {row["model"]: row for row in csv.DictReader(file)}
+    assert list(rows) == ["rope", "toy"]
+    for row in rows.values():
+        assert row["seeds"] == "2"
+        assert float(row["id/exact_match"].split()[0]) > 50, "it has not learned"
+        assert 0 <= float(row["ood/exact_match"].split()[0]) < float(row["id/exact_match"].split()[0])
+    (shown,) = blocks("text", TASK)
+    head = [line for line in (tables / "compare_reverse-smoke.md").read_text().splitlines() if line.startswith("| model")]
+    assert shown.split() == head[0].split()
+    assert head[0] in done.stdout
+    kept = call(project, "-m", "tape_exp.paper", "render", "tab_reverse")
+    assert kept.returncode == 0, kept.stderr
+    assert "| toy " in (tables / "tab_reverse-smoke.md").read_text()
+    assert "tab_reverse" in (project / "results" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", DOCS)
+def test_every_test_that_a_page_names_exists(page):
+    for file, name in NAMED.findall(DOCS[page]):
+        assert (ROOT / file).exists(), file
+        assert not name or re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), f"{file}::{name}"
+
+
+def test_every_line_of_the_errata_names_its_test():
+    lines = [line for line in DOCS["errata.md"].splitlines() if line.startswith("| ")]
+    lines = [line for line in lines if not line.endswith("| test |")]
+    assert len(lines) > 30
+    for line in lines:
+        assert re.search(r"`tests/[\w/]+\.py::test_\w+` \|$", line), line
+
+
+HOURS = re.findall(r"^\| `task=(\w+)` +\| [^|]+\| ([\d.]+) +\| ([\d.]+) ", DOCS["reproduce-on-a-cluster.md"], re.MULTILINE)
+
+
+@pytest.mark.parametrize(("task", "hours", "recomputed"), HOURS)
+def test_gpu_hours_are_the_plans(task, hours, recomputed):
+    """Of one device; the plan's own tests hold it to what a model computes."""
+    import dataclasses
+
+    words = ["peft=tape"] if task == "extend" else []
+    cfg = compose_config([f"task={task}", "model=tape", "scale=paper", "trainer.accelerator=cpu", *words])
+    sized = blank_task(cfg)
+    sized.arch = dataclasses.replace(sized.arch, vocab=vocabulary_of(sized)[0])
+    decoder, setting = decoder_of(cfg, sized), setting_of(cfg, sized)
+    for shown, recompute in ((hours, False), (recomputed, True)):
+        planned = estimate(decoder, sized, setting, recompute).hours
+        assert float(shown) == pytest.approx(planned, abs=0.006, rel=0.004)
+
+
+def test_hours_of_the_sweeps_add_up():
+    page = DOCS["reproduce-on-a-cluster.md"]
+    assert len(HOURS) == 5
+    rows = re.findall(r"^\| [a-d] +\| [^|]+\| +\d+ +\| ([\d.]+)", page, re.MULTILINE)
+    total = float(re.search(r"Together about (\d+) GPU-hours", page).group(1))
+    assert sum(map(float, rows)) == pytest.approx(total, rel=0.02)
