@@ -30,9 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     side = commands.add_parser("compare", help="a table of any models on any task: runs what is missing, then prints it")
     side.add_argument("words", nargs="+", metavar="task= | model=a,b | scale= | seeds= | metrics= | key=value")
     for one in (run, side):
-        one.add_argument(
-            "--cores", type=_positive(int), help="so many runs at a time, a thread each (else one, all threads)"
-        )
+        one.add_argument("--cores", type=_positive(int), help="so many runs at a time, a thread each (else one, all threads)")
         one.add_argument("--minutes", type=_positive(float), help="then save and leave, status 85; the same command goes on")
     render = commands.add_parser("render", help="draw tables and figures from the committed records")
     render.add_argument("words", nargs="*", metavar="artifact")
