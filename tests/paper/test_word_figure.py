@@ -66,6 +66,16 @@ def test_table_has_every_group_and_model_and_no_number_of_the_paper(records, tmp
             assert found["a5", "rope"]["words of 32"] == "46.00"
 
 
+def test_runs_are_those_of_every_group_and_model_on_the_command_line():
+    artifact = artifacts.load("fig_word_groups")
+    found = list(artifact.configs("smoke", [2], ["task.words=8"]))
+    assert [name for name, _ in found] == [f"{model}/{group}" for group in artifact.groups for model in artifact.models]
+    for name, cfg in (found[0], found[-1]):
+        model, group = name.split("/")
+        words = ["task=word_problem", f"model={model}", f"task.group={group}", "seed=2", "task.words=8"]
+        assert runs.config_hash(cfg) == runs.config_hash(compose_config(words))
+
+
 def test_guesses_are_means_over_buckets():
     guess = 100 * GROUPS["s5"]().guess(8)
     assert guesses("s5", [4, 8]) == pytest.approx([guess[:4].mean(), guess[4:].mean()])
