@@ -11,7 +11,9 @@ import sys
 import pytest
 
 from tape_exp.cli import compose_config
-from tape_exp.plan import blank_task, decoder_of, estimate, setting_of, vocabulary_of
+from tape_exp.paper import costs
+from tape_exp.paper.artifacts import RESULTS
+from tape_exp.plan import described, estimate
 from tape_exp.runs import ROOT
 from tests.test_readme import PAGES, blocks, files_of
 
@@ -102,21 +104,21 @@ HOURS = re.findall(r"^\| `task=(\w+)` +\| [^|]+\| ([\d.]+) +\| ([\d.]+) ", DOCS[
 @pytest.mark.parametrize(("task", "hours", "recomputed"), HOURS)
 def test_gpu_hours_are_the_plans(task, hours, recomputed):
     """Of one device; the plan's own tests hold it to what a model computes."""
-    import dataclasses
-
     words = ["peft=tape"] if task == "extend" else []
     cfg = compose_config([f"task={task}", "model=tape", "scale=paper", "trainer.accelerator=cpu", *words])
-    sized = blank_task(cfg)
-    sized.arch = dataclasses.replace(sized.arch, vocab=vocabulary_of(sized)[0])
-    decoder, setting = decoder_of(cfg, sized), setting_of(cfg, sized)
+    decoder, sized, setting, _ = described(cfg)
     for shown, recompute in ((hours, False), (recomputed, True)):
         planned = estimate(decoder, sized, setting, recompute).hours
         assert float(shown) == pytest.approx(planned, abs=0.006, rel=0.004)
 
 
-def test_hours_of_the_sweeps_add_up():
-    page = DOCS["reproduce-on-a-cluster.md"]
+def test_hours_of_the_sweeps_add_up_to_the_cost_of_all():
+    page, known = DOCS["reproduce-on-a-cluster.md"], costs.read(RESULTS)
     assert len(HOURS) == 5
-    rows = re.findall(r"^\| [a-d] +\| [^|]+\| +\d+ +\| ([\d.]+)", page, re.MULTILINE)
-    total = float(re.search(r"Together about (\d+) GPU-hours", page).group(1))
-    assert sum(map(float, rows)) == pytest.approx(total, rel=0.02)
+    rows = re.findall(r"^\| [a-d] +\| ([^|]+) \| +(\d+) +\| ([\d.]+|evaluation alone)", page, re.MULTILINE)
+    named = {name for artifacts, _, _ in rows for name in artifacts.strip().split(", ")}
+    assert named == {name for name, needed in known["artifacts"].items() if needed["gpu_hours"]}
+    hours = sum(float(told) for _, _, told in rows if told != "evaluation alone")
+    assert hours == pytest.approx(known["all"]["gpu_hours"], abs=1)
+    assert float(re.search(r"Together ([\d.]+) GPU-hours", page).group(1)) == known["all"]["gpu_hours"]
+    assert sum(int(runs) for _, runs, _ in rows) + known["artifacts"]["tab_flops"]["runs"] == known["all"]["runs"]
