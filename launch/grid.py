@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp import runs, weights
 from tape_exp.cli import compose_config, explain
 from tape_exp.config import CONF, ConfigError, check
-from tape_exp.overrides import choice_of, literal
+from tape_exp.overrides import choice_of, differences
 from tape_exp.paper.artifacts import Artifact, requested
 from tape_exp.paper.runner import missing
 
@@ -119,8 +119,8 @@ def words_of(cfg: DictConfig) -> list[str]:
     choices = {group: choice_of(group, cfg[group].name) for group in GROUPS}
     words = [f"{group}={choice}" for group, choice in choices.items() if group in SHOWN or choice != plain[group]["name"]]
     wanted: Any = OmegaConf.to_container(cfg, resolve=True)
-    words += _differences(_composed(*words)["scale"], wanted["scale"], "scale")  # first: other keys follow it
-    words += _differences(_composed(*words), wanted, "")
+    words += differences(_composed(*words)["scale"], wanted["scale"], "scale")  # first: other keys follow it
+    words += differences(_composed(*words), wanted, "")
     words += [f"seed={cfg.seed}"] if cfg.seed == plain["seed"] else []
     assert _composed(*words) == wanted, f"{words} do not compose the config"
     return words
@@ -130,16 +130,6 @@ def words_of(cfg: DictConfig) -> list[str]:
 def _composed(*words: str) -> dict[str, Any]:
     found: Any = OmegaConf.to_container(compose_config(words), resolve=True)
     return found
-
-
-def _differences(given: Any, wanted: Any, key: str) -> list[str]:
-    if isinstance(given, dict) and isinstance(wanted, dict) and given:
-        inner = f"{key}." if key else ""
-        words = [f"~{inner}{name}" for name in given.keys() - wanted.keys()]
-        for name, value in wanted.items():
-            words += _differences(given[name], value, inner + name) if name in given else [f"+{inner}{name}={literal(value)}"]
-        return words
-    return [] if given == wanted else [f"{key}={literal(wanted)}"]
 
 
 def folder_of(jobs: Sequence[Job], name: str) -> Path:

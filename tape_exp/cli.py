@@ -1,5 +1,6 @@
 """The command line: one clear sentence for each mistake, and Hydra's composition with a did-you-mean."""
 
+import argparse
 import copy
 import functools
 import os
@@ -70,6 +71,20 @@ def run_job(cfg: DictConfig) -> None:
         if cfg.debug.name not in ("none", "plan"):
             _show(error)  # not Hydra, which would also print the overrides as they are
         _fail(error, sys.argv[1:])
+
+
+def positive(kind: type) -> Callable[[str], Any]:
+    """The type of an option that must be above 0, ``kind`` int or float; argparse tells what was wrong."""
+
+    def number(text: str) -> Any:
+        try:
+            if (value := kind(text)) > 0:
+                return value
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text} must be a {'whole number' if kind is int else 'number'} above 0.")
+
+    return number
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:

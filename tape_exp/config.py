@@ -106,10 +106,8 @@ class Arch:
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "ffn", "kv_heads", "head_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"task.arch.{name}={value} must be at least 1.")
+        at_least_one("task.arch", layers=self.layers, width=self.width, heads=self.heads, ffn=self.ffn)
+        at_least_one("task.arch", kv_heads=self.kv_heads, head_size=self.head_size)
         if self.heads % self.key_heads:
             raise ConfigError(
                 f"task.arch.heads={self.heads} is not divisible by task.arch.kv_heads={self.kv_heads}; "
@@ -157,9 +155,7 @@ class Optim:
     final_lr: float = 0.0  # fraction of lr where the decay ends
 
     def __post_init__(self) -> None:
-        for name in ("batch", "max_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"task.optim.{name}={getattr(self, name)} must be at least 1.")
+        at_least_one("task.optim", batch=self.batch, max_steps=self.max_steps)
         if not self.lr > 0:
             raise ConfigError(f"task.optim.lr={self.lr} must be positive.")
         if self.warmup < 0 or self.decay < 0 or self.warmup + self.decay > 1 + 1e-9:
@@ -175,6 +171,13 @@ def one_of(key: str, value: str, choices: Iterable[str]) -> None:
     choices = list(choices)
     if value not in choices:
         raise ConfigError(f"{key}={value}{did_you_mean(value, choices)} Choose one of: {', '.join(choices)}.")
+
+
+def at_least_one(section: str, **values: float | None) -> None:
+    """Raise a :class:`ConfigError` naming ``<section>.<key>`` unless every value is 1 or more; None stands for no value."""
+    for key, value in values.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"{section}.{key}={value} must be at least 1.")
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
@@ -263,9 +266,8 @@ def check(cfg: "DictConfig") -> None:
     one_of("logger.name", cfg.logger.name, ("wandb", "csv", "tensorboard", "none"))
     one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
     check_names(cfg)
-    for key in ("devices", "nodes", "log_every", "validate_every", "checkpoint_every"):
-        if cfg.trainer[key] < 1:
-            raise ConfigError(f"trainer.{key}={cfg.trainer[key]} must be at least 1.")
+    counts = ("devices", "nodes", "log_every", "validate_every", "checkpoint_every")
+    at_least_one("trainer", **{key: cfg.trainer[key] for key in counts})
     if cfg.trainer.micro_batch is not None and cfg.trainer.micro_batch < 1:
         raise ConfigError(f"trainer.micro_batch={cfg.trainer.micro_batch} must be at least 1, or null.")
     if cfg.trainer.frozen_bf16 and (cfg.trainer.precision != "bf16-mixed" or cfg.trainer.strategy == "fsdp"):

@@ -20,7 +20,7 @@ from lightning import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
 
 from tape_exp import run as runs
-from tape_exp.cli import compose_config
+from tape_exp.cli import compose_config, positive
 from tape_exp.data_speed import spread
 from tape_exp.files import write_atomically
 from tape_exp.hardware import file_name, machine_name
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(prog="python -m tape_exp.overhead", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed")
-    parser.add_argument("--rounds", type=int, default=26, help="of ten steps each; 26 hold one checkpoint")
+    parser.add_argument("--rounds", type=positive(int), default=26, help="of ten steps each; 26 hold one checkpoint")
     given = parser.parse_args(arguments)
     record: dict[str, Any] = {"machine": machine_name(DEVICE), **circumstances()}
     with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tape_exp.cli import compose_config
+from tape_exp.cli import compose_config, positive
 from tape_exp.files import write_atomically
 from tape_exp.preemption import REQUEUE
 from tape_exp.reliability import MOMENTS, OTHERS, compare, page
@@ -81,7 +81,7 @@ class Subject:
 def main(arguments: list[str] | None = None) -> int:
     """Run the soak, or draw the page from its record; status 1 where a fault was not survived."""
     parser = argparse.ArgumentParser(prog="python -m tape_exp.soak", description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=positive(int), default=50)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--out", type=Path, default=ROOT / "results")
     parser.add_argument("--render", action="store_true", help="only draw the page from the record")
@@ -91,6 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             record = soak(Path(folder), given.kills, given.seed)
         write_atomically(path, json.dumps(record, indent=1) + "\n")
+    elif not path.exists():
+        parser.error(f"{path} is missing; without --render the soak makes it.")
     record = json.loads(path.read_text())
     write_atomically(given.out / "reliability.md", page(record))
     print(page(record))

@@ -327,6 +327,20 @@ def test_the_soak_notices_a_difference(tiny_run, tmp_path):
     assert reliability.compare(RunDirectory(one), RunDirectory(other)) == ["not DONE"]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--kills", "-3"], "argument --kills: -3 must be a whole number above 0."),
+        (["--render"], "reliability.json is missing; without --render the soak makes it."),
+    ],
+)
+def test_mistakes_of_the_soaks_options_are_one_sentence(options, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as left:
+        soak.main([*options, "--out", str(tmp_path)])
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 def test_the_committed_page_is_that_of_its_record():
     record = json.loads((ROOT / "results" / "reliability.json").read_text())
     assert reliability.page(record) == (ROOT / "results" / "reliability.md").read_text()

@@ -7,9 +7,10 @@ and ``push``, which sends tables and figures to W&B.
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tape_exp.cli import positive
 from tape_exp.config import ConfigError
 from tape_exp.files import write_atomically
 from tape_exp.paper import compare, costs, page, tables
@@ -30,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     side = commands.add_parser("compare", help="a table of any models on any task: runs what is missing, then prints it")
     side.add_argument("words", nargs="+", metavar="task= | model=a,b | scale= | seeds= | metrics= | key=value")
     for one in (run, side):
-        one.add_argument("--cores", type=_positive(int), help="so many runs at a time, a thread each (else one, all threads)")
-        one.add_argument("--minutes", type=_positive(float), help="then save and leave, status 85; the same command goes on")
+        one.add_argument("--cores", type=positive(int), help="so many runs at a time, a thread each (else one, all threads)")
+        one.add_argument("--minutes", type=positive(float), help="then save and leave, status 85; the same command goes on")
     render = commands.add_parser("render", help="draw tables and figures from the committed records")
     render.add_argument("words", nargs="*", metavar="artifact")
     commands.add_parser("cost", help="estimate GPU-hours of every artifact at the paper's scale, for results/README.md")
@@ -76,12 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def list_artifacts() -> int:
     """A line an artifact: its title and its recorded runs at each scale."""
-    records = read_records()
-    for artifact in map(load, names()):
+    every, found = standing()
+    for artifact in every:
         print(f"{artifact.name:18} {artifact.title}")
-        for scale in SCALES:
-            found = artifact.collect(scale, records)
-            counts = ", ".join(f"{model} {len(mine)}" for model, mine in found.items())
+        for scale, records in found[artifact.name].items():
+            counts = ", ".join(f"{model} {len(mine)}" for model, mine in records.items())
             print(f"{'':18}   {scale:6} {counts or '—'}")
     return 0
 
@@ -114,19 +114,6 @@ def status(outcome: Outcome) -> int:
     return 1 if outcome.failed else 0
 
 
-def _positive(kind: type) -> Callable[[str], float]:
-    """The type of an option that must be above zero."""
-
-    def number(text: str) -> float:
-        value = kind(text)
-        if not value > 0:
-            raise ValueError
-        return value
-
-    number.__name__ = f"number above zero ({kind.__name__})"  # argparse names it in its message
-    return number
-
-
 def render_artifacts(chosen: Sequence[str]) -> int:
     """Draw the artifacts (all by default) at every scale that has records, the claims, and results/README.md."""
     every, found = standing()
@@ -135,8 +122,9 @@ def render_artifacts(chosen: Sequence[str]) -> int:
             if records:
                 show(artifact.render(scale, records, RESULTS))
     caption = "The paper's claims beside our records. " + page.RULE
-    show(tables.write(RESULTS / "tables" / "claims", page.CLAIMS, page.claims(every, found), caption))
-    write_atomically(RESULTS / "README.md", page.page(every, found, RESULTS))
+    claims = page.claims(every, found)
+    show(tables.write(RESULTS / "tables" / "claims", page.CLAIMS, claims, caption))
+    write_atomically(RESULTS / "README.md", page.page(every, found, claims, RESULTS))
     return 0
 
 

@@ -53,7 +53,7 @@ class Flops(Artifact):
                 cells.append("" if published is None else f"{published:.2f}")
                 cells.append(f"{metrics[key] / divisor:.2f}" if mine else "")
             cells.append(f"{metrics['count/flops'] / 1e9:.2f}" if mine else "")
-            cells.append((mine["git"]["commit"] or "unknown")[:7] if mine else "")
+            cells.append(tables.commit(mine) if mine else "")
             rows.append(cells)
         caption = (
             f"{self.title}. FLOPs, MACs: the paper's convention ({paper['source']}): no causality, einsums as FLOPs alone; "

@@ -37,9 +37,9 @@ def claims(artifacts: Sequence[Artifact], found: Mapping[str, AtScales]) -> list
     return rows
 
 
-def page(artifacts: Sequence[Artifact], found: Mapping[str, AtScales], results: Path) -> str:
-    """The whole page; tables and figures are those that lie below ``results``."""
-    rows = [[f"[{name}](#{name})", *cells] for name, *cells in claims(artifacts, found)]
+def page(artifacts: Sequence[Artifact], found: Mapping[str, AtScales], rows: Sequence[Sequence[str]], results: Path) -> str:
+    """The whole page, with the ``rows`` of :func:`claims`; tables and figures are those that lie below ``results``."""
+    rows = [[f"[{name}](#{name})", *cells] for name, *cells in rows]
     parts = [
         "# Results",
         tables.markdown(CLAIMS, rows, RULE).strip(),

@@ -31,8 +31,12 @@ def mean_text(values: Sequence[float], digits: int = 2) -> str:
 
 def origin(records: Sequence[dict[str, Any]], scale: str) -> list[str]:
     """Cells of the columns :data:`ORIGIN`: how many seeds, which scale, which commits; empty where nothing has run."""
-    commits = {(r["git"]["commit"] or "unknown")[:7] + ("+" if r["git"]["dirty"] else "") for r in records}
-    return [str(len(records)), scale, " ".join(sorted(commits))] if records else ["", "", ""]
+    return [str(len(records)), scale, " ".join(sorted({commit(r) for r in records}))] if records else ["", "", ""]
+
+
+def commit(record: dict[str, Any]) -> str:
+    """Seven digits of the commit that a record is of, and a + where tracked files differed from it."""
+    return (record["git"]["commit"] or "unknown")[:7] + ("+" if record["git"]["dirty"] else "")
 
 
 def write(stem: Path, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> list[Path]:

@@ -1,6 +1,5 @@
 """Word problems: accuracy of the state against the length of the word, which the paper has a theorem on and no experiment."""
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,15 +30,10 @@ class WordProblems(Artifact):
     def configs(self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> Iterator[tuple[str, DictConfig]]:
         """(model/group, config) of every run, seeds in the outer loop."""
         for seed in seeds:
-            composed = {}  # once a model: composing takes most of the time
-            for model in self.models:
-                choice = [f"model={model}", f"task={self.task}", f"scale={scale}", f"seed={seed}"]
-                composed[model] = compose_config([*choice, *self.words(scale), *extra])
             for group in self.groups:
-                for model, cfg in composed.items():
-                    of_group = copy.deepcopy(cfg)
-                    of_group.task.group = group
-                    yield f"{model}/{group}", of_group
+                for model in self.models:
+                    choice = [f"model={model}", f"task={self.task}", f"task.group={group}", f"scale={scale}", f"seed={seed}"]
+                    yield f"{model}/{group}", compose_config([*choice, *self.words(scale), *extra])
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``figures/<name>-<scale>.png`` and ``tables/<name>-<scale>.{md,tex,csv}``."""

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def page(content: Content) -> str:
-    """The page's HTML, with style, script, data and plotly.js inside."""
+    """The page's HTML, with style, scripts, data and BokehJS inside."""
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment.get_template("template.html").render(

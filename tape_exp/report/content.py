@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from tape_exp.config import ConfigError
+from tape_exp.paper import tables
 from tape_exp.paper.artifacts import SCALES, Artifact, Record
 from tape_exp.report import plots, rerun
 
@@ -96,7 +97,7 @@ class Content:
 
     sections: list[Section] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)  # id -> what page.js draws
+    figures: dict[str, Any] = field(default_factory=dict)  # id -> what figures.js draws
 
     def add(self, id_: str, figure: plots.Grid | plots.Lines) -> Plot:
         """Keep a figure's data, and describe it in words."""
@@ -123,18 +124,8 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record], results: Pa
         reason = f"No run of {artifact.name} is recorded at any scale; what the paper reports stands beside empty cells."
         paper = artifact.paper()
         source = f"{paper['source']}: {paper['setting']}" if paper.keys() >= {"source", "setting"} else ""
-        claim = artifact.claim
-        section = Section(
-            artifact.name,
-            artifact.title,
-            claim,
-            source,
-            scales,
-            expected(artifact),
-            reason,
-            artifact.command("smoke"),
-        )
-        content.sections.append(section)
+        told = artifact.name, artifact.title, artifact.claim, source, scales
+        content.sections.append(Section(*told, expected(artifact), reason, artifact.command("smoke")))
     content.runs = [_run(content, record, folder) for record in records]
     return content
 
@@ -202,8 +193,7 @@ def _picture(path: Path, alternative: str) -> Picture:
 
 
 def _run(content: Content, record: Record, folder: Path) -> Run:
-    config, git = record["config"], record["git"]
-    commit = (git["commit"] or "unknown")[:7] + ("+" if git["dirty"] else "")
+    config = record["config"]
     peft = config.get("peft", {"name": "none"})["name"]
     seconds = record.get("seconds", {})
     started = record["started"][:16].replace("T", " ")
@@ -219,7 +209,7 @@ def _run(content: Content, record: Record, folder: Path) -> Run:
     found = rerun.curves(record, folder)
     return Run(
         record["run"],
-        [record["run"], *identity, started, str(seconds.get("training", "")), commit],
+        [record["run"], *identity, started, str(seconds.get("training", "")), tables.commit(record)],
         facts,
         [(name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in record["metrics"].items()],
         yaml.safe_dump(config, sort_keys=False, allow_unicode=True),

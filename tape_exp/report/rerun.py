@@ -3,7 +3,6 @@
 import functools
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from omegaconf import OmegaConf
 from tape_exp import runs
 from tape_exp.cli import compose_config
 from tape_exp.config import CONF
-from tape_exp.overrides import choice_of, literal
+from tape_exp.overrides import choice_of, differences
 from tape_exp.paper.artifacts import Record
 
 POINTS = 200  # of a curve on the page
@@ -41,22 +40,12 @@ def words(config: dict[str, Any]) -> list[str]:
         told.append(f"checkpoint={checkpoint}")
     composed = {"model": _choice("model", config["model"]["name"]), "task": _task_of(task, scale, source)}
     composed |= {"peft": _choice("peft", peft["name"])} if "peft" in config else {}
-    for group, node in composed.items():
-        told += [f"{group}.{key}={literal(value)}" for key, value in differences(config[group], node)]
+    for group, node in composed.items():  # a key that one of them lacks is left alone, and a name follows from the other keys
+        changed = differences(node, config[group], group)
+        told += [word for word in changed if not word.startswith(("~", "+", f"{group}.name="))]
     if config["precision"] != "auto":
         told.append(f"trainer.precision={config['precision']}")
     return told
-
-
-def differences(recorded: dict[str, Any], current: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """(key, recorded value) wherever both have the key and say something else; a name follows from the other keys."""
-    for key, value in recorded.items():
-        if key not in current or (key == "name" and not above) or value == current[key]:
-            continue
-        if isinstance(value, dict) and isinstance(current[key], dict):
-            yield from differences(value, current[key], f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.config import Arch, ConfigError, Optim, at_least_one
 from tape_exp.evaluation import Evaluation, Heatmap
 from tape_exp.seeding import RowSampler, below, lanes, seed_for
 from tape_exp.tasks.base import IGNORE, Batch, Task, share, sum_over_processes
@@ -45,9 +45,7 @@ class Arithmetic(Task):
         samples_per_cell: int = 100,
         rows_per_batch: int = 1000,
     ) -> None:
-        for key, value in (("train_digits", train_digits), ("samples_per_cell", samples_per_cell)):
-            if value < 1:
-                raise ConfigError(f"task.{key}={value} must be at least 1.")
+        at_least_one("task", train_digits=train_digits, samples_per_cell=samples_per_cell)
         if test_digits < train_digits:
             raise ConfigError(
                 f"task.test_digits={test_digits} is below task.train_digits={train_digits}; "

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tape_exp.config import Arch, ConfigError
+from tape_exp.config import Arch, at_least_one
 from tape_exp.evaluation import Evaluation
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
@@ -40,8 +40,7 @@ class Efficiency(NothingTrained, Task):
     """
 
     def __init__(self, arch: Arch, seed: int, length: int = 1024, timing: Timing | None = None) -> None:
-        if length < 1:
-            raise ConfigError(f"task.length={length} must be at least 1.")
+        at_least_one("task", length=length)
         sized = Arch(arch.layers, arch.width, arch.heads, arch.ffn, VOCABULARY, max_length=length, train_length=length)
         super().__init__(sized, NO_OPTIM, seed)
         self.length, self.timing = length, timing

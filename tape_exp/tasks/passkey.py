@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tape_exp.config import Arch, ConfigError
+from tape_exp.config import Arch, ConfigError, at_least_one
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
@@ -107,10 +107,7 @@ class Passkey(NothingTrained, TextTask):
     ) -> None:
         if not isinstance(lengths, Sequence) or not lengths or not all(type(n) is int and n > 0 for n in lengths):
             raise ConfigError(f"task.lengths={lengths} must list numbers of tokens above 0, as task.lengths=[512,1024] does.")
-        settings = {"trials": trials, "depth_bins": depth_bins, "rows_per_batch": rows_per_batch, "new_tokens": new_tokens}
-        for key, value in settings.items():
-            if value < 1:
-                raise ConfigError(f"task.{key}={value} must be at least 1.")
+        at_least_one("task", trials=trials, depth_bins=depth_bins, rows_per_batch=rows_per_batch, new_tokens=new_tokens)
         super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, max(lengths))
         self.lengths = sorted(set(lengths))
         self.count, self.depth_bins, self.rows_per_batch, self.new_tokens = trials, depth_bins, rows_per_batch, new_tokens

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.config import Arch, ConfigError, Optim, at_least_one
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.evaluation import Evaluation
@@ -58,9 +58,7 @@ class Pretrain(TextTask):
         init_from: str | None = None,
     ) -> None:
         super().__init__(arch, optim, seed, text, tokenizer, train_length, max(windows.lengths))
-        for key, value in (("validation_rows", validation_rows), ("train_tokens", train_tokens)):
-            if value is not None and value < 1:
-                raise ConfigError(f"task.{key}={value} must be at least 1.")
+        at_least_one("task", validation_rows=validation_rows, train_tokens=train_tokens)
         self.windows, self.tests, self.test_split = windows, tests, test_split
         self.validation = validation or text
         self.validation_rows = validation_rows

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tape_exp.config import Arch, ConfigError, Optim, one_of
+from tape_exp.config import Arch, ConfigError, Optim, at_least_one, one_of
 from tape_exp.data import scrolls
 from tape_exp.data.scrolls import Example
 from tape_exp.data.sources import Text
@@ -73,10 +73,8 @@ class Scrolls(TextTask):
         init_from: str | None = None,
     ) -> None:
         one_of("task.dataset", dataset, DATASETS)
-        settings = {"max_length": max_length, "answer_limit": answer_limit, "new_tokens": new_tokens}
-        for key, value in (settings | {"validation_rows": validation_rows, "rows_per_batch": rows_per_batch}).items():
-            if value is not None and value < 1:
-                raise ConfigError(f"task.{key}={value} must be at least 1.")
+        at_least_one("task", max_length=max_length, answer_limit=answer_limit, new_tokens=new_tokens)
+        at_least_one("task", validation_rows=validation_rows, rows_per_batch=rows_per_batch)
         self.new_tokens = new_tokens or scrolls.DATASETS[dataset].answer_limit
         self.reserved = min(self.new_tokens, max_length // 2)  # of max_length, so that a long summary leaves a document
         longest = max_length - self.reserved + self.new_tokens

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tape_exp.config import Arch, ConfigError
+from tape_exp.config import Arch, at_least_one
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.evaluation import Evaluation
@@ -50,8 +50,7 @@ class Stability(Analysis):
         shift: int = 3,
         std: float = 0.3,
     ) -> None:
-        if shift < 1:
-            raise ConfigError(f"task.shift={shift} must be at least 1.")
+        at_least_one("task", shift=shift)
         super().__init__(arch, seed, text, tokenizer, train_length, layers, split, rows, length, extra=shift)
         self.shift, self.std = shift, std
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tape_exp import weights
-from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.config import Arch, ConfigError, Optim, at_least_one
 from tape_exp.data import tokenizers
 from tape_exp.data.packing import Tokens, tokenise
 from tape_exp.data.sources import Text
@@ -37,8 +37,7 @@ class TextTask(Task):
         train_length: int,
         longest: int,
     ) -> None:
-        if train_length < 1:
-            raise ConfigError(f"task.train_length={train_length} must be at least 1.")
+        at_least_one("task", train_length=train_length)
         sized = dataclasses.replace(arch, train_length=train_length, max_length=max(longest, train_length))
         super().__init__(sized, optim, seed)
         self.text, self.tokenization, self.train_length = text, tokenizer, train_length
@@ -126,9 +125,7 @@ class Analysis(NothingTrained, TextTask):
         extra: int = 0,
     ) -> None:
         self.length = train_length if length is None else length
-        for key, value in (("rows", rows), ("length", self.length)):
-            if value < 1:
-                raise ConfigError(f"task.{key}={value} must be at least 1.")
+        at_least_one("task", rows=rows, length=self.length)
         self.layers = [layer for layer in layers if 1 <= layer <= arch.layers]
         if not self.layers:
             raise ConfigError(f"task.layers={list(layers)} names no layer of a model with task.arch.layers={arch.layers}.")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tape_exp.config import Arch, ConfigError, Optim, one_of
+from tape_exp.config import Arch, ConfigError, Optim, at_least_one, one_of
 from tape_exp.data.groups import GROUPS
 from tape_exp.evaluation import Evaluation, Heatmap
 from tape_exp.seeding import RowSampler, below, lanes, seed_for
@@ -55,9 +55,7 @@ class WordProblem(Task):
         rows_per_batch: int = 64,
     ) -> None:
         one_of("task.group", group, GROUPS)
-        for key, value in (("train_letters", train_letters), ("words", words), ("rows_per_batch", rows_per_batch)):
-            if value < 1:
-                raise ConfigError(f"task.{key}={value} must be at least 1.")
+        at_least_one("task", train_letters=train_letters, words=words, rows_per_batch=rows_per_batch)
         if not isinstance(lengths, Sequence) or not lengths or not all(type(n) is int and n > 0 for n in lengths):
             raise ConfigError(f"task.lengths={lengths} must list numbers of letters above 0, as task.lengths=[16,32,64] does.")
         if max(lengths) < train_letters:

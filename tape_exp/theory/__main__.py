@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from tape_exp.cli import positive
 from tape_exp.files import write_atomically
 from tape_exp.paper.artifacts import RESULTS, load
 from tape_exp.paper.theory import verdict
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write and draw."""
     parser = argparse.ArgumentParser(prog="python -m tape_exp.theory", description=__doc__)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of theory.json, figures/ and tables/")
-    parser.add_argument("--rows", type=int, default=8, help="random sequences of 4096 positions")
+    parser.add_argument("--rows", type=positive(int), default=8, help="random sequences of 4096 positions")
     given = parser.parse_args(arguments)
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     threads = torch.get_num_threads()

@@ -43,7 +43,7 @@ def test_rows_and_costs_are_those_of_the_records(artifact, tmp_path):
     (tmp_path / "costs.json").write_text(json.dumps({"gpu": "H100", "utilisation": 0.4, "artifacts": known}))
     none = artifacts.load("tab_perplexity")
     found = {"fig_addition": {"smoke": every, "small": {}, "paper": {}}, "tab_perplexity": NOTHING}
-    text = page.page([artifact, none], found, tmp_path)
+    text = page.page([artifact, none], found, page.claims([artifact, none], found), tmp_path)
     head, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     assert tuple(head) == page.CLAIMS
     assert rows[1][:2] == ["[fig_addition](#fig_addition)", artifact.claim]

@@ -115,7 +115,8 @@ def test_limits_are_above_zero(options, capsys):
     with pytest.raises(SystemExit) as left:
         paper.main(["run", "fig_addition", *options])
     assert left.value.code == 2
-    assert "invalid number above zero" in capsys.readouterr().err
+    kind = "whole number" if options[0] == "--cores" else "number"
+    assert f"argument {options[0]}: {options[1]} must be a {kind} above 0." in capsys.readouterr().err
 
 
 def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(tmp_path):
