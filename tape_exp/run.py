@@ -28,7 +28,7 @@ from tape_exp.patterns import draw_patterns
 from tape_exp.preemption import Preempted, Preemption, first_process, workers_dismissed
 from tape_exp.redaction import RedactingFormatter, redact_tree
 from tape_exp.runs import RunDirectory, identity, make_record
-from tape_exp.sinks import JsonlLogger, close, make_loggers, publish
+from tape_exp.sinks import JsonlLogger, close, curves, make_loggers, publish, read_metrics
 from tape_exp.tasks.base import Task
 
 log = logging.getLogger("tape_exp")
@@ -246,6 +246,7 @@ def train_and_evaluate(
             "checkpoints": round(keep.seconds, 2),  # part of the training, of its last process
             "evaluation": round(jsonl.watch.seconds() - trained, 1),
         },
+        curves=curves(read_metrics(jsonl.path)),
         **({"samples": evaluation.samples} if evaluation.samples else {}),
         **grids_of(evaluation),
     )

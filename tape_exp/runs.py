@@ -262,18 +262,26 @@ def make_record(run: RunDirectory, task: Any, metrics: dict[str, float], **facts
 
 
 def dump_record(record: dict[str, Any]) -> str:
-    """JSON with one line for each row of a grid, so that a record reads and diffs well."""
-    told, grids = dict(record), []
+    """JSON with one line for each row of a grid and for each curve, so that a record reads and diffs well."""
+    parts: list[str] = []
+
+    def apart(text: str) -> str:
+        parts.append(text)
+        return f"@part {len(parts) - 1}@"
+
+    def rows(grid: list[Any]) -> str:
+        return apart("[\n  " + ",\n  ".join(map(json.dumps, grid)) + "\n ]")
+
+    told = dict(record)
     if "heatmap" in told:
-        grids.append(told["heatmap"])
-        told["heatmap"] = "@grid@"
+        told["heatmap"] = rows(told["heatmap"])
     if "matrices" in told:
-        grids += told["matrices"].values()
-        told["matrices"] = dict.fromkeys(told["matrices"], "@grid@")
+        told["matrices"] = {name: rows(grid) for name, grid in told["matrices"].items()}
+    if "curves" in told:
+        told["curves"] = {name: apart(json.dumps(curve)) for name, curve in told["curves"].items()}
     text = json.dumps(told, indent=1)
-    for grid in grids:
-        rows = ",\n  ".join(json.dumps(row) for row in grid)
-        text = text.replace('"@grid@"', f"[\n  {rows}\n ]", 1)
+    for number, part in enumerate(parts):
+        text = text.replace(f'"@part {number}@"', part, 1)
     return text + "\n"
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tape_exp.redaction import redact, redact_tree
 from tape_exp.runs import RunDirectory, Stopwatch, identity
 
 log = logging.getLogger("tape_exp")
+POINTS = 100  # of a curve in a record
 
 
 class JsonlLogger(Logger):
@@ -63,6 +65,21 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl; an unfinished last line is left out."""
     lines = path.read_text().splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """The losses of a run while it trained, ``{"train/loss": {"step": […], "value": […]}, "val/loss": …}``.
+
+    At most :data:`POINTS` of each, evenly spaced, with the first and the last; a single value is no curve.
+    """
+    found: dict[str, dict[str, list[Any]]] = {}
+    for name in ("train/loss", "val/loss"):
+        told = [(row["step"], row[name]) for row in rows if name in row]
+        if len(told) > 1:
+            last = len(told) - 1
+            kept = [told[round(i * last / (POINTS - 1))] for i in range(POINTS)] if len(told) > POINTS else told
+            found[name] = {"step": [step for step, _ in kept], "value": [float(f"{value:.5g}") for _, value in kept]}
+    return found
 
 
 def make_loggers(cfg: DictConfig, run: RunDirectory) -> list[Logger]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tape_exp.runs import ROOT, RunDirectory
-from tape_exp.sinks import JsonlLogger, read_metrics
+from tape_exp.sinks import POINTS, JsonlLogger, curves, read_metrics
 from tests.conftest import SMALL
 
 
@@ -115,6 +115,23 @@ def test_jsonl_rewinds_to_a_checkpoint(tmp_path):
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 3]
     logger.log_metrics({"train/loss": 0.1}, 4)
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
+
+
+def test_curves_of_a_record_are_those_that_were_logged(tiny_run):
+    cfg, record = tiny_run("model=rope", steps=6)
+    rows = [row for row in read_metrics(RunDirectory(cfg).path / "metrics.jsonl") if "train/loss" in row]
+    assert record["curves"]["train/loss"]["step"] == [row["step"] for row in rows]
+    assert record["curves"]["train/loss"]["value"] == pytest.approx([row["train/loss"] for row in rows], rel=1e-4)
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_ends():
+    rows = [{"step": step, "train/loss": 1 / step} for step in range(1, 1001)] + [{"step": 1000, "val/loss": 0.5}]
+    found = curves(rows)
+    assert list(found) == ["train/loss"], "a single point is no curve"
+    steps, values = found["train/loss"]["step"], found["train/loss"]["value"]
+    assert len(steps) == POINTS
+    assert (steps[0], steps[-1]) == (1, 1000)
+    assert values == pytest.approx([1 / step for step in steps], rel=1e-4)
 
 
 def test_two_runs_of_one_process_are_two_wandb_runs(tiny_run):

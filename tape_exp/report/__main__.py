@@ -26,12 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page; mistakes are one sentence and exit code 2."""
     parser = argparse.ArgumentParser(prog="python -m tape_exp.report", description="One page of all tables, figures and runs.")
     parser.add_argument("--out", type=Path, default=runs.ROOT / "report" / "index.html", help="default: report/index.html")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="the folder of runs, for their curves; default: runs")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
     try:
         known = [artifacts.load(name) for name in artifacts.names()]
-        content = gather(known, artifacts.read_records(), artifacts.RESULTS, given.runs)
+        content = gather(known, artifacts.read_records(), artifacts.RESULTS)
         text = page(content)
         if len(text.encode()) > LIMIT:
             print(f"warning: the page takes {len(text.encode()) / 1e6:.1f} MB, more than {LIMIT / 1e6:.0f}.", file=sys.stderr)

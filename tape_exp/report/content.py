@@ -105,14 +105,13 @@ class Content:
         return Plot(id_, figure.title, describe(figure))
 
 
-def gather(artifacts: Sequence[Artifact], records: Sequence[Record], results: Path, folder: Path) -> Content:
+def gather(artifacts: Sequence[Artifact], records: Sequence[Record], results: Path) -> Content:
     """The content of the page.
 
     Args:
         artifacts: in the order of the page.
         records: all that are committed.
         results: where tables and figures were rendered to.
-        folder: ``runs``, for the curves of those runs that it holds.
 
     Raises:
         ConfigError: a table that the records would fill has not been rendered.
@@ -126,7 +125,7 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record], results: Pa
         source = f"{paper['source']}: {paper['setting']}" if paper.keys() >= {"source", "setting"} else ""
         told = artifact.name, artifact.title, artifact.claim, source, scales
         content.sections.append(Section(*told, expected(artifact), reason, artifact.command("smoke")))
-    content.runs = [_run(content, record, folder) for record in records]
+    content.runs = [_run(content, record) for record in records]
     return content
 
 
@@ -192,7 +191,7 @@ def _picture(path: Path, alternative: str) -> Picture:
     return Picture(f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}", alternative)
 
 
-def _run(content: Content, record: Record, folder: Path) -> Run:
+def _run(content: Content, record: Record) -> Run:
     config = record["config"]
     peft = config.get("peft", {"name": "none"})["name"]
     seconds = record.get("seconds", {})
@@ -206,7 +205,6 @@ def _run(content: Content, record: Record, folder: Path) -> Run:
             facts.append((key.replace("_", " ") + unit, f"{record[key]:,}"))
     facts += [(f"{key} (s)", str(value)) for key, value in seconds.items()]
     facts += [("packages", ", ".join(f"{name} {version}" for name, version in record.get("packages", {}).items()))]
-    found = rerun.curves(record, folder)
     return Run(
         record["run"],
         [record["run"], *identity, started, str(seconds.get("training", "")), tables.commit(record)],
@@ -214,7 +212,7 @@ def _run(content: Content, record: Record, folder: Path) -> Run:
         [(name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in record["metrics"].items()],
         yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
         rerun.command(record),
-        content.add(f"curve-{record['run']}", plots.curve(found)) if found else None,
+        content.add(f"curve-{record['run']}", plots.curve(record["curves"])) if record.get("curves") else None,
     )
 
 

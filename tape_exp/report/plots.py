@@ -199,11 +199,9 @@ def _line(name: str, style: int, cells: list[tuple[float, str]]) -> Line:
     return line
 
 
-def curve(found: dict[str, tuple[list[int], list[float]]]) -> Lines:
-    """The loss of a run while it trained."""
-    told = []
-    for number, (name, (steps, values)) in enumerate(found.items()):
-        told.append(Line(name, list(map(float, steps)), [float(f"{v:.5g}") for v in values], style=number))
+def curve(found: dict[str, dict[str, list[float]]]) -> Lines:
+    """The losses of a run while it trained, from its record."""
+    told = [Line(name, line["step"], line["value"], style=number) for number, (name, line) in enumerate(found.items())]
     return Lines("training", "step", "loss (nats)", told)
 
 

@@ -1,9 +1,7 @@
-"""The command that makes a recorded run again, and the curve that the run left on this machine."""
+"""The command that makes a recorded run again."""
 
 import functools
-import json
 import shlex
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -13,8 +11,6 @@ from tape_exp.cli import compose_config
 from tape_exp.config import CONF
 from tape_exp.overrides import choice_of, differences
 from tape_exp.paper.artifacts import Record
-
-POINTS = 200  # of a curve on the page
 
 
 def command(record: Record) -> str:
@@ -64,26 +60,3 @@ def _task_of(name: str, scale: str, source: str | None) -> Any:
     """The task of a config, as a record would tell it; it depends on the scale and the text alone."""
     text = [] if source is None else [f"scale.text={source}"]
     return runs.without_folders(runs.identity(compose_config([f"task={name}", f"scale={scale}", *text])))["task"]
-
-
-def curves(record: Record, folder: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """Metric -> (steps, values) of what the run logged while it trained, at most :data:`POINTS` of each.
-
-    Nothing where ``runs`` does not hold the run: a record has no curve.
-    """
-    place = f"{record['config']['task']['name']}/{record['config']['scale']}/*/seed{record['seed']}-{record['config_hash']}"
-    found: dict[str, tuple[list[int], list[float]]] = {}
-    for path in folder.glob(f"{place}/metrics.jsonl"):
-        for line in map(json.loads, path.read_text().splitlines()):
-            for key in ("train/loss", "val/loss"):
-                if isinstance(line.get(key), float):
-                    steps, values = found.setdefault(key, ([], []))
-                    steps.append(line["step"])
-                    values.append(line[key])
-    return {key: (_thinned(steps), _thinned(values)) for key, (steps, values) in found.items() if len(steps) > 1}
-
-
-def _thinned(values: list[Any]) -> list[Any]:
-    """Every n-th, and the last."""
-    stride = -(-len(values) // POINTS)
-    return values if stride == 1 else [*values[:-1:stride], values[-1]]

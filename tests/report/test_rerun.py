@@ -1,6 +1,5 @@
-"""The command of a record composes to what the record says; the curve of a run comes from its metrics.jsonl."""
+"""The command of a record composes to what the record says."""
 
-import json
 import shlex
 
 import pytest
@@ -48,24 +47,3 @@ def test_what_was_set_apart_from_the_choices_is_in_the_command():
 def test_a_choice_is_what_hydra_composes(group, name):
     composed = runs.identity(compose_config([f"{group}={name}"]))[group]
     assert rerun._choice(group, name) == runs.without_folders(composed)
-
-
-def record() -> dict:
-    return {"config": {"task": {"name": "arithmetic"}, "scale": "smoke"}, "seed": 1, "config_hash": "0123456789"}
-
-
-def test_curve_is_thinned_and_ends_with_the_last_step(tmp_path):
-    folder = tmp_path / "arithmetic" / "smoke" / "tape" / "seed1-0123456789"
-    folder.mkdir(parents=True)
-    lines = [{"step": step, "train/loss": 1 / step} for step in range(1, 1001)] + [{"step": 1000, "val/loss": 0.5}]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = rerun.curves(record(), tmp_path)
-    assert list(found) == ["train/loss"], "a single point is no curve"
-    steps, values = found["train/loss"]
-    assert len(steps) <= rerun.POINTS + 1
-    assert (steps[0], steps[-1]) == (1, 1000)
-    assert values == [1 / step for step in steps]
-
-
-def test_a_run_that_is_not_here_has_no_curve(tmp_path):
-    assert rerun.curves(record(), tmp_path) == {}
