@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +34,7 @@ class Artifact(ABC):
         favourites: the models or methods that the claim calls better.
         rivals: than which; none: than all the others.
         trainer: for the paper's scale.
+        needs: what a scale takes that a CPU does not have; a scale that is not named here, smoke apart, is not part of it.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Artifact(ABC):
     favourites: list[str] = field(default_factory=lambda: ["tape"])
     rivals: list[str] = field(default_factory=list)
     trainer: str = "gpu"
+    needs: dict[str, str] = field(default_factory=lambda: dict.fromkeys(("small", "paper"), "a GPU"))
 
     def configs(self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> Iterator[tuple[str, DictConfig]]:
         """(model, config) of every run, seeds in the outer loop: a figure is complete as early as it can be."""
@@ -70,6 +72,21 @@ class Artifact(ABC):
             if newest:
                 found[model] = [newest[seed] for seed in sorted(newest)]
         return found
+
+    def gaps(self, found: Mapping[str, dict[str, list[Record]]]) -> list[str]:
+        """What did not run yet and leaves cells empty, a phrase a scale, with what it needs.
+
+        Args:
+            found: scale -> what :meth:`collect` found.
+        """
+        told = []
+        for scale in SCALES:
+            needs = f"scale {scale} (needs {self.needs.get(scale, 'nothing but time')})"
+            if not found.get(scale):
+                told += [needs] if scale in ("smoke", *self.needs) else []
+            elif lacking := [label for label, _ in self.configs(scale, [0]) if label not in found[scale]]:
+                told.append(f"{', '.join(lacking)} at {needs}")
+        return told
 
     def paper(self) -> dict[str, Any]:
         """What the paper reports, from results/paper.yaml; nothing for what is ours alone."""

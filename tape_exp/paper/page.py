@@ -61,6 +61,8 @@ def section(artifact: Artifact, found: AtScales, known: Mapping[str, Any], resul
             parts.append(f"### Scale {scale}\n\n{table.read_text().strip()}")
         for figure in sorted(figures, key=lambda path: path.stem):
             parts.append(f"![{artifact.name} at scale {scale}](figures/{figure.name})")
+    if gaps := artifact.gaps(found):
+        parts.append(f"Not run yet: {'; '.join(gaps)}.")
     return "\n\n".join([*parts, effort(artifact, found, known)])
 
 

@@ -15,6 +15,7 @@ from tape_exp import runs
 from tape_exp.config import ConfigError
 from tape_exp.files import write_atomically
 from tape_exp.paper import artifacts
+from tape_exp.paper.page import RULE
 from tape_exp.report.content import RUN_COLUMNS, Content, figure_data, gather
 
 HERE = Path(__file__).parent
@@ -49,6 +50,7 @@ def page(content: Content) -> str:
     return environment.get_template("template.html").render(
         content=content,
         run_columns=RUN_COLUMNS,
+        rule=RULE,
         style=(HERE / "style.css").read_text(),
         scripts=[(HERE / name).read_text() for name in ("page.js", "figures.js")],
         figures=figure_data(content),

@@ -14,6 +14,8 @@ import yaml
 from tape_exp.config import ConfigError
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import SCALES, Artifact, Record
+from tape_exp.paper.claims import Verdict
+from tape_exp.paper.page import standing
 from tape_exp.report import plots, rerun
 
 
@@ -51,22 +53,23 @@ class AtScale:
     table: Table | None
     plots: list[Plot]
     pictures: list[Picture]
-    missing: list[str]
     runs: list[str]
     command: str
 
 
 @dataclass
 class Section:
-    """An artifact. Without records: ``reason`` says so, and ``expected`` holds the paper's numbers beside empty cells."""
+    """An artifact. ``gaps`` says why cells are empty; without records ``expected`` holds the paper's numbers beside them."""
 
     name: str
     title: str
     claim: str
+    judged: str
+    verdict: Verdict
     source: str
     scales: list[AtScale]
     expected: Table
-    reason: str
+    gaps: list[str]
     command: str
 
     @property
@@ -120,11 +123,10 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record], results: Pa
     for artifact in artifacts:
         found = {scale: artifact.collect(scale, records) for scale in SCALES}
         scales = [_at_scale(content, artifact, scale, mine, results) for scale, mine in found.items() if mine]
-        reason = f"No run of {artifact.name} is recorded at any scale; what the paper reports stands beside empty cells."
         paper = artifact.paper()
         source = f"{paper['source']}: {paper['setting']}" if paper.keys() >= {"source", "setting"} else ""
-        told = artifact.name, artifact.title, artifact.claim, source, scales
-        content.sections.append(Section(*told, expected(artifact), reason, artifact.command("smoke")))
+        told = artifact.name, artifact.title, artifact.claim, *standing(artifact, found), source, scales
+        content.sections.append(Section(*told, expected(artifact), artifact.gaps(found), artifact.command("smoke")))
     content.runs = [_run(content, record) for record in records]
     return content
 
@@ -143,10 +145,8 @@ def _at_scale(content: Content, artifact: Artifact, scale: str, found: dict[str,
     drawn += plots.grids(artifact, found)
     shown = [content.add(f"{stem}-{number}", figure) for number, figure in enumerate(drawn)]
     pictures = [] if shown else [_picture(path, f"{artifact.title}, scale {scale}") for path in figures]
-    with_runs = {name.split("/")[0] for name in found}
-    missing = [model for model in artifact.models if model not in with_runs]
     names = [record["run"] for mine in found.values() for record in mine if "run" in record]
-    return AtScale(scale, table, shown, pictures, missing, names, artifact.command(scale))
+    return AtScale(scale, table, shown, pictures, names, artifact.command(scale))
 
 
 def read_table(stem: Path) -> Table | None:

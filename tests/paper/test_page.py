@@ -53,7 +53,22 @@ def test_rows_and_costs_are_those_of_the_records(artifact, tmp_path):
     assert "5 recorded at scale smoke took 11 minutes on a CPU, without those that they begin from." in text
     assert "15 runs, of three seeds and with those that they begin from, 9.5 H100-hours" in text
     assert "at 40 % of its peak" in text
+    assert "Not run yet: scale small (needs a GPU); scale paper (needs a GPU).\n" in text.split("## tab_perplexity")[0]
     assert "not estimated yet" in text.split("## tab_perplexity")[1]
+
+
+def test_empty_cells_have_their_reason(artifact):
+    every = {m: [stand_in(m, 20.0)] for m in artifact.models}
+    assert artifact.gaps({"smoke": every, "small": every, "paper": every}) == []
+    del every["rope"], every["nope"]
+    told = artifact.gaps({"smoke": {}, "small": every, "paper": {}})
+    assert told == [
+        "scale smoke (needs nothing but time)",
+        "rope, nope at scale small (needs a GPU)",
+        "scale paper (needs a GPU)",
+    ]
+    assert "the weights of Llama-2-7B" in artifacts.load("tab_tune_ppl").gaps(NOTHING)[-1]
+    assert artifacts.load("tab_flops").gaps(NOTHING) == ["scale smoke (needs nothing but time)"]
 
 
 def test_render_writes_the_claims(tmp_path, monkeypatch):
