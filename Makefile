@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
-GPU_PYTHON ?= python3
+GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),python3)
 GPU_OUT ?= results/speed
 
 .DEFAULT_GOAL := help

@@ -227,6 +227,7 @@ def train_and_evaluate(
     adapter = peft.adapter(decoder) if module.base is not None and task.trains else None
     if not trainer.is_global_zero:
         return {}
+    llama = weights.llama_below(task.checkpoint) if task.checkpoint else None
     images = save_artifacts(directory, evaluation)
     if adapter is not None and module.base is not None:
         peft.save_adapter(adapter, directory.artifacts / "adapter", module.base, redact_tree(identity(cfg)))
@@ -247,6 +248,7 @@ def train_and_evaluate(
             "evaluation": round(jsonl.watch.seconds() - trained, 1),
         },
         curves=curves(read_metrics(jsonl.path)),
+        **({"llama": weights.title(llama)} if llama else {}),
         **({"samples": evaluation.samples} if evaluation.samples else {}),
         **grids_of(evaluation),
     )

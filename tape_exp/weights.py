@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from tape_exp.models.peft import Adaptation
 
 
+ADOPTED = ("task.arch", "model.theta", "model.scaling", "task.tokenizer.bos", "task.tokenizer.eos")
+"""What follows from the Llama that a run begins from, whatever the config says."""
+
+
 def wanted(cfg: DictConfig) -> str | None:
     """What the config says to begin from: ``checkpoint``, or the task's own ``init_from``."""
     return cfg.checkpoint or cfg.task.get("init_from")
@@ -154,6 +158,18 @@ def adopt(cfg: DictConfig) -> DictConfig:
             if token is not None:
                 cfg.task.tokenizer[kind] = token
     return cfg
+
+
+def without_adopted(config: dict[str, Any]) -> dict[str, Any]:
+    """A recorded config without the keys that :func:`adopt` sets."""
+    config = copy.deepcopy(config)
+    for path in ADOPTED:
+        *above, last = path.split(".")
+        node = config
+        for key in above:
+            node = node.get(key, {})
+        node.pop(last, None)
+    return config
 
 
 def trained_length(checkpoint: Path) -> int | None:

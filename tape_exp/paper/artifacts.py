@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp import runs
+from tape_exp import runs, weights
 from tape_exp.cli import compose_config
 from tape_exp.config import CONF, ConfigError, build, did_you_mean, one_of
 from tape_exp.paper.claims import Contest, Measured, Verdict, decide
@@ -65,9 +65,9 @@ class Artifact(ABC):
         at_scale = [r for r in records if r["config"].get("scale") == scale]
         if not at_scale:
             return found
-        for model, cfg in self.configs(scale, [0]):
+        for model, cfg in self.configs(scale, [0], self._with(scale)):
             identity = runs.identity(cfg)
-            mine = [r for r in at_scale if matches(r["config"], identity)]
+            mine = [r for r in at_scale if matches(r, identity)]
             newest = {r["seed"]: r for r in sorted(mine, key=lambda r: r["started"])}
             if newest:
                 found[model] = [newest[seed] for seed in sorted(newest)]
@@ -112,8 +112,11 @@ class Artifact(ABC):
 
     def command(self, scale: str) -> str:
         """What runs everything that is missing at a scale."""
-        trainer = f" trainer={self.trainer}" if scale == "paper" else ""
-        return f"python -m tape_exp.paper run {self.name} scale={scale} seeds=0,1,2{trainer}"
+        return " ".join(["python -m tape_exp.paper run", self.name, f"scale={scale} seeds=0,1,2", *self._with(scale)])
+
+    def _with(self, scale: str) -> list[str]:
+        """The trainer of a scale, as a word of the command line."""
+        return [f"trainer={self.trainer}"] if scale == "paper" else []
 
     @abstractmethod
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
@@ -182,17 +185,20 @@ def read_records(folder: Path | None = None) -> list[Record]:
     return records
 
 
-def matches(recorded: dict[str, Any], current: dict[str, Any]) -> bool:
-    """Whether a recorded config says the same as the current one, wherever both say something; the seed is free.
+def matches(record: Record, current: dict[str, Any]) -> bool:
+    """Whether a record's config says the same as the current one, wherever both say something; the seed is free.
 
-    A key that one of them lacks, since the code has grown, does not count.
+    A key that one of them lacks, since the code has grown, does not count; nor do sizes and positions that follow from a Llama,
+    which the checkpoint names. A precision counts as the one that ``auto`` chose where the run took place.
     """
-    if "debug" in recorded:
+    recorded, current = record["config"], runs.without_folders(current)
+    if "debug" in recorded or recorded.get("checkpoint") != current["checkpoint"]:
         return False
-    current = runs.without_folders(current)
-    if recorded.get("checkpoint") != current["checkpoint"]:
+    if current["precision"] not in (recorded["precision"], record.get("precision")):
         return False
-    return all(_agree(recorded[key], current[key]) for key in ("model", "task", "peft", "scale", "precision"))
+    if "llama" in record:
+        recorded = weights.without_adopted(recorded)
+    return all(_agree(recorded[key], current[key]) for key in ("model", "task", "peft", "scale"))
 
 
 def _agree(recorded: Any, current: Any) -> bool:

@@ -62,7 +62,7 @@ def missing(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], ext
             for label, cfg in artifact.configs(scale, [seed], extra):
                 title = f"{artifact.name}: {label}, scale {scale}, seed {seed}"
                 identity = runs.identity(cfg)
-                if any(r["seed"] == seed and matches(r["config"], identity) for r in records):
+                if any(r["seed"] == seed and matches(r, identity) for r in records):
                     log.info("%s: recorded.", title)
                     continue
                 needs = None

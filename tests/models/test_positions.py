@@ -13,7 +13,7 @@ from tests.conftest import MODELS, make_decoder, make_position, randomise
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
-# Whose logits depend on distances alone. RandPE samples its positions; the others claim it.
+# Logits depend on distances alone, but for those of RandPE, which samples its positions, and of these:
 SHIFT_DEPENDENT = ["tape_full", "tape_neither", "tape_no_equivariance"]
 SHIFT_INVARIANT = [m for m in MODELS if m not in ("randpe", *SHIFT_DEPENDENT)]
 

@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from tape_exp import runs
 from tape_exp.paper import artifacts
 from tape_exp.paper.extension import Methods, TunedPerplexity, side_by_side
 from tests.paper.test_language import record
@@ -54,6 +55,37 @@ def test_every_method_reads_every_corpus(artifact):
     assert [cfg.task.name for _, cfg in found] == ["proof_pile_sliding", "pg19_sliding"] * len(NAMES)
     assert all(list(cfg.task.windows.lengths) == artifact.paper()["lengths"] for _, cfg in found)
     assert all(cfg.task.windows.stride == 256 for _, cfg in found)
+
+
+def test_runs_of_a_llama_fill_the_tables_of_the_papers_scale(artifact):
+    """Their configs hold the Llama's own sizes, and the precision of the trainer that ran them."""
+    (label, cfg), *_ = artifact.configs("paper", [0], ["trainer=ddp_7b"])
+    run = record(artifact, label, 0, {})
+    run["config"] = runs.without_folders(runs.identity(cfg))
+    run["config"]["task"]["arch"] = {"layers": 32, "width": 4096, "heads": 32, "ffn": 11008, "vocab": 32000}
+    run["config"]["model"] |= {"theta": 5e5, "scaling": {"type": "llama3"}}
+    assert artifact.collect("paper", [run]) == {}, "without a Llama other sizes are another run"
+    run["llama"] = "Llama-2-7b-hf-0123456789"
+    assert artifact.collect("paper", [run]) == {label: [run]}
+    assert artifacts.matches(run, runs.identity(cfg))
+    run["config"]["checkpoint"] = "another"
+    assert artifact.collect("paper", [run]) == {}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said", "ran", "same"),
+    [
+        ("auto", "auto", "bf16-mixed", True),
+        ("bf16-mixed", "auto", "bf16-mixed", True),
+        ("bf16-mixed", "auto", "32-true", False),
+        ("auto", "bf16-mixed", "bf16-mixed", False),
+    ],
+)
+def test_a_precision_counts_as_the_one_that_auto_chose(artifact, wanted, said, ran, same):
+    (label, cfg), *_ = artifact.configs("smoke", [0])
+    run = record(artifact, label, 0, {})
+    run["config"]["precision"], run["precision"] = said, ran
+    assert artifacts.matches(run, runs.identity(cfg) | {"precision": wanted}) == same
 
 
 def test_the_papers_numbers_are_those_of_its_table(artifact):

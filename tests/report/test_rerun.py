@@ -24,7 +24,7 @@ def kinds() -> list:
 def test_command_makes_the_same_run(record):
     program, script, *words = shlex.split(rerun.command(record))
     assert (program, script) == ("python", "train.py")
-    assert matches(record["config"], runs.identity(compose_config(words)))
+    assert matches(record, runs.identity(compose_config(words)))
 
 
 def test_what_was_set_apart_from_the_choices_is_in_the_command():
