@@ -39,7 +39,7 @@ format: setup  ## rewrite the sources in the project's format
 tables: setup  ## draw every table and figure from the committed records
 	$(BIN)/python -m tape_exp.paper render
 
-report: setup  ## write report/index.html: all tables, figures and runs on one page, which opens from disk
+report: tables  ## write report/index.html: all tables, figures and runs on one page, which opens from disk
 	$(BIN)/python -m tape_exp.report
 
 soak: setup  ## kill small runs 50 times, compare them with undisturbed ones, write results/reliability.md (15 minutes)

@@ -1,5 +1,6 @@
 """Heatmaps of a grid: a PNG with one panel a model, and coloured blocks for a terminal."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tape_exp.evaluation import Heatmap
+from tape_exp.files import write_atomically
 
 COLOURS = "YlGnBu"  # the paper's
 
@@ -63,10 +65,9 @@ def new_figure(width: float, height: float, title: str | None = None, layout: An
 
 def save(figure: Any, path: Path) -> Path:
     """Write a PNG, whole or not at all, and the same bytes for the same figure."""
-    temporary = path.with_name(f".{path.name}.writing")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(temporary, dpi=150, format="png", metadata={"Software": None})
-    temporary.replace(path)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150, format="png", metadata={"Software": None})
+    write_atomically(path, picture.getvalue())
     return path
 
 

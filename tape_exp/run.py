@@ -248,6 +248,7 @@ def train_and_evaluate(
             "evaluation": round(jsonl.watch.seconds() - trained, 1),
         },
         curves=curves(read_metrics(jsonl.path)),
+        **({"begun_from": weights.title(task.checkpoint)} if task.checkpoint else {}),
         **({"llama": weights.title(llama)} if llama else {}),
         **({"samples": evaluation.samples} if evaluation.samples else {}),
         **grids_of(evaluation),

@@ -148,7 +148,7 @@ def reachable(timeout: int) -> bool:
     try:
         port = address.port or (443 if address.scheme == "https" else 80)
         socket.create_connection((address.hostname or "", port), timeout).close()
-    except OSError:
+    except (OSError, ValueError):  # of a port that is no number
         return False
     return True
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from tape_exp.config import ConfigError
+from tape_exp.config import CONF, ConfigError
 from tape_exp.files import sha256
 
 if TYPE_CHECKING:
@@ -46,16 +46,14 @@ def find(spec: str, cfg: DictConfig) -> Path:
     path = Path(spec).expanduser()
     if path.is_file() or llama.is_llama(path):
         return path
-    if path.is_dir():
+    if path.is_dir() and not _is_task(spec):
         return _newest(path, spec)
     if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
         return llama.fetch(spec, f"checkpoint={spec}")
     names = [variant(cfg)] if cfg.peft.name == "none" else [variant(cfg), cfg.peft.base]
     places = [Path(cfg.runs).expanduser() / spec / cfg.scale.name / name for name in names]
     for place in places:
-        finished = [done.parent for done in sorted(place.glob(f"seed{cfg.seed}-*/DONE"))]
-        if len(finished) > 1:  # of several text sources, ours
-            finished = [run for run in finished if OmegaConf.load(run / "config.yaml").scale.text == cfg.scale.text] or finished
+        finished = _finished(place, cfg)
         if len(finished) > 1:
             raise ConfigError(
                 f"checkpoint={spec}: {len(finished)} finished runs of this model, scale and seed lie in {place}; name one: "
@@ -70,6 +68,33 @@ def find(spec: str, cfg: DictConfig) -> Path:
         f"checkpoint={spec} is neither a file nor a run's folder, and no finished run of a task of that name lies "
         f"in {' or '.join(map(str, places))}. To make it: {', or: '.join(make)}."
     )
+
+
+def _is_task(spec: str) -> bool:
+    return (CONF / "task" / f"{spec}.yaml").is_file()
+
+
+def _finished(place: Path, cfg: DictConfig) -> list[Path]:
+    """The finished runs of the seed there, but for those of ``debug=``.
+
+    Of several those on the same text, and of several of these the one in which no key of its task was changed.
+    """
+    told = {done.parent: OmegaConf.load(done.with_name("config.yaml")) for done in place.glob(f"seed{cfg.seed}-*/DONE")}
+    runs = {run: kept for run, kept in told.items() if kept.debug.name == "none"}
+    for same in (lambda kept: kept.scale.text == cfg.scale.text, _is_plain):
+        if len(runs) > 1:
+            runs = {run: kept for run, kept in runs.items() if same(kept)} or runs
+    return sorted(runs)
+
+
+def _is_plain(kept: Any) -> bool:
+    """Whether a run's config is what its choices compose to."""
+    from tape_exp.cli import compose_config
+    from tape_exp.overrides import choice_of, differences
+
+    words = [f"task={choice_of('task', kept.task.name)}", f"scale={kept.scale.name}", f"scale.text={kept.scale.text}"]
+    task: Any = OmegaConf.to_container(compose_config(words).task, resolve=True)
+    return not differences(task, OmegaConf.to_container(kept.task, resolve=True), "task")
 
 
 def _newest(folder: Path, spec: str) -> Path:
@@ -94,6 +119,15 @@ def title(checkpoint: Path) -> str:
     if companion(checkpoint, "config.yaml"):
         return "-".join(checkpoint.parent.parent.parts[-4:]) + "/" + checkpoint.stem
     return f"{checkpoint.name}-{sha256(checkpoint)[:10]}"
+
+
+def title_of(spec: str | None) -> str | None:
+    """The title of ``checkpoint=<spec>`` where that is a path, None where it is a name or leads nowhere."""
+    if spec is None or _is_task(spec) or not Path(spec).expanduser().exists():
+        return None
+    path = Path(spec).expanduser()
+    newest = max(path.glob("checkpoints/step*.ckpt"), default=None)
+    return title(newest or path)
 
 
 def adapted(checkpoint: Path) -> DictConfig | None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tape_exp import export, weights
+from tape_exp import export, runs, weights
+from tape_exp.cli import compose_config
 from tape_exp.config import ConfigError
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import peft
@@ -204,16 +205,53 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     tokenizer = Tokenization("byte").make(None, tmp_path)
     (folder / "tokenizer.json").write_text(tokenizer.save())
     words = ["model=tape", "peft=tape", f"task.init_from={folder}", "task.train_length=64", "task.optim.batch=4"]
-    _, record = text_run(*words, "task.optim.max_steps=2", task="extend")
+    asked, record = text_run(*words, "task.optim.max_steps=2", task="extend")
     arch = record["config"]["task"]["arch"]
     assert (arch["layers"], arch["width"], arch["heads"], arch["kv_heads"], arch["ffn"]) == (3, 24, 4, 2, 40)
     assert (arch["vocab"], arch["tied"], arch["norm_eps"]) == (300, False, 1e-6)
     assert record["config"]["model"]["theta"] == 5e4
     assert record["config"]["task"]["init_from"] == "llama"
+    assert record["llama"] == record["begun_from"]
+    same = runs.without_folders(runs.identity(asked))
+    assert record["config"] != same
+    assert weights.without_adopted(record["config"]) == weights.without_adopted(same)
     _, scores = text_run("model=tape", "peft=tape", "checkpoint=extend", task="github")
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)  # it is random
+    assert (scores["llama"], scores["begun_from"]) == (record["llama"], f"{record['run']}/step00000002")
     with pytest.raises(ConfigError, match=r"is a Llama, whose positions are RoPE's; model=alibi cannot"):
         text_run("model=alibi", f"checkpoint={folder}", task="github")
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"llama has no tokenizer\.json"):
         text_run("model=rope", f"checkpoint={folder}", task="github")
+
+
+def finished(folder, *words: str, step: int = 1):
+    """A folder as a finished run leaves it; the config that would begin from it."""
+    cfg = compose_config([*words, f"runs={folder}"])
+    run = runs.RunDirectory(cfg)
+    run.checkpoints.mkdir(parents=True)
+    (run.checkpoints / f"step{step:08}.ckpt").write_text("")
+    (run.path / "config.yaml").write_text(runs.shown_config(cfg))
+    (run.path / "DONE").touch()
+    return run.checkpoints / f"step{step:08}.ckpt"
+
+
+def test_of_several_runs_of_a_task_the_unchanged_one_is_the_base(tmp_path, monkeypatch):
+    cfg = compose_config(["task=passkey", "checkpoint=c4", f"runs={tmp_path}"])
+    finished(tmp_path, "task=c4", "debug=one_batch")
+    with pytest.raises(ConfigError, match="no finished run of a task of that name"):
+        weights.find("c4", cfg)
+    changed = finished(tmp_path, "task=c4", "task.optim.max_steps=5", "scale.text=local")
+    assert weights.find("c4", cfg) == changed, "there is no other"
+    short = finished(tmp_path, "task=c4", "task.optim.max_steps=5")
+    assert weights.find("c4", cfg) == short, "of the two, that on the same text"
+    plain = finished(tmp_path, "task=c4")
+    assert weights.find("c4", cfg) == plain
+    monkeypatch.chdir(tmp_path)  # which holds a folder c4
+    assert weights.find("c4", cfg) == plain
+    assert weights.title_of("c4") is None
+    assert weights.title_of(str(plain)) == weights.title(plain) == weights.title_of(str(plain.parent.parent))
+    finished(tmp_path, "task=c4", "task.optim.max_steps=6", "seed=1")
+    finished(tmp_path, "task=c4", "task.optim.max_steps=7", "seed=1")
+    with pytest.raises(ConfigError, match="2 finished runs of this model, scale and seed"):
+        weights.find("c4", compose_config(["task=passkey", "checkpoint=c4", "seed=1", f"runs={tmp_path}"]))

@@ -7,16 +7,17 @@ and ``push``, which sends tables and figures to W&B.
 import argparse
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tape_exp import runs
 from tape_exp.cli import positive
 from tape_exp.config import ConfigError
 from tape_exp.files import write_atomically
 from tape_exp.paper import compare, costs, page, tables
-from tape_exp.paper.artifacts import RESULTS, SCALES, Artifact, load, names, read_records, requested
+from tape_exp.paper.artifacts import RESULTS, SCALES, Artifact, load, matches, names, read_records, requested
 from tape_exp.paper.runner import Outcome, missing, work
-from tape_exp.preemption import REQUEUE
+from tape_exp.preemption import REQUEUE, first_process
 
 log = logging.getLogger("tape_exp")
 
@@ -90,15 +91,33 @@ def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None
     """Run what the named artifacts lack at a scale, then render them; status 1 if a run failed, 85 if the time was over."""
     artifacts, scale, seeds, extra = requested(words)
     outcome = work(missing(artifacts, scale, seeds, extra), cores, minutes)
-    render_artifacts([artifact.name for artifact in artifacts])
+    if first_process():
+        render_artifacts([artifact.name for artifact in artifacts])
+        for artifact in artifacts if extra else []:
+            if left_out := hidden(artifact, scale, seeds, extra):
+                log.warning(
+                    "%d records of %s are of other settings (%s) than conf/paper/%s.yaml: its tables leave them out; "
+                    "`python -m tape_exp.paper compare` makes a table of any.",
+                    *(left_out, artifact.name, " ".join(extra), artifact.name),
+                )
     return status(outcome)
+
+
+def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str]) -> int:
+    """How many records the words of a command stand for that the artifact does not show."""
+    records = read_records()
+    shown = [record for mine in artifact.collect(scale, records).values() for record in mine]
+    asked = [(seed, runs.identity(cfg)) for seed in seeds for _, cfg in artifact.configs(scale, [seed], extra)]
+    found = [record for seed, identity in asked for record in records if record["seed"] == seed and matches(record, identity)]
+    return sum(record not in shown for record in found)
 
 
 def compare_models(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
     """Run what a comparison lacks, write its table to results/tables and print it; statuses as of :func:`run_artifacts`."""
     artifact, scale, seeds = compare.requested(words)
     outcome = work(missing([artifact], scale, seeds), cores, minutes)
-    if found := artifact.collect(scale, read_records()):
+    found = artifact.collect(scale, read_records())
+    if found and first_process():
         table = artifact.render(scale, found, RESULTS)[0]
         print(f"\n{table.read_text()}\n{table.relative_to(RESULTS.parent)}")
     return status(outcome)
@@ -119,13 +138,21 @@ def render_artifacts(chosen: Sequence[str]) -> int:
     every, found = standing()
     for artifact in map(load, chosen or names()):
         for scale, records in found[artifact.name].items():
-            if records:
-                show(artifact.render(scale, records, RESULTS))
+            written = artifact.render(scale, records, RESULTS) if records else []
+            show(written)
+            for old in {*drawn(artifact.name, scale)} - {*written}:
+                old.unlink()  # no record stands behind it any more
     caption = "The paper's claims beside our records. " + page.RULE
     claims = page.claims(every, found)
     show(tables.write(RESULTS / "tables" / "claims", page.CLAIMS, claims, caption))
     write_atomically(RESULTS / "README.md", page.page(every, found, claims, RESULTS))
     return 0
+
+
+def drawn(name: str, scale: str) -> Iterator[Path]:
+    """The files in results/ that show an artifact at a scale."""
+    yield from (RESULTS / "tables").glob(f"{name}-{scale}.*")
+    yield from (RESULTS / "figures").glob(f"{name}-{scale}*.png")
 
 
 def standing() -> tuple[list[Artifact], Mapping[str, page.AtScales]]:

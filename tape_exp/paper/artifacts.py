@@ -145,6 +145,11 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
     """
     chosen = [w for w in words if "=" not in w]
     scale, seeds, extra = settings_of([w for w in words if "=" in w])
+    if wrong := [word for word in extra if word.startswith(("seed=", "task=", "model=", "peft="))]:
+        raise ConfigError(
+            f"{wrong[0]}: an artifact names its tasks and models itself, and seeds are given as seeds=0,1,2. "
+            "`python -m tape_exp.paper compare` makes a table of any models on any task."
+        )
     if not chosen:
         raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
     return [load(name) for name in (names() if chosen == ["all"] else chosen)], scale, seeds, extra
@@ -178,7 +183,7 @@ def read_records(folder: Path | None = None) -> list[Record]:
     for path in sorted((folder or runs.RECORDS).glob("*.json")):
         try:
             record = json.loads(path.read_text())
-            record["config"], record["seed"], record["metrics"]
+            record["config"]["precision"], record["seed"], record["metrics"], record["started"]
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path} is not a record ({error!r}); restore or remove it.") from error
         records.append(record)
@@ -189,8 +194,12 @@ def matches(record: Record, current: dict[str, Any]) -> bool:
     """Whether a record's config says the same as the current one, wherever both say something; the seed is free.
 
     A key that one of them lacks, since the code has grown, does not count; nor do sizes and positions that follow from a Llama,
-    which the checkpoint names. A precision counts as the one that ``auto`` chose where the run took place.
+    which the checkpoint names. A checkpoint that is a path must be the very one. A precision counts as the one that ``auto``
+    chose where the run took place.
     """
+    begun_from = weights.title_of(current["checkpoint"]) if "begun_from" in record else None
+    if begun_from is not None and begun_from != record["begun_from"]:
+        return False
     recorded, current = record["config"], runs.without_folders(current)
     if "debug" in recorded or recorded.get("checkpoint") != current["checkpoint"]:
         return False
@@ -198,7 +207,7 @@ def matches(record: Record, current: dict[str, Any]) -> bool:
         return False
     if "llama" in record:
         recorded = weights.without_adopted(recorded)
-    return all(_agree(recorded[key], current[key]) for key in ("model", "task", "peft", "scale"))
+    return all(_agree(recorded.get(key), current[key]) for key in ("model", "task", "peft", "scale"))
 
 
 def _agree(recorded: Any, current: Any) -> bool:

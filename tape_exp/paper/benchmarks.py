@@ -22,16 +22,15 @@ class Bench(Methods):
     columns: dict[str, str] = field(default_factory=dict)
 
     def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
-        """ARC's challenge set, with the interval of its standard error over questions."""
+        """ARC's challenge set; of one seed the interval of its standard error over questions."""
         key, measured = "arc_challenge", {}
         for method, mine in records.items():
-            found = [r["metrics"] for r in mine if f"benchmarks/{key}" in r["metrics"]]
-            errors = [metrics[f"benchmarks/{key}_stderr"] for metrics in found if f"benchmarks/{key}_stderr" in metrics]
+            found = []
+            for metrics in (r["metrics"] for r in mine if f"benchmarks/{key}" in r["metrics"]):
+                centre, error = metrics[f"benchmarks/{key}"], metrics.get(f"benchmarks/{key}_stderr")
+                found.append((centre, *((None, None) if error is None else (centre - 1.96 * error, centre + 1.96 * error))))
             if found:
-                centre = mean(metrics[f"benchmarks/{key}"] for metrics in found)
-                half = 1.96 * mean(errors) if len(errors) == len(found) else None
-                low, high = (None, None) if half is None else (centre - half, centre + half)
-                measured[method] = Measured(centre, low, high, seeds=len(found))
+                measured[method] = Measured.of_runs(found)
         published = {method: row[key][0] for method, row in self.paper()["accuracy"].items()}
         return self.versus(self.columns[key], measured, published=published)
 

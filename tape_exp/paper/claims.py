@@ -35,6 +35,13 @@ class Measured:
         mean, half = tables.interval(values)
         return cls(mean, None if half is None else mean - half, None if half is None else mean + half, len(values))
 
+    @classmethod
+    def of_runs(cls, found: Sequence[tuple[float, float | None, float | None]]) -> "Measured":
+        """Over seeds; a single run's own interval, over its samples, where it is alone. Each: value, low, high."""
+        if len(found) > 1:
+            return cls.over_seeds([value for value, _, _ in found])
+        return cls(*found[0], seeds=1)
+
     def text(self, digits: int) -> str:
         """``26.32 ± 0.41``, ``26.32 [20.10, 41.00]`` where the interval is not symmetric, or the mean alone."""
         centre = _number(self.mean, digits)

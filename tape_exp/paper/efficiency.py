@@ -83,13 +83,17 @@ class Speed(Artifact):
         return "python -m tape_exp.speed"
 
     def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
-        """Attention alone, forward, at the longest length of each machine: medians in ms, with their quartiles."""
+        """Attention alone, forward, at the longest length of each GPU: medians in ms, with their quartiles.
+
+        The claim is about fused attention, which a CPU does not run.
+        """
         published = self.paper()["time_ms"]
         options: dict[str, Any] = {"published_where": "A100, ms", "higher": False, "digits": 3}
-        if not records:
+        gpus = self._gpus(records)
+        if not gpus:
             return self.versus("", {}, published=published, **options)
         found: list[Contest] = []
-        for (record,) in records.values():
+        for record in gpus:
             longest = max(row["T"] for row in record["rows"])
             rows = [row for row in record["rows"] if (row["what"], row["T"], row["backward"]) == ("core", longest, False)]
             fastest = {row["encoding"]: row for row in sorted(rows, key=lambda row: -row["ms"])}
@@ -104,7 +108,10 @@ class Speed(Artifact):
 
     def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
         """Medians over rounds on a machine, with their quartiles, instead of means over seeds."""
-        return replace(super().verdict(scale, records), seeds="medians and quartiles of one machine" if records else "")
+        return replace(super().verdict(scale, records), seeds="rounds of one machine" if self._gpus(records) else "")
+
+    def _gpus(self, records: dict[str, list[Record]]) -> list[Record]:
+        return [record for (record,) in records.values() if record["peak_flops"] is not None]
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``tables/tab_speed-<scale>.{md,tex,csv}`` and the plot of each machine."""
@@ -124,7 +131,7 @@ class Speed(Artifact):
                 rows.append([*cells, "" if published is None else f"{published / paper['rope']:.2f}"])
             picture = RESULTS / "speed" / f"{stem}.png"
             if picture.exists():
-                target = into / "figures" / f"{self.name}-{scale}.png"
+                target = into / "figures" / f"{self.name}-{scale}-{stem.removeprefix('speed-')}.png"
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(picture, target)
                 pictures.append(target)

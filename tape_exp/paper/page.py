@@ -13,10 +13,11 @@ AtScales = Mapping[str, dict[str, list[Record]]]
 
 CLAIMS = ("artifact", "the paper's claim", "paper", "ours", "holds", "scale", "seeds")
 RULE = (
-    "Column holds is computed from the records. yes, no: with two seeds or more, the 95 % intervals of the means lie apart in "
-    "the claimed order, or in the other one. not distinguishable: they overlap. in this order, one seed and no (one seed): a "
+    "Column holds is computed from the records. yes, no: with two seeds or more, the 95 % intervals of the means over seeds "
+    "lie apart in the claimed order, or in the other one (of tab_speed the quartiles over rounds). not distinguishable: they "
+    "overlap; so do, of one seed, intervals over its samples where there are any. in this order, one seed and no (one seed): a "
     "single seed, whose spread is not known. not tested: something that the claim compares has not run, or the records cannot "
-    "tell. Figures: the method that the claim calls better, then the best of the others, for ours of those that decide."
+    "tell. Figures: the method that the claim favours, then its best rival; under ours only the comparisons that decided."
 )
 
 
@@ -54,7 +55,7 @@ def page(artifacts: Sequence[Artifact], found: Mapping[str, AtScales], rows: Seq
 def section(artifact: Artifact, found: AtScales, known: Mapping[str, Any], results: Path) -> str:
     """An artifact's tables and figures, and what it takes to run it."""
     parts = [f"## {artifact.name}", f"{artifact.title}."]
-    for scale in SCALES:
+    for scale in (scale for scale in SCALES if found.get(scale)):
         table = results / "tables" / f"{artifact.name}-{scale}.md"
         figures = (results / "figures").glob(f"{artifact.name}-{scale}*.png")
         if table.exists():
@@ -93,7 +94,7 @@ def _taken(found: AtScales) -> str:
     for scale in SCALES:
         runs = [r for mine in found.get(scale, {}).values() for r in mine if "seconds" in r]
         if runs:
-            seconds = sum(sum(r["seconds"].values()) for r in runs)
+            seconds = sum(r["seconds"][part] for r in runs for part in ("training", "evaluation"))
             time = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
             machines = " and ".join(sorted({", ".join(r["hardware"]["gpus"]) or r["hardware"]["cpu"] for r in runs}))
             told += f"; {len(runs)} recorded at scale {scale} took {time} on {machines}"

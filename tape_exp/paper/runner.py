@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -149,45 +150,63 @@ def _in_turn(jobs: dict[str, Job], outcome: Outcome) -> None:
 
 
 def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int) -> None:
-    """A pool of processes, for all of which a server imports once; they save and leave when this one is told to."""
+    """A pool of one process each, for all of which a server imports once; they save and leave when this one is told to.
+
+    One that is killed takes no other run with it.
+    """
     began, total = time.monotonic(), len(jobs)
     failed: dict[str | None, str] = {}
-    doing: dict[Future[None], str] = {}
+    doing: dict[Future[None], tuple[str, ProcessPoolExecutor]] = {}
     waiting = dict(jobs)
     outcome.left = total
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tape_exp.run"])
-    with ProcessPoolExecutor(cores, context, initializer=_one_thread) as pool:
+
+    def end(key: str, error: BaseException | None) -> None:
+        outcome.left -= 1
+        if isinstance(error, BrokenProcessPool):
+            error = RuntimeError("its process was killed, perhaps for want of memory; the same command resumes it")
+        if error:
+            _fail(key, jobs[key], error, failed, outcome)
+        else:
+            log.info("%s: done; %d of %d runs to go after %s.", jobs[key].title, outcome.left, total, _clock(began))
+
+    with ExitStack() as stack:
+
+        def process() -> ProcessPoolExecutor:
+            return stack.enter_context(ProcessPoolExecutor(1, context, initializer=_one_thread))
+
+        idle = [process() for _ in range(cores)]
         try:
             while waiting or doing:
-                for key in _ready(waiting, doing, failed)[: cores - len(doing)]:
+                for key in _ready(waiting, {key for key, _ in doing.values()}, failed)[: len(idle)]:
                     job = waiting.pop(key)
                     if job.needs in failed:
-                        _fail(key, job, RuntimeError(f"its base failed ({failed[job.needs]})"), failed, outcome)
-                        outcome.left -= 1
+                        end(key, RuntimeError(f"its base failed ({failed[job.needs]})"))
                         continue
                     log.info("%s: begins.", job.title)
-                    doing[pool.submit(run_and_record, job.cfg, runs.RECORDS)] = key
+                    place = idle.pop()
+                    doing[place.submit(run_and_record, job.cfg, runs.RECORDS)] = key, place
                 for future in wait(doing, return_when=FIRST_COMPLETED).done:
-                    key = doing.pop(future)
-                    outcome.left -= 1
-                    if error := future.exception():
-                        _fail(key, jobs[key], error, failed, outcome)
-                        continue
-                    log.info("%s: done; %d of %d runs to go after %s.", jobs[key].title, outcome.left, total, _clock(began))
+                    key, place = doing.pop(future)
+                    idle.append(process() if isinstance(future.exception(), BrokenProcessPool) else place)
+                    end(key, future.exception())
         except (KeyboardInterrupt, Preempted):
             log.info("%d runs save their checkpoints and leave.", len(doing))
             while doing:  # a run that was just about to begin would not have heard the first
                 for child in multiprocessing.active_children():
                     assert child.pid is not None
                     os.kill(child.pid, signal.SIGUSR1)
-                doing = dict.fromkeys(wait(doing, timeout=1).not_done, "")
+                for future in wait(doing, timeout=1).done:
+                    key, _ = doing.pop(future)
+                    if not isinstance(future.exception(), Preempted):
+                        end(key, future.exception())
             raise
 
 
-def _ready(waiting: dict[str, Job], doing: dict[Future[None], str], failed: dict[str | None, str]) -> list[str]:
+def _ready(waiting: dict[str, Job], doing: set[str], failed: dict[str | None, str]) -> list[str]:
     """The jobs that need nothing which is under way or to come."""
-    open_ = {*waiting, *doing.values()} - failed.keys()
+    open_ = {*waiting, *doing} - failed.keys()
     return [key for key, job in waiting.items() if job.needs not in open_]
 
 

@@ -10,7 +10,7 @@ from tape_exp.cli import compose_config
 from tape_exp.metrics import DATASETS
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Artifact, Record
-from tape_exp.paper.claims import Contest, Measured, Verdict, over_seeds
+from tape_exp.paper.claims import Contest, Measured, Verdict
 
 VALUES = {"f1": "f1", "exact_match": "exact_match", "rouge": "rouge/geometric_mean"}
 
@@ -44,11 +44,11 @@ class Scrolls(Artifact):
                 continue
             key = f"{dataset}/{VALUES[DATASETS[dataset]]}"
             mine = {model: records[f"{model}/{dataset}"] for model in self.models if f"{model}/{dataset}" in records}
-            measured = over_seeds(mine, key)
-            for model, (record, *more) in mine.items():
-                if not more:
-                    metrics = record["metrics"]
-                    measured[model] = Measured(metrics[key], metrics[f"{key}_low"], metrics[f"{key}_high"], seeds=1)
+            told = {model: [record["metrics"] for record in found] for model, found in mine.items()}
+            measured = {
+                model: Measured.of_runs([(m[key], m[f"{key}_low"], m[f"{key}_high"]) for m in found])
+                for model, found in told.items()
+            }
             found += self.versus(dataset, measured, published=published)
         return found
 

@@ -70,10 +70,15 @@ def latex(columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -
     return "\n".join([*head, *body, r"  \bottomrule", r"  \end{tabular}", r"\end{table}", ""])
 
 
+SPECIAL = {character: f"\\{character}" for character in "&%_#${}"}
+SPECIAL |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "–": "--", "…": r"\dots{}"}
+SYMBOLS = {"±": r"\pm", "→": r"\to", "≤": r"\le", "≥": r"\ge", "×": r"\times", "·": r"\cdot", "−": "-", "ᵀ": r"^\top"}
+SYMBOLS |= {"<": "<", ">": ">", "|": "|"}
+TEX = str.maketrans(SPECIAL | {character: f"${command}$" for character, command in SYMBOLS.items()})
+
+
 def _tex(text: str) -> str:
-    for plain, escaped in {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "→": r"$\to$"}.items():
-        text = text.replace(plain, escaped)
-    return text
+    return text.translate(TEX)
 
 
 def comma(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -39,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"error: --out {given.out} cannot be written ({error.strerror}); name another file.", file=sys.stderr)
+        return 2
     print(f"{given.out}  {len(text.encode()) / 1e6:.1f} MB, {len(content.sections)} artifacts, {len(content.runs)} runs")
     return 0
 

@@ -200,6 +200,7 @@ class Shown {
     this.readout = canvas.parentElement.querySelector(".readout");
     this.hidden = new Set((this.figure.lines ?? []).flatMap((line, i) => (line.hidden ? [i] : [])));
     this.place = null;
+    this.drawing = Promise.resolve();
     if (this.figure.kind === "lines") this.addLegend();
     canvas.addEventListener("keydown", (event) => this.key(event));
   }
@@ -224,7 +225,16 @@ class Shown {
     this.canvas.after(legend);
   }
 
-  async draw() {
+  // One drawing after the other: two at once would both stay.
+  draw() {
+    return (this.drawing = this.drawing.then(() => this.redraw()).catch((error) => this.fail(error)));
+  }
+
+  fail(error) {
+    this.readout.textContent = `This browser does not draw it (${error.message}); see values.`;
+  }
+
+  async redraw() {
     const Bokeh = await load();
     const draw = this.figure.kind === "grid" ? drawGrid : drawLines;
     this.drawn = draw(Bokeh, this.figure, theme(), this.hidden);
@@ -255,21 +265,13 @@ class Shown {
 
 const shown = new Map();
 
-async function appear(canvas) {
-  try {
-    shown.set(canvas, new Shown(canvas));
-    await shown.get(canvas).draw();
-  } catch (error) {
-    canvas.parentElement.querySelector(".readout").textContent = `This browser does not draw it (${error.message}); see values.`;
-  }
-}
-
 const watcher = new IntersectionObserver(
   (entries) => {
     for (const { isIntersecting, target } of entries) {
       if (!isIntersecting) continue;
       watcher.unobserve(target);
-      appear(target);
+      shown.set(target, new Shown(target));
+      shown.get(target).draw();
     }
   },
   { rootMargin: "300px" },

@@ -180,3 +180,19 @@ def test_a_broken_record_is_named(results):
     (results / "records" / "broken.json").write_text('{"config": ')
     with pytest.raises(ConfigError, match=r"broken\.json is not a record"):
         artifacts.read_records()
+
+
+@pytest.mark.parametrize("word", ["seed=1", "model=tape", "task=c4", "peft=lora"])
+def test_what_an_artifact_names_itself_is_refused(word):
+    with pytest.raises(ConfigError, match=f"{word}: an artifact names its tasks and models itself"):
+        artifacts.requested(["fig_addition", word])
+
+
+def test_latex_holds_nothing_that_it_does_not_know():
+    text = tables.latex(["a_b", "x^2"], [["50 % ± 1", "#1 & {2}"], ["≤ 3 → 4", "a~b\\c $1"]], "E·Eᵀ – 2^20 <3>")
+    body = text.split(r"\caption", 1)[1]
+    assert r"50 \% $\pm$ 1 & \#1 \& \{2\} \\" in text
+    assert r"E$\cdot$E$^\top$ -- 2\textasciicircum{}20 $<$3$>$" in text
+    assert body.count("$") % 2 == 1, "one of them is text"
+    for path in sorted((artifacts.RESULTS / "tables").glob("*.tex")):
+        assert path.read_text().isascii(), path

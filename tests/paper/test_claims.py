@@ -125,6 +125,37 @@ def test_counts_have_no_seeds():
     assert artifact.verdict("smoke", {}).holds == UNTESTED
 
 
+@pytest.mark.parametrize("name", ["fig_passkey", "tab_bench", "tab_scrolls"])
+def test_several_seeds_are_judged_by_their_spread(name):
+    """Not by the intervals over samples, which a run has by itself."""
+    artifact = artifacts.load(name)
+    records = {}
+    for label, cfg in artifact.configs("smoke", [0]):
+        values = (100.0, 30.0) if label.split("/")[0] in artifact.favourites else (0.0, 1.0)
+        records[label] = [with_value(artifact, label, cfg, seed, value) for seed, value in enumerate(values)]
+    assert artifact.verdict("smoke", records).holds == UNCLEAR
+    assert artifact.verdict("smoke", {label: mine[:1] for label, mine in records.items()}).holds == ORDERED
+
+
+def with_value(artifact, label: str, cfg, seed: int, value: float) -> dict:
+    """A record whose metrics all are that value, with a narrow interval of its own."""
+    keys = [f"passkey/accuracy@{n}" for n in cfg.task.get("lengths", [])] + ["benchmarks/arc_challenge"]
+    keys += [f"{cfg.task.get('dataset')}/{kind}" for kind in ("f1", "exact_match", "rouge/geometric_mean")]
+    metrics = dict.fromkeys(keys, value) | {f"{key}_stderr": 0.1 for key in keys}
+    metrics |= {f"{key}_low": value - 0.1 for key in keys} | {f"{key}_high": value + 0.1 for key in keys}
+    return record(artifact, label, seed, metrics)
+
+
+def test_fused_attention_is_judged_on_gpus_alone():
+    artifact = artifacts.load("tab_speed")
+    rows = [{"what": "core", "T": 512, "backward": False, "ms_quartiles": [1.0, 1.1], "rounds": 9}]
+    rows = [{**rows[0], "encoding": name, "ms": ms} for name, ms in (("tape", 0.5), ("fire", 2.0), ("t5", 2.0))]
+    rows[0]["ms_quartiles"] = [0.4, 0.6]
+    of = {"machine": "x", "rows": rows}
+    assert artifact.verdict("smoke", {"x": [of | {"peak_flops": None}]}).holds == UNTESTED
+    assert artifact.verdict("small", {"x": [of | {"peak_flops": 1e15}]}).holds == YES
+
+
 def test_generated_data_are_named():
     artifact = artifacts.load("tab_bench")
     metrics = {"benchmarks/arc_challenge": 30.0, "benchmarks/arc_challenge_stderr": 1.0}

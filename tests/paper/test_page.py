@@ -9,6 +9,7 @@ from tape_exp import runs
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, costs, page
 from tape_exp.paper.artifacts import RESULTS, SCALES
+from tape_exp.paper.runner import Outcome
 from tape_exp.run import blank_task
 from tests.paper.test_artifacts import fake_record
 
@@ -17,7 +18,7 @@ NOTHING: page.AtScales = {scale: {} for scale in SCALES}
 
 
 def stand_in(model: str, value: float, seed: int = 0) -> dict:
-    facts = {"seconds": {"training": 100.0, "evaluation": 30.0}, "hardware": {"cpu": "a CPU", "gpus": []}}
+    facts = {"seconds": {"training": 100.0, "checkpoints": 50.0, "evaluation": 30.0}, "hardware": {"cpu": "a CPU", "gpus": []}}
     return fake_record(model, seed, value) | facts
 
 
@@ -87,6 +88,38 @@ def test_render_writes_the_claims(tmp_path, monkeypatch):
     assert (row["artifact"], row["scale"], row["holds"]) == ("fig_addition", "smoke", "not tested")
     assert "nope fire not run" in row["ours"]
     assert (folder / "README.md").read_text().startswith("# Results\n\n| artifact ")
+
+
+def test_what_no_record_stands_behind_is_removed(tmp_path, monkeypatch):
+    folder = tmp_path / "results"
+    for name in ("tables/fig_addition-smoke.md", "figures/fig_addition-smoke-old.png", "tables/fig_addition_20-smoke.md"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("old")
+    (folder / "paper.yaml").write_text((RESULTS / "paper.yaml").read_text())
+    for place in (artifacts, paper):
+        monkeypatch.setattr(place, "RESULTS", folder)
+    monkeypatch.setattr(runs, "RECORDS", folder / "records")
+    monkeypatch.setattr(paper, "names", lambda: ["fig_addition", "fig_addition_20"])
+    assert paper.main(["render", "fig_addition"]) == 0
+    assert [path.name for path in folder.rglob("fig_*")] == ["fig_addition_20-smoke.md"], "it was not asked for"
+    assert "### Scale" not in (folder / "README.md").read_text()
+
+
+def test_records_of_other_settings_are_told(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(runs, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(paper, "render_artifacts", lambda chosen: 0)
+    monkeypatch.setattr(paper, "work", lambda *_: Outcome())
+    artifact = artifacts.load("fig_addition")
+    (tmp_path / "records").mkdir()
+    for seed, word in enumerate(("task.train_digits=5", "task.train_digits=4")):
+        label, cfg = next(artifact.configs("smoke", [seed], [word]))
+        told = stand_in(label, 20.0, seed) | {"config": runs.identity(cfg)}
+        (tmp_path / "records" / f"{seed}.json").write_text(runs.dump_record(told))
+    assert paper.main(["run", "fig_addition", "seeds=0,1", "task.train_digits=4"]) == 0
+    assert "1 records of fig_addition are of other settings (task.train_digits=4)" in caplog.text
+    caplog.clear()
+    assert paper.main(["run", "fig_addition", "seeds=0,1", "logger=none"]) == 0
+    assert "other settings" not in caplog.text
 
 
 def test_the_committed_costs_name_every_artifact():

@@ -40,6 +40,16 @@ def pretend(cfg, records: Path) -> None:
     note(records, cfg, "done")
 
 
+def killed(cfg, records: Path) -> None:
+    """As :func:`pretend`, but the run of rope is killed while another is under way."""
+    if cfg.model.name == "rope":
+        deadline = time.monotonic() + 60
+        while not (records / "alibi.begun").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+    pretend(cfg, records)
+
+
 def endless(cfg, records: Path) -> None:
     """A run that leaves when it is told to."""
     with Preemption():
@@ -72,6 +82,15 @@ def test_a_failed_base_costs_only_what_begins_from_it(records, monkeypatch, core
     assert all("no luck" in reason for reason in outcome.failed)
     assert outcome.left == 0
     assert sorted(path.name for path in records.iterdir()) == ["alibi.begun", "alibi.done", "nope.begun"]
+
+
+def test_a_killed_process_costs_its_own_run_alone(records, monkeypatch):
+    monkeypatch.setattr(runner, "run_and_record", killed)
+    outcome = runner.work(jobs("rope", "tape", "alibi", "fire"), cores=2)
+    assert [reason.split(":")[0] for reason in outcome.failed] == ["rope", "tape"]
+    assert "its process was killed" in outcome.failed[0]
+    assert outcome.left == 0
+    assert sorted(path.stem for path in records.glob("*.done")) == ["alibi", "fire"]
 
 
 @pytest.mark.parametrize("cores", [None, 2])
