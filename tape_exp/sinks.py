@@ -24,6 +24,7 @@ from tape_exp.runs import RunDirectory, Stopwatch, identity
 
 log = logging.getLogger("tape_exp")
 POINTS = 100  # of a curve in a record
+ASKED_DATA_DIR = os.environ.get("WANDB_DATA_DIR")
 
 
 class JsonlLogger(Logger):
@@ -98,6 +99,7 @@ def make_loggers(cfg: DictConfig, run: RunDirectory) -> list[Logger]:
 def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
     """Lightning's W&B logger with its run id fixed, so that a resumed run goes on in the same one."""
     os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
+    keep_tables_in(run.path / "wandb")
     import wandb
 
     mode = cfg.logger.mode
@@ -132,6 +134,11 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
     with arguments_without_secrets():
         _ = logger.experiment
     return logger
+
+
+def keep_tables_in(folder: Path) -> None:
+    """Where W&B leaves its copies of tables, which `wandb sync` needs: with the run, unless WANDB_DATA_DIR says otherwise."""
+    os.environ["WANDB_DATA_DIR"] = ASKED_DATA_DIR or str(folder)
 
 
 def _quiet(logger: WandbLogger) -> WandbLogger:

@@ -32,7 +32,7 @@ def push(results: Path, folder: Path, project: str, entity: str | None = None, m
         if redact(value) != value:
             raise ConfigError(f"--{key} holds a secret; W&B reads its key from WANDB_API_KEY or ~/.netrc: name a {key}.")
     os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
-    os.environ.setdefault("WANDB_DATA_DIR", str(folder.resolve()))  # copies of the tables, which `wandb sync` needs
+    sinks.keep_tables_in(folder.resolve() / "wandb")
     import wandb
 
     if mode == "auto":

@@ -42,6 +42,7 @@ def test_tables_and_figures_are_read_back(results, tmp_path):
     assert (started.job_type, started.project) == ("paper", "mine")
     assert started.run_id == f"paper-{pushing.of_records(results / 'records')}"
     assert files.parent.name.endswith(started.run_id)
+    assert list(place.glob("wandb/artifacts/staging/*")), "what `wandb sync` sends lies beside the run"
 
 
 def test_the_same_records_are_the_same_run(results):

@@ -90,7 +90,7 @@ def test_speed_record_table_and_plot(tmp_path, monkeypatch):
     assert paper.main(["render", "tab_speed"]) == 0
     table = (folder / "tables" / "tab_speed-smoke.md").read_text()
     assert "tape_separate" in table
-    assert (folder / "figures" / "tab_speed-smoke.png").exists()
+    assert (folder / "figures" / "tab_speed-smoke-test.png").exists()
 
 
 def test_the_rival_computes_the_same_function():
