@@ -1,5 +1,6 @@
 """What README and docs/ say: the map is complete, links lead somewhere, commands exist and compose."""
 
+import csv
 import importlib.util
 import re
 import shlex
@@ -143,6 +144,17 @@ def test_commands_on_grids_and_artifacts_name_runs(line, conf):
             assert next(iter(artifact.configs(scale, seeds, extra)))
     else:
         assert rest == [] or rest[0] in ("list", "render", "cost", "push") or rest[0].startswith("#"), line
+
+
+def test_results_at_a_glance_are_the_claims():
+    with (ROOT / "results" / "tables" / "claims.csv").open() as file:
+        claims = {row["artifact"]: row for row in csv.DictReader(file)}
+    rows = re.findall(r"^\| \[(\w+)\]\(results/README\.md#\1\) +\| (.+?) +\| (.+?) +\|$", README, re.MULTILINE)
+    assert len(rows) > 5
+    for artifact, claim, holds in rows:
+        known = claims[artifact]
+        assert [claim, holds] == [known["the paper's claim"], known["holds"]], f"{artifact}: copy its row from claims.csv"
+        assert known["scale"] == "smoke", f"{artifact}: the column says scale smoke"
 
 
 def test_scale_table_is_true():
