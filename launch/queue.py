@@ -1,17 +1,25 @@
 """What SLURM's queue says of a sweep."""
 
 import subprocess
+from typing import NamedTuple
 
 from tape_exp.config import ConfigError
 
 
-def states(name: str) -> dict[int, str]:
-    """SLURM's state of every task of a sweep that is in the queue, ``{3: "PENDING"}``; empty where there is no SLURM.
+class Task(NamedTuple):
+    """A task of an array in the queue: SLURM's word for its state, and the id of the array."""
+
+    state: str
+    array: str
+
+
+def states(name: str) -> dict[int, Task]:
+    """Every task of a sweep that is in the queue, ``{3: Task("PENDING", "41")}``; empty where there is no SLURM.
 
     Raises:
         ConfigError: SLURM does not answer.
     """
-    command = ["squeue", "--noheader", "--array", f"--name=tape_exp-{name}", "--format=%K %T"]
+    command = ["squeue", "--noheader", "--array", f"--name=tape_exp-{name}", "--format=%K %T %F"]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
@@ -21,4 +29,4 @@ def states(name: str) -> dict[int, str]:
     if asked.returncode:
         raise ConfigError(f"SLURM does not answer ({asked.stderr.strip().splitlines()[-1]}); try again when it does.")
     rows = (line.split() for line in asked.stdout.splitlines())
-    return {int(row[0]): row[1] for row in rows if row and row[0].isdigit()}
+    return {int(row[0]): Task(row[1], row[2]) for row in rows if row and row[0].isdigit()}

@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from launch.grid import Job, folder_of, jobs_of
-from launch.queue import states
+from launch.queue import Task, states
 from launch.sweep import name_of
 from tape_exp.config import ConfigError
 from tape_exp.runs import RunDirectory
@@ -90,12 +90,12 @@ def show(jobs: Sequence[Job], console: Console) -> None:
     console.print(", ".join(f"{counts[word]} {word}" for word in COLOURS if counts[word]))
 
 
-def state_of(job: Job, queued: str | None, log: Path) -> State:
+def state_of(job: Job, queued: Task | None, log: Path) -> State:
     """What a run is at.
 
     Args:
         job: the run.
-        queued: SLURM's state of its task, if that is in the queue.
+        queued: its task, if that is in the queue.
         log: what its task printed, if it was submitted.
     """
     place = job.place()
@@ -103,8 +103,8 @@ def state_of(job: Job, queued: str | None, log: Path) -> State:
         return State("done", note=str(place.path))
     begun = place is not None and place.path.exists()
     step, eta = progress(place) if begun and place is not None else ("", "")
-    if queued in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED"):
-        return State("queued", step, note=queued.lower())
+    if queued is not None and queued.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED"):
+        return State("queued", step, note=queued.state.lower())
     if queued is not None:
         return State("running", step, eta)
     wrote = newest(place.path) if begun and place is not None else 0.0

@@ -77,12 +77,15 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
     write_atomically(folder / "script.sh", script)
     (folder / "logs").mkdir(exist_ok=True)
     ids: list[str] = []
-    for array in arrays:
+    for level, array in zip(levels, arrays, strict=True):
+        queued = {task.array for i, task in waiting.items() if jobs[i].level < jobs[level[0]].level}
+        before = [*sorted(queued), *ids[-1:]]
         # afterany, not afterok: a run whose base failed says so and ends, and the others are not lost with it
-        ids.append(submit([array, *([f"--dependency=afterany:{ids[-1]}"] if ids else []), str(folder / "script.sh")]))
+        dependency = [f"--dependency=afterany:{':'.join(before)}"] if before else []
+        ids.append(submit([array, *dependency, str(folder / "script.sh")]))
         with (folder / "submitted.txt").open("a") as file:
             file.write(f"{ids[-1]} {array}\n")
-        print(f"Submitted job {ids[-1]} ({array}{', after ' + ids[-2] if len(ids) > 1 else ''}).")
+        print(f"Submitted job {ids[-1]} ({array}{', after ' + ' and '.join(before) if before else ''}).")
     print(f"Watch:  watch -n 30 python -m launch.status {shlex.join(words)}")
     print(f"Logs:   {folder}/logs\nCancel: scancel {' '.join(ids)}")
 

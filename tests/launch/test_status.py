@@ -8,6 +8,7 @@ import pytest
 
 from launch import status, sweep
 from launch.grid import folder_of, jobs_of
+from launch.queue import Task
 from launch.sweep import name_of
 from tape_exp.config import ConfigError
 
@@ -59,7 +60,8 @@ def test_the_queue_knows_better_than_a_silent_file(grid, capsys, monkeypatch):
     words, jobs = grid
     begin(jobs[0], age=4000)
     begin(jobs[1]).write("FAILED", "before\n")
-    monkeypatch.setattr(status, "states", lambda name: {0: "RUNNING", 1: "PENDING", 2: "PENDING"})
+    told = {0: Task("RUNNING", "7"), 1: Task("PENDING", "7"), 2: Task("PENDING", "8")}
+    monkeypatch.setattr(status, "states", lambda name: told)
     assert status.main(words) == 0
     assert "1 running, 2 queued, 3 missing" in capsys.readouterr().out
 

@@ -45,7 +45,7 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     jobs = jobs_of(words)
     jobs[0].directory().open({})
     jobs[0].directory().write("DONE", "")
-    (slurm / "squeue.says").write_text("3 RUNNING\n4 PENDING\n")
+    (slurm / "squeue.says").write_text("3 RUNNING 40\n4 PENDING 40\n")
     assert sweep.main([*words, "--cap", "2"]) == 0
     told = capsys.readouterr().out
     assert "6 runs: 1 done, 2 in the queue, 3 to submit." in told
@@ -65,6 +65,23 @@ def test_levels_wait_for_each_other(slurm, monkeypatch, capsys):
     assert "dependency" not in first
     assert "--array=2-3%" in second
     assert "--dependency=afterany:41" in second
+
+
+@pytest.mark.parametrize(
+    ("queue", "submitted"),
+    [
+        ("0 RUNNING 39\n1 PENDING 40\n", ["--array=2-3%16 --dependency=afterany:39:40"]),
+        ("1 RUNNING 40\n2 PENDING 38\n", ["--array=0%16", "--array=3%16 --dependency=afterany:40:41"]),
+        ("2 PENDING 38\n", ["--array=0-1%16", "--array=3%16 --dependency=afterany:41"]),
+    ],
+)
+def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitted):
+    """Tasks 0 and 1 are the bases of 2 and 3."""
+    monkeypatch.setattr("tape_exp.paper.runner.read_records", list)
+    (slurm / "squeue.says").write_text(queue)
+    assert sweep.main(["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]) == 0
+    script = folder_of(slurm / "runs") / "script.sh"
+    assert calls(slurm, "sbatch") == [f"--parsable {options} {script}" for options in submitted]
 
 
 def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
