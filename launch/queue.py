@@ -14,12 +14,12 @@ class Task(NamedTuple):
 
 
 def states(name: str) -> dict[int, Task]:
-    """Every task of a sweep that is in the queue, ``{3: Task("PENDING", "41")}``; empty where there is no SLURM.
+    """Every task of the user's sweep that is in the queue, ``{3: Task("PENDING", "41")}``; empty where there is no SLURM.
 
     Raises:
         ConfigError: SLURM does not answer.
     """
-    command = ["squeue", "--noheader", "--array", f"--name=tape_exp-{name}", "--format=%K %T %F"]
+    command = ["squeue", "--me", "--noheader", "--array", f"--name=tape_exp-{name}", "--format=%K %T %F"]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
@@ -27,6 +27,7 @@ def states(name: str) -> dict[int, Task]:
     except subprocess.TimeoutExpired as error:
         raise ConfigError("squeue does not answer within a minute; try again when SLURM does.") from error
     if asked.returncode:
-        raise ConfigError(f"SLURM does not answer ({asked.stderr.strip().splitlines()[-1]}); try again when it does.")
+        reason = (asked.stderr.strip().splitlines() or ["no reason"])[-1]
+        raise ConfigError(f"SLURM does not answer ({reason}); try again when it does.")
     rows = (line.split() for line in asked.stdout.splitlines())
     return {int(row[0]): Task(row[1], row[2]) for row in rows if row and row[0].isdigit()}

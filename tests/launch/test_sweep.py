@@ -53,7 +53,9 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     folder = folder_of(slurm / "runs")
     assert calls(slurm, "sbatch") == [f"--parsable --array=1-2\\,5%2 {folder}/script.sh"]
     assert [shlex.split(line) for line in (folder / "jobs.txt").read_text().splitlines()] == [job.words for job in jobs]
-    assert folder.name in calls(slurm, "squeue")[0]
+    (asked,) = calls(slurm, "squeue")
+    assert folder.name in asked
+    assert "--me " in asked, "the tasks of others were asked for"
     assert f"python -m launch.status {shlex.join(words)}" in told
 
 
@@ -82,6 +84,12 @@ def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitt
     assert sweep.main(["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]) == 0
     script = folder_of(slurm / "runs") / "script.sh"
     assert calls(slurm, "sbatch") == [f"--parsable {options} {script}" for options in submitted]
+
+
+def test_a_queue_that_refuses_without_a_word_is_told(slurm, capsys):
+    (slurm / "squeue.exits").write_text("1")
+    assert sweep.main(["model=rope", f"runs={slurm}/runs"]) == 2
+    assert "SLURM does not answer (no reason); try again when it does." in capsys.readouterr().err
 
 
 def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
