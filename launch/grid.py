@@ -1,5 +1,6 @@
 """The runs that a sweep's words name: overrides with commas, as ``python train.py -m`` takes them, or the paper's artifacts."""
 
+import hashlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -132,6 +133,12 @@ def _composed(*words: str) -> dict[str, Any]:
     return found
 
 
-def folder_of(jobs: Sequence[Job], name: str) -> Path:
-    """Where a sweep keeps its script, its runs' overrides and their logs: ``<runs>/.sweeps/<name>``."""
-    return Path(jobs[0].cfg.runs).expanduser().resolve() / ".sweeps" / name
+def folder_of(jobs: Sequence[Job]) -> Path:
+    """Where a sweep keeps its script, its runs' overrides and their logs: ``<runs>/.sweeps/<name>``.
+
+    The name, ten hexadecimal digits, is a function of the runs and of the place: the same grid below another folder is another
+    sweep in SLURM's queue.
+    """
+    sweeps = Path(jobs[0].cfg.runs).expanduser().resolve() / ".sweeps"
+    told = "\n".join([str(sweeps), *(job.line for job in jobs)])
+    return sweeps / hashlib.sha256(told.encode()).hexdigest()[:10]

@@ -19,7 +19,6 @@ from rich.table import Table
 
 from launch.grid import Job, folder_of, jobs_of
 from launch.queue import Task, states
-from launch.sweep import name_of
 from tape_exp.config import ConfigError
 from tape_exp.runs import RunDirectory
 from tape_exp.sinks import read_metrics
@@ -69,10 +68,9 @@ def show(jobs: Sequence[Job], console: Console) -> None:
     if not jobs:
         console.print("Every run has a record.")
         return
-    name = name_of(jobs)
-    folder = folder_of(jobs, name)
+    folder = folder_of(jobs)
     try:
-        queue = states(name)
+        queue = states(folder.name)
     except ConfigError as error:
         queue = {}
         console.print(f"The queue is left out: {error}", soft_wrap=True)

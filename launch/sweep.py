@@ -1,12 +1,11 @@
 """``python -m launch.sweep <overrides with commas | artifact … scale= seeds=>``: a grid as one SLURM array, submitted.
 
 The script, a line of overrides a run and a log a run lie in ``<runs>/.sweeps/<name>/``, where the name is a function of the
-runs. The same command later submits what is neither finished nor waiting: failed and forgotten runs, which go on from their
-last checkpoints.
+runs and of that place. The same command later submits what is neither finished nor waiting: failed and forgotten runs, which go
+on from their last checkpoints.
 """
 
 import argparse
-import hashlib
 import shlex
 import subprocess
 import sys
@@ -54,11 +53,10 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
     if not jobs:
         print("Every run has a record: `python -m tape_exp.paper render` draws the artifact.")
         return
-    name = name_of(jobs)
     settings = cluster([word for word in words if word.startswith("hydra.launcher")], jobs)
-    folder = folder_of(jobs, name)
-    script = script_of(settings, name, folder, shlex.join(["python", "-m", "launch.sweep", *words]))
-    waiting = {} if dry_run else states(name)
+    folder = folder_of(jobs)
+    script = script_of(settings, folder, shlex.join(["python", "-m", "launch.sweep", *words]))
+    waiting = {} if dry_run else states(folder.name)
     todo = [i for i, job in enumerate(jobs) if i not in waiting and not job.done]
     levels = [[i for i in todo if jobs[i].level == level] for level in sorted({jobs[i].level for i in todo})]
     arrays = [f"--array={ranges(level)}%{cap or settings['array_parallelism']}" for level in levels]
@@ -88,11 +86,6 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
         print(f"Submitted job {ids[-1]} ({array}{', after ' + ' and '.join(before) if before else ''}).")
     print(f"Watch:  watch -n 30 python -m launch.status {shlex.join(words)}")
     print(f"Logs:   {folder}/logs\nCancel: scancel {' '.join(ids)}")
-
-
-def name_of(jobs: Sequence[Job]) -> str:
-    """The sweep's name, a function of its runs: ten hexadecimal digits."""
-    return hashlib.sha256("\n".join(job.line for job in jobs).encode()).hexdigest()[:10]
 
 
 def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:
@@ -127,12 +120,12 @@ def _settings(overrides: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def script_of(settings: dict[str, Any], name: str, folder: Path, command: str) -> str:
+def script_of(settings: dict[str, Any], folder: Path, command: str) -> str:
     """The sbatch script: settings, setup, the run of a task, and what happens after it."""
     options = {SBATCH.get(key, key): value for key, value in settings.items() if key not in OWN and value is not None}
     if "mem" in options:
         options["mem"] = f"{options['mem']}G"
-    options |= {"job_name": f"tape_exp-{name}", "chdir": str(Path.cwd()), "open_mode": "append"}
+    options |= {"job_name": f"tape_exp-{folder.name}", "chdir": str(Path.cwd()), "open_mode": "append"}
     options |= {"output": f"{folder}/logs/%a.txt", **settings.get("additional_parameters", {})}
     flags = (
         f"--{key.replace('_', '-')}" + ("" if value is True else f"={shlex.quote(str(value))}")

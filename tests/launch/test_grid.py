@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launch.grid import Job, combinations, jobs_of, words_of
+from launch.grid import Job, combinations, folder_of, jobs_of, words_of
 from tape_exp.cli import compose_config
 from tape_exp.config import ConfigError
 from tape_exp.overrides import literal
@@ -101,6 +101,18 @@ def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_pa
     written = Job(base.words)  # as the job of a cluster composes it
     assert written.directory().path == RunDirectory(base.cfg).path
     assert jobs[-1].place() is None, "its base is not finished: where it runs is not known yet"
+
+
+def test_the_same_grid_of_another_clone_is_another_sweep(monkeypatch, tmp_path):
+    jobs = jobs_of(["model=rope,nope"])
+    folders = []
+    for clone in ("a", "b", "a"):
+        (tmp_path / clone).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / clone)
+        folders.append(folder_of(jobs))
+    assert folders[0].parent == tmp_path / "a/runs/.sweeps"
+    assert folders[0] == folders[2]
+    assert folders[0].name != folders[1].name
 
 
 def test_recorded_runs_of_an_artifact_are_left_out():

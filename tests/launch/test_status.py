@@ -9,7 +9,6 @@ import pytest
 from launch import status, sweep
 from launch.grid import folder_of, jobs_of
 from launch.queue import Task
-from launch.sweep import name_of
 from tape_exp.config import ConfigError
 
 NOW = time.time()
@@ -40,7 +39,7 @@ def test_every_state_is_told(grid, capsys, tmp_path):
     begin(jobs[1])
     begin(jobs[2]).write("FAILED", "Traceback\n  line\nNotFiniteError: the loss is [nan]\n\n")
     begin(jobs[3], age=4000)
-    logs = folder_of(jobs, name_of(jobs)) / "logs"
+    logs = folder_of(jobs) / "logs"
     logs.mkdir(parents=True)
     (logs / "4.txt").write_text("== job\nerror: the run directory cannot be written\nsrun: launch\n")
     assert status.main(words) == 0
