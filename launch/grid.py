@@ -21,7 +21,7 @@ from tape_exp.cli import compose_config, explain
 from tape_exp.config import CONF, ConfigError, check
 from tape_exp.overrides import choice_of, differences
 from tape_exp.paper.artifacts import Artifact, requested
-from tape_exp.paper.runner import missing
+from tape_exp.paper.runner import named
 
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 SHOWN = ("model", "task", "scale")  # stand among a run's overrides even where they are the default
@@ -34,10 +34,12 @@ class Job:
     Args:
         words: its overrides; ``python train.py <words>`` is the run.
         level: 0 of a run that needs no other of the sweep, else one more than the last run that it begins from.
+        recorded: an artifact needs it no more: it has a record, or all that begins from it has.
     """
 
     words: list[str]
     level: int = 0
+    recorded: bool = False
     _cfg: DictConfig | None = field(default=None, repr=False, compare=False)
 
     @cached_property
@@ -63,9 +65,9 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether it is finished."""
+        """Whether it is finished, or recorded."""
         place = self.place()
-        return place is not None and place.done
+        return self.recorded or (place is not None and place.done)
 
 
 def jobs_of(words: Sequence[str]) -> list[Job]:
@@ -103,15 +105,14 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
 
 
 def _of_artifacts(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str]) -> list[Job]:
-    """The runs of artifacts that have no record yet, and the runs that they begin from."""
-    found: dict[str, Job] = {}
+    """The runs of artifacts and those that they begin from, whether recorded or not: a run keeps its number in the array."""
+    found: list[Job] = []
     levels: dict[str | None, int] = {None: -1}
-    for key, lacking in missing(artifacts, scale, seeds, extra).items():
-        check(lacking.cfg)
-        levels[key] = levels[lacking.needs] + 1
-        job = Job(words_of(lacking.cfg), levels[key], lacking.cfg)
-        found.setdefault(job.line, job)
-    return sorted(found.values(), key=lambda job: job.level)
+    for key, run in named(artifacts, scale, seeds, extra).items():
+        check(run.cfg)
+        levels[key] = levels[run.needs] + 1
+        found.append(Job(words_of(run.cfg), levels[key], run.recorded, run.cfg))
+    return sorted(found, key=lambda job: job.level)
 
 
 def words_of(cfg: DictConfig) -> list[str]:

@@ -60,12 +60,19 @@ def kept(root: Path) -> list[list[Job]]:
         raise ConfigError(
             f"no sweep was submitted from here ({root}/.sweeps is empty); name the runs: model=rope,tape seed=0,1."
         )
-    return [[Job(shlex.split(line)) for line in file.read_text().splitlines()] for file in files]
+    return [read(file.parent) for file in files]
+
+
+def read(folder: Path) -> list[Job]:
+    """The runs of a sweep that was submitted, in the order of its array."""
+    recorded = (folder / "recorded.txt").read_text().split() if (folder / "recorded.txt").exists() else []
+    lines = (folder / "jobs.txt").read_text().splitlines()
+    return [Job(shlex.split(line), recorded=str(i) in recorded) for i, line in enumerate(lines)]
 
 
 def show(jobs: Sequence[Job], console: Console) -> None:
     """The table of a sweep, and how many runs are at what."""
-    if not jobs:
+    if all(job.recorded for job in jobs):
         console.print("Every run has a record.")
         return
     folder = folder_of(jobs)
@@ -105,6 +112,8 @@ def state_of(job: Job, queued: Task | None, log: Path) -> State:
         return State("queued", step, note=queued.state.lower())
     if queued is not None:
         return State("running", step, eta)
+    if job.recorded:
+        return State("done", note="recorded")
     wrote = newest(place.path) if begun and place is not None else 0.0
     if place is not None and (place.path / "FAILED").exists():
         return State("failed", step, note=last_line(place.path / "FAILED"))

@@ -50,7 +50,7 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
     if cap is not None and cap < 1:
         raise ConfigError(f"--cap {cap} must be at least 1.")
     jobs = jobs_of(words)
-    if not jobs:
+    if all(job.recorded for job in jobs):
         print("Every run has a record: `python -m tape_exp.paper render` draws the artifact.")
         return
     settings = cluster([word for word in words if word.startswith("hydra.launcher")], jobs)
@@ -72,6 +72,7 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
     if not todo:
         return
     write_atomically(folder / "jobs.txt", "".join(f"{job.line}\n" for job in jobs))
+    write_atomically(folder / "recorded.txt", "".join(f"{i}\n" for i, job in enumerate(jobs) if job.recorded))
     write_atomically(folder / "script.sh", script)
     (folder / "logs").mkdir(exist_ok=True)
     ids: list[str] = []

@@ -30,17 +30,19 @@ log = logging.getLogger("tape_exp")
 
 @dataclass
 class Job:
-    """A run that has no record yet, or that such a run begins from.
+    """A run of an artifact, or that such a run begins from.
 
     Args:
         title: what it is for.
         cfg: its config.
         needs: the key, in the same dictionary, of the job that it begins from.
+        recorded: it has a record, if it is an artifact's, and so has all that begins from it.
     """
 
     title: str
     cfg: DictConfig
     needs: str | None = None
+    recorded: bool = False
 
 
 @dataclass
@@ -52,7 +54,12 @@ class Outcome:
 
 
 def missing(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> dict[str, Job]:
-    """The runs that have no record, each after the run that it begins from; all artifacts get a seed before any gets the next.
+    """The runs of :func:`named` that have no record, or that such a run begins from."""
+    return {key: job for key, job in named(artifacts, scale, seeds, extra).items() if not job.recorded}
+
+
+def named(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> dict[str, Job]:
+    """All runs of artifacts, each after the run that it begins from; all artifacts get a seed before any gets the next.
 
     A run that several artifacts show, or that several begin from, stands once.
     """
@@ -63,19 +70,19 @@ def missing(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], ext
             for label, cfg in artifact.configs(scale, [seed], extra):
                 title = f"{artifact.name}: {label}, scale {scale}, seed {seed}"
                 identity = runs.identity(cfg)
-                if any(r["seed"] == seed and matches(r, identity) for r in records):
+                recorded = any(r["seed"] == seed and matches(r, identity) for r in records)
+                if recorded:
                     log.info("%s: recorded.", title)
-                    continue
                 needs = None
                 for before in bases(cfg, [*artifact.words(scale), *extra]):
-                    needs = _add(jobs, Job(f"{before.task.name} of {before.model.name}, for {title}", before, needs))
-                _add(jobs, Job(title, cfg, needs))
+                    needs = _add(jobs, Job(f"{before.task.name} of {before.model.name}, for {title}", before, needs, recorded))
+                _add(jobs, Job(title, cfg, needs, recorded))
     return jobs
 
 
 def _add(jobs: dict[str, Job], job: Job) -> str:
     key = json.dumps([runs.identity(job.cfg), job.cfg.runs], sort_keys=True)
-    jobs.setdefault(key, job)
+    jobs.setdefault(key, job).recorded &= job.recorded
     return key
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from launch.grid import Job, combinations, folder_of, jobs_of, words_of
+from tape_exp import runs
 from tape_exp.cli import compose_config
 from tape_exp.config import ConfigError
 from tape_exp.overrides import literal
@@ -115,5 +116,27 @@ def test_the_same_grid_of_another_clone_is_another_sweep(monkeypatch, tmp_path):
     assert folders[0].name != folders[1].name
 
 
-def test_recorded_runs_of_an_artifact_are_left_out():
-    assert jobs_of(["fig_addition", "scale=smoke", "seeds=0"]) == []
+def test_recorded_runs_of_an_artifact_are_done():
+    jobs = jobs_of(["fig_addition", "scale=smoke", "seeds=0"])
+    assert len(jobs) == len(load("fig_addition").models)
+    assert all(job.done for job in jobs)
+
+
+def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, tmp_path):
+    words = ["tab_shift", "seeds=5,4", f"runs={tmp_path}"]
+    monkeypatch.setattr(runner, "read_records", list)
+    jobs = jobs_of(words)
+    assert not any(job.recorded for job in jobs)
+    bases = [i for i, job in enumerate(jobs) if job.level == 0]
+    rest = [i for i, job in enumerate(jobs) if job.level == 1]
+    assert [jobs[i].cfg.seed for i in bases] == [5] * (len(bases) // 2) + [4] * (len(bases) // 2)
+    monkeypatch.setattr(runner, "read_records", lambda: [record_of(jobs[i]) for i in (bases[1], rest[0])])
+    later = jobs_of(words)
+    assert [job.line for job in later] == [job.line for job in jobs]
+    assert folder_of(later) == folder_of(jobs)
+    assert [i for i, job in enumerate(later) if job.recorded] == [bases[0], rest[0]], "what begins from base 1 still needs it"
+
+
+def record_of(job):
+    """Of its record, what says which run it is of."""
+    return {"config": runs.without_folders(runs.identity(job.cfg)), "seed": job.cfg.seed}

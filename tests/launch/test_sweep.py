@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launch import sweep
+from launch import status, sweep
 from launch.grid import jobs_of
+from tape_exp import runs
 from tape_exp.runs import ROOT
 
 
@@ -84,6 +85,24 @@ def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitt
     assert sweep.main(["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6", "--cap", "16"]) == 0
     script = folder_of(slurm / "runs") / "script.sh"
     assert calls(slurm, "sbatch") == [f"--parsable {options} {script}" for options in submitted]
+
+
+def test_a_record_that_appears_changes_neither_folder_nor_numbers(slurm, monkeypatch, capsys):
+    words = ["fig_addition_yarn", f"runs={slurm}/runs", "seeds=5"]
+    jobs = jobs_of(words)
+    assert len(jobs) > 2
+    assert sweep.main(words) == 0
+    record = {"config": runs.without_folders(runs.identity(jobs[0].cfg)), "seed": 5}
+    monkeypatch.setattr("tape_exp.paper.runner.read_records", lambda: [record])
+    (slurm / "squeue.says").write_text("1 RUNNING 41\n")
+    capsys.readouterr()
+    assert sweep.main(words) == 0
+    assert f"{len(jobs)} runs: 1 done, 1 in the queue, {len(jobs) - 2} to submit." in capsys.readouterr().out
+    folder = folder_of(slurm / "runs")
+    assert f"--array={sweep.ranges(range(2, len(jobs)))}%" in calls(slurm, "sbatch")[1]
+    assert len((folder / "jobs.txt").read_text().splitlines()) == len(jobs)
+    assert status.main(["--runs", f"{slurm}/runs"]) == 0
+    assert f"1 done, 1 running, {len(jobs) - 2} missing" in capsys.readouterr().out
 
 
 def test_a_queue_that_refuses_without_a_word_is_told(slurm, capsys):
