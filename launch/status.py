@@ -43,39 +43,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("words", nargs="*", metavar="the words of the sweep; without any, every sweep that was submitted")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where to look for sweeps if no words are given")
     given = parser.parse_intermixed_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 200)
     try:
-        sweeps = [jobs_of(given.words)] if given.words else kept(given.runs)
-        for jobs in sweeps:
-            show(jobs, Console(width=None if sys.stdout.isatty() else 200))
+        if not given.words:
+            for folder, jobs in kept(given.runs).items():
+                show(jobs, folder, console)
+            return 0
+        jobs = jobs_of(given.words)
+        if all(job.recorded for job in jobs):
+            console.print("Every run has a record.")
+        else:
+            show(jobs, folder_of(jobs), console)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def kept(root: Path) -> list[list[Job]]:
-    """The runs of every sweep that was submitted. Raises :class:`ConfigError` where there is none."""
-    files = sorted(root.glob(".sweeps/*/jobs.txt"), key=lambda path: path.stat().st_mtime)
+def kept(root: Path) -> dict[Path, list[Job]]:
+    """Folder and runs of every sweep that was submitted; one that cannot be read is told and left out.
+
+    Raises:
+        ConfigError: there is none, or none that can be read.
+    """
+    files = sorted(root.resolve().glob(".sweeps/*/jobs.txt"), key=lambda path: path.stat().st_mtime)
     if not files:
         raise ConfigError(
             f"no sweep was submitted from here ({root}/.sweeps is empty); name the runs: model=rope,tape seed=0,1."
         )
-    return [read(file.parent) for file in files]
+    found = {}
+    for folder in (file.parent for file in files):
+        try:
+            found[folder] = read(folder)
+        except (ValueError, OSError) as error:
+            told = f"The sweep {folder} is left out ({str(error).rstrip('.')}); remove the folder if this code has outgrown it."
+            print(told, file=sys.stderr)
+    if not found:
+        raise ConfigError(f"no sweep below {root}/.sweeps can be read; name the runs: model=rope,tape seed=0,1.")
+    return found
 
 
 def read(folder: Path) -> list[Job]:
-    """The runs of a sweep that was submitted, in the order of its array."""
+    """The runs of a sweep that was submitted, in the order of its array, placed where the folder lies.
+
+    Raises:
+        ValueError: a line is no run of this code.
+        OSError: a file cannot be read.
+    """
     recorded = (folder / "recorded.txt").read_text().split() if (folder / "recorded.txt").exists() else []
     lines = (folder / "jobs.txt").read_text().splitlines()
-    return [Job(shlex.split(line), recorded=str(i) in recorded) for i, line in enumerate(lines)]
+    jobs = [Job(shlex.split(line), recorded=str(i) in recorded) for i, line in enumerate(lines)]
+    if not jobs:
+        raise ConfigError("its jobs.txt is empty")
+    if len({job.cfg.runs for job in jobs}) == 1:  # else the sweep is over runs=
+        for job in jobs:
+            job.cfg.runs = str(folder.parents[1])
+    return jobs
 
 
-def show(jobs: Sequence[Job], console: Console) -> None:
+def show(jobs: Sequence[Job], folder: Path, console: Console) -> None:
     """The table of a sweep, and how many runs are at what."""
-    if all(job.recorded for job in jobs):
-        console.print("Every run has a record.")
-        return
-    folder = folder_of(jobs)
     try:
         queue = states(folder.name)
     except ConfigError as error:

@@ -79,8 +79,51 @@ def test_a_slurm_that_does_not_answer_is_no_obstacle(grid, capsys, monkeypatch):
 def test_a_submitted_sweep_is_found_again(grid, capsys, tmp_path, monkeypatch):
     assert status.main(["--runs", str(tmp_path)]) == 2
     assert "no sweep was submitted from here" in capsys.readouterr().err
-    monkeypatch.setattr(sweep, "states", lambda name: {})
-    monkeypatch.setattr(sweep, "submit", lambda arguments: "7")
-    assert sweep.main(grid[0]) == 0
+    submit(monkeypatch, grid[0])
     assert status.main(["--runs", str(tmp_path)]) == 0
     assert "6 missing" in capsys.readouterr().out
+
+
+def submit(monkeypatch, words):
+    """Submit a sweep to no SLURM."""
+    monkeypatch.setattr(sweep, "states", lambda name: {})
+    monkeypatch.setattr(sweep, "submit", lambda arguments: "7")
+    assert sweep.main(words) == 0
+
+
+def test_a_sweep_that_cannot_be_read_does_not_hide_the_others(grid, capsys, tmp_path, monkeypatch):
+    submit(monkeypatch, grid[0])
+    folder = tmp_path / ".sweeps/outgrown"
+    folder.mkdir()
+    outgrown = {"model=rope\nmodel=rope task.lost=1\n": "task.lost is not known", "model='rope\n": "No closing quotation"}
+    outgrown[""] = "its jobs.txt is empty"
+    for line, reason in outgrown.items():
+        (folder / "jobs.txt").write_text(line)
+        assert status.main(["--runs", str(tmp_path)]) == 0
+        told = capsys.readouterr()
+        assert "6 missing" in told.out
+        assert f"The sweep {folder} is left out ({reason}" in told.err
+        assert told.err.count("\n") == 1
+    folder_of(grid[1]).joinpath("jobs.txt").unlink()
+    assert status.main(["--runs", str(tmp_path)]) == 2
+    assert f"no sweep below {tmp_path}/.sweeps can be read" in capsys.readouterr().err
+
+
+def test_the_sweeps_of_another_folder_are_read_where_they_lie(capsys, tmp_path, monkeypatch):
+    """Of another clone, whose runs= is relative."""
+    asked = []
+    monkeypatch.setattr(status, "states", lambda name: asked.append(name) or {})
+    (tmp_path / "clone").mkdir()
+    monkeypatch.chdir(tmp_path / "clone")
+    words = ["model=rope", "seed=0,1,2"]
+    submit(monkeypatch, words)
+    jobs = jobs_of(words)
+    begin(jobs[0]).write("DONE", "{}")
+    folder = folder_of(jobs)
+    (folder / "logs/1.txt").write_text("error: no room\n")
+    monkeypatch.chdir(tmp_path)
+    assert status.main(["--runs", "clone/runs"]) == 0
+    told = capsys.readouterr().out
+    assert "1 done, 1 failed, 1 missing" in told
+    assert "error: no room" in told
+    assert asked == [folder.name]
