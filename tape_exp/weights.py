@@ -80,7 +80,7 @@ def _finished(place: Path, cfg: DictConfig) -> list[Path]:
     Of several those on the same text, and of several of these the one in which no key of its task was changed.
     """
     told = {done.parent: OmegaConf.load(done.with_name("config.yaml")) for done in place.glob(f"seed{cfg.seed}-*/DONE")}
-    runs = {run: kept for run, kept in told.items() if kept.debug.name == "none"}
+    runs = {run: kept for run, kept in told.items() if OmegaConf.select(kept, "debug.name", default="none") == "none"}
     for same in (lambda kept: kept.scale.text == cfg.scale.text, _is_plain):
         if len(runs) > 1:
             runs = {run: kept for run, kept in runs.items() if same(kept)} or runs

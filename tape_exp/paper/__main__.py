@@ -93,7 +93,7 @@ def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None
     outcome = work(missing(artifacts, scale, seeds, extra), cores, minutes)
     if first_process():
         render_artifacts([artifact.name for artifact in artifacts])
-        for artifact in artifacts if extra else []:
+        for artifact in artifacts if compare.deciding(extra) else []:
             if left_out := hidden(artifact, scale, seeds, extra):
                 log.warning(
                     "%d records of %s are of other settings (%s) than conf/paper/%s.yaml: its tables leave them out; "

@@ -38,7 +38,7 @@ class Compare(Artifact):
             cells = [tables.mean_text([r["metrics"][key] for r in mine if key in r["metrics"]], digits[key]) for key in columns]
             parameters = f"{mine[0]['parameters']:,}" if mine else ""
             rows.append([model, parameters, *cells, *tables.origin(mine, scale)])
-        told = [word for word in self.overrides if not word.lstrip("+~").startswith(PLACES)]
+        told = deciding(self.overrides)
         keys = f", with {' '.join(told)}" if told else ""
         caption = (
             f"{self.title}. Task {self.task} at scale {scale}{keys}; mean over seeds with its 95 % interval. "
@@ -47,6 +47,11 @@ class Compare(Artifact):
         return tables.write(
             into / "tables" / f"{self.name}-{scale}", ["model", "parameters", *columns, *tables.ORIGIN], rows, caption
         )
+
+
+def deciding(overrides: Sequence[str]) -> list[str]:
+    """Those that say what a run computes, not where it is."""
+    return [word for word in overrides if not word.lstrip("+~").startswith(PLACES)]
 
 
 def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
