@@ -30,8 +30,15 @@ def mean_text(values: Sequence[float], digits: int = 2) -> str:
 
 
 def origin(records: Sequence[dict[str, Any]], scale: str) -> list[str]:
-    """Cells of the columns :data:`ORIGIN`: how many seeds, which scale, which commits; empty where nothing has run."""
-    return [str(len(records)), scale, " ".join(sorted({commit(r) for r in records}))] if records else ["", "", ""]
+    """Cells of the columns :data:`ORIGIN`: how many seeds, which scale, which commits; empty where nothing has run.
+
+    Where the seeds ran in several precisions, as ``auto`` chose them on a CPU and on a GPU, the scale's cell names these.
+    """
+    if not records:
+        return ["", "", ""]
+    precisions = sorted({r["precision"] for r in records if "precision" in r})
+    told = f"{scale} ({', '.join(precisions)})" if len(precisions) > 1 else scale
+    return [str(len(records)), told, " ".join(sorted({commit(r) for r in records}))]
 
 
 def commit(record: dict[str, Any]) -> str:

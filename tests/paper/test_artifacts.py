@@ -188,6 +188,13 @@ def test_what_an_artifact_names_itself_is_refused(word):
         artifacts.requested(["fig_addition", word])
 
 
+def test_seeds_of_several_precisions_are_told_apart():
+    records = [fake_record("tape", seed, 20.0) | {"precision": "32-true"} for seed in (0, 1)]
+    assert tables.origin(records, "small")[:2] == ["2", "small"]
+    records[1]["precision"] = "bf16-mixed"
+    assert tables.origin(records, "small")[:2] == ["2", "small (32-true, bf16-mixed)"]
+
+
 def test_latex_holds_nothing_that_it_does_not_know():
     text = tables.latex(["a_b", "x^2"], [["50 % ± 1", "#1 & {2}"], ["≤ 3 → 4", "a~b\\c $1"]], "E·Eᵀ – 2^20 <3>")
     body = text.split(r"\caption", 1)[1]
