@@ -197,6 +197,8 @@ def matches(record: Record, current: dict[str, Any]) -> bool:
     which the checkpoint names. A checkpoint that is a path must be the very one. A precision counts as the one that ``auto``
     chose where the run took place.
     """
+    if any(record["config"].get(key, {}).get("name") != current[key]["name"] for key in ("model", "task")):
+        return False  # at once: of hundreds of records few are of the same task
     begun_from = weights.title_of(current["checkpoint"]) if "begun_from" in record else None
     if begun_from is not None and begun_from != record["begun_from"]:
         return False
