@@ -209,7 +209,7 @@ def matches(record: Record, current: dict[str, Any]) -> bool:
         return False
     if "llama" in record:
         recorded = weights.without_adopted(recorded)
-    return all(_agree(recorded.get(key), current[key]) for key in ("model", "task", "peft", "scale"))
+    return all(_agree(recorded[key], current[key]) for key in ("model", "task", "peft", "scale") if key in recorded)
 
 
 def _agree(recorded: Any, current: Any) -> bool:
