@@ -19,7 +19,7 @@ NOTHING: page.AtScales = {scale: {} for scale in SCALES}
 
 def stand_in(model: str, value: float, seed: int = 0) -> dict:
     facts = {"seconds": {"training": 100.0, "checkpoints": 50.0, "evaluation": 30.0}, "hardware": {"cpu": "a CPU", "gpus": []}}
-    return fake_record(model, seed, value) | facts
+    return fake_record(model, seed, value) | facts | {"run": f"{model}-{seed}"}
 
 
 @pytest.fixture
@@ -54,6 +54,7 @@ def test_rows_and_costs_are_those_of_the_records(artifact, tmp_path):
     assert "5 recorded at scale smoke took 11 minutes on a CPU, without those that they begin from." in text
     assert "15 runs, of three seeds and with those that they begin from, 9.5 H100-hours" in text
     assert "at 40 % of its peak" in text
+    assert "Recorded runs: 5 at scale smoke, 0.2 hours one after the other." in text
     assert "Not run yet: scale small (needs a GPU); scale paper (needs a GPU).\n" in text.split("## tab_perplexity")[0]
     assert "not estimated yet" in text.split("## tab_perplexity")[1]
 
