@@ -18,7 +18,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
 
 SECONDS_TO_OPEN = 1.0
-SECONDS_TO_DRAW = 2.0  # below 1 on two free cores
+SECONDS_TO_DRAW = 2.0  # 1.3 on two free cores
 
 
 @pytest.fixture(scope="module")
