@@ -41,14 +41,11 @@ def find(spec: str, cfg: DictConfig) -> Path:
     Raises:
         ConfigError: there is none, or there are several.
     """
-    from tape_exp.models import llama
-
-    path = Path(spec).expanduser()
-    if path.is_file() or llama.is_llama(path):
+    if (path := _at(spec)) is not None:
         return path
-    if path.is_dir() and not _is_task(spec):
-        return _newest(path, spec)
     if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
+        from tape_exp.models import llama
+
         return llama.fetch(spec, f"checkpoint={spec}")
     names = [variant(cfg)] if cfg.peft.name == "none" else [variant(cfg), cfg.peft.base]
     places = [Path(cfg.runs).expanduser() / spec / cfg.scale.name / name for name in names]
@@ -70,8 +67,19 @@ def find(spec: str, cfg: DictConfig) -> Path:
     )
 
 
-def _is_task(spec: str) -> bool:
-    return (CONF / "task" / f"{spec}.yaml").is_file()
+def is_task(spec: str) -> bool:
+    """Whether ``checkpoint=<spec>`` is a task's name: its finished run is meant, whatever else is called so."""
+    return "/" not in spec and (CONF / "task" / f"{spec}.yaml").is_file()
+
+
+def _at(spec: str) -> Path | None:
+    """The checkpoint, or the Llama, that a path means; None of a name, and of what is not there."""
+    path = Path(spec).expanduser()
+    if not path.exists() or (path.is_dir() and is_task(spec)):
+        return None
+    from tape_exp.models import llama
+
+    return path if path.is_file() or llama.is_llama(path) else _newest(path, spec)
 
 
 def _finished(place: Path, cfg: DictConfig) -> list[Path]:
@@ -90,11 +98,10 @@ def _finished(place: Path, cfg: DictConfig) -> list[Path]:
 def _is_plain(kept: Any) -> bool:
     """Whether a run's config is what its choices compose to."""
     from tape_exp.cli import compose_config
-    from tape_exp.overrides import choice_of, differences
+    from tape_exp.overrides import choice_of
 
     words = [f"task={choice_of('task', kept.task.name)}", f"scale={kept.scale.name}", f"scale.text={kept.scale.text}"]
-    task: Any = OmegaConf.to_container(compose_config(words).task, resolve=True)
-    return not differences(task, OmegaConf.to_container(kept.task, resolve=True), "task")
+    return OmegaConf.to_container(compose_config(words).task, resolve=True) == OmegaConf.to_container(kept.task, resolve=True)
 
 
 def _newest(folder: Path, spec: str) -> Path:
@@ -123,11 +130,8 @@ def title(checkpoint: Path) -> str:
 
 def title_of(spec: str | None) -> str | None:
     """The title of ``checkpoint=<spec>`` where that is a path, None where it is a name or leads nowhere."""
-    if spec is None or _is_task(spec) or not Path(spec).expanduser().exists():
-        return None
-    path = Path(spec).expanduser()
-    newest = max(path.glob("checkpoints/step*.ckpt"), default=None)
-    return title(newest or path)
+    path = None if spec is None else _at(spec)
+    return None if path is None else title(path)
 
 
 def adapted(checkpoint: Path) -> DictConfig | None:

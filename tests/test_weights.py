@@ -250,6 +250,9 @@ def test_of_several_runs_of_a_task_the_unchanged_one_is_the_base(tmp_path, monke
     monkeypatch.chdir(tmp_path)  # which holds a folder c4
     assert weights.find("c4", cfg) == plain
     assert weights.title_of("c4") is None
+    (tmp_path / "c4" / "checkpoints").mkdir()
+    (tmp_path / "c4" / "checkpoints" / "step00000009.ckpt").touch()
+    assert weights.find("./c4", cfg).name == "step00000009.ckpt", "a path, which it says it is"
     assert weights.title_of(str(plain)) == weights.title(plain) == weights.title_of(str(plain.parent.parent))
     finished(tmp_path, "task=c4", "task.optim.max_steps=6", "seed=1")
     finished(tmp_path, "task=c4", "task.optim.max_steps=7", "seed=1")

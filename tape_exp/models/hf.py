@@ -138,7 +138,7 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         ):
             raise ValueError(
                 f"TapeExpForCausalLM decodes greedily or samples, not by {str(generation_mode.value).replace('_', ' ')}; "
-                "set num_beams=1 and no assistant."
+                "set num_beams=1 and leave assistant_model= out."
             )
         mask = model_kwargs.get("attention_mask")
         if mask is not None and not bool(mask[:, -1].all()):

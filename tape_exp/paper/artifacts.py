@@ -84,7 +84,7 @@ class Artifact(ABC):
             needs = f"scale {scale} (needs {self.needs.get(scale, 'nothing but time')})"
             if not found.get(scale):
                 told += [needs] if scale in ("smoke", *self.needs) else []
-            elif lacking := [label for label, _ in self.configs(scale, [0]) if label not in found[scale]]:
+            elif lacking := [label for label, _ in self.configs(scale, [0], self._with(scale)) if label not in found[scale]]:
                 told.append(f"{', '.join(lacking)} at {needs}")
         return told
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from tape_exp import weights
 from tape_exp.cli import compose_config
-from tape_exp.config import CONF
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Artifact, Record
 from tape_exp.paper.claims import Contest, over_seeds
@@ -134,6 +134,6 @@ def _trained(scale: str) -> str:
     """The lengths that base and methods were trained at."""
     extend = compose_config(["task=extend", f"scale={scale}"]).task
     base = extend.init_from
-    if (CONF / "task" / f"{base}.yaml").is_file():
+    if weights.is_task(base):
         base += f" of {compose_config([f'task={base}', f'scale={scale}']).task.train_length} tokens"
     return f"the base, {base}, is extended by training at {extend.train_length}"

@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 
 from tape_exp import runs, weights
 from tape_exp.cli import compose_config
-from tape_exp.config import CONF, ConfigError
+from tape_exp.config import ConfigError
 from tape_exp.files import write_atomically
 from tape_exp.paper.artifacts import Artifact, matches, read_records
 from tape_exp.preemption import Preempted, Preemption
@@ -93,7 +93,7 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
         words: overrides of the run; those that are not of its task or checkpoint hold for what it begins from too.
     """
     task = weights.wanted(cfg)
-    if task is None or not (CONF / "task" / f"{task}.yaml").is_file():
+    if task is None or not weights.is_task(task):
         return []
     shared = [word for word in words if not re.match(r"(\+?task|text@task[.\w]*|model|peft|checkpoint)[.=]", word)]
     shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
