@@ -134,6 +134,9 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         text = str(error)
     if match := re.search(r"Could not find '(\w+)/([^']+)'", text):
         group, choice = match.groups()
+        if group == "scale" and "/" in choice:  # the task's own sizes of a scale
+            part, scale = choice.split("/", 1)
+            return f"scale={scale} is not one of {part}'s. Choose one of: {', '.join(scales_of(part))}."
         choices = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
         return f"{group}={choice}{did_you_mean(choice, choices)} Choose one of: {', '.join(choices)}."
     if match := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
@@ -147,6 +150,11 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         where = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
         return (f"{where}: " if where else "") + (lines[0] if lines else type(error).__name__)
     return f"{type(error).__name__}: {text}"
+
+
+def scales_of(part: str) -> list[str]:
+    """The scales that ``conf/scale/<part>/`` has sizes for."""
+    return sorted(path.stem for path in (CONF / "scale" / part).glob("*.yaml"))
 
 
 def known_keys(arguments: Sequence[str]) -> list[str]:

@@ -153,11 +153,14 @@ class Optim:
     decay: float = 0.0  # the last part of training, over which the rate falls; 1 - warmup: no plateau
     decay_shape: str = "linear"  # linear | cosine
     final_lr: float = 0.0  # fraction of lr where the decay ends
+    position_lr: float = 1.0  # the learning rate of the positional encoding's parameters, as a multiple of lr
 
     def __post_init__(self) -> None:
         at_least_one("task.optim", batch=self.batch, max_steps=self.max_steps)
         if not self.lr > 0:
             raise ConfigError(f"task.optim.lr={self.lr} must be positive.")
+        if not self.position_lr > 0:
+            raise ConfigError(f"task.optim.position_lr={self.position_lr} must be positive; 1.0 is the rate of all others.")
         if self.warmup < 0 or self.decay < 0 or self.warmup + self.decay > 1 + 1e-9:
             raise ConfigError(
                 f"task.optim.warmup={self.warmup} and task.optim.decay={self.decay} are fractions of the run: "

@@ -1,7 +1,7 @@
 """The only LightningModule: a decoder, its loss and its optimizer."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,13 +151,10 @@ class LanguageModule(LightningModule):
         self.evaluation = self.task.evaluate(OnDevice(self.decoder, self.device), self.progress, self.evaluation_batches)
 
     def configure_optimizers(self) -> Any:
-        """AdamW, decaying matrices alone, with the task's schedule."""
+        """AdamW with the task's schedule: only matrices decay, and the positional encoding may have a rate of its own."""
         optim = self.task.optim
-        trainable = [p for p in self.parameters() if p.requires_grad]
-        groups = [
-            {"params": [p for p in trainable if p.ndim > 1], "weight_decay": optim.weight_decay},
-            {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
-        ]
+        trainable = [(name, p) for name, p in self.named_parameters() if p.requires_grad]
+        groups = parameter_groups(trainable, optim)
         optimizer = torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, optim))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
@@ -182,6 +179,25 @@ class OnDevice:
         """What the decoder returns."""
         moved = {key: value.to(self.device) if isinstance(value, Tensor) else value for key, value in options.items()}
         return self.decoder(tokens.to(self.device), **moved)
+
+
+def parameter_groups(trainable: Sequence[tuple[str, Tensor]], optim: Optim) -> list[dict[str, Any]]:
+    """AdamW's groups: matrices, which decay, and norms, biases and scalars, which do not.
+
+    Where ``optim.position_lr`` is not 1 the positional encoding's parameters are two further groups, whose rate it multiplies.
+    """
+    shared, positional = trainable, []
+    if optim.position_lr != 1:
+        shared = [(name, p) for name, p in trainable if ".position." not in name]
+        positional = [(name, p) for name, p in trainable if ".position." in name]
+    groups = []
+    for parameters, factor in ((shared, 1.0), (positional, optim.position_lr)):
+        for decays in (True, False):
+            chosen = [p for _, p in parameters if (p.ndim > 1) == decays]
+            if chosen or parameters is shared:
+                decay = optim.weight_decay if decays else 0.0
+                groups.append({"params": chosen, "weight_decay": decay, "lr": optim.lr * factor})
+    return groups
 
 
 def rate(step: int, optim: Optim) -> float:

@@ -168,6 +168,11 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
         log.info("Weights of %s.", weights.title(task.checkpoint))
     elif adaptation is not None:
         adaptation.apply(decoder, cfg.seed)  # of a plan, which loads no weights
+    if task.trains and task.optim.position_lr != 1 and not decoder.positional_count():
+        raise ConfigError(
+            f"task.optim.position_lr={task.optim.position_lr} has no effect: model={cfg.model.name} trains no parameters of "
+            "positions; leave it at 1.0."
+        )
     decoder.recompute = cfg.trainer.checkpoint_activations
     if cfg.trainer.frozen_bf16:
         peft.freeze_in_bf16(decoder)

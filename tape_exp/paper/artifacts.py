@@ -16,7 +16,7 @@ from tape_exp.config import CONF, ConfigError, build, did_you_mean, one_of
 from tape_exp.paper.claims import Contest, Measured, Verdict, decide
 
 RESULTS = runs.ROOT / "results"
-SCALES = ("smoke", "small", "paper")
+SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "small", "paper")
 Record = dict[str, Any]
 
 
@@ -55,6 +55,10 @@ class Artifact(ABC):
                 choice = [f"model={model}", f"task={self.task}", f"scale={scale}", f"seed={seed}"]
                 yield model, compose_config([*choice, *self.words(scale), *extra])
 
+    def scales(self) -> tuple[str, ...]:
+        """The scales that it is of: smoke, and those that ``needs`` names."""
+        return ("smoke", *self.needs)
+
     def words(self, scale: str) -> list[str]:
         """Overrides of every run at a scale, and of the runs that it begins from."""
         return self.overrides
@@ -83,7 +87,7 @@ class Artifact(ABC):
         for scale in SCALES:
             needs = f"scale {scale} (needs {self.needs.get(scale, 'nothing but time')})"
             if not found.get(scale):
-                told += [needs] if scale in ("smoke", *self.needs) else []
+                told += [needs] if scale in self.scales() else []
             elif lacking := [label for label, _ in self.configs(scale, [0], self._with(scale)) if label not in found[scale]]:
                 told.append(f"{', '.join(lacking)} at {needs}")
         return told
@@ -152,7 +156,11 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
         )
     if not chosen:
         raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
-    return [load(name) for name in (names() if chosen == ["all"] else chosen)], scale, seeds, extra
+    artifacts = [load(name) for name in (names() if chosen == ["all"] else chosen)]
+    for artifact in artifacts if chosen != ["all"] else []:
+        if next(artifact.configs(scale, seeds), None) is None:
+            raise ConfigError(f"{artifact.name} has no runs at scale={scale}; scale={artifact.scales()[0]} has.")
+    return artifacts, scale, seeds, extra
 
 
 def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
