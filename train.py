@@ -1,11 +1,12 @@
-"""Train and evaluate one run, or a sweep with -m: ``python train.py model=tape task=arithmetic``."""
+"""Train and evaluate a run (``python train.py model=tape task=arithmetic``), or with -m a sweep."""
 
 from hydra import main
 from omegaconf import DictConfig
 
-from tape_exp import cli, config
+from tape_exp import cli
+from tape_exp.settings.compose import register
 
-config.register()
+register()
 
 
 @main(version_base="1.3", config_path="conf", config_name="config")

@@ -1,4 +1,6 @@
-"""The runs that a sweep's words name: overrides with commas, as ``python train.py -m`` takes them, or the paper's artifacts."""
+"""The runs that a sweep's words name: overrides with commas, as ``python train.py -m`` takes them,
+or the paper's artifacts.
+"""
 
 import hashlib
 import re
@@ -16,12 +18,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp import runs, weights
-from tape_exp.cli import compose_config, explain
-from tape_exp.config import CONF, ConfigError, check
-from tape_exp.overrides import choice_of, differences
 from tape_exp.paper.artifacts import Artifact, requested
 from tape_exp.paper.runner import named
+from tape_exp.runs import weights
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.settings.compose import compose_config, explain
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import CONF
+from tape_exp.settings.overrides import choice_of, differences
+from tape_exp.settings.schema import check
 
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 SHOWN = ("model", "task", "scale")  # stand among a run's overrides even where they are the default
@@ -33,7 +38,8 @@ class Job:
 
     Args:
         words: its overrides; ``python train.py <words>`` is the run.
-        level: 0 of a run that needs no other of the sweep, else one more than the last run that it begins from.
+        level: 0 of a run that needs no other of the sweep, else one more than the last run that it
+            begins from.
         recorded: an artifact needs it no more: it has a record, or all that begins from it has.
     """
 
@@ -52,11 +58,13 @@ class Job:
         """The words as a line of the shell's."""
         return shlex.join(self.words)
 
-    def directory(self) -> runs.RunDirectory:
-        """Where it runs. Raises :class:`ConfigError` while the run that it begins from is not finished."""
-        return runs.RunDirectory(weights.adopt(self.cfg))
+    def directory(self) -> RunDirectory:
+        """Where it runs. Raises :class:`ConfigError` while the run that it begins from is not
+        finished.
+        """
+        return RunDirectory(weights.adopt(self.cfg))
 
-    def place(self) -> runs.RunDirectory | None:
+    def place(self) -> RunDirectory | None:
         """Where it runs, or nothing while the run that it begins from is not finished."""
         try:
             return self.directory()
@@ -74,8 +82,9 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
     """Every run that the words name, those that others begin from first.
 
     Args:
-        words: overrides, ``model=rope,tape seed=0,1``, of which those of ``hydra`` are left out; or names of artifacts,
-            ``scale=``, ``seeds=`` and further overrides, as ``python -m tape_exp.paper run`` takes them.
+        words: overrides, ``model=rope,tape seed=0,1``, of which those of ``hydra`` are left out; or
+            names of artifacts, ``scale=``, ``seeds=`` and further overrides, as ``python -m
+            tape_exp.paper run`` takes them.
 
     Raises:
         ConfigError: a word is wrong, or a run cannot begin.
@@ -86,14 +95,19 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
     jobs = [Job(choice) for choice in combinations(words)]
     for job in jobs:
         if "\n" in job.line:
-            raise ConfigError(f"{job.line!r} holds a line break, which a sweep cannot keep; put the value into a YAML file.")
+            raise ConfigError(
+                f"{job.line!r} holds a line break, which a sweep cannot keep; put the value into a "
+                "YAML file."
+            )
         check(job.cfg)
         job.directory()
     return jobs
 
 
 def combinations(words: Sequence[str]) -> list[list[str]]:
-    """The overrides of every run, expanded as Hydra's basic sweeper does it. Raises :class:`ConfigError`."""
+    """The overrides of every run, expanded as Hydra's basic sweeper does it. Raises
+    :class:`ConfigError`.
+    """
     compose_config([])  # registers the schema
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -104,8 +118,12 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
         raise ConfigError(explain(error, words)) from error
 
 
-def _of_artifacts(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str]) -> list[Job]:
-    """The runs of artifacts and those that they begin from, whether recorded or not: a run keeps its number in the array."""
+def _of_artifacts(
+    artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str]
+) -> list[Job]:
+    """The runs of artifacts and those that they begin from, whether recorded or not: a run keeps
+    its number in the array.
+    """
     found: list[Job] = []
     levels: dict[str | None, int] = {None: -1}
     for key, run in named(artifacts, scale, seeds, extra).items():
@@ -116,12 +134,20 @@ def _of_artifacts(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int
 
 
 def words_of(cfg: DictConfig) -> list[str]:
-    """The overrides that compose a config: its choices, its seed, and every key that differs from what they give."""
+    """The overrides that compose a config: its choices, its seed, and every key that differs from
+    what they give.
+    """
     plain = _composed()
     choices = {group: choice_of(group, cfg[group].name) for group in GROUPS}
-    words = [f"{group}={choice}" for group, choice in choices.items() if group in SHOWN or choice != plain[group]["name"]]
+    words = [
+        f"{group}={choice}"
+        for group, choice in choices.items()
+        if group in SHOWN or choice != plain[group]["name"]
+    ]
     wanted: Any = OmegaConf.to_container(cfg, resolve=True)
-    words += differences(_composed(*words)["scale"], wanted["scale"], "scale")  # first: other keys follow it
+    words += differences(
+        _composed(*words)["scale"], wanted["scale"], "scale"
+    )  # first: other keys follow it
     words += differences(_composed(*words), wanted, "")
     words += [f"seed={cfg.seed}"] if cfg.seed == plain["seed"] else []
     assert _composed(*words) == wanted, f"{words} do not compose the config"
@@ -135,10 +161,11 @@ def _composed(*words: str) -> dict[str, Any]:
 
 
 def folder_of(jobs: Sequence[Job]) -> Path:
-    """Where a sweep keeps its script, its runs' overrides and their logs: ``<runs>/.sweeps/<name>``.
+    """Where a sweep keeps its script, its runs' overrides and their logs:
+    ``<runs>/.sweeps/<name>``.
 
-    The name, ten hexadecimal digits, is a function of the runs and of the place: the same grid below another folder is another
-    sweep in SLURM's queue.
+    The name, ten hexadecimal digits, is a function of the runs and of the place: the same grid
+    below another folder is another sweep in SLURM's queue.
     """
     sweeps = Path(jobs[0].cfg.runs).expanduser().resolve() / ".sweeps"
     told = "\n".join([str(sweeps), *(job.line for job in jobs)])

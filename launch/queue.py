@@ -3,7 +3,7 @@
 import subprocess
 from typing import NamedTuple
 
-from tape_exp.config import ConfigError
+from tape_exp.settings.errors import ConfigError
 
 
 class Task(NamedTuple):
@@ -14,18 +14,28 @@ class Task(NamedTuple):
 
 
 def states(name: str) -> dict[int, Task]:
-    """Every task of the user's sweep that is in the queue, ``{3: Task("PENDING", "41")}``; empty where there is no SLURM.
+    """Every task of the user's sweep that is in the queue, ``{3: Task("PENDING", "41")}``; empty
+    where there is no SLURM.
 
     Raises:
         ConfigError: SLURM does not answer.
     """
-    command = ["squeue", "--me", "--noheader", "--array", f"--name=tape_exp-{name}", "--format=%K %T %F"]
+    command = [
+        "squeue",
+        "--me",
+        "--noheader",
+        "--array",
+        f"--name=tape_exp-{name}",
+        "--format=%K %T %F",
+    ]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
         return {}
     except subprocess.TimeoutExpired as error:
-        raise ConfigError("squeue does not answer within a minute; try again when SLURM does.") from error
+        raise ConfigError(
+            "squeue does not answer within a minute; try again when SLURM does."
+        ) from error
     if asked.returncode:
         reason = (asked.stderr.strip().splitlines() or ["no reason"])[-1]
         raise ConfigError(f"SLURM does not answer ({reason}); try again when it does.")

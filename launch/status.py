@@ -1,6 +1,8 @@
-"""``python -m launch.status [<the words of the sweep>]``: what has become of the runs of a grid, or of every sweep.
+"""``python -m launch.status [<the words of the sweep>]``: what has become of the runs of a grid, or
+of every sweep.
 
-Read from the run directories, whose paths are functions of the configs, and from SLURM's queue where there is one.
+Read from the run directories, whose paths are functions of the configs, and from SLURM's queue
+where there is one.
 """
 
 import argparse
@@ -19,17 +21,26 @@ from rich.table import Table
 
 from launch.grid import Job, folder_of, jobs_of
 from launch.queue import Task, states
-from tape_exp.config import ConfigError
-from tape_exp.runs import RunDirectory
-from tape_exp.sinks import read_metrics
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.sinks import read_metrics
+from tape_exp.settings.errors import ConfigError
 
-COLOURS = {"done": "green", "running": "cyan", "queued": "blue", "failed": "red", "stopped": "yellow", "missing": "dim"}
+COLOURS = {
+    "done": "green",
+    "running": "cyan",
+    "queued": "blue",
+    "failed": "red",
+    "stopped": "yellow",
+    "missing": "dim",
+}
 QUIET = 300.0  # seconds without a line after which a run without a queue counts as stopped
 
 
 @dataclass
 class State:
-    """What a run is at: a word of ``COLOURS``, the step, seconds to the end of training, the last line of an error."""
+    """What a run is at: a word of ``COLOURS``, the step, seconds to the end of training, the last
+    line of an error.
+    """
 
     word: str
     step: str = ""
@@ -39,9 +50,20 @@ class State:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table and a line of counts; mistakes are one sentence and exit code 2."""
-    parser = argparse.ArgumentParser(prog="python -m launch.status", description="What has become of a grid of runs.")
-    parser.add_argument("words", nargs="*", metavar="the words of the sweep; without any, every sweep that was submitted")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where to look for sweeps if no words are given")
+    parser = argparse.ArgumentParser(
+        prog="python -m launch.status", description="What has become of a grid of runs."
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="the words of the sweep; without any, every sweep that was submitted",
+    )
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        help="where to look for sweeps if no words are given",
+    )
     given = parser.parse_intermixed_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
     try:
@@ -61,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def kept(root: Path) -> dict[Path, list[Job]]:
-    """Folder and runs of every sweep that was submitted; one that cannot be read is told and left out.
+    """Folder and runs of every sweep that was submitted; one that cannot be read is told and left
+    out.
 
     Raises:
         ConfigError: there is none, or none that can be read.
@@ -69,28 +92,37 @@ def kept(root: Path) -> dict[Path, list[Job]]:
     files = sorted(root.resolve().glob(".sweeps/*/jobs.txt"), key=lambda path: path.stat().st_mtime)
     if not files:
         raise ConfigError(
-            f"no sweep was submitted from here ({root}/.sweeps is empty); name the runs: model=rope,tape seed=0,1."
+            f"no sweep was submitted from here ({root}/.sweeps is empty); name the runs: "
+            "model=rope,tape seed=0,1."
         )
     found = {}
     for folder in (file.parent for file in files):
         try:
             found[folder] = read(folder)
         except (ValueError, OSError) as error:
-            told = f"The sweep {folder} is left out ({str(error).rstrip('.')}); remove the folder if this code has outgrown it."
+            told = (
+                f"The sweep {folder} is left out ({str(error).rstrip('.')}); remove the folder if "
+                "this code has outgrown it."
+            )
             print(told, file=sys.stderr)
     if not found:
-        raise ConfigError(f"no sweep below {root}/.sweeps can be read; name the runs: model=rope,tape seed=0,1.")
+        raise ConfigError(
+            f"no sweep below {root}/.sweeps can be read; name the runs: model=rope,tape seed=0,1."
+        )
     return found
 
 
 def read(folder: Path) -> list[Job]:
-    """The runs of a sweep that was submitted, in the order of its array, placed where the folder lies.
+    """The runs of a sweep that was submitted, in the order of its array, placed where the folder
+    lies.
 
     Raises:
         ValueError: a line is no run of this code.
         OSError: a file cannot be read.
     """
-    recorded = (folder / "recorded.txt").read_text().split() if (folder / "recorded.txt").exists() else []
+    recorded = (
+        (folder / "recorded.txt").read_text().split() if (folder / "recorded.txt").exists() else []
+    )
     lines = (folder / "jobs.txt").read_text().splitlines()
     jobs = [Job(shlex.split(line), recorded=str(i) in recorded) for i, line in enumerate(lines)]
     if not jobs:
@@ -108,13 +140,19 @@ def show(jobs: Sequence[Job], folder: Path, console: Console) -> None:
     except ConfigError as error:
         queue = {}
         console.print(f"The queue is left out: {error}", soft_wrap=True)
-    found = [state_of(job, queue.get(i), folder / "logs" / f"{i}.txt") for i, job in enumerate(jobs)]
-    shared = [word for word in jobs[0].words if len(jobs) > 1 and all(word in job.words for job in jobs)]
+    found = [
+        state_of(job, queue.get(i), folder / "logs" / f"{i}.txt") for i, job in enumerate(jobs)
+    ]
+    shared = [
+        word for word in jobs[0].words if len(jobs) > 1 and all(word in job.words for job in jobs)
+    ]
     table = Table("run", "state", "step", "to go", "", box=None, pad_edge=False)
     for job, state in zip(jobs, found, strict=True):
         colour = COLOURS[state.word]
         own = shlex.join(word for word in job.words if word not in shared)
-        table.add_row(escape(own), f"[{colour}]{state.word}[/]", state.step, state.eta, escape(state.note))
+        table.add_row(
+            escape(own), f"[{colour}]{state.word}[/]", state.step, state.eta, escape(state.note)
+        )
     counts = Counter(state.word for state in found)
     if shared:
         console.print(f"All with {shlex.join(shared)}", soft_wrap=True, markup=False)
@@ -151,11 +189,18 @@ def state_of(job: Job, queued: Task | None, log: Path) -> State:
         return State("running", step, eta)
     if begun:
         return State("stopped", step, note="the same command goes on")
-    return State("missing", note="" if job.level == 0 or place is not None else "begins from a run that is not finished")
+    return State(
+        "missing",
+        note=""
+        if job.level == 0 or place is not None
+        else "begins from a run that is not finished",
+    )
 
 
 def progress(place: RunDirectory) -> tuple[str, str]:
-    """(step of all, time to the end of training at the rate of the last rows) of a run that has begun."""
+    """(step of all, time to the end of training at the rate of the last rows) of a run that has
+    begun.
+    """
     path = place.path / "metrics.jsonl"
     rows = [row for row in read_metrics(path) if row["step"]] if path.exists() else []
     if not rows or "optim" not in place.cfg.task:

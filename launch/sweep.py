@@ -1,8 +1,9 @@
-"""``python -m launch.sweep <overrides with commas | artifact … scale= seeds=>``: a grid as one SLURM array, submitted.
+"""``python -m launch.sweep <overrides with commas | artifact … scale= seeds=>``: a grid as one
+SLURM array, submitted.
 
-The script, a line of overrides a run and a log a run lie in ``<runs>/.sweeps/<name>/``, where the name is a function of the
-runs and of that place. The same command later submits what is neither finished nor waiting: failed and forgotten runs, which go
-on from their last checkpoints.
+The script, a line of overrides a run and a log a run lie in ``<runs>/.sweeps/<name>/``, where the
+name is a function of the runs and of that place. The same command later submits what is neither
+finished nor waiting: failed and forgotten runs, which go on from their last checkpoints.
 """
 
 import argparse
@@ -20,22 +21,39 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launch.grid import Job, folder_of, jobs_of
 from launch.queue import states
-from tape_exp.cli import compose_config, explain
-from tape_exp.config import CONF, ConfigError, did_you_mean
-from tape_exp.files import write_atomically
-from tape_exp.runs import ROOT
+from tape_exp.machine.files import write_atomically
+from tape_exp.settings.compose import compose_config, explain
+from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.folders import CONF, ROOT
 
-OWN = {"_target_", "submitit_folder", "max_num_timeout", "setup", "teardown", "name"}  # not options of sbatch
+OWN = {
+    "_target_",
+    "submitit_folder",
+    "max_num_timeout",
+    "setup",
+    "teardown",
+    "name",
+}  # not options of sbatch
 OWN |= {"array_parallelism", "signal_delay_s", "stderr_to_stdout", "additional_parameters"}
-SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_node"}  # submitit's name -> sbatch's
+SBATCH = {
+    "timeout_min": "time",
+    "mem_gb": "mem",
+    "tasks_per_node": "ntasks_per_node",
+}  # submitit's name -> sbatch's
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write, submit, say how to watch; mistakes are one sentence and exit code 2."""
-    parser = argparse.ArgumentParser(prog="python -m launch.sweep", description="Submit a grid of runs as one SLURM array.")
-    parser.add_argument("--dry-run", action="store_true", help="print the script and what would be submitted")
+    parser = argparse.ArgumentParser(
+        prog="python -m launch.sweep", description="Submit a grid of runs as one SLURM array."
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the script and what would be submitted"
+    )
     parser.add_argument("--cap", type=int, help="runs at once (hydra.launcher.array_parallelism)")
-    parser.add_argument("words", nargs="+", metavar="key=value,value … | artifact … [scale=] [seeds=]")
+    parser.add_argument(
+        "words", nargs="+", metavar="key=value,value … | artifact … [scale=] [seeds=]"
+    )
     given = parser.parse_intermixed_args(arguments)
     try:
         sweep(given.words, given.cap, given.dry_run)
@@ -46,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
-    """Submit the runs that are neither finished nor in the queue. Raises :class:`ConfigError` where nothing was submitted."""
+    """Submit the runs that are neither finished nor in the queue. Raises :class:`ConfigError` where
+    nothing was submitted.
+    """
     if cap is not None and cap < 1:
         raise ConfigError(f"--cap {cap} must be at least 1.")
     jobs = jobs_of(words)
@@ -58,54 +78,81 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
     script = script_of(settings, folder, shlex.join(["python", "-m", "launch.sweep", *words]))
     waiting = {} if dry_run else states(folder.name)
     todo = [i for i, job in enumerate(jobs) if i not in waiting and not job.done]
-    levels = [[i for i in todo if jobs[i].level == level] for level in sorted({jobs[i].level for i in todo})]
+    levels = [
+        [i for i in todo if jobs[i].level == level]
+        for level in sorted({jobs[i].level for i in todo})
+    ]
     arrays = [f"--array={ranges(level)}%{cap or settings['array_parallelism']}" for level in levels]
     counts = (
-        f"{len(jobs)} runs: {len(jobs) - len(todo) - len(waiting)} done, {len(waiting)} in the queue, {len(todo)} to submit."
+        f"{len(jobs)} runs: {len(jobs) - len(todo) - len(waiting)} done, {len(waiting)} in the "
+        f"queue, {len(todo)} to submit."
     )
     if dry_run:
         print(script + f"# jobs.txt, the runs of tasks 0 to {len(jobs) - 1}:")
-        print("\n".join(f"#   {i:3} {'' if i in todo else '(done) '}{job.line}" for i, job in enumerate(jobs)))
-        print(f"# {counts}", *(f"sbatch {array} {folder}/script.sh" for array in arrays), sep="\n# ")
+        print(
+            "\n".join(
+                f"#   {i:3} {'' if i in todo else '(done) '}{job.line}"
+                for i, job in enumerate(jobs)
+            )
+        )
+        print(
+            f"# {counts}", *(f"sbatch {array} {folder}/script.sh" for array in arrays), sep="\n# "
+        )
         return
     print(counts)
     if not todo:
         return
     write_atomically(folder / "jobs.txt", "".join(f"{job.line}\n" for job in jobs))
-    write_atomically(folder / "recorded.txt", "".join(f"{i}\n" for i, job in enumerate(jobs) if job.recorded))
+    write_atomically(
+        folder / "recorded.txt", "".join(f"{i}\n" for i, job in enumerate(jobs) if job.recorded)
+    )
     write_atomically(folder / "script.sh", script)
     (folder / "logs").mkdir(exist_ok=True)
     ids: list[str] = []
     for level, array in zip(levels, arrays, strict=True):
         queued = {task.array for i, task in waiting.items() if jobs[i].level < jobs[level[0]].level}
         before = [*sorted(queued), *ids[-1:]]
-        # afterany, not afterok: a run whose base failed says so and ends, and the others are not lost with it
+        # afterany, not afterok: a run whose base failed says so and ends, and the others are not
+        # lost with it
         dependency = [f"--dependency=afterany:{':'.join(before)}"] if before else []
         ids.append(submit([array, *dependency, str(folder / "script.sh")]))
         with (folder / "submitted.txt").open("a") as file:
             file.write(f"{ids[-1]} {array}\n")
-        print(f"Submitted job {ids[-1]} ({array}{', after ' + ' and '.join(before) if before else ''}).")
+        print(
+            f"Submitted job {ids[-1]} "
+            f"({array}{', after ' + ' and '.join(before) if before else ''})."
+        )
     print(f"Watch:  watch -n 30 python -m launch.status {shlex.join(words)}")
     print(f"Logs:   {folder}/logs\nCancel: scancel {' '.join(ids)}")
 
 
 def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:
-    """The settings of ``hydra/launcher=slurm``, conf/local/cluster.yaml among them, for the devices of the runs.
+    """The settings of ``hydra/launcher=slurm``, conf/local/cluster.yaml among them, for the devices
+    of the runs.
 
     Raises:
         ConfigError: a setting is wrong, or the runs do not need the same number of devices.
     """
     needs = {(job.cfg.trainer.nodes, job.cfg.trainer.devices) for job in jobs}
     if len(needs) > 1:
-        raise ConfigError(f"runs on {sorted(needs)} (nodes, devices of each) cannot share an array; sweep over trainer= apart.")
+        raise ConfigError(
+            f"runs on {sorted(needs)} (nodes, devices of each) cannot share an array; sweep over "
+            "trainer= apart."
+        )
     (nodes, devices) = needs.pop()
-    choice = ["hydra/launcher=slurm", f"trainer.nodes={nodes}", f"trainer.devices={devices}", f"runs={jobs[0].cfg.runs}"]
+    choice = [
+        "hydra/launcher=slurm",
+        f"trainer.nodes={nodes}",
+        f"trainer.devices={devices}",
+        f"runs={jobs[0].cfg.runs}",
+    ]
     settings = _settings(choice)
     for word in words:
         key = word.split("=")[0].removeprefix("hydra.launcher.")
         if key.split(".")[0] not in settings:
             raise ConfigError(
-                f"hydra.launcher.{key}{did_you_mean(key, settings)} Further keys stand in conf/local/cluster.yaml."
+                f"hydra.launcher.{key}{did_you_mean(key, settings)} Further keys stand in "
+                "conf/local/cluster.yaml."
             )
     return _settings([*choice, *words]) if words else settings
 
@@ -117,23 +164,41 @@ def _settings(overrides: Sequence[str]) -> dict[str, Any]:
             cfg = compose("config", list(overrides), return_hydra_config=True)
         settings: Any = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(f"the cluster's settings (conf/local/cluster.yaml): {explain(error, overrides)}") from error
+        raise ConfigError(
+            f"the cluster's settings (conf/local/cluster.yaml): {explain(error, overrides)}"
+        ) from error
     return settings
 
 
 def script_of(settings: dict[str, Any], folder: Path, command: str) -> str:
     """The sbatch script: settings, setup, the run of a task, and what happens after it."""
-    options = {SBATCH.get(key, key): value for key, value in settings.items() if key not in OWN and value is not None}
+    options = {
+        SBATCH.get(key, key): value
+        for key, value in settings.items()
+        if key not in OWN and value is not None
+    }
     if "mem" in options:
         options["mem"] = f"{options['mem']}G"
-    options |= {"job_name": f"tape_exp-{folder.name}", "chdir": str(Path.cwd()), "open_mode": "append"}
+    options |= {
+        "job_name": f"tape_exp-{folder.name}",
+        "chdir": str(Path.cwd()),
+        "open_mode": "append",
+    }
     options |= {"output": f"{folder}/logs/%a.txt", **settings.get("additional_parameters", {})}
     flags = (
         f"--{key.replace('_', '-')}" + ("" if value is True else f"={shlex.quote(str(value))}")
         for key, value in options.items()
     )
-    lines = ["#!/bin/bash", f"# {command}", *(f"#SBATCH {flag}" for flag in flags if not flag.endswith("=False")), ""]
-    lines += [f"folder={shlex.quote(str(folder))}", f"train=({shlex.join([sys.executable, str(ROOT / 'train.py')])})"]
+    lines = [
+        "#!/bin/bash",
+        f"# {command}",
+        *(f"#SBATCH {flag}" for flag in flags if not flag.endswith("=False")),
+        "",
+    ]
+    lines += [
+        f"folder={shlex.quote(str(folder))}",
+        f"train=({shlex.join([sys.executable, str(ROOT / 'train.py')])})",
+    ]
     lines += settings.get("setup") or []
     body = (Path(__file__).parent / "task.sh").read_text()
     return "\n".join(lines) + "\n" + body + "\n".join(settings.get("teardown") or []) + "\n"
@@ -156,11 +221,13 @@ def submit(arguments: Sequence[str]) -> str:
         done = subprocess.run(["sbatch", "--parsable", *arguments], capture_output=True, text=True)
     except FileNotFoundError as error:
         raise ConfigError(
-            "sbatch is not on this machine; submit from a login node, or see the script with --dry-run."
+            "sbatch is not on this machine; submit from a login node, or see the script with "
+            "--dry-run."
         ) from error
     if done.returncode:
         raise ConfigError(
-            f"sbatch refused the sweep ({' '.join(done.stderr.split())}); partition, account and limits stand in "
+            f"sbatch refused the sweep ({' '.join(done.stderr.split())}); partition, account and "
+            "limits stand in "
             "conf/local/cluster.yaml, of which conf/local/example.yaml is an example."
         )
     return done.stdout.strip().split(";")[0]

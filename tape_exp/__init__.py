@@ -10,10 +10,14 @@ AUTO = "transformers.models.auto.configuration_auto"
 
 
 class AfterTransformers(MetaPathFinder):
-    """Registers our model type as soon as transformers' auto classes are imported, which takes seconds and is not done here."""
+    """Registers our model type as soon as transformers' auto classes are imported, which takes
+    seconds and is not done here.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The usual spec of ``AUTO``, its loader followed by our registration; None for every other module."""
+        """The usual spec of ``AUTO``, its loader followed by our registration; None for every other
+        module.
+        """
         if name != AUTO:
             return None
         spec = PathFinder.find_spec(name, path, target)

@@ -1,21 +1,30 @@
-"""``make demo``: RoPE and TAPE learn addition at smoke scale; both heatmaps in the terminal and in one PNG."""
+"""``make demo``: RoPE and TAPE learn addition at smoke scale; both heatmaps in the terminal and in
+one PNG.
+"""
 
 import sys
 from pathlib import Path
 
-from tape_exp import heatmap
-from tape_exp.cli import compose_config
+from tape_exp.drawing import heatmap
 from tape_exp.paper.addition import panel
-from tape_exp.run import run
+from tape_exp.settings.compose import compose_config
+from tape_exp.training.run import run
 
 
 def main() -> None:
     """Train what is not yet trained, then show both."""
     panels = {}
     for model in ("rope", "tape"):
-        record = run(compose_config([f"model={model}", "task=arithmetic", "scale=smoke", "logger=none", *sys.argv[1:]]))
+        record = run(
+            compose_config(
+                [f"model={model}", "task=arithmetic", "scale=smoke", "logger=none", *sys.argv[1:]]
+            )
+        )
         panels[f"{model}  {record['metrics']['test/exact_match']:.1f} %"] = panel([record])
-    print("\nExact match on the grid of operand lengths (first operand downward); trained up to 5 digits:\n")
+    print(
+        "\nExact match on the grid of operand lengths (first operand downward); trained up to 5 "
+        "digits:\n"
+    )
     heatmap.show(panels)
     path = heatmap.draw(panels, Path("runs/demo.png"), "Addition at smoke scale")
     print(f"\nThe same as a picture: {path}")

@@ -1,7 +1,8 @@
-"""``python -m tape_exp.export <run> <folder> [--dtype bfloat16]``: a finished run as a model that transformers loads.
+"""``python -m tape_exp.export <run> <folder> [--dtype bfloat16]``: a finished run as a model that
+transformers loads.
 
-Adapters are merged into the weights. A model with RoPE becomes a plain Llama; any other, TAPE first, is loaded by
-``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp``.
+Adapters are merged into the weights. A model with RoPE becomes a plain Llama; any other, TAPE
+first, is loaded by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp``.
 """
 
 import argparse
@@ -14,18 +15,22 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from tape_exp.config import ConfigError
 from tape_exp.data import tokenizers
 from tape_exp.models import export, peft
-from tape_exp.run import make_adaptation, make_decoder, make_task
+from tape_exp.settings.errors import ConfigError
+from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export; a mistake is one sentence and exit code 2."""
-    parser = argparse.ArgumentParser(prog="python -m tape_exp.export", description="A run as a model that transformers loads.")
-    parser.add_argument("run", type=Path, help="the run's folder, runs/<task>/<scale>/<model>/seed…")
+    parser = argparse.ArgumentParser(
+        prog="python -m tape_exp.export", description="A run as a model that transformers loads."
+    )
+    parser.add_argument(
+        "run", type=Path, help="the run's folder, runs/<task>/<scale>/<model>/seed…"
+    )
     parser.add_argument("folder", type=Path, help="a new folder")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the stored weights")
     given = parser.parse_args(arguments)
@@ -39,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def export_run(run: Path, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write the model of a run to ``folder``. Raises :class:`ConfigError` where the run has no config or no checkpoint."""
+    """Write the model of a run to ``folder``. Raises :class:`ConfigError` where the run has no
+    config or no checkpoint.
+    """
     run = run.expanduser().resolve()
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
@@ -48,7 +55,9 @@ def export_run(run: Path, folder: Path, dtype: torch.dtype = torch.float32) -> N
     task = make_task(cfg)
     tokenizer = None
     if (run / "tokenizer.json").is_file():
-        tokenizer = tokenizers.load(run / "tokenizer.json", cfg.task.tokenizer.bos, cfg.task.tokenizer.eos)
+        tokenizer = tokenizers.load(
+            run / "tokenizer.json", cfg.task.tokenizer.bos, cfg.task.tokenizer.eos
+        )
         task.arch = replace(task.arch, vocab=max(task.arch.vocab, tokenizer.vocab))
     adaptation = make_adaptation(cfg, task)
     decoder = make_decoder(cfg, task, adaptation).eval()

@@ -11,20 +11,30 @@ os.environ.pop("WANDB_API_KEY", None)
 import pytest
 import torch
 
-if not torch.cuda.is_available():  # before anything below imports triton: its kernels then run in its interpreter
+if (
+    not torch.cuda.is_available()
+):  # before anything below imports triton: its kernels then run in its interpreter
     os.environ["TRITON_INTERPRET"] = "1"
 
-from tape_exp.cli import compose_config
-from tape_exp.config import CONF, Arch, build
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.run import run
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.construct import build
+from tape_exp.settings.folders import CONF
+from tape_exp.settings.schema import Arch
+from tape_exp.training.run import run
 
 torch.set_num_threads(1)
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
-SMALL = ["task.arch.layers=2", "task.arch.width=32", "task.arch.heads=2", "task.arch.ffn=32", "task.optim.batch=16"]
+SMALL = [
+    "task.arch.layers=2",
+    "task.arch.width=32",
+    "task.arch.heads=2",
+    "task.arch.ffn=32",
+    "task.optim.batch=16",
+]
 
 
 def make_position(name: str, arch: Arch, *overrides: str):
@@ -32,15 +42,18 @@ def make_position(name: str, arch: Arch, *overrides: str):
     return build(compose_config([f"model={name}", *overrides]).model, "model", arch=arch)
 
 
-def make_decoder(name: str, arch: Arch, *overrides: str, seed: int = 0, backend: str = "auto") -> Decoder:
+def make_decoder(
+    name: str, arch: Arch, *overrides: str, seed: int = 0, backend: str = "auto"
+) -> Decoder:
     """A decoder with the positional encoding of a YAML."""
     node = compose_config([f"model={name}", *overrides]).model
     return Decoder(arch, lambda a: build(node, "model", arch=a), seed, backend)
 
 
 def randomise(model: torch.nn.Module, std: float = 0.3, seed: int = 1) -> None:
-    """Give every positional parameter a random value, so that zero-initialised parts take part in a test, and the other
-    matrices a size at which attention is far from uniform."""
+    """Give every positional parameter a random value, so that zero-initialised parts take part in a
+    test, and the other matrices a size at which attention is far from uniform.
+    """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in model.modules():
@@ -48,21 +61,29 @@ def randomise(model: torch.nn.Module, std: float = 0.3, seed: int = 1) -> None:
                 module.weight.mul_(10)
             if isinstance(module, PositionEncoding):
                 for parameter in module.parameters():
-                    parameter.add_(std * torch.randn(parameter.shape, generator=generator).to(parameter))
+                    parameter.add_(
+                        std * torch.randn(parameter.shape, generator=generator).to(parameter)
+                    )
 
 
 @pytest.fixture
 def arch() -> Arch:
-    """A small model: head dimension 8, sequences of up to 48 tokens, 24 of them seen in training."""
+    """A small model: head dimension 8, sequences of up to 48 tokens, 24 of them seen in
+    training.
+    """
     return Arch(layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24)
 
 
 @pytest.fixture(scope="session")
 def text_folder(tmp_path_factory) -> Path:
-    """Local text in three parts, 60 documents each of words that follow a rule, so that a model can learn something."""
+    """Local text in three parts, 60 documents each of words that follow a rule, so that a model can
+    learn something.
+    """
     folder = tmp_path_factory.mktemp("text")
     for number, split in enumerate(("train", "validation", "test")):
-        documents = [" ".join(f"w{(i * k + number) % 17}" for k in range(1, 40)) for i in range(1, 61)]
+        documents = [
+            " ".join(f"w{(i * k + number) % 17}" for k in range(1, 40)) for i in range(1, 61)
+        ]
         rows = ({"text": document, "meta": {"pile_set_name": "Github"}} for document in documents)
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
@@ -70,7 +91,12 @@ def text_folder(tmp_path_factory) -> Path:
 
 def on_text(folder: Path, task: str = "c4") -> list[str]:
     """Overrides that put a language task on that text: byte tokens, 32 at once."""
-    words = ["scale.text=local", f"task.text.path={folder}", "task.train_length=32", f"cache={folder}/cache"]
+    words = [
+        "scale.text=local",
+        f"task.text.path={folder}",
+        "task.train_length=32",
+        f"cache={folder}/cache",
+    ]
     words += ["task.tokenizer.kind=byte", *(w for w in SMALL if "batch" not in w)]
     node = compose_config([f"task={task}"]).task
     if "windows" in node:
@@ -79,7 +105,10 @@ def on_text(folder: Path, task: str = "c4") -> list[str]:
     if "depth_bins" in node:
         words += ["task.lengths=[160,192]", "task.trials=3"]
     if "tests" in node:
-        words += ["task.validation_rows=4", *(f"task.tests.{name}.path={folder}" for name in node.tests)]
+        words += [
+            "task.validation_rows=4",
+            *(f"task.tests.{name}.path={folder}" for name in node.tests),
+        ]
     if "validation" in node:
         words.append(f"task.validation.path={folder}")
     if node.get("init_from"):
@@ -92,8 +121,19 @@ def tiny_run(tmp_path: Path):
     """Run a small arithmetic config in a temporary folder; returns (config, record)."""
 
     def call(*overrides: str, steps: int = 4):
-        fixed = ["trainer=cpu", "trainer.progress=none", "trainer.log_every=1", f"runs={tmp_path}/runs", *SMALL]
-        fixed += ["task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=4", f"task.optim.max_steps={steps}"]
+        fixed = [
+            "trainer=cpu",
+            "trainer.progress=none",
+            "trainer.log_every=1",
+            f"runs={tmp_path}/runs",
+            *SMALL,
+        ]
+        fixed += [
+            "task.train_digits=2",
+            "task.test_digits=3",
+            "task.samples_per_cell=4",
+            f"task.optim.max_steps={steps}",
+        ]
         logger = [] if any(o.startswith("logger") for o in overrides) else ["logger=none"]
         cfg = compose_config([*fixed, *logger, *overrides])
         return cfg, run(cfg)
@@ -106,7 +146,13 @@ def text_run(tmp_path, text_folder):
     """Run a language task on a little text; returns (config, record)."""
 
     def call(*overrides, task="c4", steps=30):
-        words = [f"task={task}", *on_text(text_folder, task), "trainer=cpu", "trainer.progress=none", "logger=none"]
+        words = [
+            f"task={task}",
+            *on_text(text_folder, task),
+            "trainer=cpu",
+            "trainer.progress=none",
+            "logger=none",
+        ]
         words += [f"runs={tmp_path}/runs", "trainer.log_every=1"]
         if task == "c4":
             words += [f"task.optim.max_steps={steps}", "task.optim.batch=16"]

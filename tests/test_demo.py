@@ -8,8 +8,16 @@ from tests.conftest import SMALL
 
 def test_demo_shows_both_grids_and_names_the_picture(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    tiny = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2", "task.optim.max_steps=2"]
-    monkeypatch.setattr(sys, "argv", ["demo", *tiny, "trainer=cpu", "logger=none", f"runs={tmp_path}/runs"])
+    tiny = [
+        *SMALL,
+        "task.train_digits=2",
+        "task.test_digits=3",
+        "task.samples_per_cell=2",
+        "task.optim.max_steps=2",
+    ]
+    monkeypatch.setattr(
+        sys, "argv", ["demo", *tiny, "trainer=cpu", "logger=none", f"runs={tmp_path}/runs"]
+    )
     demo.main()
     shown = capsys.readouterr().out
     assert "runs/demo.png" in shown.splitlines()[-1]

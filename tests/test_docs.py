@@ -1,4 +1,6 @@
-"""docs/: the walk-throughs work as printed, every test that is named exists, the hours are those of the plan."""
+"""docs/: the walk-throughs work as printed, every test that is named exists, the hours are those of
+the plan.
+"""
 
 import csv
 import os
@@ -10,11 +12,11 @@ import sys
 
 import pytest
 
-from tape_exp.cli import compose_config
 from tape_exp.paper import costs
 from tape_exp.paper.artifacts import RESULTS
-from tape_exp.plan import described, estimate
-from tape_exp.runs import ROOT
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.folders import ROOT
+from tape_exp.training.plan import described, estimate
 from tests.test_readme import PAGES, blocks, files_of
 
 DOCS = {path.name: text for path, text in PAGES.items() if path.parent.name == "docs"}
@@ -37,12 +39,23 @@ def project(tmp_path_factory):
 
 def call(project, *words: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *words], cwd=project, env=environment, capture_output=True, text=True, timeout=200)
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
 
 
 def test_walk_throughs_add_one_python_file_and_one_yaml_each():
     assert list(files_of(ENCODING)) == ["tape_exp/models/positions/toy.py", "conf/model/toy.yaml"]
-    assert list(files_of(TASK)) == ["tape_exp/tasks/reverse.py", "conf/task/reverse.yaml", "conf/paper/tab_reverse.yaml"]
+    assert list(files_of(TASK)) == [
+        "tape_exp/tasks/reverse.py",
+        "conf/task/reverse.yaml",
+        "conf/paper/tab_reverse.yaml",
+    ]
 
 
 def test_what_they_add_passes_the_checks_of_the_sources(project):
@@ -54,13 +67,17 @@ def test_what_they_add_passes_the_checks_of_the_sources(project):
 
 def test_a_new_encoding_runs_on_a_task_that_is_there(project):
     sizes = ["task.arch.width=32", "task.samples_per_cell=2"]
-    done = call(project, "train.py", "model=toy", "debug=one_batch", "trainer=cpu", "logger=none", *sizes)
+    done = call(
+        project, "train.py", "model=toy", "debug=one_batch", "trainer=cpu", "logger=none", *sizes
+    )
     assert done.returncode == 0, done.stderr
     assert "arithmetic-smoke-toy-seed0" in done.stdout
 
 
 def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(project):
-    """The command of the page; then the table that is kept, from the records that the command left."""
+    """The command of the page; then the table that is kept, from the records that the command
+    left.
+    """
     (command,) = [line for block in blocks("bash", TASK) for line in block.splitlines()]
     done = call(project, *shlex.split(command)[1:], "trainer=cpu", "logger=none")
     assert done.returncode == 0, done.stderr
@@ -71,9 +88,15 @@ def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(project):
     for row in rows.values():
         assert row["seeds"] == "2"
         assert float(row["id/exact_match"].split()[0]) > 50, "it has not learned"
-        assert 0 <= float(row["ood/exact_match"].split()[0]) < float(row["id/exact_match"].split()[0])
+        assert (
+            0 <= float(row["ood/exact_match"].split()[0]) < float(row["id/exact_match"].split()[0])
+        )
     (shown,) = blocks("text", TASK)
-    head = [line for line in (tables / "compare_reverse-smoke.md").read_text().splitlines() if line.startswith("| model")]
+    head = [
+        line
+        for line in (tables / "compare_reverse-smoke.md").read_text().splitlines()
+        if line.startswith("| model")
+    ]
     assert shown.split() == head[0].split()
     assert head[0] in done.stdout
     kept = call(project, "-m", "tape_exp.paper", "render", "tab_reverse")
@@ -86,7 +109,9 @@ def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(project):
 def test_every_test_that_a_page_names_exists(page):
     for file, name in NAMED.findall(DOCS[page]):
         assert (ROOT / file).exists(), file
-        assert not name or re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), f"{file}::{name}"
+        assert not name or re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), (
+            f"{file}::{name}"
+        )
 
 
 def test_every_line_of_the_errata_names_its_test():
@@ -97,14 +122,20 @@ def test_every_line_of_the_errata_names_its_test():
         assert re.search(r"`tests/[\w/]+\.py::test_\w+` \|$", line), line
 
 
-HOURS = re.findall(r"^\| `task=(\w+)` +\| [^|]+\| ([\d.]+) +\| ([\d.]+) ", DOCS["reproduce-on-a-cluster.md"], re.MULTILINE)
+HOURS = re.findall(
+    r"^\| `task=(\w+)` +\| [^|]+\| ([\d.]+) +\| ([\d.]+) ",
+    DOCS["reproduce-on-a-cluster.md"],
+    re.MULTILINE,
+)
 
 
 @pytest.mark.parametrize(("task", "hours", "recomputed"), HOURS)
 def test_gpu_hours_are_the_plans(task, hours, recomputed):
     """Of one device; the plan's own tests hold it to what a model computes."""
     words = ["peft=tape"] if task == "extend" else []
-    cfg = compose_config([f"task={task}", "model=tape", "scale=paper", "trainer.accelerator=cpu", *words])
+    cfg = compose_config(
+        [f"task={task}", "model=tape", "scale=paper", "trainer.accelerator=cpu", *words]
+    )
     decoder, sized, setting, _ = described(cfg)
     for shown, recompute in ((hours, False), (recomputed, True)):
         planned = estimate(decoder, sized, setting, recompute).hours
@@ -114,11 +145,15 @@ def test_gpu_hours_are_the_plans(task, hours, recomputed):
 def test_hours_of_the_sweeps_add_up_to_the_cost_of_all():
     page, known = DOCS["reproduce-on-a-cluster.md"], costs.read(RESULTS)
     assert len(HOURS) == 5
-    rows = re.findall(r"^\| [a-d] +\| ([^|]+) \| +(\d+) +\| ([\d.]+|evaluation alone)", page, re.MULTILINE)
+    rows = re.findall(
+        r"^\| [a-d] +\| ([^|]+) \| +(\d+) +\| ([\d.]+|evaluation alone)", page, re.MULTILINE
+    )
     named = {name for artifacts, _, _ in rows for name in artifacts.strip().split(", ")}
     assert named == {name for name, needed in known["artifacts"].items() if needed["gpu_hours"]}
     hours = sum(float(told) for _, _, told in rows if told != "evaluation alone")
     assert hours == pytest.approx(known["all"]["gpu_hours"], abs=1)
-    assert float(re.search(r"Together ([\d.]+) GPU-hours", page).group(1)) == known["all"]["gpu_hours"]
+    assert (
+        float(re.search(r"Together ([\d.]+) GPU-hours", page).group(1)) == known["all"]["gpu_hours"]
+    )
     free = sum(needed["runs"] for needed in known["artifacts"].values() if not needed["gpu_hours"])
     assert sum(int(runs) for _, runs, _ in rows) + free == known["all"]["runs"]

@@ -1,4 +1,4 @@
-"""What README and docs/ say: the map is complete, links lead somewhere, commands exist and compose."""
+"""What README and docs/ say: the map is complete, links work, commands exist and compose."""
 
 import csv
 import importlib.util
@@ -11,14 +11,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from launch import grid
-from tape_exp import cli
-from tape_exp.cli import compose_config
-from tape_exp.config import CONF
 from tape_exp.paper import artifacts, compare
-from tape_exp.runs import ROOT
+from tape_exp.settings import compose
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.folders import CONF, ROOT
 
 README = (ROOT / "README.md").read_text()
-PAGES = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+PAGES = {
+    path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
 
 
 def blocks(language: str, page: str = README) -> list[str]:
@@ -36,12 +37,22 @@ def blocks(language: str, page: str = README) -> list[str]:
 
 def files_of(page: str) -> dict[str, str]:
     """The files that a page says to write: path -> content of the block that follows it."""
-    return {path: content for path, _, content in re.findall(r"`([\w/.]+)`:\n\n```(python|yaml)\n(.*?)```\n", page, re.DOTALL)}
+    return {
+        path: content
+        for path, _, content in re.findall(
+            r"`([\w/.]+)`:\n\n```(python|yaml)\n(.*?)```\n", page, re.DOTALL
+        )
+    }
 
 
 def commands(start: str) -> list[str]:
     """The lines of all bash blocks that begin so."""
-    lines = (line for page in PAGES.values() for block in blocks("bash", page) for line in block.splitlines())
+    lines = (
+        line
+        for page in PAGES.values()
+        for block in blocks("bash", page)
+        for line in block.splitlines()
+    )
     return list(dict.fromkeys(line for line in lines if line.startswith(start)))
 
 
@@ -71,7 +82,7 @@ def conf_with_toys(tmp_path_factory):
 
 @pytest.fixture
 def conf(conf_with_toys, monkeypatch):
-    for module in (cli, grid, artifacts):
+    for module in (compose, grid, artifacts):
         monkeypatch.setattr(module, "CONF", conf_with_toys)
     return conf_with_toys
 
@@ -79,11 +90,15 @@ def conf(conf_with_toys, monkeypatch):
 def test_map_names_every_source_file():
     listed = blocks("")[0]
     for path in (ROOT / "launch").glob("*.py"):
-        assert path.name == "__init__.py" or f"\nlaunch/{path.name} " in listed, f"{path.name} is not in README's map"
+        assert path.name == "__init__.py" or f"\nlaunch/{path.name} " in listed, (
+            f"{path.name} is not in README's map"
+        )
     for path in (ROOT / "tape_exp").rglob("*.py"):
         name = str(path.relative_to(ROOT / "tape_exp"))
         if not name.endswith("__init__.py"):
-            assert re.search(rf"^  {re.escape(name)} +\S", listed, re.MULTILINE), f"{name} is not in README's map"
+            assert re.search(rf"^  {re.escape(name)} +\S", listed, re.MULTILINE), (
+                f"{name} is not in README's map"
+            )
     for line in listed.splitlines():
         name = line.split()[0]
         assert (ROOT / name).exists() or (ROOT / "tape_exp" / name).exists(), name
@@ -96,7 +111,9 @@ def test_pictures_and_links_lead_somewhere(path):
         assert there.exists(), target
         if anchor:
             titles = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
-            assert anchor in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], anchor
+            assert anchor in [
+                re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles
+            ], anchor
 
 
 def test_every_page_of_docs_is_named_in_readme():
@@ -105,7 +122,9 @@ def test_every_page_of_docs_is_named_in_readme():
 
 
 def test_make_targets_exist():
-    help_text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    help_text = subprocess.run(
+        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     for page in PAGES.values():
         for target in re.findall(r"(?:`|^)make ([a-z-]+)", page, re.MULTILINE):
             assert target == "help" or f"make {target} " in help_text, target
@@ -125,10 +144,14 @@ def test_train_commands_compose(line, conf):
     for word in words:
         group, choices = word.split("=")
         for choice in choices.split(","):
-            assert (conf / group / f"{choice}.yaml").exists() or OmegaConf.select(cfg, group) is not None
+            assert (conf / group / f"{choice}.yaml").exists() or OmegaConf.select(
+                cfg, group
+            ) is not None
 
 
-@pytest.mark.parametrize("line", [*commands("python -m launch."), *commands("python -m tape_exp.paper")])
+@pytest.mark.parametrize(
+    "line", [*commands("python -m launch."), *commands("python -m tape_exp.paper")]
+)
 def test_commands_on_grids_and_artifacts_name_runs(line, conf):
     """The first run of each artifact; of a grid the first choice of every comma."""
     _, _, module, *rest = line.split()
@@ -143,22 +166,28 @@ def test_commands_on_grids_and_artifacts_name_runs(line, conf):
         for artifact in chosen if "all" not in words else []:
             assert next(iter(artifact.configs(scale, seeds, extra)))
     else:
-        assert rest == [] or rest[0] in ("list", "render", "cost", "push") or rest[0].startswith("#"), line
+        assert (
+            rest == [] or rest[0] in ("list", "render", "cost", "push") or rest[0].startswith("#")
+        ), line
 
 
 def test_results_at_a_glance_are_the_claims():
     with (ROOT / "results" / "tables" / "claims.csv").open() as file:
         claims = {row["artifact"]: row for row in csv.DictReader(file)}
-    rows = re.findall(r"^\| \[(\w+)\]\(results/README\.md#\1\) +\| (.+?) +\| (.+?) +\|$", README, re.MULTILINE)
+    rows = re.findall(
+        r"^\| \[(\w+)\]\(results/README\.md#\1\) +\| (.+?) +\| (.+?) +\|$", README, re.MULTILINE
+    )
     assert len(rows) > 5
     for artifact, claim, holds in rows:
         known = claims[artifact]
-        assert [claim, holds] == [known["the paper's claim"], known["holds"]], f"{artifact}: copy its row from claims.csv"
+        assert [claim, holds] == [known["the paper's claim"], known["holds"]], (
+            f"{artifact}: copy its row from claims.csv"
+        )
         assert known["scale"] == "smoke", f"{artifact}: the column says scale smoke"
 
 
 def test_scale_table_is_true():
-    from tape_exp.config import build
+    from tape_exp.settings.construct import build
     from tests.conftest import make_decoder
 
     for scale in ("smoke", "small", "paper"):

@@ -1,1 +1,3 @@
-"""Text for the language tasks: where it comes from, how it is cut into tokens, and how tokens lie on disk."""
+"""Text for the language tasks: where it comes from, how it is cut into tokens, and how tokens lie
+on disk.
+"""

@@ -1,4 +1,6 @@
-"""Benchmarks of lm-eval: its own from the hub, those of a folder of its task YAMLs, or small generated ones."""
+"""Benchmarks of lm-eval: its own from the hub, those of a folder of its task YAMLs, or small
+generated ones.
+"""
 
 import contextlib
 import hashlib
@@ -13,45 +15,59 @@ from unittest.mock import patch
 
 import yaml
 
-from tape_exp.config import ConfigError, did_you_mean
 from tape_exp.data import benchmarks_builtin
 from tape_exp.data.sources import check_hub, hub_refusal
+from tape_exp.settings.errors import ConfigError, did_you_mean
 
 log = logging.getLogger("tape_exp")
 OFFLINE = (
-    "Two sources need no network: task.source=local with task.path=<a folder of lm-eval task YAMLs and their data>, and "
+    "Two sources need no network: task.source=local with task.path=<a folder of lm-eval task YAMLs "
+    "and their data>, and "
     "task.source=builtin."
 )
-METRICS = ("acc_norm", "acc", "exact_match")  # the first of them that a benchmark has is the one that is reported
+METRICS = (
+    "acc_norm",
+    "acc",
+    "exact_match",
+)  # the first of them that a benchmark has is the one that is reported
 FEW_SHOT_SEED = 1234  # lm-eval's own
 
 
 def check_source(source: str, path: str | None, cache: Path) -> None:
-    """Refuse at once what cannot be read: lm-eval is missing, no such folder, no network. Raises :class:`ConfigError`.
+    """Refuse at once what cannot be read: lm-eval is missing, no such folder, no network. Raises
+    :class:`ConfigError`.
 
     What was fetched from the hub before may be in the cache; then :func:`load` finds out.
     """
     if importlib.util.find_spec("lm_eval") is None:
-        raise ConfigError("task=benchmarks needs the package lm-eval; install it with pip install 'tape_exp[benchmarks]'.")
+        raise ConfigError(
+            "task=benchmarks needs the package lm-eval; install it with pip install "
+            "'tape_exp[benchmarks]'."
+        )
     if source == "hub" and not _prepared(cache).exists():
         check_hub("task.source=hub", OFFLINE)
     if source == "local" and (path is None or not Path(path).expanduser().is_dir()):
         raise ConfigError(
-            f"task.path={path} is not a folder; task.source=local needs one of lm-eval task YAMLs and their data. "
+            f"task.path={path} is not a folder; task.source=local needs one of lm-eval task YAMLs "
+            "and their data. "
             "task.source=builtin needs none."
         )
 
 
-def load(names: Sequence[str], source: str, path: str | None, cache: Path, shots: int | None = None) -> Any:
+def load(
+    names: Sequence[str], source: str, path: str | None, cache: Path, shots: int | None = None
+) -> Any:
     """lm-eval's task objects with their documents: ``tasks``, ``groups`` and ``group_map`` by name.
 
     Args:
         names: of tasks, groups or tags.
-        source: ``hub``; ``local``, where relative paths in a YAML count from the folder; ``builtin``.
+        source: ``hub``; ``local``, where relative paths in a YAML count from the folder;
+            ``builtin``.
         path: local: the folder.
-        cache: a folder for generated and prepared data; what is fetched from the hub lies in the hub's own cache.
-        shots: solved examples before each question; null: the benchmark's own number, else 0. A benchmark that fixes 0 keeps
-            it, as in lm-eval.
+        cache: a folder for generated and prepared data; what is fetched from the hub lies in the
+            hub's own cache.
+        shots: solved examples before each question; null: the benchmark's own number, else 0. A
+            benchmark that fixes 0 keeps it, as in lm-eval.
 
     Raises:
         ConfigError: an unknown name, a damaged YAML, missing data; the sentence says which.
@@ -65,19 +81,29 @@ def load(names: Sequence[str], source: str, path: str | None, cache: Path, shots
         manager = _manager(folder)
         for name in names:
             if name not in manager.task_index:
-                known = "`lm-eval ls tasks` lists them." if folder is None else f"Known: {', '.join(manager.all_tasks)}."
-                raise ConfigError(f"task.tasks: {name}{did_you_mean(name, manager.all_tasks)} {known}")
+                known = (
+                    "`lm-eval ls tasks` lists them."
+                    if folder is None
+                    else f"Known: {', '.join(manager.all_tasks)}."
+                )
+                raise ConfigError(
+                    f"task.tasks: {name}{did_you_mean(name, manager.all_tasks)} {known}"
+                )
         found = _loaded(manager, names, folder, _prepared(cache))
         for task in found["tasks"].values():
             _check_metric(task)
             fixed = task.get_config("num_fewshot")
-            task.set_config(key="num_fewshot", value=fixed or 0 if shots is None or fixed == 0 else shots)
+            task.set_config(
+                key="num_fewshot", value=fixed or 0 if shots is None or fixed == 0 else shots
+            )
             task.set_fewshot_seed(seed=FEW_SHOT_SEED)
     return found
 
 
 def evaluate(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dict[str, Any]]:
-    """What lm-eval finds of every task and group, asking ``model``, one of its ``LM``, ``limit`` documents a task."""
+    """What lm-eval finds of every task and group, asking ``model``, one of its ``LM``, ``limit``
+    documents a task.
+    """
     from lm_eval.evaluator import evaluate as evaluate_
 
     with _quiet():
@@ -87,41 +113,58 @@ def evaluate(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dic
 
 
 def metrics_of(result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
-    """Percent and standard error (None of a single document) by metric, the one that is reported first."""
+    """Percent and standard error (None of a single document) by metric, the one that is reported
+    first.
+    """
     found = {}
     for metric in METRICS:
         key = next((key for key in result if key.startswith(f"{metric},")), None)
         if key is not None:
             error = result.get(key.replace(",", "_stderr,", 1))
-            found[metric] = 100 * float(result[key]), 100 * float(error) if isinstance(error, int | float) else None
+            found[metric] = (
+                100 * float(result[key]),
+                100 * float(error) if isinstance(error, int | float) else None,
+            )
     return found
 
 
 def fingerprint(loaded: Any) -> str:
-    """A hash of every document, how the first of each task is asked, and how many examples come before it."""
+    """A hash of every document, how the first of each task is asked, and how many examples come
+    before it.
+    """
     digest = hashlib.sha256()
     for name, task in sorted(loaded["tasks"].items()):
         first = task.eval_docs[0]
-        digest.update(json.dumps([name, task.get_config("num_fewshot"), str(task.doc_to_text(first))]).encode())
+        digest.update(
+            json.dumps(
+                [name, task.get_config("num_fewshot"), str(task.doc_to_text(first))]
+            ).encode()
+        )
         for document in task.eval_docs:
             digest.update(json.dumps(document, sort_keys=True, default=str).encode())
     return digest.hexdigest()[:16]
 
 
 def _manager(folder: Path | None) -> Any:
-    """lm-eval's index: of its own benchmarks, or of a folder alone. lm-eval skips damaged YAMLs; here they are told."""
+    """lm-eval's index: of its own benchmarks, or of a folder alone. lm-eval skips damaged YAMLs;
+    here they are told.
+    """
     from lm_eval.tasks import TaskManager
 
     if folder is None:
         return TaskManager()
     files = sorted(folder.rglob("*.yaml"))
     if not files:
-        raise ConfigError(f"task.path={folder} holds no .yaml file; lm-eval reads its tasks from such. {OFFLINE}")
+        raise ConfigError(
+            f"task.path={folder} holds no .yaml file; lm-eval reads its tasks from such. {OFFLINE}"
+        )
     for file in files:
         try:
             yaml.compose(file.read_text())
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file} is not YAML ({' '.join(str(error).split())}). Correct or remove it.") from error
+            raise ConfigError(
+                f"{file} is not YAML ({' '.join(str(error).split())}). Correct or remove it."
+            ) from error
     return TaskManager(include_path=folder, include_defaults=False)
 
 
@@ -130,7 +173,8 @@ def _loaded(manager: Any, names: Sequence[str], folder: Path | None, prepared: P
     try:
         with _reading(prepared, folder, offline=True):
             return manager.load(list(names))
-    except Exception as error:  # lm-eval and datasets raise whatever a wrong YAML, or one whose data is elsewhere, leads to
+    # lm-eval and datasets raise whatever a wrong YAML, or one whose data is elsewhere, leads to
+    except Exception as error:
         if folder is not None:
             with _reading(prepared, folder, offline=True):
                 raise _refusal(manager, names, folder, error) from error
@@ -148,8 +192,12 @@ def _prepared(cache: Path) -> Path:
     return cache.resolve() / "benchmarks" / "datasets"
 
 
-def _refusal(manager: Any, names: Sequence[str], folder: Path | None, error: Exception) -> ConfigError:
-    """What to tell of an error: the first single benchmark that does not load, its file, and why."""
+def _refusal(
+    manager: Any, names: Sequence[str], folder: Path | None, error: Exception
+) -> ConfigError:
+    """What to tell of an error: the first single benchmark that does not load, its file, and
+    why.
+    """
     for name in (leaf for wanted in names for leaf in _leaves(manager, wanted)):
         try:
             manager.load([name])
@@ -159,8 +207,13 @@ def _refusal(manager: Any, names: Sequence[str], folder: Path | None, error: Exc
             if folder is None:
                 reason = hub_refusal(f"datasets/{(entry.cfg or {}).get('dataset_path')}", found)
                 return ConfigError(f"task.tasks: {name}: {reason} {OFFLINE}")
-            return ConfigError(f"{entry.yaml_path}: the benchmark {name} cannot be loaded ({reason}). Correct it or its data.")
-    return ConfigError(f"task.tasks={list(names)} cannot be loaded ({' '.join(str(error).split())}). Correct it.")
+            return ConfigError(
+                f"{entry.yaml_path}: the benchmark {name} cannot be loaded ({reason}). Correct it "
+                "or its data."
+            )
+    return ConfigError(
+        f"task.tasks={list(names)} cannot be loaded ({' '.join(str(error).split())}). Correct it."
+    )
 
 
 def _leaves(manager: Any, name: str) -> Iterator[str]:
@@ -171,7 +224,10 @@ def _leaves(manager: Any, name: str) -> Iterator[str]:
     members = sorted(entry.tags) if entry.kind.name == "TAG" else (entry.cfg or {}).get("task")
     if isinstance(members, list):
         for member in members:
-            yield from _leaves(manager, member if isinstance(member, str) else str(member.get("task", member.get("group"))))
+            yield from _leaves(
+                manager,
+                member if isinstance(member, str) else str(member.get("task", member.get("group"))),
+            )
     else:
         yield name
 
@@ -180,14 +236,17 @@ def _check_metric(task: Any) -> None:
     known = list(task.aggregation())
     if not set(METRICS) & set(known):
         raise ConfigError(
-            f"task.tasks: {task.task_name} reports {', '.join(known)}; task=benchmarks takes benchmarks that report one of "
+            f"task.tasks: {task.task_name} reports {', '.join(known)}; task=benchmarks takes "
+            "benchmarks that report one of "
             f"{', '.join(METRICS)}."
         )
 
 
 @contextlib.contextmanager
 def _reading(prepared: Path, folder: Path | None, offline: bool) -> Iterator[None]:
-    """For as long as documents are read: prepared data below the cache, relative paths of a folder, perhaps no network."""
+    """For as long as documents are read: prepared data below the cache, relative paths of a folder,
+    perhaps no network.
+    """
     import datasets
     from huggingface_hub import constants
 

@@ -1,4 +1,6 @@
-"""A small generated stand-in for MMLU and ARC: questions from templates, in lm-eval's format and asked in its words."""
+"""A small generated stand-in for MMLU and ARC: questions from templates, in lm-eval's format and
+asked in its words.
+"""
 
 import json
 import random
@@ -10,13 +12,28 @@ from typing import Any
 import yaml
 
 from tape_exp.data.scrolls_builtin import GOODS, PEOPLE, PLACES, VALUES
-from tape_exp.files import write_atomically
-from tape_exp.seeding import seed_for
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.seeding import seed_for
 
 MMLU_SPLITS = {"test": 40, "dev": 5}  # questions a subject
 ARC_SPLITS = {"test": 60, "train": 20, "validation": 10}
 LETTERS = "ABCD"
-WORDS = ["apple", "book", "cat", "dog", "egg", "fish", "garden", "house", "key", "letter", "moon", "night", "paper", "river"]
+WORDS = [
+    "apple",
+    "book",
+    "cat",
+    "dog",
+    "egg",
+    "fish",
+    "garden",
+    "house",
+    "key",
+    "letter",
+    "moon",
+    "night",
+    "paper",
+    "river",
+]
 OPPOSITES = {
     "long": "short",
     "new": "old",
@@ -31,10 +48,11 @@ Draft = tuple[str, str, list[str]]  # question, the right choice, three wrong on
 
 
 def write(folder: Path) -> Path:
-    """Write the YAMLs and their JSONL files into ``folder``, those that are not there as they should be; returns it.
+    """Write the YAMLs and their JSONL files into ``folder``, those that are not there as they
+    should be; returns it.
 
-    Each includes lm-eval's own YAML of the benchmark that it stands for, so that questions are asked and scored in the same
-    way; MMLU's four groups have two subjects each.
+    Each includes lm-eval's own YAML of the benchmark that it stands for, so that questions are
+    asked and scored in the same way; MMLU's four groups have two subjects each.
     """
     import lm_eval
 
@@ -68,7 +86,9 @@ def write(folder: Path) -> Path:
 
 
 def question(name: str, split: str, index: int) -> tuple[str, list[str], int]:
-    """Question, four choices and the right one's place, which runs through all four: a pure function of the arguments."""
+    """Question, four choices and the right one's place, which runs through all four: a pure
+    function of the arguments.
+    """
     generator = random.Random(seed_for(0, "benchmarks", name, split, index))
     text, right, wrong = DRAFTS[name](generator)
     choices = generator.sample(wrong, 3)
@@ -80,7 +100,9 @@ def question(name: str, split: str, index: int) -> tuple[str, list[str], int]:
 def _task(name: str, splits: dict[str, int], row: Callable[..., dict[str, Any]]) -> dict[str, str]:
     """The JSONL files of a benchmark."""
     return {
-        f"{name}/{split}.jsonl": "".join(json.dumps(row(name, split, index)) + "\n" for index in range(count))
+        f"{name}/{split}.jsonl": "".join(
+            json.dumps(row(name, split, index)) + "\n" for index in range(count)
+        )
         for split, count in splits.items()
     }
 
@@ -93,13 +115,23 @@ def _data(name: str, splits: dict[str, int]) -> dict[str, Any]:
 
 def _mmlu_row(name: str, split: str, index: int) -> dict[str, Any]:
     text, choices, place = question(name, split, index)
-    return {"question": text, "subject": name.removeprefix("mmlu_"), "choices": choices, "answer": place}
+    return {
+        "question": text,
+        "subject": name.removeprefix("mmlu_"),
+        "choices": choices,
+        "answer": place,
+    }
 
 
 def _arc_row(name: str, split: str, index: int) -> dict[str, Any]:
     text, choices, place = question(name, split, index)
     told = {"text": choices, "label": list(LETTERS)}
-    return {"id": f"{name}-{split}-{index}", "question": text, "choices": told, "answerKey": LETTERS[place]}
+    return {
+        "id": f"{name}-{split}-{index}",
+        "question": text,
+        "choices": told,
+        "answerKey": LETTERS[place],
+    }
 
 
 def _yaml(content: dict[str, Any]) -> str:
@@ -121,13 +153,20 @@ def _ages(generator: random.Random) -> Draft:
     oldest = max(ages)
     told = ", ".join(f"{person} is {age}" for person, age in zip(people, ages, strict=True))
     right = people[ages.index(oldest)]
-    return f"{told} years old. Who is the oldest?", right, [person for person in people if person != right]
+    return (
+        f"{told} years old. Who is the oldest?",
+        right,
+        [person for person in people if person != right],
+    )
 
 
 def _trade(generator: random.Random) -> Draft:
     giver, taker = generator.sample(PEOPLE, 2)
     given, left = generator.randint(1, 9), generator.randint(1, 9)
-    text = f"{giver} has {given + left} coins and gives {given} of them to {taker}. How many coins are left?"
+    text = (
+        f"{giver} has {given + left} coins and gives {given} of them to {taker}. How many coins "
+        "are left?"
+    )
     return text, *_numbers(left)
 
 
@@ -146,15 +185,28 @@ def _numbers(right: int) -> tuple[str, list[str]]:
 
 
 def _places(generator: random.Random) -> Draft:
-    goods, places = generator.sample(GOODS, 4), generator.sample([p for p in PLACES if p not in GOODS], 4)
-    told = " ".join(f"The {thing} is in the {place}." for thing, place in zip(goods, places, strict=True))
-    return f"{told} Where is the {goods[0]}?", f"in the {places[0]}", [f"in the {place}" for place in places[1:]]
+    goods, places = (
+        generator.sample(GOODS, 4),
+        generator.sample([p for p in PLACES if p not in GOODS], 4),
+    )
+    told = " ".join(
+        f"The {thing} is in the {place}." for thing, place in zip(goods, places, strict=True)
+    )
+    return (
+        f"{told} Where is the {goods[0]}?",
+        f"in the {places[0]}",
+        [f"in the {place}" for place in places[1:]],
+    )
 
 
 def _opposites(generator: random.Random) -> Draft:
     word = generator.choice(list(OPPOSITES))
     right = OPPOSITES[word]
-    return f"What is the opposite of {word}?", right, generator.sample([w for w in OPPOSITES.values() if w != right], 3)
+    return (
+        f"What is the opposite of {word}?",
+        right,
+        generator.sample([w for w in OPPOSITES.values() if w != right], 3),
+    )
 
 
 def _arc_easy(generator: random.Random) -> Draft:

@@ -1,4 +1,6 @@
-"""A corpus as one long row of token ids on disk: written once, memory-mapped, cut into blocks without padding."""
+"""A corpus as one long row of token ids on disk: written once, memory-mapped, cut into blocks
+without padding.
+"""
 
 import hashlib
 import json
@@ -12,10 +14,10 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from tape_exp.config import ConfigError
 from tape_exp.data.sources import Place, Skipped, Text
 from tape_exp.data.tokenizers import Tokenizer
-from tape_exp.files import write_atomically
+from tape_exp.machine.files import write_atomically
+from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
 SHARD = 1 << 24  # tokens of a file, or a little more: it ends with a document
@@ -23,7 +25,8 @@ AT_ONCE = 1 << 20  # characters that are tokenised at once
 
 
 class Tokens:
-    """Token ids of a corpus, BOS before each document, in memory-mapped files. ``tokens[a:b]`` reads from disk.
+    """Token ids of a corpus, BOS before each document, in memory-mapped files. ``tokens[a:b]``
+    reads from disk.
 
     Args:
         folder: with the files of :func:`tokenise`.
@@ -37,7 +40,10 @@ class Tokens:
         self._sizes = [folder / shard["sizes"] for shard in shards]
         total = int(self._ends[-1]) if shards else 0
         self.length = total if limit is None else min(limit, total)
-        self.facts = {key: sum(shard[key] for shard in shards) for key in ("tokens", "documents", "bytes", "skipped")}
+        self.facts = {
+            key: sum(shard[key] for shard in shards)
+            for key in ("tokens", "documents", "bytes", "skipped")
+        }
 
     def __len__(self) -> int:
         return self.length
@@ -63,7 +69,9 @@ class Tokens:
         return hashlib.sha256(str(self.length).encode() + ends).hexdigest()[:16]
 
     def bytes(self, decode: Callable[[np.ndarray], str]) -> int:
-        """UTF-8 bytes of the text that the tokens stand for; of a document cut by the limit, those of its beginning."""
+        """UTF-8 bytes of the text that the tokens stand for; of a document cut by the limit, those
+        of its beginning.
+        """
         total, position = 0, 0
         for sizes in map(np.load, self._sizes):
             for tokens, size in sizes:
@@ -73,11 +81,13 @@ class Tokens:
         return total
 
 
-def tokenise(text: Text, split: str, tokenizer: Tokenizer, cache: Path, needed: int | None = None) -> Tokens:
+def tokenise(
+    text: Text, split: str, tokenizer: Tokenizer, cache: Path, needed: int | None = None
+) -> Tokens:
     """The split's tokens from the cache, tokenised first where they are not there yet.
 
-    The cache is keyed by the fingerprints of text and tokenizer. A file is finished or absent: what was killed goes on
-    after the last one, and several processes wait for the one that writes.
+    The cache is keyed by the fingerprints of text and tokenizer. A file is finished or absent: what
+    was killed goes on after the last one, and several processes wait for the one that writes.
 
     Args:
         needed: tokens that are used; the corpus is read no further.
@@ -85,7 +95,9 @@ def tokenise(text: Text, split: str, tokenizer: Tokenizer, cache: Path, needed: 
     Raises:
         ConfigError: the split is empty, or what :meth:`Text.documents` raises.
     """
-    folder = cache / "tokens" / f"{text.name}-{split}-{text.fingerprint(split)}-{tokenizer.fingerprint}"
+    folder = (
+        cache / "tokens" / f"{text.name}-{split}-{text.fingerprint(split)}-{tokenizer.fingerprint}"
+    )
     folder.mkdir(parents=True, exist_ok=True)
     done = _Done(folder)
     if not done.covers(needed):
@@ -95,10 +107,19 @@ def tokenise(text: Text, split: str, tokenizer: Tokenizer, cache: Path, needed: 
                 _extend(folder, done, text, split, tokenizer, needed)
     tokens = Tokens(folder, needed)
     if not len(tokens):
-        raise ConfigError(f"text {text.name}: its split {split} holds no document. Set its path, files, column or where.")
+        raise ConfigError(
+            f"text {text.name}: its split {split} holds no document. Set its path, files, column "
+            "or where."
+        )
     if tokens.facts["skipped"]:
         rows, kept = tokens.facts["skipped"], tokens.facts["documents"]
-        log.warning("text %s, %s: %d rows were skipped, %d documents are used.", text.name, split, rows, kept)
+        log.warning(
+            "text %s, %s: %d rows were skipped, %d documents are used.",
+            text.name,
+            split,
+            rows,
+            kept,
+        )
     return tokens
 
 
@@ -128,7 +149,9 @@ class _Done:
         return self.whole or (needed is not None and self.tokens >= needed)
 
 
-def _extend(folder: Path, done: _Done, text: Text, split: str, tokenizer: Tokenizer, needed: int | None) -> None:
+def _extend(
+    folder: Path, done: _Done, text: Text, split: str, tokenizer: Tokenizer, needed: int | None
+) -> None:
     """Write the files that are missing."""
     for old in folder.glob(".[0-9]*"):
         old.unlink()  # of a process that was killed
@@ -150,7 +173,10 @@ def _extend(folder: Path, done: _Done, text: Text, split: str, tokenizer: Tokeni
                         break
                     place, documents = batch
                     for document, ids in zip(documents, tokenizer.encode(documents), strict=True):
-                        file.write(np.array([tokenizer.bos], dtype=tokenizer.dtype).tobytes() + ids.tobytes())
+                        file.write(
+                            np.array([tokenizer.bos], dtype=tokenizer.dtype).tobytes()
+                            + ids.tobytes()
+                        )
                         sizes.append((len(ids) + 1, len(document.encode())))
                         total += len(ids) + 1
                     progress.add(sum(size for _, size in sizes[-len(documents) :]), total)
@@ -209,4 +235,10 @@ class _Progress:
     def finish(self, tokens: int) -> None:
         """Say how far it is."""
         megabytes, seconds = self.bytes / 1e6, max(time.monotonic() - self.began, 1e-9)
-        log.info("Tokenised %s: %.1f MB, %.2f M tokens, %.2f MB/s.", self.what, megabytes, tokens / 1e6, megabytes / seconds)
+        log.info(
+            "Tokenised %s: %.1f MB, %.2f M tokens, %.2f MB/s.",
+            self.what,
+            megabytes,
+            tokens / 1e6,
+            megabytes / seconds,
+        )

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tape_exp.config import ConfigError, one_of
 from tape_exp.data import scrolls_builtin
+from tape_exp.data.batch import IGNORE
 from tape_exp.data.sources import Part, Skipped, check_hub, hub_refusal, log
 from tape_exp.data.tokenizers import Tokenizer
-from tape_exp.tasks.base import IGNORE
+from tape_exp.settings.errors import ConfigError, one_of
 
 ELSEWHERE = (
-    "scale.text=local with task.path=<a folder> reads a copy (<data set>/<split>.jsonl, .jsonl.gz, or the hub's zips); "
+    "scale.text=local with task.path=<a folder> reads a copy (<data set>/<split>.jsonl, .jsonl.gz, "
+    "or the hub's zips); "
     "scale.text=builtin needs no files."
 )
 
@@ -38,7 +39,9 @@ class Family:
 
 
 QUESTION = Family("\n\nQuestion: {question}\nAnswer:", 200)
-HYPOTHESIS = Family("\n\nHypothesis: {question}\nEntailment, Contradiction or Not mentioned?\nAnswer:", 200)
+HYPOTHESIS = Family(
+    "\n\nHypothesis: {question}\nEntailment, Contradiction or Not mentioned?\nAnswer:", 200
+)
 QUERY = Family("\n\nQuestion: {question}\nSummary:", 1000)
 SUMMARY = Family("\n\nSummary:", 1000)
 DATASETS = {
@@ -62,7 +65,9 @@ class Example:
     id: str
     question: str | None  # of quality with its four options; None: the set has none
     document: str
-    references: list[str]  # in the order of the file; empty in the test split, whose answers the benchmark keeps
+    references: list[
+        str
+    ]  # in the order of the file; empty in the test split, whose answers the benchmark keeps
 
     @property
     def closing(self) -> str:
@@ -87,12 +92,16 @@ def read(
     revision: str = "main",
     skipped: Skipped | None = None,
 ) -> list[Example]:
-    """The examples of a split in the order of their first rows. Examples of one document share its string.
+    """The examples of a split in the order of their first rows. Examples of one document share its
+    string.
 
     Args:
-        source: ``hub`` (a zip a set, streamed), ``local`` (files under ``path``) or ``builtin`` (generated).
-        path: local: a folder with ``<dataset>/<split>.jsonl``, ``<split>.jsonl``, either also with .gz, or ``<dataset>.zip``.
-        skipped: counts the rows that are not what they should be; the first few are named in the log.
+        source: ``hub`` (a zip a set, streamed), ``local`` (files under ``path``) or ``builtin``
+            (generated).
+        path: local: a folder with ``<dataset>/<split>.jsonl``, ``<split>.jsonl``, either also with
+            .gz, or ``<dataset>.zip``.
+        skipped: counts the rows that are not what they should be; the first few are named in the
+            log.
 
     Raises:
         ConfigError: unknown set or source, no files, no network, a damaged file, no example.
@@ -104,7 +113,9 @@ def read(
     before = skipped.rows
     found: dict[str, Example] = {}
     documents: dict[str, str] = {}
-    for place, line in _lines(dataset, split, source, path, f"datasets/{repository}@{revision}/{dataset}.zip"):
+    for place, line in _lines(
+        dataset, split, source, path, f"datasets/{repository}@{revision}/{dataset}.zip"
+    ):
         if not line.strip():
             continue
         example = _example(dataset, split, line)
@@ -120,7 +131,13 @@ def read(
         raise ConfigError(f"SCROLLS {dataset}: its split {split} holds no example. {ELSEWHERE}")
     if skipped.rows > before:
         rows = skipped.rows - before
-        log.warning("SCROLLS %s, %s: %d rows were skipped, %d examples are used.", dataset, split, rows, len(found))
+        log.warning(
+            "SCROLLS %s, %s: %d rows were skipped, %d examples are used.",
+            dataset,
+            split,
+            rows,
+            len(found),
+        )
     return list(found.values())
 
 
@@ -136,19 +153,30 @@ def _example(dataset: str, split: str, line: str) -> Example | str:
     if split == "test" and "output" in row and fields["output"] is None:
         fields["output"] = ""
     for key, value in fields.items():
-        if not isinstance(value, str) or not (value.strip() or (split == "test" and key == "output")):
+        if not isinstance(value, str) or not (
+            value.strip() or (split == "test" and key == "output")
+        ):
             return f"has no text in its field {key!r} (it has: {', '.join(row)})"
-        fields[key] = value.encode("utf-8", "replace").decode().strip()  # a lone surrogate is no text
+        fields[key] = (
+            value.encode("utf-8", "replace").decode().strip()
+        )  # a lone surrogate is no text
     question, document = None, fields["input"]
     if "{question}" in DATASETS[dataset].closing:
         asked = (WITH_OPTIONS if dataset == "quality" else ASKED).match(document)
         if asked is None:
-            return f"has no blank line after its question{' and four options' if dataset == 'quality' else ''}"
+            return (
+                "has no blank line after its "
+                f"question{' and four options' if dataset == 'quality' else ''}"
+            )
         question, document = asked[0].strip(), document[asked.end() :]
-    return Example(dataset, fields["id"], question, document, [fields["output"]] if fields["output"] else [])
+    return Example(
+        dataset, fields["id"], question, document, [fields["output"]] if fields["output"] else []
+    )
 
 
-def _lines(dataset: str, split: str, source: str, path: str | None, on_hub: str) -> Iterator[tuple[str, str]]:
+def _lines(
+    dataset: str, split: str, source: str, path: str | None, on_hub: str
+) -> Iterator[tuple[str, str]]:
     """Every line with its place."""
     if source == "builtin":
         for number, row in enumerate(scrolls_builtin.rows(dataset, split), 1):
@@ -162,8 +190,13 @@ def _lines(dataset: str, split: str, source: str, path: str | None, on_hub: str)
             check_hub(f"SCROLLS {dataset}", ELSEWHERE)
             from huggingface_hub import HfFileSystem
 
-            if not HfFileSystem().glob(on_hub):  # which says why it is refused; a zip's reader does not
-                raise ConfigError(f"SCROLLS {dataset}: the hub has no {on_hub}. Correct task.revision. {ELSEWHERE}")
+            if not HfFileSystem().glob(
+                on_hub
+            ):  # which says why it is refused; a zip's reader does not
+                raise ConfigError(
+                    f"SCROLLS {dataset}: the hub has no {on_hub}. Correct task.revision. "
+                    f"{ELSEWHERE}"
+                )
         name = url
         if url.endswith(".zip"):
             url = f"zip://{_member(url, split)}::{url}"
@@ -175,7 +208,9 @@ def _lines(dataset: str, split: str, source: str, path: str | None, on_hub: str)
         if source == "hub":
             told = f"{hub_refusal(on_hub.split('@')[0], error)} {ELSEWHERE}"
             raise ConfigError(f"SCROLLS {dataset}: {told}") from error
-        raise ConfigError(f"{name} cannot be read beyond line {number}: {error}. Fetch the file again.") from error
+        raise ConfigError(
+            f"{name} cannot be read beyond line {number}: {error}. Fetch the file again."
+        ) from error
 
 
 def _local(dataset: str, split: str, path: str | None) -> str:
@@ -183,14 +218,20 @@ def _local(dataset: str, split: str, path: str | None) -> str:
     if path is None:
         raise ConfigError(f"SCROLLS {dataset}: source=local needs a path. {ELSEWHERE}")
     folder = Path(path).expanduser()
-    names = [f"{part}{split}.jsonl{end}" for part in (f"{dataset}/", "") for end in ("", ".gz")] + [f"{dataset}.zip"]
+    names = [f"{part}{split}.jsonl{end}" for part in (f"{dataset}/", "") for end in ("", ".gz")] + [
+        f"{dataset}.zip"
+    ]
     for name in names:
         if (folder / name).is_file():
             return str(folder / name)
     there = "it does not exist"
     if folder.is_dir():
-        there = "there is: " + (", ".join(sorted(f.name for f in folder.iterdir())[:8]) or "nothing")
-    raise ConfigError(f"SCROLLS {dataset}: {path} holds none of {', '.join(names)} ({there}). {ELSEWHERE}")
+        there = "there is: " + (
+            ", ".join(sorted(f.name for f in folder.iterdir())[:8]) or "nothing"
+        )
+    raise ConfigError(
+        f"SCROLLS {dataset}: {path} holds none of {', '.join(names)} ({there}). {ELSEWHERE}"
+    )
 
 
 def _member(url: str, split: str) -> str:
@@ -200,30 +241,42 @@ def _member(url: str, split: str) -> str:
     members = ZipFileSystem(url).find("")
     found = [name for name in members if name.rsplit("/", 1)[-1] == f"{split}.jsonl"]
     if not found:
-        raise ConfigError(f"{url} holds no {split}.jsonl (there is: {', '.join(members[:8]) or 'nothing'}). {ELSEWHERE}")
+        raise ConfigError(
+            f"{url} holds no {split}.jsonl (there is: {', '.join(members[:8]) or 'nothing'}). "
+            f"{ELSEWHERE}"
+        )
     return min(found, key=lambda name: name.count("/"))
 
 
 def encode(
-    example: Example, tokenizer: Tokenizer, max_length: int, answer_limit: int | None = None, reference: int = 0
+    example: Example,
+    tokenizer: Tokenizer,
+    max_length: int,
+    answer_limit: int | None = None,
+    reference: int = 0,
 ) -> Encoded:
-    """Prompt and answer for training, of one of the references: at most ``max_length`` tokens, BOS and EOS counted.
+    """Prompt and answer for training, of one of the references: at most ``max_length`` tokens, BOS
+    and EOS counted.
 
-    The answer is cut to ``answer_limit`` tokens (None: the family's), and to half of what BOS, closing and EOS leave, so that
-    a long summary does not take the place of the document it is of. The document gets the rest.
+    The answer is cut to ``answer_limit`` tokens (None: the family's), and to half of what BOS,
+    closing and EOS leave, so that a long summary does not take the place of the document it is of.
+    The document gets the rest.
 
     Raises:
         ConfigError: what :func:`prompt` raises.
     """
     limit = DATASETS[example.dataset].answer_limit if answer_limit is None else answer_limit
     spare = max_length - len(_closing(example, tokenizer)) - 2
-    answer = _beginning(tokenizer, " " + example.references[reference], min(limit, max(spare // 2, 1)), after=":")
+    answer = _beginning(
+        tokenizer, " " + example.references[reference], min(limit, max(spare // 2, 1)), after=":"
+    )
     answer.append(tokenizer.eos)
     return Encoded(prompt(example, tokenizer, max_length, len(answer)), answer)
 
 
 def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> list[int]:
-    """BOS, as much of the document's beginning as fits, and the closing, whole; ``reserved`` of ``max_length`` stay free.
+    """BOS, as much of the document's beginning as fits, and the closing, whole; ``reserved`` of
+    ``max_length`` stay free.
 
     Raises:
         ConfigError: the closing, which holds the question, leaves no token for the document.
@@ -232,7 +285,8 @@ def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: in
     room = max_length - reserved - len(closing) - 1
     if room < 1:
         raise ConfigError(
-            f"task.max_length={max_length} is too short for {example.dataset} {example.id}: its question and instruction are "
+            f"task.max_length={max_length} is too short for {example.dataset} {example.id}: its "
+            "question and instruction are "
             f"{len(closing)} tokens, and {reserved + 1} are kept for the answer and BOS. "
             f"task.max_length={2 * (max_length - room)} leaves as many for its document."
         )
@@ -240,14 +294,17 @@ def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: in
 
 
 def check_length(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> None:
-    """Raise the :class:`ConfigError` of :func:`prompt` where the question does not fit, without tokenising the document."""
+    """Raise the :class:`ConfigError` of :func:`prompt` where the question does not fit, without
+    tokenising the document.
+    """
     room = max_length - reserved - len(_closing(example, tokenizer)) - 1
     if room < 1:
         prompt(example, tokenizer, max_length, reserved)
 
 
 def as_row(encoded: Encoded, length: int) -> dict[str, Tensor]:
-    """``inputs`` and ``labels``, both (length,): next tokens where those are of the answer or EOS, IGNORE elsewhere.
+    """``inputs`` and ``labels``, both (length,): next tokens where those are of the answer or EOS,
+    IGNORE elsewhere.
 
     A row of ``max_length`` tokens fits into ``length`` = max_length - 1. Padding is on the right.
     """
@@ -262,15 +319,21 @@ def as_row(encoded: Encoded, length: int) -> dict[str, Tensor]:
 
 
 def _closing(example: Example, tokenizer: Tokenizer) -> list[int]:
-    return _beginning(tokenizer, example.closing, after="a")  # a letter: what a document most often ends with, or near it
+    return _beginning(
+        tokenizer, example.closing, after="a"
+    )  # a letter: what a document most often ends with, or near it
 
 
-def _beginning(tokenizer: Tokenizer, text: str, limit: int | None = None, after: str = "") -> list[int]:
-    """Ids of the longest beginning of ``text`` that ``limit`` tokens hold, as they are where ``after`` goes before.
+def _beginning(
+    tokenizer: Tokenizer, text: str, limit: int | None = None, after: str = ""
+) -> list[int]:
+    """Ids of the longest beginning of ``text`` that ``limit`` tokens hold, as they are where
+    ``after`` goes before.
 
-    Of a long text eight characters for every token are tokenised, and twice as many while they do not suffice. A character of
-    which only some bytes would be kept is dropped, so that the ids stand for a beginning of the text. ``after`` prevents that
-    tokenizers which mark the beginning of a text, such as Llama-2's, do so in its middle.
+    Of a long text eight characters for every token are tokenised, and twice as many while they do
+    not suffice. A character of which only some bytes would be kept is dropped, so that the ids
+    stand for a beginning of the text. ``after`` prevents that tokenizers which mark the beginning
+    of a text, such as Llama-2's, do so in its middle.
     """
     size = len(text) if limit is None else 8 * (limit + 1)
     while True:

@@ -1,18 +1,34 @@
-"""Small stand-ins for the seven SCROLLS sets: generated rows in their schema whose answer stands in the document."""
+"""Small stand-ins for the seven SCROLLS sets: generated rows in their schema whose answer stands in
+the document.
+"""
 
 import random
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tape_exp.seeding import seed_for
+from tape_exp.machine.seeding import seed_for
 
 SIZES = {"train": 400, "validation": 60, "test": 60}  # examples
 WORDS = (60, 120)  # of a document, at least and at most
 LABELS = ("Entailment", "Contradiction", "Not mentioned")
 
-# Short words, most of which a BPE of Python's own text holds whole: a document is then 100 to 200 tokens.
+# Short words, most of which a BPE of Python's own text holds whole: a document is then 100 to 200
+# tokens.
 PEOPLE = ["Tom", "Mary", "Sam", "Eve", "Max", "Ann", "Bob", "Jane"]
-THINGS = ["table", "door", "ship", "road", "house", "tree", "room", "page", "book", "key", "box", "dog"]
+THINGS = [
+    "table",
+    "door",
+    "ship",
+    "road",
+    "house",
+    "tree",
+    "room",
+    "page",
+    "book",
+    "key",
+    "box",
+    "dog",
+]
 GOODS = ["book", "key", "page", "dog", "cat", "stone", "glass", "paper"]
 PLACES = ["house", "room", "ship", "tree", "tower", "garden", "box", "table"]
 VALUES = {
@@ -41,15 +57,24 @@ class Draft(NamedTuple):
     speakers: bool = False  # a dialogue: a sentence a line, each with who says it
 
 
-def rows(dataset: str, split: str, count: int | None = None, words: tuple[int, int] = WORDS) -> Iterator[dict[str, str]]:
-    """Rows of the first ``count`` examples. An example is a pure function of (dataset, split, its index, words)."""
+def rows(
+    dataset: str, split: str, count: int | None = None, words: tuple[int, int] = WORDS
+) -> Iterator[dict[str, str]]:
+    """Rows of the first ``count`` examples. An example is a pure function of (dataset, split, its
+    index, words).
+    """
     for index in range(SIZES[split] if count is None else count):
         generator = random.Random(seed_for(0, "scrolls", dataset, split, index))
         draft = DRAFTS[dataset](generator)
         document = _fill(generator, draft, words)
         text = document if draft.question is None else f"{draft.question}\n\n{document}"
         for number, reference in enumerate(draft.references):
-            yield {"id": f"{split}-{index}", "pid": f"{split}-{index}_{number}", "input": text, "output": reference}
+            yield {
+                "id": f"{split}-{index}",
+                "pid": f"{split}-{index}_{number}",
+                "input": text,
+                "output": reference,
+            }
 
 
 def _fill(generator: random.Random, draft: Draft, words: tuple[int, int]) -> str:
@@ -70,12 +95,16 @@ def _fill(generator: random.Random, draft: Draft, words: tuple[int, int]) -> str
 def _qasper(generator: random.Random) -> Draft:
     """Four things with one property each; a third of the questions have a second reference."""
     question, keys, value, _ = _property(generator)
-    return Draft(question, keys, [value, f"It is {value}."] if generator.randrange(3) == 0 else [value])
+    return Draft(
+        question, keys, [value, f"It is {value}."] if generator.randrange(3) == 0 else [value]
+    )
 
 
 def _narrative_qa(generator: random.Random) -> Draft:
     """Who put what where; two references."""
-    stories = list(zip(*(generator.sample(words, 4) for words in (PEOPLE, GOODS, PLACES)), strict=True))
+    stories = list(
+        zip(*(generator.sample(words, 4) for words in (PEOPLE, GOODS, PLACES)), strict=True)
+    )
     keys = [f"{person} put the {thing} in the {place}." for person, thing, place in stories]
     person, thing, place = generator.choice(stories)
     if generator.randrange(2):
@@ -99,7 +128,9 @@ def _contract_nli(generator: random.Random) -> Draft:
 def _quality(generator: random.Random) -> Draft:
     """The four properties that stand in the document are the options."""
     question, keys, value, values = _property(generator)
-    options = "\n".join(f"({letter}) {v}" for letter, v in zip("ABCD", generator.sample(values, 4), strict=True))
+    options = "\n".join(
+        f"({letter}) {v}" for letter, v in zip("ABCD", generator.sample(values, 4), strict=True)
+    )
     return Draft(f"{question}\n\n{options}", keys, [value])
 
 
@@ -107,7 +138,10 @@ def _property(generator: random.Random) -> tuple[str, list[str], str, list[str]]
     """A question, the four sentences of which one answers it, the answer, and all four values."""
     kind = generator.choice(list(VALUES))
     things, values = generator.sample(THINGS, 4), generator.sample(VALUES[kind], 4)
-    keys = [f"The {kind} of the {thing} is {value}." for thing, value in zip(things, values, strict=True)]
+    keys = [
+        f"The {kind} of the {thing} is {value}."
+        for thing, value in zip(things, values, strict=True)
+    ]
     chosen = generator.randrange(4)
     return f"What is the {kind} of the {things[chosen]}?", keys, values[chosen], values
 
@@ -115,17 +149,31 @@ def _property(generator: random.Random) -> tuple[str, list[str], str, list[str]]
 def _qmsum(generator: random.Random) -> Draft:
     """A meeting that decides twice on each of two topics; the query is for one."""
     topics = generator.sample(OBJECTS, 2)
-    decided = [(topic, f"We {action} the {topic}.") for topic in topics for action in generator.sample(ACTIONS, 2)]
+    decided = [
+        (topic, f"We {action} the {topic}.")
+        for topic in topics
+        for action in generator.sample(ACTIONS, 2)
+    ]
     generator.shuffle(decided)
     summary = " ".join(sentence for topic, sentence in decided if topic == topics[0])
-    return Draft(f"What was decided on the {topics[0]}?", [f"Decision: {s}" for _, s in decided], [summary], speakers=True)
+    return Draft(
+        f"What was decided on the {topics[0]}?",
+        [f"Decision: {s}" for _, s in decided],
+        [summary],
+        speakers=True,
+    )
 
 
 def _summ_screen_fd(generator: random.Random) -> Draft:
     """A script: its three stage directions are the summary."""
     stories = zip(*(generator.sample(words, 3) for words in (PEOPLE, GOODS, PLACES)), strict=True)
     directions = [f"{person} put the {thing} in the {place}." for person, thing, place in stories]
-    return Draft(None, [f"[ {direction} ]" for direction in directions], [" ".join(directions)], speakers=True)
+    return Draft(
+        None,
+        [f"[ {direction} ]" for direction in directions],
+        [" ".join(directions)],
+        speakers=True,
+    )
 
 
 def _gov_report(generator: random.Random) -> Draft:

@@ -1,4 +1,6 @@
-"""Where text comes from: the Hugging Face hub, local files, or what every Python installation carries."""
+"""Where text comes from: the Hugging Face hub, local files, or what every Python installation
+carries.
+"""
 
 import hashlib
 import json
@@ -14,13 +16,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tape_exp.config import ConfigError, one_of
-from tape_exp.targets import plain
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.targets import plain
 
 log = logging.getLogger("tape_exp")
-FORMATS = {".jsonl": "lines", ".json": "lines", ".parquet": "parquet", ".txt": "files", ".py": "files"}
+FORMATS = {
+    ".jsonl": "lines",
+    ".json": "lines",
+    ".parquet": "parquet",
+    ".txt": "files",
+    ".py": "files",
+}
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
-LONGEST = 4 << 20  # characters of one document; a longer .txt is cut at a line end, so that memory stays flat
+LONGEST = (
+    4 << 20
+)  # characters of one document; a longer .txt is cut at a line end, so that memory stays flat
 Place = tuple[int, int]  # part and row: where a stream of documents stands
 
 
@@ -30,15 +40,20 @@ class Text:
 
     Args:
         name: what tables and metrics call it.
-        source: ``hub`` (Hugging Face), ``local`` (files under ``path``) or ``builtin`` (Python's standard library).
-        path: local: a folder with files named after the split (``train*.jsonl.gz``, ``validation/*.parquet``, …) or laid out
-            as in the repository, or one file. .jsonl, .json (one object a line), .parquet, .txt; also compressed.
-        repository, revision: of the hub. A revision of 40 hexadecimal digits needs no network once its tokens are cached.
-        files: patterns of the files of each split, in the repository and, if it has such files, in the folder.
+        source: ``hub`` (Hugging Face), ``local`` (files under ``path``) or ``builtin`` (Python's
+            standard library).
+        path: local: a folder with files named after the split (``train*.jsonl.gz``,
+            ``validation/*.parquet``, …) or laid out as in the repository, or one file. .jsonl,
+            .json (one object a line), .parquet, .txt; also compressed.
+        repository, revision: of the hub. A revision of 40 hexadecimal digits needs no network once
+            its tokens are cached.
+        files: patterns of the files of each split, in the repository and, if it has such files, in
+            the folder.
         column: the field that holds the text.
         where: keep rows whose (dotted) field has this value: ``{meta.pile_set_name: Github}``.
-        builtin: which built-in text stands for this corpus: ``code`` (the standard library's sources), ``english`` (the
-            language reference of ``pydoc``) or ``both``. One file in twenty is validation, one test.
+        builtin: which built-in text stands for this corpus: ``code`` (the standard library's
+            sources), ``english`` (the language reference of ``pydoc``) or ``both``. One file in
+            twenty is validation, one test.
     """
 
     name: str
@@ -56,13 +71,18 @@ class Text:
         one_of("text.source", self.source, ("hub", "local", "builtin"))
         one_of("text.builtin", self.builtin, ("code", "english", "both"))
 
-    def documents(self, split: str, start: Place = (0, 0), skipped: "Skipped | None" = None) -> Iterator[tuple[Place, str]]:
-        """Every document from ``start`` on, each with the place after it. Memory holds one document or 10 MB of a file.
+    def documents(
+        self, split: str, start: Place = (0, 0), skipped: "Skipped | None" = None
+    ) -> Iterator[tuple[Place, str]]:
+        """Every document from ``start`` on, each with the place after it. Memory holds one document
+        or 10 MB of a file.
 
-        Rows that are not what they should be are left out, named in the log and counted in ``skipped``.
+        Rows that are not what they should be are left out, named in the log and counted in
+        ``skipped``.
 
         Raises:
-            ConfigError: no files, no network, a damaged file; the sentence says which and what to do.
+            ConfigError: no files, no network, a damaged file; the sentence says which and what to
+                do.
         """
         skipped = Skipped() if skipped is None else skipped
         for number, part in enumerate(self.parts(split)):
@@ -81,7 +101,9 @@ class Text:
                 reason = f"{error}. Fetch the file again, or remove it from the corpus."
                 if self.source == "hub":
                     reason = hub_refusal(f"datasets/{self.repository}", error)
-                raise ConfigError(f"{part.name} cannot be read beyond row {row}: {reason}") from error
+                raise ConfigError(
+                    f"{part.name} cannot be read beyond row {row}: {reason}"
+                ) from error
 
     def parts(self, split: str) -> list["Part"]:
         """The split's files in order: a part is one file, or many small plain-text files."""
@@ -113,7 +135,9 @@ class Text:
                 part.add_to(digest)
         return digest.hexdigest()[:16]
 
-    def _text(self, part: "Part", row: int, content: dict[str, Any], skipped: "Skipped") -> str | None:
+    def _text(
+        self, part: "Part", row: int, content: dict[str, Any], skipped: "Skipped"
+    ) -> str | None:
         """The text of a row, or None where the row is not wanted or not right."""
         if part.kind != "lines" and part.kind != "parquet":
             return content["text"]
@@ -128,7 +152,10 @@ class Text:
                 return None
         if not isinstance(fields, dict) or not isinstance(fields.get(self.column), str):
             known = ", ".join(fields) if isinstance(fields, dict) else type(fields).__name__
-            skipped.add(f"{part.name} line {row + 1} has no text in its field {self.column!r} (it has: {known})")
+            skipped.add(
+                f"{part.name} line {row + 1} has no text in its field {self.column!r} (it has: "
+                f"{known})"
+            )
             return None
         for key, wanted in self.where.items():
             value: Any = fields
@@ -141,7 +168,8 @@ class Text:
     def _local_files(self, split: str) -> list[str]:
         if self.path is None:
             raise ConfigError(
-                f"text {self.name}: source=local needs a path: a folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt. "
+                f"text {self.name}: source=local needs a path: a folder with {split}*.jsonl, "
+                ".jsonl.gz, .parquet or .txt. "
                 "scale.text=builtin needs none."
             )
         path = Path(self.path).expanduser()
@@ -149,16 +177,24 @@ class Text:
             return [str(path)]
         if not path.exists():
             raise ConfigError(
-                f"text {self.name}: path={self.path} does not exist. Set task.text.path (of a test set task.tests.<name>.path) "
-                f"to a folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt; scale.text=builtin needs no files."
+                f"text {self.name}: path={self.path} does not exist. Set task.text.path (of a test "
+                "set task.tests.<name>.path) "
+                f"to a folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt; scale.text=builtin "
+                "needs no files."
             )
         for patterns in (self.files.get(split, []), [f"{split}*", f"{split}/**/*"]):
-            found = [str(f) for p in patterns for f in sorted(path.glob(p)) if f.is_file() and not f.name.startswith(".")]
+            found = [
+                str(f)
+                for p in patterns
+                for f in sorted(path.glob(p))
+                if f.is_file() and not f.name.startswith(".")
+            ]
             if found:
                 return found
         there = ", ".join(sorted(f.name for f in path.iterdir())[:8]) or "nothing"
         raise ConfigError(
-            f"text {self.name}: no file of the split {split} in {self.path} (there is: {there}). Name files {split}*.jsonl, "
+            f"text {self.name}: no file of the split {split} in {self.path} (there is: {there}). "
+            f"Name files {split}*.jsonl, "
             f"or give their patterns in files.{split}."
         )
 
@@ -169,19 +205,27 @@ class Text:
 
         base = f"datasets/{self.repository}@{self._commit()}"
         try:
-            found = [f"hf://{url}" for p in patterns for url in sorted(map(str, HfFileSystem().glob(f"{base}/{p}")))]
+            found = [
+                f"hf://{url}"
+                for p in patterns
+                for url in sorted(map(str, HfFileSystem().glob(f"{base}/{p}")))
+            ]
         except (OSError, ValueError) as error:
             raise self._refused(error) from error
         if not found:
             raise ConfigError(
-                f"text {self.name}: {self.repository} has no file like {patterns} at {self.revision}. Set files.{split} to "
+                f"text {self.name}: {self.repository} has no file like {patterns} at "
+                f"{self.revision}. Set files.{split} to "
                 "the patterns of its files."
             )
         return found
 
     def _hub_patterns(self, split: str) -> list[str]:
         if self.repository is None or split not in self.files:
-            raise ConfigError(f"text {self.name}: source=hub needs repository and files.{split}, the patterns of its files.")
+            raise ConfigError(
+                f"text {self.name}: source=hub needs repository and files.{split}, the patterns of "
+                "its files."
+            )
         return self.files[split]
 
     def _commit(self) -> str:
@@ -200,7 +244,8 @@ class Text:
 
     def _refused(self, error: Exception) -> ConfigError:
         return ConfigError(
-            f"text {self.name}: {hub_refusal(f'datasets/{self.repository}', error)} A copy of its files can be read with "
+            f"text {self.name}: {hub_refusal(f'datasets/{self.repository}', error)} A copy of its "
+            "files can be read with "
             "task.text.source=local task.text.path=<a folder>."
         )
 
@@ -229,10 +274,16 @@ class Part:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return self.urls[0] if len(self.urls) == 1 else f"{self.urls[0]} and {len(self.urls) - 1} more files"
+        return (
+            self.urls[0]
+            if len(self.urls) == 1
+            else f"{self.urls[0]} and {len(self.urls) - 1} more files"
+        )
 
     def rows(self, first: int) -> Iterator[dict[str, Any]]:
-        """Rows from ``first`` on; ``text`` is a line or a whole file, parquet has its own columns."""
+        """Rows from ``first`` on; ``text`` is a line or a whole file, parquet has its own
+        columns.
+        """
         if self.kind == "topics":
             yield from ({"text": text} for text in list(_topics(self.urls).values())[first:])
             return
@@ -267,23 +318,30 @@ class Part:
 
         if loader == "text":
             options["encoding_errors"] = "replace"
-        return datasets.load_dataset(loader, data_files=self.urls, split="train", streaming=True, **options)
+        return datasets.load_dataset(
+            loader, data_files=self.urls, split="train", streaming=True, **options
+        )
 
 
 OFFLINE = (
-    "Two sources need no network: scale.text=local with task.text.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>, and "
+    "Two sources need no network: scale.text=local with task.text.path=<a folder of .jsonl, "
+    ".jsonl.gz, .parquet or .txt>, and "
     "scale.text=builtin."
 )
 
 
 def check_hub(what: str, instead: str = OFFLINE) -> None:
-    """Raise a :class:`ConfigError` at once where the hub cannot be reached, naming what works without it."""
+    """Raise a :class:`ConfigError` at once where the hub cannot be reached, naming what works
+    without it.
+    """
     from huggingface_hub import constants
 
     reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else ""
     if not reason:
         try:
-            urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=5).close()
+            urllib.request.urlopen(
+                urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=5
+            ).close()
         except urllib.error.HTTPError:
             pass  # it answers
         except OSError as error:
@@ -293,23 +351,32 @@ def check_hub(what: str, instead: str = OFFLINE) -> None:
 
 
 def hub_refusal(repository: str, error: Exception) -> str:
-    """What the hub or its client objects to, and what to do, where ``error`` came of a request for ``repository``."""
+    """What the hub or its client objects to, and what to do, where ``error`` came of a request for
+    ``repository``.
+    """
     from huggingface_hub import constants, errors
 
-    cause: BaseException | None = error  # the client and datasets raise errors of their own from the hub's answer
+    cause: BaseException | None = (
+        error  # the client and datasets raise errors of their own from the hub's answer
+    )
     while cause is not None and not isinstance(cause, errors.HfHubHTTPError):
         cause = cause.__cause__
     page = f"{constants.ENDPOINT}/{repository}"
     if isinstance(cause, errors.GatedRepoError):
         return f"{page} is gated. Accept its terms there and log in with `hf auth login`."
     if isinstance(cause, errors.RepositoryNotFoundError):
-        return f"{page} does not exist or is private. Correct its name, or log in with `hf auth login`."
+        return (
+            f"{page} does not exist or is private. Correct its name, or log in with `hf auth "
+            "login`."
+        )
     if isinstance(cause, errors.RevisionNotFoundError):
         return f"{page} has no such revision. Name a branch, a tag or a commit."
     if isinstance(cause, errors.RemoteEntryNotFoundError):
         return f"{page} has no file {cause.response.url.path.rsplit('/', 1)[-1]}."
     if cause is not None and cause.response.status_code in (401, 403):
-        return f"{page} may not be read. Log in with `hf auth login`, with a token that may read it."
+        return (
+            f"{page} may not be read. Log in with `hf auth login`, with a token that may read it."
+        )
     reason = str(cause or error).strip().split("\n")[0].rstrip(".")
     return f"{page} cannot be read ({reason}). Correct its name, or start again later."
 
@@ -318,7 +385,10 @@ def _format(url: str) -> str:
     suffixes = [s for s in Path(url).suffixes if s not in COMPRESSED]
     suffix = suffixes[-1] if suffixes else ""
     if suffix not in FORMATS:
-        raise ConfigError(f"{url}: text is read from {', '.join(s for s in FORMATS if s != '.py')} files, also compressed.")
+        raise ConfigError(
+            f"{url}: text is read from {', '.join(s for s in FORMATS if s != '.py')} files, also "
+            "compressed."
+        )
     return FORMATS[suffix]
 
 
@@ -345,7 +415,9 @@ def _builtin_parts(which: str, split: str) -> list[Part]:
         parts.append(Part("topics", [key for key in _topics() if _split_of(key) == split]))
     if which != "english":
         library, names = _library()
-        parts.append(Part("files", [str(library / name) for name in names if _split_of(name) == split]))
+        parts.append(
+            Part("files", [str(library / name) for name in names if _split_of(name) == split])
+        )
     return parts
 
 
@@ -353,9 +425,22 @@ def _builtin_parts(which: str, split: str) -> list[Part]:
 def _library() -> tuple[Path, list[str]]:
     """Where the standard library lies, and its sources without tests."""
     library = Path(sysconfig.get_path("stdlib"))
-    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "pydoc_data", "_pyrepl"}
+    left_out = {
+        "site-packages",
+        "dist-packages",
+        "test",
+        "tests",
+        "idle_test",
+        "__pycache__",
+        "pydoc_data",
+        "_pyrepl",
+    }
     names = (path.relative_to(library) for path in library.rglob("*.py"))
-    return library, sorted(str(n) for n in names if not left_out & set(n.parts) and not n.name.startswith("_sysconfigdata"))
+    return library, sorted(
+        str(n)
+        for n in names
+        if not left_out & set(n.parts) and not n.name.startswith("_sysconfigdata")
+    )
 
 
 def _topics(keys: list[str] | None = None) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""Tokenizers: Llama-2's or any other from the hub or a ``tokenizer.json``, bytes, or a BPE trained on the corpus itself."""
+"""Tokenizers: Llama-2's or any other from the hub or a ``tokenizer.json``, bytes, or a BPE trained
+on the corpus itself.
+"""
 
 import hashlib
 import json
@@ -13,9 +15,9 @@ import tokenizers
 from filelock import FileLock
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from tape_exp.config import ConfigError, one_of
 from tape_exp.data.sources import OFFLINE, Text, check_hub, hub_refusal
-from tape_exp.files import write_atomically
+from tape_exp.machine.files import write_atomically
+from tape_exp.settings.errors import ConfigError, one_of
 
 log = logging.getLogger("tape_exp")
 
@@ -25,8 +27,9 @@ class Tokenization:
     """How text is cut into tokens.
 
     Args:
-        kind: ``bpe`` (byte-level, trained on the corpus), ``byte``, ``file`` (a ``tokenizer.json``) or ``hub``. A task that
-            begins from a run's checkpoint uses that run's tokenizer instead.
+        kind: ``bpe`` (byte-level, trained on the corpus), ``byte``, ``file`` (a ``tokenizer.json``)
+            or ``hub``. A task that begins from a run's checkpoint uses that run's tokenizer
+            instead.
         vocab: bpe: size of the vocabulary, with the two special tokens.
         path: file: of the ``tokenizer.json``; hub: the repository.
         bos, eos: the special tokens before a document and after an answer.
@@ -43,12 +46,20 @@ class Tokenization:
     def __post_init__(self) -> None:
         one_of("task.tokenizer.kind", self.kind, ("bpe", "byte", "file", "hub"))
         if self.kind == "bpe" and self.vocab < 258:
-            raise ConfigError(f"task.tokenizer.vocab={self.vocab} must be at least 258: 256 bytes and two special tokens.")
+            raise ConfigError(
+                f"task.tokenizer.vocab={self.vocab} must be at least 258: 256 bytes and two "
+                "special tokens."
+            )
         if self.kind in ("file", "hub") and self.path is None:
-            raise ConfigError(f"task.tokenizer.kind={self.kind} needs task.tokenizer.path: a tokenizer.json, or a repository.")
+            raise ConfigError(
+                f"task.tokenizer.kind={self.kind} needs task.tokenizer.path: a tokenizer.json, or "
+                "a repository."
+            )
 
     def make(self, text: Text, cache: Path) -> "Tokenizer":
-        """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``. Raises :class:`ConfigError`."""
+        """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``. Raises
+        :class:`ConfigError`.
+        """
         if self.kind == "byte":
             return Tokenizer(_byte_level(self), self.bos, self.eos)
         if self.kind == "file":
@@ -80,7 +91,11 @@ class Tokenization:
 
     def _from_hub(self) -> "Tokenizer":
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+        )
 
         assert self.path is not None
         what = f"task.tokenizer.path={self.path}"
@@ -92,7 +107,8 @@ class Tokenization:
                 path = hf_hub_download(self.path, "tokenizer.json")
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
             raise ConfigError(
-                f"{what}: {hub_refusal(self.path, error)} task.tokenizer.kind=file task.tokenizer.path=<a tokenizer.json> "
+                f"{what}: {hub_refusal(self.path, error)} task.tokenizer.kind=file "
+                "task.tokenizer.path=<a tokenizer.json> "
                 "needs no hub."
             ) from error
         return load(Path(path), self.bos, self.eos)
@@ -106,16 +122,22 @@ class Tokenizer:
         for key, token in (("bos", bos), ("eos", eos)):
             number = backend.token_to_id(token)
             if number is None:
-                raise ConfigError(f"the tokenizer has no token {token!r}; set task.tokenizer.{key} to the one it has.")
+                raise ConfigError(
+                    f"the tokenizer has no token {token!r}; set task.tokenizer.{key} to the one it "
+                    "has."
+                )
             ids.append(number)
         backend.encode_special_tokens = True  # a document that says "<s>" does not begin another
         self.backend = backend
         self.bos, self.eos = ids
         self.vocab = backend.get_vocab_size()
-        # The JSON without what does not change the ids, so that it names the tokenizer wherever it lies.
+        # The JSON without what does not change the ids, so that it names the tokenizer wherever it
+        # lies.
         content = json.loads(backend.to_str())
         self.fingerprint = hashlib.sha256(
-            json.dumps([content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]).encode()
+            json.dumps(
+                [content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
+            ).encode()
         ).hexdigest()[:16]
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
@@ -140,18 +162,25 @@ class Tokenizer:
 def load(path: Path, bos: str = "<s>", eos: str = "</s>") -> Tokenizer:
     """A ``tokenizer.json``. Raises :class:`ConfigError` where it is not one."""
     if not path.is_file():
-        raise ConfigError(f"the tokenizer {path} does not exist; task.tokenizer.kind=bpe trains one on the corpus.")
+        raise ConfigError(
+            f"the tokenizer {path} does not exist; task.tokenizer.kind=bpe trains one on the "
+            "corpus."
+        )
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare exceptions
-        raise ConfigError(f"{path} is not a tokenizer.json of the tokenizers library ({error}).") from error
+        raise ConfigError(
+            f"{path} is not a tokenizer.json of the tokenizers library ({error})."
+        ) from error
     return Tokenizer(backend, bos, eos)
 
 
 def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:
     """A BPE over bytes: no text is unknown to it, and decoding gives back every byte."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate([settings.bos, settings.eos, *alphabet])}
+    vocabulary = {
+        token: number for number, token in enumerate([settings.bos, settings.eos, *alphabet])
+    }
     tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, []))
     tokenizer.add_special_tokens([settings.bos, settings.eos])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,6 +1,8 @@
-"""``attend``: the one attention primitive, causal softmax attention that also averages what positions carry.
+"""``attend``: the one attention primitive, causal softmax attention that also averages what
+positions carry.
 
-Shape suffixes: B batch, T query tokens, S key tokens (S >= T: earlier ones come from a cache), H query heads, K key/value
+Shape suffixes: B batch, T query tokens, S key tokens (S >= T: earlier ones come from a cache), H
+    query heads, K key/value
 heads (K divides H), D head dimension, C width of what is carried, N distances.
 """
 
@@ -16,11 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tape_exp.config import ConfigError, one_of
+from tape_exp.settings.errors import ConfigError, one_of
 
 log = logging.getLogger("tape_exp")
 
-# On a CPU the fused kernel pays off only from this many tokens; below, one explicit softmax serves v and carried at once.
+# On a CPU the fused kernel pays off only from this many tokens; below, one explicit softmax serves
+# v and carried at once.
 CPU_SDPA_FROM = 64
 
 
@@ -51,12 +54,16 @@ class Inputs:
         if self.by_distance is None:
             return self.bias
         T, S = self.q.shape[2], self.k.shape[2]
-        distance = torch.arange(S - T, S, device=self.q.device)[:, None] - torch.arange(S, device=self.q.device)
+        distance = torch.arange(S - T, S, device=self.q.device)[:, None] - torch.arange(
+            S, device=self.q.device
+        )
         looked_up = self.by_distance[:, distance.clamp(min=0)]
         return looked_up if self.bias is None else looked_up + self.bias
 
     def per_query_head(self) -> tuple[Tensor, Tensor]:
-        """Keys, and values beside what is carried, with one head for each query head: (B, H, S, D), (B, H, S, D + C)."""
+        """Keys, and values beside what is carried, with one head for each query head: (B, H, S, D),
+        (B, H, S, D + C).
+        """
         k, v = self.k, self.v
         if self.groups > 1:
             k, v = k.repeat_interleave(self.groups, 1), v.repeat_interleave(self.groups, 1)
@@ -82,26 +89,34 @@ def attend(
     carried: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor | None]:
-    """Causal attention: ``softmax(q kᵀ / √D + bias) v``, and the same probabilities times ``carried``.
+    """Causal attention: ``softmax(q kᵀ / √D + bias) v``, and the same probabilities times
+    ``carried``.
 
-    Query t sees keys up to t + S - T. This is eq. (f_attn) and eq. (g_attn) of the TAPE paper in one call: one
-    probability matrix averages both the values and the position state.
+    Query t sees keys up to t + S - T. This is eq. (f_attn) and eq. (g_attn) of the TAPE paper in
+    one call: one probability matrix averages both the values and the position state.
 
     Args:
-        q_BTHD: queries, already rotated where the positional encoding rotates. Logits are computed in their dtype.
-        k_BSKD: keys; with fewer heads than q (grouped queries) each serves H / K query heads in turn.
+        q_BTHD: queries, already rotated where the positional encoding rotates. Logits are computed
+            in their dtype.
+        k_BSKD: keys; with fewer heads than q (grouped queries) each serves H / K query heads in
+            turn.
         v_BSKD: values.
         bias: added to the scaled logits; broadcasts to (B, H, T, S).
         by_distance: (H, N), N >= S: a bias that depends on the distance t + S - T - s alone.
-        slopes: (H,), if ``by_distance`` is -slope · distance: kernels that know ALiBi compute it themselves.
-        carried: (B, S, H, C), or with 1 in place of B or H; averaged by the probabilities of each query head.
-        backend: a key of :data:`BACKENDS`, or ``auto``: the fastest that is correct here, said once in the log.
+        slopes: (H,), if ``by_distance`` is -slope · distance: kernels that know ALiBi compute it
+            themselves.
+        carried: (B, S, H, C), or with 1 in place of B or H; averaged by the probabilities of each
+            query head.
+        backend: a key of :data:`BACKENDS`, or ``auto``: the fastest that is correct here, said once
+            in the log.
 
     Returns:
-        The attended values (B, T, H, D) and the attended state (B, T, H, C), or None where nothing is carried.
+        The attended values (B, T, H, D) and the attended state (B, T, H, C), or None where nothing
+        is carried.
 
     Raises:
-        ConfigError: the backend is unknown, not installed or cannot do this; the message names those that can.
+        ConfigError: the backend is unknown, not installed or cannot do this; the message names
+            those that can.
     """
     q, k, v = (x.transpose(1, 2) for x in (q_BTHD, k_BSKD, v_BSKD))
     carried = None if carried is None else carried.transpose(1, 2)
@@ -113,7 +128,9 @@ def attend(
         reason = BACKENDS[backend].refuses(inputs)
         if reason:
             able = [name for name, other in BACKENDS.items() if not other.refuses(inputs)]
-            raise ConfigError(f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}.")
+            raise ConfigError(
+                f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}."
+            )
     values, attended = BACKENDS[backend].compute(inputs)
     return values.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
@@ -138,11 +155,21 @@ def probabilities(
 
 
 def pick_backend(inputs: Inputs) -> str:
-    """The fastest correct backend for device, dtype, shape and bias; the first choice of each kind is logged."""
+    """The fastest correct backend for device, dtype, shape and bias; the first choice of each kind
+    is logged.
+    """
     for name, why in _preferences(inputs):
         if not BACKENDS[name].refuses(inputs):
-            kind = "carried state" if inputs.carried is not None else "bias" if inputs.biased else "plain"
-            _say_once(f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}")
+            kind = (
+                "carried state"
+                if inputs.carried is not None
+                else "bias"
+                if inputs.biased
+                else "plain"
+            )
+            _say_once(
+                f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}"
+            )
             return name
     return "reference"
 
@@ -151,15 +178,26 @@ def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
     """(backend, reason) from the fastest on; the first that does not refuse is taken."""
     T, S = inputs.q.shape[2], inputs.k.shape[2]
     if inputs.q.device.type != "cuda":
-        return [("reference", "short sequences on a CPU")] if T < CPU_SDPA_FROM else [("sdpa", "fused on a CPU")]
+        return (
+            [("reference", "short sequences on a CPU")]
+            if T < CPU_SDPA_FROM
+            else [("sdpa", "fused on a CPU")]
+        )
     if T != S or inputs.q.dtype not in (torch.float16, torch.bfloat16):
         return [("sdpa", "decoding or full precision")]
     if inputs.slopes is not None and inputs.carried is None:
-        return [("flash", "ALiBi slopes are native"), ("triton", "ALiBi slopes are native"), ("flex", "bias by distance")]
+        return [
+            ("flash", "ALiBi slopes are native"),
+            ("triton", "ALiBi slopes are native"),
+            ("flex", "bias by distance"),
+        ]
     if inputs.biased:
         return [("flex", "the bias is fused into the scores"), ("sdpa", "the bias as a mask")]
     if inputs.carried is not None:
-        return [("triton", "one pass over values and state"), ("sdpa", "values and state side by side")]
+        return [
+            ("triton", "one pass over values and state"),
+            ("sdpa", "values and state side by side"),
+        ]
     return [("sdpa", "cuDNN or flash")]
 
 
@@ -174,7 +212,9 @@ def causal_mask(T: int, S: int, device: torch.device) -> Tensor:
 
 
 def _probabilities(inputs: Inputs, k_BHSD: Tensor) -> Tensor:
-    """The explicit softmax over keys that have one head for each query head: (B, H, T, S), at least fp32."""
+    """The explicit softmax over keys that have one head for each query head: (B, H, T, S), at least
+    fp32.
+    """
     q, k = inputs.q, k_BHSD
     logits = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -194,8 +234,9 @@ def _reference(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     """torch's scaled_dot_product_attention, whose fused kernels want values as wide as queries.
 
-    With something carried, a GPU does both in one call, q and k padded with zeros to the joint width. On a CPU the fused
-    kernel gains less than computing the probabilities once for both saves: :func:`_row_blocks`.
+    With something carried, a GPU does both in one call, q and k padded with zeros to the joint
+    width. On a CPU the fused kernel gains less than computing the probabilities once for both
+    saves: :func:`_row_blocks`.
     """
     if inputs.carried is not None and inputs.q.device.type == "cpu":
         return _row_blocks(inputs)
@@ -207,15 +248,21 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     bias = inputs.dense_bias()
     if bias is None and T == S:
         with _priority(q.device):
-            return inputs.split(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale))
+            return inputs.split(
+                F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+            )
     mask = causal_mask(T, S, q.device)
     if bias is not None:
-        mask = torch.where(mask, bias.to(q.dtype), float("-inf")).expand(q.shape[0], q.shape[1], T, S)
+        mask = torch.where(mask, bias.to(q.dtype), float("-inf")).expand(
+            q.shape[0], q.shape[1], T, S
+        )
     return inputs.split(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
 
 
 def _row_blocks(inputs: Inputs, rows: int = 128) -> tuple[Tensor, Tensor | None]:
-    """Explicit softmax for ``rows`` queries at a time, over the keys that they may see and no others."""
+    """Explicit softmax for ``rows`` queries at a time, over the keys that they may see and no
+    others.
+    """
     assert inputs.carried is not None
     k, v = replace(inputs, carried=None).per_query_head()
     state = inputs.carried.to(v.dtype).expand(*v.shape[:3], -1)
@@ -244,17 +291,28 @@ def _priority(device: torch.device) -> Any:
 
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
         return nullcontext()
-    order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    order = [
+        SDPBackend.CUDNN_ATTENTION,
+        SDPBackend.FLASH_ATTENTION,
+        SDPBackend.EFFICIENT_ATTENTION,
+        SDPBackend.MATH,
+    ]
     return sdpa_kernel(order, set_priority=True)
 
 
 def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """FlexAttention: the bias, trainable tables included, is a score_mod; blocks above the diagonal are skipped."""
+    """FlexAttention: the bias, trainable tables included, is a score_mod; blocks above the diagonal
+    are skipped.
+    """
     q, (k, v) = inputs.q, inputs.per_query_head()
     T, S = q.shape[2], k.shape[2]
     offset, bias, table = S - T, inputs.bias, inputs.by_distance
     if bias is not None:
-        bias = bias.expand(-1, q.shape[1], T, S) if bias.shape[0] == 1 else bias.expand(q.shape[0], q.shape[1], T, S)
+        bias = (
+            bias.expand(-1, q.shape[1], T, S)
+            if bias.shape[0] == 1
+            else bias.expand(q.shape[0], q.shape[1], T, S)
+        )
     one_batch = bias is not None and bias.shape[0] == 1
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
@@ -280,7 +338,9 @@ def _flex_function(device: str) -> Callable[..., Any]:
     """Compiled on a GPU, where eager FlexAttention would materialise the scores."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    compiled: Any = torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention
+    compiled: Any = (
+        torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention
+    )
     return compiled
 
 
@@ -292,20 +352,26 @@ def _block_mask(T: int, S: int, device: str) -> Any:
 
 
 def _flash(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """flash-attn, token-major, ALiBi slopes native; q and k padded to the width of values and state."""
+    """flash-attn, token-major, ALiBi slopes native; q and k padded to the width of values and
+    state.
+    """
     from flash_attn import flash_attn_func
 
     scale = 1 / math.sqrt(inputs.q.shape[-1])
     k, v = (inputs.k, inputs.v) if inputs.carried is None else inputs.per_query_head()
     padding = v.shape[-1] - inputs.q.shape[-1]
-    q, k, v = (x.transpose(1, 2) for x in (F.pad(inputs.q, (0, padding)), F.pad(k, (0, padding)), v))
+    q, k, v = (
+        x.transpose(1, 2) for x in (F.pad(inputs.q, (0, padding)), F.pad(k, (0, padding)), v)
+    )
     slopes = None if inputs.slopes is None else inputs.slopes.float()
     out = flash_attn_func(q, k, v, softmax_scale=scale, causal=True, alibi_slopes=slopes)
     return inputs.split(out.transpose(1, 2))
 
 
 def _triton(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """Our fused kernel: one product of queries and keys, its probabilities times values and state."""
+    """Our fused kernel: one product of queries and keys, its probabilities times values and
+    state.
+    """
     from tape_exp.models.kernels.causal import fused_attention
 
     carried = None if inputs.carried is None else inputs.carried.to(inputs.v.dtype).transpose(1, 2)
@@ -320,7 +386,11 @@ def _never(inputs: Inputs) -> str | None:
 
 def _flex_refuses(inputs: Inputs) -> str | None:
     tensors = (inputs.q, inputs.k, inputs.v, inputs.carried, inputs.bias, inputs.by_distance)
-    if inputs.q.device.type == "cpu" and torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+    if (
+        inputs.q.device.type == "cpu"
+        and torch.is_grad_enabled()
+        and any(x is not None and x.requires_grad for x in tensors)
+    ):
         return "FlexAttention has no backward on a CPU"
     return None
 
@@ -344,7 +414,9 @@ def _triton_refuses(inputs: Inputs) -> str | None:
     from tape_exp.models.kernels.causal import supports
 
     carried = None if inputs.carried is None else inputs.carried.transpose(1, 2)
-    reason = supports(inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried)
+    reason = supports(
+        inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried
+    )
     return None if reason is None else reason.rstrip(".")
 
 

@@ -1,6 +1,7 @@
 """What cached decoding keeps: keys, values and the position state of every layer.
 
-Shape suffixes: B batch, T new tokens, S cached tokens with the new ones, H heads, D head dimension, C carried width.
+Shape suffixes: B batch, T new tokens, S cached tokens with the new ones, H heads, D head dimension,
+    C carried width.
 """
 
 import torch
@@ -8,11 +9,13 @@ from torch import Tensor
 
 
 class Cache:
-    """Keys, values and carried states of up to ``capacity`` tokens a row, in buffers that are filled from the left.
+    """Keys, values and carried states of up to ``capacity`` tokens a row, in buffers that are
+    filled from the left.
 
-    Rows may begin with padding: the first ``padding_B[b]`` tokens of row b are hidden from its queries, and its positions
-    count from the first real token. Positions are fixed when the cache is made, so that an encoding that samples them
-    (RandPE) sees the same ones at every step.
+    Rows may begin with padding: the first ``padding_B[b]`` tokens of row b are hidden from its
+        queries, and its positions
+    count from the first real token. Positions are fixed when the cache is made, so that an encoding
+    that samples them (RandPE) sees the same ones at every step.
 
     Args:
         positions_BS: positions of all tokens that the rows may hold, (1 or B, capacity).
@@ -33,18 +36,26 @@ class Cache:
         return self.positions_BS[:, self.length : self.length + T]
 
     def extend(self, layer: int, new: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Append the new tokens' tensors (B or 1, T, H or 1, …) of a layer; returns them with all earlier ones (…, S, …)."""
+        """Append the new tokens' tensors (B or 1, T, H or 1, …) of a layer; returns them with all
+        earlier ones (…, S, …).
+        """
         T = next(iter(new.values())).shape[1]
         end = self.length + T
         if layer == len(self._buffers):
-            self._buffers.append({k: x.new_empty(x.shape[0], self.capacity, *x.shape[2:]) for k, x in new.items()})
+            self._buffers.append(
+                {k: x.new_empty(x.shape[0], self.capacity, *x.shape[2:]) for k, x in new.items()}
+            )
         for key, tensor in new.items():
             self._buffers[layer][key][:, self.length : end] = tensor
         return {key: buffer[:, :end] for key, buffer in self._buffers[layer].items()}
 
     def hidden_bias(self, T: int) -> Tensor | None:
-        """(B, 1, 1, S): a large negative number on padding, finite so that rows of padding alone stay finite."""
+        """(B, 1, 1, S): a large negative number on padding, finite so that rows of padding alone
+        stay finite.
+        """
         if self.padding_B is None:
             return None
-        padded = torch.arange(self.length + T, device=self.padding_B.device) < self.padding_B[:, None]
+        padded = (
+            torch.arange(self.length + T, device=self.padding_B.device) < self.padding_B[:, None]
+        )
         return padded[:, None, None, :].float() * -1e9

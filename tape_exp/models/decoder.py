@@ -1,6 +1,7 @@
 """The one decoder: Llama-2 compatible, with the positional encoding as a part.
 
-Shape suffixes: B batch, T tokens, C width, H heads, D head dimension, V vocabulary. Keys and values may have K < H heads.
+Shape suffixes: B batch, T tokens, C width, H heads, D head dimension, V vocabulary. Keys and values
+    may have K < H heads.
 """
 
 from collections.abc import Callable
@@ -13,23 +14,25 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 from torch.utils.checkpoint import checkpoint
 
-from tape_exp.config import Arch
+from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.attention import attend
 from tape_exp.models.cache import Cache
 from tape_exp.models.positions.base import PositionEncoding, for_heads
-from tape_exp.seeding import RowSampler, generator_for
+from tape_exp.settings.schema import Arch
 
 
 class Decoder(nn.Module):
-    """Pre-norm transformer: RMSNorm, causal attention, SwiGLU, no biases; the head is untied unless ``arch`` says so.
+    """Pre-norm transformer: RMSNorm, causal attention, SwiGLU, no biases; the head is untied unless
+    ``arch`` says so.
 
     Args:
         arch: sizes.
         position: makes the positional encoding of one layer from ``arch``; called once per layer.
-        seed: of the initial weights. Each parameter has a generator of its own, named after it, so that models that
-            differ in their positional encoding alone begin with the same backbone.
+        seed: of the initial weights. Each parameter has a generator of its own, named after it, so
+            that models that differ in their positional encoding alone begin with the same backbone.
         backend: of :func:`~tape_exp.models.attention.attend`.
-        blank: leave the backbone's matrices unset, since loaded weights will follow: a large model is then made at once.
+        blank: leave the backbone's matrices unset, since loaded weights will follow: a large model
+            is then made at once.
     """
 
     def __init__(
@@ -43,16 +46,20 @@ class Decoder(nn.Module):
         super().__init__()
         self.arch = arch
         self.make_position = position
-        self.recompute = False  # in training, each block's activations in the backward pass instead of keeping them
+        # in training, each block's activations in the backward pass instead of keeping them
+        self.recompute = False
         # skip_init of an embedding would import torch._dynamo: 4 s and 150 MB.
-        self.embedding = nn.Embedding.from_pretrained(torch.empty(arch.vocab, arch.width), freeze=False)
+        self.embedding = nn.Embedding.from_pretrained(
+            torch.empty(arch.vocab, arch.width), freeze=False
+        )
         blocks = [Block(arch, position(arch), backend, layer) for layer in range(arch.layers)]
         self.layers = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(arch.width, eps=arch.norm_eps)
         self.head = matrix(arch.width, arch.vocab)
         if arch.tied:
             self.head.weight = self.embedding.weight
-        # Nobody reads the state after the last layer. Its update stays, since published counts include it, but idle.
+        # Nobody reads the state after the last layer. Its update stays, since published counts
+        # include it, but idle.
         last = blocks[-1]
         last.updates_state = False
         for name, parameter in last.position.named_parameters():
@@ -60,7 +67,8 @@ class Decoder(nn.Module):
         self.init_weights(seed, blank)
 
     def init_weights(self, seed: int, blank: bool = False) -> None:
-        """Every matrix N(0, 0.02), norms 1, positional encodings by their own ``init_weights``; ``blank``: these alone.
+        """Every matrix N(0, 0.02), norms 1, positional encodings by their own ``init_weights``;
+        ``blank``: these alone.
 
         | part                  | initial value                                         |
         |-----------------------|-------------------------------------------------------|
@@ -95,20 +103,29 @@ class Decoder(nn.Module):
 
         Args:
             tokens_BT: token ids; with a cache, those that follow the cached ones.
-            positions_BT: positions instead of the encoding's own, (1, T) or (B, T); fp64 makes the angles fp64.
+            positions_BT: positions instead of the encoding's own, (1, T) or (B, T); fp64 makes the
+                angles fp64.
             sampler: for encodings that sample positions.
-            cache: keys, values and states of earlier tokens, extended by these; it brings its own positions.
+            cache: keys, values and states of earlier tokens, extended by these; it brings its own
+                positions.
             last_only: logits of the last token alone, (B, 1, V).
             logits_at: logits of these tokens alone, (N, V); N numbers, each row · T + place.
-            labels_BT: next tokens to score, without holding all logits at once; 0 is returned where they are negative.
-            watch: told what every layer's attention is made of; see :func:`~tape_exp.models.trace.trace`.
+            labels_BT: next tokens to score, without holding all logits at once; 0 is returned where
+                they are negative.
+            watch: told what every layer's attention is made of; see
+                :func:`~tape_exp.models.trace.trace`.
         """
         B, T = tokens_BT.shape
         first = self.blocks()[0].position
         if cache is not None:
-            where = Where(cache.next_positions(T), cache=cache, bias=cache.hidden_bias(T), watch=watch)
+            where = Where(
+                cache.next_positions(T), cache=cache, bias=cache.hidden_bias(T), watch=watch
+            )
         elif positions_BT is not None:
-            where = Where(positions_BT if positions_BT.is_floating_point() else positions_BT.float(), watch=watch)
+            where = Where(
+                positions_BT if positions_BT.is_floating_point() else positions_BT.float(),
+                watch=watch,
+            )
         else:
             consecutive = type(first).positions is PositionEncoding.positions
             where = Where(self.positions(B, T, tokens_BT.device, sampler), consecutive, watch=watch)
@@ -129,7 +146,9 @@ class Decoder(nn.Module):
         x_BTC = self.norm(x_BTC)
         return self.head(x_BTC) if labels_BT is None else token_nll(x_BTC, self.head, labels_BT)
 
-    def positions(self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None) -> Tensor:
+    def positions(
+        self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None
+    ) -> Tensor:
         """The positions that the encoding gives to the tokens: (1, T) or (rows, T), fp32."""
         return self.blocks()[0].position.positions(rows, length, device, sampler)
 
@@ -146,23 +165,28 @@ class Decoder(nn.Module):
         return sum(p.numel() for name, p in self.named_parameters() if ".position." in name)
 
     def flops_per_token(self, length: int) -> float:
-        """Floating-point operations a token for one training step (forward and backward) at this length.
+        """Floating-point operations a token for one training step (forward and backward) at this
+        length.
 
-        6 a parameter of the matrices (embedding look-ups are free), and 6 · layers · H · d · length for causal attention,
-        whose average query sees half of the keys.
+        6 a parameter of the matrices (embedding look-ups are free), and 6 · layers · H · d · length
+        for causal attention, whose average query sees half of the keys.
         """
         matrices = self.parameter_count() - (0 if self.arch.tied else self.embedding.weight.numel())
         return 6 * matrices + 6 * self.arch.layers * self.arch.heads * self.arch.head_dim * length
 
 
 def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
-    """-log p of each label, (B, T) fp32: log Σ exp of ``head(x)`` less the label's logit; 0 where the label is negative.
+    """-log p of each label, (B, T) fp32: log Σ exp of ``head(x)`` less the label's logit; 0 where
+    the label is negative.
 
-    For evaluation. Logits are made and used in pieces that a CPU's cache holds, or that leave a GPU its memory.
+    For evaluation. Logits are made and used in pieces that a CPU's cache holds, or that leave a GPU
+    its memory.
     """
     at_once = 512 if x_BTC.device.type == "cpu" else 8192
     nll = []
-    for x, label in zip(x_BTC.flatten(0, 1).split(at_once), labels_BT.flatten().split(at_once), strict=True):
+    for x, label in zip(
+        x_BTC.flatten(0, 1).split(at_once), labels_BT.flatten().split(at_once), strict=True
+    ):
         logits, there = head(x).float(), label >= 0
         chosen = logits.gather(-1, label.clamp(min=0)[:, None])[:, 0]
         nll.append((logits.logsumexp(-1) - chosen) * there)
@@ -170,12 +194,16 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
 
 
 def matrix(inputs: int, outputs: int) -> nn.Linear:
-    """A linear map without bias whose weights hold nothing yet: :meth:`Decoder.init_weights` or a checkpoint gives them."""
+    """A linear map without bias whose weights hold nothing yet: :meth:`Decoder.init_weights` or a
+    checkpoint gives them.
+    """
     return skip_init(nn.Linear, inputs, outputs, bias=False, device=torch.get_default_device())
 
 
 class Block(nn.Module):
-    """Attention and SwiGLU, each behind an RMSNorm and with a residual, and the positional encoding's part in both."""
+    """Attention and SwiGLU, each behind an RMSNorm and with a residual, and the positional
+    encoding's part in both.
+    """
 
     def __init__(self, arch: Arch, position: PositionEncoding, backend: str, layer: int) -> None:
         super().__init__()
@@ -184,7 +212,9 @@ class Block(nn.Module):
         self.head_dim = arch.head_dim
         self.backend = backend
         self.updates_state = True
-        self.attend: Callable[..., tuple[Tensor, Tensor | None]] | None = None  # instead of full attention
+        self.attend: Callable[..., tuple[Tensor, Tensor | None]] | None = (
+            None  # instead of full attention
+        )
         self.attention_norm = nn.RMSNorm(C, eps=arch.norm_eps)
         self.q = matrix(C, queries)
         self.k = matrix(C, keys)
@@ -196,22 +226,37 @@ class Block(nn.Module):
         self.down = matrix(arch.ffn, C)
         self.position = position
 
-    def forward(self, x_BTC: Tensor, state: Tensor | None, where: "Where") -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, x_BTC: Tensor, state: Tensor | None, where: "Where"
+    ) -> tuple[Tensor, Tensor | None]:
         """The block's output and the position state for the next one."""
         normed = self.attention_norm(x_BTC)
-        q, k, v = (linear(normed).unflatten(-1, (-1, self.head_dim)) for linear in (self.q, self.k, self.v))
+        q, k, v = (
+            linear(normed).unflatten(-1, (-1, self.head_dim)) for linear in (self.q, self.k, self.v)
+        )
         q, k = self.position.rotate(q, k, state)
         v = for_heads(v, k.shape[2])
         carried = self.position.carried(state) if self.updates_state else None
         features = self.position.features(normed, state)
         if where.cache is not None:
-            new = {"k": k, "v": v} | ({} if carried is None else {"carried": carried}) | where.without_padding(features)
+            new = (
+                {"k": k, "v": v}
+                | ({} if carried is None else {"carried": carried})
+                | where.without_padding(features)
+            )
             kept = where.cache.extend(self.layer, new)
-            k, v, carried, features = kept["k"], kept["v"], kept.get("carried"), {name: kept[name] for name in features}
+            k, v, carried, features = (
+                kept["k"],
+                kept["v"],
+                kept.get("carried"),
+                {name: kept[name] for name in features},
+            )
         biases = self._biases(where, q, k, features)
         if where.watch is not None:
             where.watch(self, q, k, biases, state)
-        values, attended = (self.attend or attend)(q, k, v, carried=carried, backend=self.backend, **biases)
+        values, attended = (self.attend or attend)(
+            q, k, v, carried=carried, backend=self.backend, **biases
+        )
         mixed = self.o(values.flatten(2))
         x_BTC = x_BTC + mixed
         normed = self.mlp_norm(x_BTC)
@@ -223,13 +268,23 @@ class Block(nn.Module):
             state = self.position.update(state, attended, context)
         return x_BTC + mlp, state
 
-    def _biases(self, where: "Where", q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]) -> dict[str, Tensor | None]:
-        """The encoding's bias: a table over distances where positions are 0 … T - 1, else for every pair of tokens."""
-        S, contextual = k_BSKD.shape[1], type(self.position).contextual_bias is not PositionEncoding.contextual_bias
+    def _biases(
+        self, where: "Where", q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]
+    ) -> dict[str, Tensor | None]:
+        """The encoding's bias: a table over distances where positions are 0 … T - 1, else for every
+        pair of tokens.
+        """
+        S, contextual = (
+            k_BSKD.shape[1],
+            type(self.position).contextual_bias is not PositionEncoding.contextual_bias,
+        )
         if where.consecutive and not contextual:
             by_distance = self.position.bias_by_distance(S, where.positions_BT.device)
             if by_distance is not None:
-                return {"by_distance": by_distance, "slopes": getattr(self.position, "slopes", None)}
+                return {
+                    "by_distance": by_distance,
+                    "slopes": getattr(self.position, "slopes", None),
+                }
         keys = where.positions_BT if where.cache is None else where.cache.positions_BS[:, :S]
         bias = self.position.bias(where.positions_BT, keys)
         if contextual:
@@ -243,9 +298,16 @@ class Watch(Protocol):
     """Told by every block, before it attends, what its probabilities are made of."""
 
     def __call__(
-        self, block: Block, q_BTHD: Tensor, k_BSHD: Tensor, biases: dict[str, Tensor | None], state: Tensor | None
+        self,
+        block: Block,
+        q_BTHD: Tensor,
+        k_BSHD: Tensor,
+        biases: dict[str, Tensor | None],
+        state: Tensor | None,
     ) -> None:
-        """Queries and keys with their positions applied, what ``attend`` adds to their logits, and the state that they saw."""
+        """Queries and keys with their positions applied, what ``attend`` adds to their logits, and
+        the state that they saw.
+        """
 
 
 @dataclass(frozen=True)
@@ -263,4 +325,7 @@ class Where:
         if self.bias is None:
             return features
         real_BT = self.bias[:, 0, 0, -self.positions_BT.shape[1] :] == 0
-        return {name: x * real_BT.view(*real_BT.shape, *[1] * (x.ndim - 2)) for name, x in features.items()}
+        return {
+            name: x * real_BT.view(*real_BT.shape, *[1] * (x.ndim - 2))
+            for name, x in features.items()
+        }

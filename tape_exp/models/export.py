@@ -1,4 +1,6 @@
-"""Export of a decoder to a folder that transformers loads: a plain Llama where it is one, else a model of our own type."""
+"""Export of a decoder to a folder that transformers loads: a plain Llama where it is one, else a
+model of our own type.
+"""
 
 import dataclasses
 import json
@@ -12,12 +14,12 @@ import torch
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 
-from tape_exp.config import ConfigError
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.llama import llama_name
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.stored import INDEX
+from tape_exp.settings.errors import ConfigError
 
 
 def save(
@@ -29,11 +31,13 @@ def save(
     dtype: torch.dtype | None = None,
     shard_size: int | str = "5GB",
 ) -> None:
-    """Write a model to a new folder: ``config.json``, safetensors files and, with a tokenizer, its two files.
+    """Write a model to a new folder: ``config.json``, safetensors files and, with a tokenizer, its
+    two files.
 
-    A decoder with RoPE becomes a Llama, which ``LlamaForCausalLM.from_pretrained`` loads; RoPE's scaling is exported as it
-    is at evaluation, NTK's as the base that it amounts to. Any other encoding makes a model of type ``tape_exp``, which
-    ``AutoModelForCausalLM.from_pretrained`` loads after ``import tape_exp``. The folder is whole or absent.
+    A decoder with RoPE becomes a Llama, which ``LlamaForCausalLM.from_pretrained`` loads; RoPE's
+    scaling is exported as it is at evaluation, NTK's as the base that it amounts to. Any other
+    encoding makes a model of type ``tape_exp``, which ``AutoModelForCausalLM.from_pretrained``
+    loads after ``import tape_exp``. The folder is whole or absent.
 
     Args:
         decoder: with merged adapters, if it had any.
@@ -53,16 +57,28 @@ def save(
     dtype = dtype or decoder.embedding.weight.dtype
     config = llama_config(decoder) if plain else own_config(decoder, model)
     config |= {"torch_dtype": str(dtype).removeprefix("torch.")}
-    config |= {"bos_token_id": tokenizer and tokenizer.bos, "eos_token_id": tokenizer and tokenizer.eos}
+    config |= {
+        "bos_token_id": tokenizer and tokenizer.bos,
+        "eos_token_id": tokenizer and tokenizer.eos,
+    }
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         _write_json(temporary / "config.json", config)
-        weights = {k: v.detach() for k, v in decoder.state_dict().items() if k != "head.weight" or not decoder.arch.tied}
-        weights = {llama_name(key) if plain else f"decoder.{key}": value for key, value in weights.items()}
+        weights = {
+            k: v.detach()
+            for k, v in decoder.state_dict().items()
+            if k != "head.weight" or not decoder.arch.tied
+        }
+        weights = {
+            llama_name(key) if plain else f"decoder.{key}": value for key, value in weights.items()
+        }
         _write_weights(temporary, weights, dtype, shard_size)
         if tokenizer is not None:
             (temporary / "tokenizer.json").write_text(tokenizer.save())
-            _write_json(temporary / "tokenizer_config.json", tokenizer_config(tokenizer, decoder.arch.max_length))
+            _write_json(
+                temporary / "tokenizer_config.json",
+                tokenizer_config(tokenizer, decoder.arch.max_length),
+            )
         for path in temporary.iterdir():
             path.chmod(0o644)
         temporary.chmod(0o755)
@@ -73,8 +89,12 @@ def save(
 
 
 def is_plain_llama(decoder: Decoder) -> bool:
-    """Whether transformers' Llama computes the same: RoPE, and a width that its heads divide, as it demands."""
-    return type(decoder.blocks()[0].position) is RoPE and decoder.arch.width % decoder.arch.heads == 0
+    """Whether transformers' Llama computes the same: RoPE, and a width that its heads divide, as it
+    demands.
+    """
+    return (
+        type(decoder.blocks()[0].position) is RoPE and decoder.arch.width % decoder.arch.heads == 0
+    )
 
 
 def llama_config(decoder: Decoder) -> dict[str, Any]:
@@ -86,7 +106,10 @@ def llama_config(decoder: Decoder) -> dict[str, Any]:
     if scaling.method == "yarn":
         rope |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
     if scaling.method == "llama3":
-        rope |= {"low_freq_factor": scaling.low_frequency, "high_freq_factor": scaling.high_frequency}
+        rope |= {
+            "low_freq_factor": scaling.low_frequency,
+            "high_freq_factor": scaling.high_frequency,
+        }
     if scaling.method in ("yarn", "llama3"):
         rope |= {"original_max_position_embeddings": position.original_length}
     return {
@@ -118,21 +141,38 @@ def own_config(decoder: Decoder, model: dict[str, Any]) -> dict[str, Any]:
 
 
 def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
-    """The ``tokenizer_config.json`` beside a ``tokenizer.json``. Padding is EOS, on the left, as generation needs it."""
+    """The ``tokenizer_config.json`` beside a ``tokenizer.json``. Padding is EOS, on the left, as
+    generation needs it.
+    """
     bos, eos = (tokenizer.backend.id_to_token(number) for number in (tokenizer.bos, tokenizer.eos))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": bos, "eos_token": eos, "pad_token": eos}
-    return settings | {"padding_side": "left", "model_max_length": max_length, "clean_up_tokenization_spaces": False}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": bos,
+        "eos_token": eos,
+        "pad_token": eos,
+    }
+    return settings | {
+        "padding_side": "left",
+        "model_max_length": max_length,
+        "clean_up_tokenization_spaces": False,
+    }
 
 
-def _write_weights(folder: Path, weights: dict[str, torch.Tensor], dtype: torch.dtype, shard_size: int | str) -> None:
+def _write_weights(
+    folder: Path, weights: dict[str, torch.Tensor], dtype: torch.dtype, shard_size: int | str
+) -> None:
     """One file, or several and their index; one file's tensors are converted at a time."""
-    planned = {key: torch.empty_like(value, dtype=dtype, device="meta") for key, value in weights.items()}
+    planned = {
+        key: torch.empty_like(value, dtype=dtype, device="meta") for key, value in weights.items()
+    }
     split = split_torch_state_dict_into_shards(planned, max_shard_size=shard_size)
     for name, keys in split.filename_to_tensors.items():
         shard = {key: weights[key].to("cpu", dtype).contiguous() for key in keys}
         save_file(shard, folder / name, metadata={"format": "pt"})
     if split.is_sharded:
-        _write_json(folder / INDEX, {"metadata": split.metadata, "weight_map": split.tensor_to_filename})
+        _write_json(
+            folder / INDEX, {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        )
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,13 +1,15 @@
-"""Batched generation with a cache: greedy or sampled, rows of different lengths, each stopping at its own EOS."""
+"""Batched generation with a cache: greedy or sampled, rows of different lengths, each stopping at
+its own EOS.
+"""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.cache import Cache
 from tape_exp.models.decoder import Decoder
-from tape_exp.seeding import RowSampler
 
 
 @torch.inference_mode()
@@ -27,7 +29,8 @@ def generate(
         prompts: token ids, of any lengths above zero.
         new_tokens: the longest continuation.
         eos: stops its row; None lets all run on.
-        temperature: 0 takes the most likely token; above, samples from softmax(logits / temperature).
+        temperature: 0 takes the most likely token; above, samples from softmax(logits /
+            temperature).
         generator: for sampling tokens.
         sampler: for encodings that sample positions.
     """
@@ -40,13 +43,21 @@ def generate(
     tokens = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
     for row, (prompt, skip) in enumerate(zip(prompts, padding.tolist(), strict=True)):
         tokens[row, skip:] = torch.as_tensor(prompt, device=device)
-    cache = new_cache(decoder, longest + new_tokens, padding if int(padding.max()) else None, len(prompts), sampler)
+    cache = new_cache(
+        decoder,
+        longest + new_tokens,
+        padding if int(padding.max()) else None,
+        len(prompts),
+        sampler,
+    )
 
     written = torch.empty(len(prompts), new_tokens, dtype=torch.long, device=device)
     running = torch.ones(len(prompts), dtype=torch.bool, device=device)
     count = 0
     while count < new_tokens:
-        tokens = _choose(decoder(tokens, cache=cache, last_only=True)[:, -1], temperature, generator)
+        tokens = _choose(
+            decoder(tokens, cache=cache, last_only=True)[:, -1], temperature, generator
+        )
         written[:, count] = tokens[:, 0]
         count += 1
         if eos is not None:
@@ -57,12 +68,19 @@ def generate(
     return [row[: row.index(eos)] if eos is not None and eos in row else row for row in rows]
 
 
-def new_cache(decoder: Decoder, capacity: int, padding_B: Tensor | None, rows: int, sampler: RowSampler | None = None) -> Cache:
+def new_cache(
+    decoder: Decoder,
+    capacity: int,
+    padding_B: Tensor | None,
+    rows: int,
+    sampler: RowSampler | None = None,
+) -> Cache:
     """An empty cache, with the positions that the decoder's encoding gives to each row."""
     device = decoder.head.weight.device
     positions_BS = decoder.positions(rows, capacity, device, sampler)
     if padding_B is not None:
-        # Row b's first real token, at index padding_B[b], takes the first position; padding repeats it, hidden anyway.
+        # Row b's first real token, at index padding_B[b], takes the first position; padding repeats
+        # it, hidden anyway.
         index = (torch.arange(capacity, device=device) - padding_B[:, None]).clamp(min=0)
         positions_BS = positions_BS.expand(rows, -1).gather(1, index)
     return Cache(positions_BS, padding_B)
@@ -72,5 +90,9 @@ def _choose(logits_BV: Tensor, temperature: float, generator: torch.Generator | 
     """The next token of every row: (B, 1)."""
     if temperature == 0:
         return logits_BV.argmax(-1, keepdim=True)
-    probabilities = (logits_BV.float() / temperature).softmax(-1).to(generator.device if generator else logits_BV.device)
+    probabilities = (
+        (logits_BV.float() / temperature)
+        .softmax(-1)
+        .to(generator.device if generator else logits_BV.device)
+    )
     return torch.multinomial(probabilities, 1, generator=generator).to(logits_BV.device)

@@ -1,4 +1,6 @@
-"""A decoder as EleutherAI's lm-evaluation-harness calls a model: log-likelihoods of texts, and greedy answers."""
+"""A decoder as EleutherAI's lm-evaluation-harness calls a model: log-likelihoods of texts, and
+greedy answers.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -10,26 +12,29 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from tape_exp.config import ConfigError
 from tape_exp.data.tokenizers import Tokenizer
+from tape_exp.machine.processes import gather, share
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import generate
-from tape_exp.seeding import RowSampler
-from tape_exp.tasks.base import gather, share
+from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
-Request = tuple[Any, list[int], list[int]]  # (what the answer is cached under, context, continuation)
+Request = tuple[
+    Any, list[int], list[int]
+]  # (what the answer is cached under, context, continuation)
 
 
 class Harness(TemplateLM):
-    """Answers lm-eval's requests as its own ``HFLM`` does: a continuation's tokens are those of context and continuation
-    together less those of the context; BOS stands first; what is longer than ``max_length`` loses its beginning.
+    """Answers lm-eval's requests as its own ``HFLM`` does: a continuation's tokens are those of
+    context and continuation together less those of the context; BOS stands first; what is longer
+    than ``max_length`` loses its beginning.
 
-    Under several processes each answers its share of the batches and all return every answer, so that lm-eval itself runs as
-    one process in each of them.
+    Under several processes each answers its share of the batches and all return every answer, so
+    that lm-eval itself runs as one process in each of them.
 
     Args:
-        model: called with tokens (B, T) and ``logits_at``, as a :class:`~tape_exp.models.decoder.Decoder` is; its attribute
-            ``decoder`` generates.
+        model: called with tokens (B, T) and ``logits_at``, as a
+            :class:`~tape_exp.models.decoder.Decoder` is; its attribute ``decoder`` generates.
         tokenizer: of the model.
         max_length: the longest input, in tokens.
         rows_per_batch: of one forward pass.
@@ -37,7 +42,12 @@ class Harness(TemplateLM):
     """
 
     def __init__(
-        self, model: Any, tokenizer: Tokenizer, max_length: int, rows_per_batch: int, progress: Callable[..., Any]
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        max_length: int,
+        rows_per_batch: int,
+        progress: Callable[..., Any],
     ) -> None:
         super().__init__()
         self.model, self.ids = model, tokenizer
@@ -53,16 +63,22 @@ class Harness(TemplateLM):
         """BOS, the context of a text without one."""
         return self.ids.bos
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **_: Any
+    ) -> list[int]:
         """Ids of a text, with BOS unless ``add_special_tokens`` is False."""
         ids = self.ids.encode([string])[0].tolist()
         return ids if add_special_tokens is False else [self.ids.bos, *ids]
 
     @torch.inference_mode()
-    def _loglikelihood_tokens(self, requests: Sequence[Request], **_: Any) -> list[tuple[float, bool]]:
-        """log p of each continuation given its context, in nats, and whether greedy decoding would give it.
+    def _loglikelihood_tokens(
+        self, requests: Sequence[Request], **_: Any
+    ) -> list[tuple[float, bool]]:
+        """log p of each continuation given its context, in nats, and whether greedy decoding would
+        give it.
 
-        Requests whose inputs are the same, such as the letters of one question, share a row of a forward pass.
+        Requests whose inputs are the same, such as the letters of one question, share a row of a
+        forward pass.
 
         Raises:
             ConfigError: a continuation alone is longer than ``max_length``.
@@ -72,7 +88,8 @@ class Harness(TemplateLM):
         for number, (_, context, continuation) in enumerate(requests):
             if len(continuation) > self.max_length:
                 raise ConfigError(
-                    f"a continuation of {len(continuation)} tokens is longer than the model's {self.max_length}; "
+                    f"a continuation of {len(continuation)} tokens is longer than the model's "
+                    f"{self.max_length}; "
                     f"set task.longest={len(continuation)} or more."
                 )
             tokens = [*context, *continuation]
@@ -80,16 +97,27 @@ class Harness(TemplateLM):
             rows.setdefault(tuple(tokens[-(self.max_length + 1) : -1]), []).append(number)
         if cut:
             log.warning(
-                "%d of %d requests are longer than %d tokens and lost their beginning.", cut, len(requests), self.max_length
+                "%d of %d requests are longer than %d tokens and lost their beginning.",
+                cut,
+                len(requests),
+                self.max_length,
             )
         order = sorted(rows, key=lambda row: (-len(row), row))
-        found = self._shared(order, "scoring", lambda batch, first: self._score(batch, rows, requests, first))
+        found = self._shared(
+            order, "scoring", lambda batch, first: self._score(batch, rows, requests, first)
+        )
         return [found[number] for number in range(len(requests))]
 
     def _score(
-        self, batch: Sequence[tuple[int, ...]], rows: dict[tuple[int, ...], list[int]], requests: Sequence[Request], first: int
+        self,
+        batch: Sequence[tuple[int, ...]],
+        rows: dict[tuple[int, ...], list[int]],
+        requests: Sequence[Request],
+        first: int,
     ) -> dict[int, tuple[float, bool]]:
-        """The answers of a batch of rows; padding stands on the right, where a causal model does not see it."""
+        """The answers of a batch of rows; padding stands on the right, where a causal model does
+        not see it.
+        """
         longest = max(map(len, batch))
         inputs = torch.tensor([[*row, *[0] * (longest - len(row))] for row in batch])
         places: list[int] = []  # of the logits that are needed: the last ones of each row
@@ -104,20 +132,33 @@ class Harness(TemplateLM):
                 targets += requests[number][2]
                 which += range(len(places) - len(requests[number][2]), len(places))
         sampler = RowSampler(0, "evaluation", first=first)
-        log_p = self.model(inputs, logits_at=torch.tensor(places), sampler=sampler).float().log_softmax(-1)
+        log_p = (
+            self.model(inputs, logits_at=torch.tensor(places), sampler=sampler)
+            .float()
+            .log_softmax(-1)
+        )
         at, target = (torch.tensor(values, device=log_p.device) for values in (which, targets))
         lengths = [len(requests[number][2]) for number in numbers]
         chosen = log_p[at, target].cpu().double().split(lengths)
         greedy = (log_p.argmax(-1)[at] == target).cpu().split(lengths)
-        return {n: (float(c.sum()), bool(g.all())) for n, c, g in zip(numbers, chosen, greedy, strict=True)}
+        return {
+            n: (float(c.sum()), bool(g.all()))
+            for n, c, g in zip(numbers, chosen, greedy, strict=True)
+        }
 
-    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """log p of whole texts, in nats: each token once, the first given BOS, in windows of ``max_length``."""
+    def loglikelihood_rolling(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[float]:
+        """log p of whole texts, in nats: each token once, the first given BOS, in windows of
+        ``max_length``.
+        """
         windows: list[Request] = []
         owners = []
         for number, request in enumerate(requests):
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
-            pairs = get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1)
+            pairs = get_rolling_token_windows(
+                tokens, self.prefix_token_id, self.max_length, context_len=1
+            )
             for context, continuation in map(make_disjoint_window, pairs):
                 windows.append((None, context, continuation))
                 owners.append(number)
@@ -127,7 +168,8 @@ class Harness(TemplateLM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy answers, each up to its first stop sequence; a context loses its beginning so that the answer fits.
+        """Greedy answers, each up to its first stop sequence; a context loses its beginning so that
+        the answer fits.
 
         An answer has at most half of ``max_length``.
 
@@ -139,22 +181,41 @@ class Harness(TemplateLM):
         for number, (context, settings) in enumerate(request.args for request in requests):
             options = normalize_gen_kwargs(settings)
             if options.get("do_sample"):
-                raise ConfigError("the benchmark asks for sampled text (do_sample); only greedy answers are made.")
+                raise ConfigError(
+                    "the benchmark asks for sampled text (do_sample); only greedy answers are made."
+                )
             new = min(int(options["max_gen_toks"]), self.max_length // 2)
             stops.append(options["until"])
-            asked.setdefault(new, []).append((number, self.tok_encode(context)[-(self.max_length - new) :]))
+            asked.setdefault(new, []).append(
+                (number, self.tok_encode(context)[-(self.max_length - new) :])
+            )
         found: dict[int, str] = {}
         for new, prompts in asked.items():
             order = sorted(prompts, key=lambda one: (-len(one[1]), one[0]))
-            found |= self._shared(order, "answering", lambda batch, first, new=new: self._answer(batch, new, first))
-        return [postprocess_generated_text(found[number], stop, None) for number, stop in enumerate(stops)]
+            found |= self._shared(
+                order, "answering", lambda batch, first, new=new: self._answer(batch, new, first)
+            )
+        return [
+            postprocess_generated_text(found[number], stop, None)
+            for number, stop in enumerate(stops)
+        ]
 
-    def _answer(self, batch: Sequence[tuple[int, list[int]]], new: int, first: int) -> dict[int, str]:
+    def _answer(
+        self, batch: Sequence[tuple[int, list[int]]], new: int, first: int
+    ) -> dict[int, str]:
         sampler = RowSampler(0, "answers", first=first)
-        rows = generate(self.model.decoder, [prompt for _, prompt in batch], new, self.eot_token_id, sampler=sampler)
+        rows = generate(
+            self.model.decoder,
+            [prompt for _, prompt in batch],
+            new,
+            self.eot_token_id,
+            sampler=sampler,
+        )
         return {number: self.ids.decode(row) for (number, _), row in zip(batch, rows, strict=True)}
 
-    def _shared(self, items: Sequence[Any], description: str, answer: Callable[..., dict[int, Any]]) -> dict[int, Any]:
+    def _shared(
+        self, items: Sequence[Any], description: str, answer: Callable[..., dict[int, Any]]
+    ) -> dict[int, Any]:
         """``answer(batch, index of its first item)`` of every batch, from all processes."""
         size = self.rows_per_batch
         batches = [(first, items[first : first + size]) for first in range(0, len(items), size)]

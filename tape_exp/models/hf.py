@@ -1,4 +1,5 @@
-"""The decoder as a model of transformers: ``from_pretrained``, ``generate``; importing this registers it.
+"""The decoder as a model of transformers: ``from_pretrained``, ``generate``; importing this
+registers it.
 
 Shape suffixes: B batch, T tokens, V vocabulary.
 """
@@ -12,13 +13,14 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.utils import can_return_tuple
 
-from tape_exp.config import Arch, build
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import cache
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import new_cache
 from tape_exp.models.hf_config import TapeExpConfig
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.seeding import RowSampler
+from tape_exp.settings.construct import build
+from tape_exp.settings.schema import Arch
 
 
 class Cache(cache.Cache):
@@ -34,8 +36,9 @@ class Cache(cache.Cache):
 class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
     """A :class:`Decoder` behind the interface of transformers.
 
-    Batches may be padded on either side, as ``attention_mask`` says. ``generate`` decodes greedily or samples, with the
-    decoder's own cache; encodings that sample positions draw the same ones every time.
+    Batches may be padded on either side, as ``attention_mask`` says. ``generate`` decodes greedily
+    or samples, with the decoder's own cache; encodings that sample positions draw the same ones
+    every time.
 
     Args:
         config: names the positional encoding and the sizes.
@@ -59,7 +62,9 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """What a checkpoint does not hold, buffers that it never holds above all: as the encoding makes them."""
+        """What a checkpoint does not hold, buffers that it never holds above all: as the encoding
+        makes them.
+        """
         if not isinstance(module, PositionEncoding):
             super()._init_weights(module)
             return
@@ -91,11 +96,13 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         num_items_in_batch: Any = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits (B, T, V), and the mean cross-entropy of ``labels`` (B, T), shifted here; -100 does not count.
+        """Logits (B, T, V), and the mean cross-entropy of ``labels`` (B, T), shifted here; -100
+        does not count.
 
         Args:
             input_ids: (B, T); with a cache, those that follow the cached ones.
-            attention_mask: (B, T), 0 on padding. With a cache it is not read again: the cache knows the padding.
+            attention_mask: (B, T), 0 on padding. With a cache it is not read again: the cache knows
+                the padding.
             past_key_values: a cache that :meth:`generate` made.
             labels, num_items_in_batch: as for every model of transformers.
             use_cache: not read: a cache is used where there is one.
@@ -113,13 +120,21 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             kept = past_key_values
         sampler = None if past_key_values is not None else RowSampler(0, "positions")
         last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1
-        logits_BTV = self.decoder(input_ids, cache=past_key_values, sampler=sampler, last_only=last_only)
+        logits_BTV = self.decoder(
+            input_ids, cache=past_key_values, sampler=sampler, last_only=last_only
+        )
         if not last_only:
-            logits_BTV = logits_BTV[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else logits_BTV[:, logits_to_keep]
+            logits_BTV = (
+                logits_BTV[:, -logits_to_keep:]
+                if isinstance(logits_to_keep, int)
+                else logits_BTV[:, logits_to_keep]
+            )
         loss = None
         if labels is not None:
             more = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
-            loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=logits_BTV.shape[-1], **more)
+            loss = self.loss_function(
+                logits=logits_BTV, labels=labels, vocab_size=logits_BTV.shape[-1], **more
+            )
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=kept)  # type: ignore[arg-type]
 
     def _prepare_cache_for_generation(
@@ -130,24 +145,35 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         batch_size: int,
         max_cache_length: int,
     ) -> Any:
-        """Make the decoder's cache, which holds positions and padding of all tokens that will come."""
+        """Make the decoder's cache, which holds positions and padding of all tokens that will
+        come.
+        """
         if (
             generation_config.num_beams > 1
             or generation_config.is_assistant
             or generation_mode not in ("greedy_search", "sample")
         ):
             raise ValueError(
-                f"TapeExpForCausalLM decodes greedily or samples, not by {str(generation_mode.value).replace('_', ' ')}; "
+                "TapeExpForCausalLM decodes greedily or samples, not by "
+                f"{str(generation_mode.value).replace('_', ' ')}; "
                 "set num_beams=1 and leave assistant_model= out."
             )
         mask = model_kwargs.get("attention_mask")
         if mask is not None and not bool(mask[:, -1].all()):
-            raise ValueError("generation needs prompts that are padded on the left: set tokenizer.padding_side='left'.")
+            raise ValueError(
+                "generation needs prompts that are padded on the left: set "
+                "tokenizer.padding_side='left'."
+            )
         if model_kwargs.get("past_key_values") is not None:
-            raise ValueError("TapeExpForCausalLM makes its own cache in every call of generate; leave past_key_values out.")
+            raise ValueError(
+                "TapeExpForCausalLM makes its own cache in every call of generate; leave "
+                "past_key_values out."
+            )
         if generation_config.use_cache is not False:
             rows = batch_size * generation_config.num_return_sequences
-            model_kwargs["past_key_values"] = self._new_cache(max_cache_length + 1, padding(mask), rows)
+            model_kwargs["past_key_values"] = self._new_cache(
+                max_cache_length + 1, padding(mask), rows
+            )
 
     def _new_cache(self, capacity: int, padding_B: Tensor | None, rows: int) -> Cache:
         made = new_cache(self.decoder, capacity, padding_B, rows, RowSampler(0, "positions"))
@@ -155,7 +181,8 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def padding(mask_BT: Tensor | None) -> Tensor | None:
-    """How many tokens of padding each row begins with, (B,); None where no row does. Padding at the end hides nothing.
+    """How many tokens of padding each row begins with, (B,); None where no row does. Padding at the
+    end hides nothing.
 
     Raises:
         ValueError: a row has padding between its tokens.
@@ -166,7 +193,10 @@ def padding(mask_BT: Tensor | None) -> Tensor | None:
     T = there.shape[1]
     first, last = there.int().argmax(1), T - 1 - there.flip(1).int().argmax(1)
     if not torch.equal(last - first + 1, there.sum(1)):
-        raise ValueError("attention_mask hides tokens in the middle of a row; padding can be at its beginning or its end.")
+        raise ValueError(
+            "attention_mask hides tokens in the middle of a row; padding can be at its beginning "
+            "or its end."
+        )
     return first if bool(first.any()) else None
 
 

@@ -1,4 +1,6 @@
-"""Llama checkpoints as the Hugging Face hub holds them: their config, their weights into a :class:`Decoder`, their name."""
+"""Llama checkpoints as the Hugging Face hub holds them: their config, their weights into a
+:class:`Decoder`, their name.
+"""
 
 import hashlib
 import math
@@ -9,20 +11,28 @@ from typing import Any
 import tokenizers
 import torch
 
-from tape_exp.config import ConfigError
 from tape_exp.data.sources import check_hub, hub_refusal
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.stored import INDEX, SINGLE, files, read_json, tensors
+from tape_exp.settings.errors import ConfigError
 
 FILES = ["config.json", "model*.safetensors", INDEX, "tokenizer*"]
-OUTSIDE = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
+OUTSIDE = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
 PARTS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-PARTS |= {part: f"self_attn.{part}_proj" for part in "qkvo"} | {part: f"mlp.{part}_proj" for part in ("gate", "up", "down")}
+PARTS |= {part: f"self_attn.{part}_proj" for part in "qkvo"} | {
+    part: f"mlp.{part}_proj" for part in ("gate", "up", "down")
+}
 
 
 @dataclass(frozen=True)
 class Llama:
-    """What a checkpoint's ``config.json`` and tokenizer say. The first ten are keys of :class:`~tape_exp.config.Arch`."""
+    """What a checkpoint's ``config.json`` and tokenizer say. The first ten are keys of
+    :class:`~tape_exp.settings.schema.Arch`.
+    """
 
     layers: int
     width: int
@@ -41,8 +51,18 @@ class Llama:
     dtype: torch.dtype
 
     def sizes(self) -> dict[str, Any]:
-        """The keys of :class:`~tape_exp.config.Arch` that the checkpoint decides."""
-        keys = ("layers", "width", "heads", "kv_heads", "head_size", "ffn", "vocab", "tied", "norm_eps")
+        """The keys of :class:`~tape_exp.settings.schema.Arch` that the checkpoint decides."""
+        keys = (
+            "layers",
+            "width",
+            "heads",
+            "kv_heads",
+            "head_size",
+            "ffn",
+            "vocab",
+            "tied",
+            "norm_eps",
+        )
         return {key: getattr(self, key) for key in keys}
 
 
@@ -52,23 +72,33 @@ def is_llama(path: Path) -> bool:
 
 
 def fetch(repository: str, what: str) -> Path:
-    """The folder of a hub repository's config, weights and tokenizer: from the hub's cache, else downloaded to it.
+    """The folder of a hub repository's config, weights and tokenizer: from the hub's cache, else
+    downloaded to it.
 
     Args:
         repository: as the hub names it, ``meta-llama/Llama-2-7b-hf``.
         what: the key that asks for it, for messages: ``checkpoint=meta-llama/Llama-2-7b-hf``.
 
     Raises:
-        ConfigError: it is gated or missing, the hub cannot be reached, or it is no Llama (told before its weights are read).
+        ConfigError: it is gated or missing, the hub cannot be reached, or it is no Llama (told
+            before its weights are read).
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    instead = f"{what.split('=')[0]}=<a folder with config.json, model*.safetensors and tokenizer.json> needs no network."
+    instead = (
+        f"{what.split('=')[0]}=<a folder with config.json, model*.safetensors and tokenizer.json> "
+        "needs no network."
+    )
     try:
         try:
-            folder = Path(snapshot_download(repository, allow_patterns=FILES, local_files_only=True))
-            if all(path.is_file() for path in (folder / "config.json", folder / "tokenizer.json", *files(folder))):
+            folder = Path(
+                snapshot_download(repository, allow_patterns=FILES, local_files_only=True)
+            )
+            if all(
+                path.is_file()
+                for path in (folder / "config.json", folder / "tokenizer.json", *files(folder))
+            ):
                 return folder
         except (LocalEntryNotFoundError, ConfigError):
             pass  # nothing in the cache, or a download that was cut short
@@ -83,20 +113,32 @@ def read_config(folder: Path) -> Llama:
     """The sizes and positions of a checkpoint, from the ``config.json`` of transformers 4 or 5.
 
     Raises:
-        ConfigError: it is missing, damaged or incomplete, not of a Llama, or of one that the decoder does not compute.
+        ConfigError: it is missing, damaged or incomplete, not of a Llama, or of one that the
+            decoder does not compute.
     """
     path = folder / "config.json"
     if not path.is_file():
-        raise ConfigError(f"{folder} has no config.json; name the folder of a Llama, with config.json and {SINGLE}.")
+        raise ConfigError(
+            f"{folder} has no config.json; name the folder of a Llama, with config.json and "
+            f"{SINGLE}."
+        )
     config = read_json(path)
     kind = config.get("model_type")
     if kind != "llama":
-        raise ConfigError(f"{path}: model_type is {kind}, which cannot be loaded; name a model whose model_type is llama.")
+        raise ConfigError(
+            f"{path}: model_type is {kind}, which cannot be loaded; name a model whose model_type "
+            "is llama."
+        )
     for key in ("attention_bias", "mlp_bias"):
         if config.get(key):
-            raise ConfigError(f"{path}: {key} is true, but the decoder has no biases; name a Llama without them.")
+            raise ConfigError(
+                f"{path}: {key} is true, but the decoder has no biases; name a Llama without them."
+            )
     if config.get("hidden_act", "silu") != "silu":
-        raise ConfigError(f"{path}: hidden_act is {config['hidden_act']}, the decoder has silu; name a Llama with it.")
+        raise ConfigError(
+            f"{path}: hidden_act is {config['hidden_act']}, the decoder has silu; name a Llama "
+            "with it."
+        )
     dtype = config.get("dtype") or config.get("torch_dtype") or "float32"
     if dtype not in ("float32", "float16", "bfloat16"):
         raise ConfigError(f"{path}: dtype is {dtype}; float32, float16 or bfloat16 can be loaded.")
@@ -130,20 +172,32 @@ def load(decoder: Decoder, folder: Path) -> None:
     Parameters of the positional encoding stay as they are: a Llama has none.
 
     Raises:
-        ConfigError: a file is missing or cut short, or its keys and shapes are not exactly the decoder's.
+        ConfigError: a file is missing or cut short, or its keys and shapes are not exactly the
+            decoder's.
     """
-    stored = {t.name: t for t in tensors(folder) if not t.name.endswith("rotary_emb.inv_freq")}  # a function of theta
-    wanted = {llama_name(key): p for key, p in decoder.named_parameters() if ".position." not in key}
+    stored = {
+        t.name: t for t in tensors(folder) if not t.name.endswith("rotary_emb.inv_freq")
+    }  # a function of theta
+    wanted = {
+        llama_name(key): p for key, p in decoder.named_parameters() if ".position." not in key
+    }
     repeated = stored.pop("lm_head.weight", None) if decoder.arch.tied else None
     for name in sorted(stored.keys() | wanted.keys()):
         if name not in stored:
-            raise ConfigError(f"{folder}: its weights lack {name}, which the decoder needs; fetch the model again.")
+            raise ConfigError(
+                f"{folder}: its weights lack {name}, which the decoder needs; fetch the model "
+                "again."
+            )
         where, shape = stored[name].file, stored[name].shape
         if name not in wanted:
-            raise ConfigError(f"{where} holds {name}, which the decoder of its config.json lacks; name an unmodified Llama.")
+            raise ConfigError(
+                f"{where} holds {name}, which the decoder of its config.json lacks; name an "
+                "unmodified Llama."
+            )
         if shape != tuple(wanted[name].shape):
             raise ConfigError(
-                f"{where}: {name} is {list(shape)}, but by config.json {list(wanted[name].shape)}; fetch both again."
+                f"{where}: {name} is {list(shape)}, but by config.json {list(wanted[name].shape)}; "
+                "fetch both again."
             )
     with torch.no_grad():
         for tensor in sorted(stored.values(), key=lambda t: (t.file, t.begin)):
@@ -155,7 +209,8 @@ def load(decoder: Decoder, folder: Path) -> None:
             for begin, piece in repeated.pieces():
                 if not torch.equal(flat[begin : begin + len(piece)], piece.to(flat)):
                     raise ConfigError(
-                        f"{repeated.file}: lm_head.weight is not the embedding, though config.json has tie_word_embeddings; "
+                        f"{repeated.file}: lm_head.weight is not the embedding, though config.json "
+                        "has tie_word_embeddings; "
                         "set it to false there."
                     )
 
@@ -163,7 +218,8 @@ def load(decoder: Decoder, folder: Path) -> None:
 def fingerprint(folder: Path) -> str:
     """A hash that names a checkpoint's weights, wherever and in how many files they lie.
 
-    Of the config's sizes and positions, and of every tensor its name, type, shape and the 4 KB in its middle.
+    Of the config's sizes and positions, and of every tensor its name, type, shape and the 4 KB in
+    its middle.
 
     Raises:
         ConfigError: a file is missing or damaged.
@@ -178,7 +234,9 @@ def fingerprint(folder: Path) -> str:
 
 
 def llama_name(key: str) -> str:
-    """What transformers calls a weight of the decoder: ``layers.0.q.weight`` is ``model.layers.0.self_attn.q_proj.weight``."""
+    """What transformers calls a weight of the decoder: ``layers.0.q.weight`` is
+    ``model.layers.0.self_attn.q_proj.weight``.
+    """
     if key in OUTSIDE:
         return OUTSIDE[key]
     _, layer, part, rest = key.split(".", 3)
@@ -186,36 +244,63 @@ def llama_name(key: str) -> str:
 
 
 def _rope(path: Path, config: dict[str, Any], max_positions: int) -> tuple[float, dict[str, Any]]:
-    """θ and the keys of Scaling. Transformers 5 writes rope_parameters, version 4 rope_theta and rope_scaling."""
+    """θ and the keys of Scaling. Transformers 5 writes rope_parameters, version 4 rope_theta and
+    rope_scaling.
+    """
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     method = rope.get("rope_type") or rope.get("type") or "default"
     if rope.get("partial_rotary_factor", config.get("partial_rotary_factor")) not in (None, 1):
-        raise ConfigError(f"{path}: partial_rotary_factor is not 1, but the decoder turns whole heads; name a Llama that does.")
+        raise ConfigError(
+            f"{path}: partial_rotary_factor is not 1, but the decoder turns whole heads; name a "
+            "Llama that does."
+        )
     if method == "default":
         return theta, {"method": "none"}
     if method not in ("linear", "yarn", "llama3"):
-        raise ConfigError(f"{path}: the rope type {method} is not known; default, linear, yarn and llama3 are.")
-    original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings") or max_positions
+        raise ConfigError(
+            f"{path}: the rope type {method} is not known; default, linear, yarn and llama3 are."
+        )
+    original = (
+        config.get("original_max_position_embeddings")
+        or rope.get("original_max_position_embeddings")
+        or max_positions
+    )
     factor = rope.get("factor")
     if factor is None and method == "yarn":
         factor = max_positions / original
     try:
-        scaling: dict[str, Any] = {"method": method, "factor": float(rope["factor"] if factor is None else factor)}
+        scaling: dict[str, Any] = {
+            "method": method,
+            "factor": float(rope["factor"] if factor is None else factor),
+        }
         if method == "llama3":
-            scaling |= {"low_frequency": float(rope["low_freq_factor"]), "high_frequency": float(rope["high_freq_factor"])}
+            scaling |= {
+                "low_frequency": float(rope["low_freq_factor"]),
+                "high_frequency": float(rope["high_freq_factor"]),
+            }
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: the rope type {method} lacks a number ({error}); fetch the file again.") from error
+        raise ConfigError(
+            f"{path}: the rope type {method} lacks a number ({error}); fetch the file again."
+        ) from error
     if method == "yarn":
         magnitude = 0.1 * math.log(scaling["factor"]) + 1
         told = rope.get("attention_factor")
         same = told is None or math.isclose(told, magnitude, rel_tol=1e-6)
-        if not same or rope.get("truncate", True) is not True or (told is None and rope.get("mscale_all_dim")):
+        if (
+            not same
+            or rope.get("truncate", True) is not True
+            or (told is None and rope.get("mscale_all_dim"))
+        ):
             raise ConfigError(
-                f"{path}: its yarn has an attention_factor other than 0.1 ln factor + 1 = {magnitude:.4f}, mscale_all_dim or "
+                f"{path}: its yarn has an attention_factor other than 0.1 ln factor + 1 = "
+                f"{magnitude:.4f}, mscale_all_dim or "
                 "truncate, which the decoder lacks; name a model without them."
             )
-        scaling |= {"beta_fast": float(rope.get("beta_fast") or 32), "beta_slow": float(rope.get("beta_slow") or 1)}
+        scaling |= {
+            "beta_fast": float(rope.get("beta_fast") or 32),
+            "beta_slow": float(rope.get("beta_slow") or 1),
+        }
     return theta, scaling if method == "linear" else scaling | {"original": int(original)}
 
 
@@ -234,7 +319,9 @@ def _special(folder: Path, config: dict[str, Any], kind: str) -> str | None:
     try:
         return tokenizers.Tokenizer.from_file(str(path)).id_to_token(number)
     except Exception as error:  # the library raises bare exceptions
-        raise ConfigError(f"{path} is not a tokenizer.json of the tokenizers library ({error}); fetch it again.") from error
+        raise ConfigError(
+            f"{path} is not a tokenizer.json of the tokenizers library ({error}); fetch it again."
+        ) from error
 
 
 def _whole(path: Path, config: dict[str, Any], key: str, default: int | None = None) -> int:
@@ -243,5 +330,8 @@ def _whole(path: Path, config: dict[str, Any], key: str, default: int | None = N
     if value is None:
         raise ConfigError(f"{path} has no {key}; fetch the config.json again.")
     if type(value) is not int or value < 1:
-        raise ConfigError(f"{path}: {key} is {value!r}, a positive whole number is expected; fetch the config.json again.")
+        raise ConfigError(
+            f"{path}: {key} is {value!r}, a positive whole number is expected; fetch the "
+            "config.json again."
+        )
     return value

@@ -1,4 +1,6 @@
-"""Adapting a pre-trained model to a longer context: which parameters are trained, and what its positions become."""
+"""Adapting a pre-trained model to a longer context: which parameters are trained, and what its
+positions become.
+"""
 
 import json
 import re
@@ -12,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from tape_exp.config import ConfigError, one_of
-from tape_exp.files import write_atomically
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.seeding import seed_for
 from tape_exp.models.attention import attend
 from tape_exp.models.decoder import Block, Decoder
 from tape_exp.models.positions.base import PositionEncoding, for_heads
-from tape_exp.seeding import seed_for
+from tape_exp.settings.errors import ConfigError, one_of
 
 PARTS = {  # what `peft.train` names, as patterns of parameter names
     "everything": "",
@@ -30,7 +32,9 @@ PARTS = {  # what `peft.train` names, as patterns of parameter names
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters: W + α/r B A beside a frozen W, A ~ Kaiming uniform, B = 0 (Hu et al., 2021); by the peft library."""
+    """Low-rank adapters: W + α/r B A beside a frozen W, A ~ Kaiming uniform, B = 0 (Hu et al.,
+    2021); by the peft library.
+    """
 
     rank: int = 8
     alpha: float = 16.0
@@ -44,7 +48,9 @@ class Lora:
             one_of("peft.lora.targets", target, ("q", "k", "v", "o", "gate", "up", "down"))
 
     def insert(self, decoder: Decoder, seed: int) -> None:
-        """Put the adapters into the decoder, in place; all else is frozen. The logits stay what they are."""
+        """Put the adapters into the decoder, in place; all else is frozen. The logits stay what
+        they are.
+        """
         from peft import LoraConfig, inject_adapter_in_model
 
         config = LoraConfig(
@@ -59,20 +65,24 @@ class Lora:
 
 
 class Adaptation:
-    """A method of section 4.3 (context window extension) as a choice of parts; one YAML each in ``conf/peft``.
+    """A method of section 4.3 (context window extension) as a choice of parts; one YAML each in
+    ``conf/peft``.
 
-    Beginning from a base model trained with RoPE on C tokens, every method leaves its logits at first what RoPE with the
-    new ``theta`` and ``interpolation`` makes of it.
+    Beginning from a base model trained with RoPE on C tokens, every method leaves its logits at
+    first what RoPE with the new ``theta`` and ``interpolation`` makes of it.
 
     Args:
         name: of the YAML.
         base: the model whose runs ``checkpoint=<task>`` means.
         lora: see :class:`Lora`; null: none.
-        train: further parts that are trained: ``everything``, ``positions`` (TAPE's P, W1, W2, W_x), ``embedding``,
-            ``head``, ``norms``.
-        interpolation: positions are divided by it (Chen et al., 2023); the paper's public code does so for every method.
-        theta: base of RoPE's frequencies instead of the model's (Liu et al., 2023); null: the model's.
-        sparse_groups: in training, attention within so many groups of the row: see :func:`shifted_sparse`; null: full.
+        train: further parts that are trained: ``everything``, ``positions`` (TAPE's P, W1, W2,
+            W_x), ``embedding``, ``head``, ``norms``.
+        interpolation: positions are divided by it (Chen et al., 2023); the paper's public code does
+            so for every method.
+        theta: base of RoPE's frequencies instead of the model's (Liu et al., 2023); null: the
+            model's.
+        sparse_groups: in training, attention within so many groups of the row: see
+            :func:`shifted_sparse`; null: full.
     """
 
     def __init__(
@@ -90,52 +100,75 @@ class Adaptation:
         if not train and lora is None:
             raise ConfigError(f"peft={name} trains nothing: give peft.lora, or peft.train=[norms].")
         if "everything" in train and lora is not None:
-            raise ConfigError("peft.train=[everything] leaves nothing frozen beside peft.lora; set peft.lora=null.")
+            raise ConfigError(
+                "peft.train=[everything] leaves nothing frozen beside peft.lora; set "
+                "peft.lora=null."
+            )
         if not interpolation >= 1:
-            raise ConfigError(f"peft.interpolation={interpolation} must be at least 1: the context grows by it.")
+            raise ConfigError(
+                f"peft.interpolation={interpolation} must be at least 1: the context grows by it."
+            )
         if theta is not None and not theta > 0:
             raise ConfigError(f"peft.theta={theta} must be positive, as 1000000.")
         if sparse_groups is not None and sparse_groups < 1:
-            raise ConfigError(f"peft.sparse_groups={sparse_groups} must be at least 1, or null for full attention.")
+            raise ConfigError(
+                f"peft.sparse_groups={sparse_groups} must be at least 1, or null for full "
+                "attention."
+            )
         self.name, self.base, self.lora, self.train = name, base, lora, tuple(train)
         self.interpolation, self.theta, self.sparse_groups = interpolation, theta, sparse_groups
 
     @property
     def partial(self) -> bool:
-        """Whether some of the base's weights stay frozen, so that a checkpoint holds the trained ones alone."""
+        """Whether some of the base's weights stay frozen, so that a checkpoint holds the trained
+        ones alone.
+        """
         return "everything" not in self.train
 
     def positions(self, model: dict[str, Any]) -> dict[str, Any]:
-        """The ``model`` section with the new theta and interpolation. Raises :class:`ConfigError` where it has no such key."""
+        """The ``model`` section with the new theta and interpolation. Raises :class:`ConfigError`
+        where it has no such key.
+        """
         adapted = dict(model)
         if self.theta is not None:
             if "theta" not in model:
                 raise ConfigError(
-                    f"peft.theta={self.theta} is for rotary encodings, and model={model['name']} is none; use model=rope."
+                    f"peft.theta={self.theta} is for rotary encodings, and model={model['name']} "
+                    "is none; use model=rope."
                 )
             adapted["theta"] = self.theta
         if self.interpolation != 1:
             scaling = model.get("scaling")
             if scaling is None:
                 raise ConfigError(
-                    f"peft.interpolation={self.interpolation} is for rotary encodings that can be scaled, and "
+                    f"peft.interpolation={self.interpolation} is for rotary encodings that can be "
+                    "scaled, and "
                     f"model={model['name']} is none; set peft.interpolation=1."
                 )
             if scaling.get("method", "none") != "none":
                 raise ConfigError(
-                    f"peft.interpolation={self.interpolation} and model.scaling.method={scaling['method']} both stretch "
+                    f"peft.interpolation={self.interpolation} and "
+                    f"model.scaling.method={scaling['method']} both stretch "
                     "positions; set peft.interpolation=1."
                 )
-            adapted["scaling"] = scaling | {"method": "linear", "factor": self.interpolation, "when": "always"}
+            adapted["scaling"] = scaling | {
+                "method": "linear",
+                "factor": self.interpolation,
+                "when": "always",
+            }
         return adapted
 
     def apply(self, decoder: Decoder, seed: int) -> None:
-        """Insert the adapters, and mark what is trained; the idle update of the last layer stays frozen.
+        """Insert the adapters, and mark what is trained; the idle update of the last layer stays
+        frozen.
 
         Raises:
-            ConfigError: there is nothing of a part to train, or the encoding does not go with sparse attention.
+            ConfigError: there is nothing of a part to train, or the encoding does not go with
+                sparse attention.
         """
-        idle = {name for name, parameter in decoder.named_parameters() if not parameter.requires_grad}
+        idle = {
+            name for name, parameter in decoder.named_parameters() if not parameter.requires_grad
+        }
         own = [name for name, _ in decoder.named_parameters()]
         if self.lora is not None:
             self.lora.insert(decoder, seed)
@@ -144,14 +177,18 @@ class Adaptation:
         for part in self.train:
             chosen = [name for name in own if re.search(PARTS[part], name)]
             if not chosen:
-                raise ConfigError(f"peft.train has {part}, and this model has no such parameters; model=tape has positions.")
+                raise ConfigError(
+                    f"peft.train has {part}, and this model has no such parameters; model=tape has "
+                    "positions."
+                )
             for name in chosen:
                 decoder.get_parameter(name).requires_grad_(name not in idle)
         if self.sparse_groups is not None:
             for block in decoder.blocks():
                 if not _in_queries_and_keys(block.position):
                     raise ConfigError(
-                        f"peft.sparse_groups={self.sparse_groups} needs positions in queries and keys alone, as model=rope."
+                        f"peft.sparse_groups={self.sparse_groups} needs positions in queries and "
+                        "keys alone, as model=rope."
                     )
                 block.attend = partial(sparse_in_training, block, self.sparse_groups)
 
@@ -171,12 +208,16 @@ def sparse_in_training(
     return shifted_sparse(q_BTHD, k_BSKD, v_BSKD, groups, options["backend"]), None
 
 
-def shifted_sparse(q_BTHD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, groups: int, backend: str = "auto") -> Tensor:
-    """Shifted sparse attention (LongLoRA, Chen et al., 2023): causal attention within groups of G = T / groups tokens.
+def shifted_sparse(
+    q_BTHD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, groups: int, backend: str = "auto"
+) -> Tensor:
+    """Shifted sparse attention (LongLoRA, Chen et al., 2023): causal attention within groups of G =
+    T / groups tokens.
 
-    The first half of the heads attends within [0, G), [G, 2G), …, the second half within groups that begin G/2 later.
-    Deliberately different from the public code, whose shift is cyclic: there the row's first G/2 tokens share a group with
-    its last G/2 and see them, later ones as they are. Here both ends are groups of their own.
+    The first half of the heads attends within [0, G), [G, 2G), …, the second half within groups
+    that begin G/2 later. Deliberately different from the public code, whose shift is cyclic: there
+    the row's first G/2 tokens share a group with its last G/2 and see them, later ones as they are.
+    Here both ends are groups of their own.
 
     Returns:
         (B, T, H, D)
@@ -188,10 +229,14 @@ def shifted_sparse(q_BTHD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, groups: int, 
     G = T // groups
     if T % (2 * groups):
         raise ConfigError(
-            f"task.train_length={T} does not divide into peft.sparse_groups={groups} groups of an even length; "
+            f"task.train_length={T} does not divide into peft.sparse_groups={groups} groups of an "
+            "even length; "
             f"task.train_length={max(T // (2 * groups), 1) * 2 * groups} does."
         )
-    halves = [(x[:, :, : H // 2], x[:, :, H // 2 :]) for x in (q_BTHD, for_heads(k_BTKD, H), for_heads(v_BTKD, H))]
+    halves = [
+        (x[:, :, : H // 2], x[:, :, H // 2 :])
+        for x in (q_BTHD, for_heads(k_BTKD, H), for_heads(v_BTKD, H))
+    ]
     straight, shifted = zip(*halves, strict=True)
     first = _within_groups(straight, G, backend)
     ends = [torch.cat([x[:, : G // 2], x[:, T - G // 2 :]], 1) for x in shifted]
@@ -213,14 +258,24 @@ def _within_groups(qkv: Any, size: int, backend: str) -> Tensor:
 
 def trained(decoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Name and value of every parameter that is trained."""
-    return ((name, parameter) for name, parameter in decoder.named_parameters() if parameter.requires_grad)
+    return (
+        (name, parameter)
+        for name, parameter in decoder.named_parameters()
+        if parameter.requires_grad
+    )
 
 
 def merge(decoder: Decoder) -> None:
-    """Add the low-rank products to the weights that they adapt, in place: a plain decoder remains."""
+    """Add the low-rank products to the weights that they adapt, in place: a plain decoder
+    remains.
+    """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    adapters = [(name, module) for name, module in decoder.named_modules() if isinstance(module, BaseTunerLayer)]
+    adapters = [
+        (name, module)
+        for name, module in decoder.named_modules()
+        if isinstance(module, BaseTunerLayer)
+    ]
     for name, module in adapters:
         module.merge()
         parent, _, child = name.rpartition(".")
@@ -230,16 +285,25 @@ def merge(decoder: Decoder) -> None:
 
 
 def table(decoder: Decoder) -> str:
-    """The parameters of each part, layers added up, and how many of them are trained, as lines of text."""
+    """The parameters of each part, layers added up, and how many of them are trained, as lines of
+    text.
+    """
     counts: dict[str, list[int]] = {}
     for name, parameter in decoder.named_parameters():
-        part = re.sub(r"^layers\.\d+", "layers.*", name).replace(".base_layer", "").replace(".default", "")
+        part = (
+            re.sub(r"^layers\.\d+", "layers.*", name)
+            .replace(".base_layer", "")
+            .replace(".default", "")
+        )
         entry = counts.setdefault(part.removesuffix(".weight"), [0, 0])
         entry[0] += parameter.numel()
         entry[1] += parameter.numel() * parameter.requires_grad
     counts["all"] = [sum(column) for column in zip(*counts.values(), strict=True)]
     lines = [f"  {'part':28}{'parameters':>16}{'trained':>16}"]
-    lines += [f"  {part:28}{total:16,}{tuned:16,}{100 * tuned / total:9.3f} %" for part, (total, tuned) in counts.items()]
+    lines += [
+        f"  {part:28}{total:16,}{tuned:16,}{100 * tuned / total:9.3f} %"
+        for part, (total, tuned) in counts.items()
+    ]
     return "\n".join(lines)
 
 
@@ -251,16 +315,24 @@ def freeze_in_bf16(decoder: Decoder) -> None:
 
 
 def adapter(decoder: Decoder) -> dict[str, Tensor]:
-    """The trained parameters alone, on the CPU; of a sharded model whole, for which every process must ask."""
-    return {name: whole(parameter.detach()).contiguous().cpu() for name, parameter in trained(decoder)}
+    """The trained parameters alone, on the CPU; of a sharded model whole, for which every process
+    must ask.
+    """
+    return {
+        name: whole(parameter.detach()).contiguous().cpu() for name, parameter in trained(decoder)
+    }
 
 
-def save_adapter(tensors: dict[str, Tensor], folder: Path, base: str, settings: dict[str, Any]) -> None:
+def save_adapter(
+    tensors: dict[str, Tensor], folder: Path, base: str, settings: dict[str, Any]
+) -> None:
     """``adapter.safetensors``, and ``adapter.json`` with the base's title and the config."""
     from safetensors.torch import save
 
     write_atomically(folder / "adapter.safetensors", save(tensors))
-    write_atomically(folder / "adapter.json", json.dumps({"base": base, "config": settings}, indent=1) + "\n")
+    write_atomically(
+        folder / "adapter.json", json.dumps({"base": base, "config": settings}, indent=1) + "\n"
+    )
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tape_exp.config import ConfigError
+from tape_exp.settings.errors import ConfigError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -29,8 +29,11 @@ class Stored:
     end: int
 
     def pieces(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Its values in turn, flat, each piece with the index of its first; a piece is overwritten by the next."""
-        # Read, not mapped: pages of a mapped file count as this process's memory, beside the weights themselves.
+        """Its values in turn, flat, each piece with the index of its first; a piece is overwritten
+        by the next.
+        """
+        # Read, not mapped: pages of a mapped file count as this process's memory, beside the
+        # weights themselves.
         size = self.dtype.itemsize
         buffer = bytearray(min(PIECE, self.end - self.begin))
         with self.file.open("rb") as file:
@@ -39,7 +42,10 @@ class Stored:
                 count = min(PIECE, self.end - begin)
                 if file.readinto(memoryview(buffer)[:count]) != count:
                     raise _cut_short(self.file)
-                yield (begin - self.begin) // size, torch.frombuffer(buffer, dtype=self.dtype, count=count // size)
+                yield (
+                    (begin - self.begin) // size,
+                    torch.frombuffer(buffer, dtype=self.dtype, count=count // size),
+                )
 
 
 def files(folder: Path) -> list[Path]:
@@ -58,7 +64,9 @@ def tensors(folder: Path) -> list[Stored]:
     for file in files(folder):
         if not file.is_file():
             named = f", which its {INDEX} names" if file.name != SINGLE else f" and no {INDEX}"
-            raise ConfigError(f"{folder} has no {file.name}{named}; fetch the model again, in safetensors files.")
+            raise ConfigError(
+                f"{folder} has no {file.name}{named}; fetch the model again, in safetensors files."
+            )
         size = file.stat().st_size
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
@@ -66,17 +74,31 @@ def tensors(folder: Path) -> list[Stored]:
                 raise _cut_short(file)
             try:
                 header = json.loads(stream.read(length))
-                described = {k: (v["dtype"], tuple(v["shape"]), *v["data_offsets"]) for k, v in header.items() if k[0] != "_"}
+                described = {
+                    k: (v["dtype"], tuple(v["shape"]), *v["data_offsets"])
+                    for k, v in header.items()
+                    if k[0] != "_"
+                }
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ConfigError(f"{file} has a damaged header ({error}); fetch it again.") from error
+                raise ConfigError(
+                    f"{file} has a damaged header ({error}); fetch it again."
+                ) from error
         for name, (dtype, shape, begin, end) in described.items():
             if dtype not in DTYPES:
-                raise ConfigError(f"{file}: {name} is of type {dtype}; {', '.join(DTYPES)} can be loaded: name such a model.")
+                raise ConfigError(
+                    f"{file}: {name} is of type {dtype}; {', '.join(DTYPES)} can be loaded: name "
+                    "such a model."
+                )
             if end + 8 + length > size:
                 raise _cut_short(file)
             if end - begin != math.prod(shape) * DTYPES[dtype].itemsize:
-                raise ConfigError(f"{file} has a damaged header ({name} is not as long as its shape); fetch it again.")
-            found.append(Stored(name, file, DTYPES[dtype], shape, begin + 8 + length, end + 8 + length))
+                raise ConfigError(
+                    f"{file} has a damaged header ({name} is not as long as its shape); fetch it "
+                    "again."
+                )
+            found.append(
+                Stored(name, file, DTYPES[dtype], shape, begin + 8 + length, end + 8 + length)
+            )
     return found
 
 

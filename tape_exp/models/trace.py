@@ -9,23 +9,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import probabilities
 from tape_exp.models.decoder import Block, Decoder
 from tape_exp.models.positions.base import full_precision
-from tape_exp.seeding import RowSampler
 
 
 @dataclass(frozen=True)
 class Trace:
     """One layer of one forward pass.
 
-    E Eᵀ is the mean over blocks m of ½ tr(e_{i,m} e_{j,m}ᵀ): what positions i and j add to the logit of a query and a key
-    that agree, averaged over the directions that they may agree in. Where the state is one complex number a block (RoPE,
-    TAPE) that is the mean of Re(e_i ē_j); RoPE's is mean_m cos(θ_m (i - j)), 1 on the diagonal.
+    E Eᵀ is the mean over blocks m of ½ tr(e_{i,m} e_{j,m}ᵀ): what positions i and j add to the
+    logit of a query and a key that agree, averaged over the directions that they may agree in.
+    Where the state is one complex number a block (RoPE, TAPE) that is the mean of Re(e_i ē_j);
+    RoPE's is mean_m cos(θ_m (i - j)), 1 on the diagonal.
 
     Args:
         attention: (B, H, T, T), fp32 or above: rows sum to 1, keys after the query are 0.
-        blocks: as :meth:`~tape_exp.models.positions.base.PositionEncoding.blocks` gives them; None without a state.
+        blocks: as :meth:`~tape_exp.models.positions.base.PositionEncoding.blocks` gives them; None
+            without a state.
     """
 
     attention: Tensor
@@ -62,7 +64,8 @@ def trace(
 ) -> dict[int, Trace]:
     """A forward pass that keeps the attention probabilities and the position states of some layers.
 
-    Both belong to the layer that uses them: layer 1 shows the initial state, layer 2 the state that layer 1 updated. A
+    Both belong to the layer that uses them: layer 1 shows the initial state, layer 2 the state that
+        layer 1 updated. A
     layer kept takes 4 B H T² bytes, and its state, which is small beside that.
 
     Args:
@@ -78,10 +81,18 @@ def trace(
     asked = set(there if layers is None else layers)
     missing = sorted(asked.difference(there))
     if missing:
-        raise ValueError(f"there is no layer {missing[0]}: this decoder has layers 1 … {len(there)}.")
+        raise ValueError(
+            f"there is no layer {missing[0]}: this decoder has layers 1 … {len(there)}."
+        )
     traces: dict[int, Trace] = {}
 
-    def watch(block: Block, q_BTHD: Tensor, k_BSHD: Tensor, biases: dict[str, Tensor | None], state: Tensor | None) -> None:
+    def watch(
+        block: Block,
+        q_BTHD: Tensor,
+        k_BSHD: Tensor,
+        biases: dict[str, Tensor | None],
+        state: Tensor | None,
+    ) -> None:
         if block.layer + 1 in asked:
             attention = probabilities(q_BTHD, k_BSHD, **biases)
             traces[block.layer + 1] = Trace(attention, block.position.blocks(state))

@@ -1,7 +1,8 @@
-"""``python -m tape_exp.paper list | run <artifact …|all> [scale=…] [seeds=0,1,2] [key=value …] | render [artifact …]``.
+"""``python -m tape_exp.paper list | run <artifact …|all> [scale=…] [seeds=0,1,2] [key=value …] |
+render [artifact …]``.
 
-And ``compare task=… model=…,…``, a table of any models on any task; ``cost``, which estimates GPU-hours at the paper's scale;
-and ``push``, which sends tables and figures to W&B.
+And ``compare task=… model=…,…``, a table of any models on any task; ``cost``, which estimates
+GPU-hours at the paper's scale; and ``push``, which sends tables and figures to W&B.
 """
 
 import argparse
@@ -10,41 +11,77 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tape_exp import runs
-from tape_exp.cli import positive
-from tape_exp.config import ConfigError
-from tape_exp.files import write_atomically
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.preemption import REQUEUE
+from tape_exp.machine.processes import first_process
 from tape_exp.paper import compare, costs, page, tables
-from tape_exp.paper.artifacts import RESULTS, SCALES, Artifact, load, matches, names, read_records, requested
+from tape_exp.paper.artifacts import (
+    RESULTS,
+    SCALES,
+    Artifact,
+    load,
+    matches,
+    names,
+    read_records,
+    requested,
+)
 from tape_exp.paper.runner import Outcome, missing, work
-from tape_exp.preemption import REQUEUE, first_process
+from tape_exp.runs.identity import identity_of
+from tape_exp.settings.arguments import positive
+from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are one sentence and exit code 2, failed runs exit code 1."""
-    parser = argparse.ArgumentParser(prog="python -m tape_exp.paper", description="The paper's tables and figures.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tape_exp.paper", description="The paper's tables and figures."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
     run = commands.add_parser("run", help="run what is missing, then render")
     run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seeds= | key=value")
-    side = commands.add_parser("compare", help="a table of any models on any task: runs what is missing, then prints it")
-    side.add_argument("words", nargs="+", metavar="task= | model=a,b | scale= | seeds= | metrics= | key=value")
+    side = commands.add_parser(
+        "compare", help="a table of any models on any task: runs what is missing, then prints it"
+    )
+    side.add_argument(
+        "words", nargs="+", metavar="task= | model=a,b | scale= | seeds= | metrics= | key=value"
+    )
     for one in (run, side):
-        one.add_argument("--cores", type=positive(int), help="so many runs at a time, a thread each (else one, all threads)")
-        one.add_argument("--minutes", type=positive(float), help="then save and leave, status 85; the same command goes on")
-    render = commands.add_parser("render", help="draw tables and figures from the committed records")
+        one.add_argument(
+            "--cores",
+            type=positive(int),
+            help="so many runs at a time, a thread each (else one, all threads)",
+        )
+        one.add_argument(
+            "--minutes",
+            type=positive(float),
+            help="then save and leave, status 85; the same command goes on",
+        )
+    render = commands.add_parser(
+        "render", help="draw tables and figures from the committed records"
+    )
     render.add_argument("words", nargs="*", metavar="artifact")
-    commands.add_parser("cost", help="estimate GPU-hours of every artifact at the paper's scale, for results/README.md")
+    commands.add_parser(
+        "cost",
+        help="estimate GPU-hours of every artifact at the paper's scale, for results/README.md",
+    )
     push = commands.add_parser("push", help="send tables, figures and claims to W&B, as one run")
     push.add_argument("--project", default="tape_exp")
     push.add_argument("--entity")
     push.add_argument(
-        "--mode", choices=("auto", "online", "offline"), default="auto", help="auto: online where a key is present"
+        "--mode",
+        choices=("auto", "online", "offline"),
+        default="auto",
+        help="auto: online where a key is present",
     )
-    push.add_argument("--folder", type=Path, default=Path("runs/.paper"), help="where W&B keeps its files")
-    given, further = parser.parse_known_args(arguments)  # argparse itself allows no words after the options of a command
+    push.add_argument(
+        "--folder", type=Path, default=Path("runs/.paper"), help="where W&B keeps its files"
+    )
+    given, further = parser.parse_known_args(
+        arguments
+    )  # argparse itself allows no words after the options of a command
     if wrong := [word for word in further if word.startswith("-") or not hasattr(given, "words")]:
         parser.error(f"unrecognized arguments: {' '.join(wrong)}")
     if further:
@@ -88,7 +125,9 @@ def list_artifacts() -> int:
 
 
 def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
-    """Run what the named artifacts lack at a scale, then render them; status 1 if a run failed, 85 if the time was over."""
+    """Run what the named artifacts lack at a scale, then render them; status 1 if a run failed, 85
+    if the time was over.
+    """
     artifacts, scale, seeds, extra = requested(words)
     outcome = work(missing(artifacts, scale, seeds, extra), cores, minutes)
     if first_process():
@@ -96,7 +135,8 @@ def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None
         for artifact in artifacts if compare.deciding(extra) else []:
             if left_out := hidden(artifact, scale, seeds, extra):
                 log.warning(
-                    "%d records of %s are of other settings (%s) than conf/paper/%s.yaml: its tables leave them out; "
+                    "%d records of %s are of other settings (%s) than conf/paper/%s.yaml: its "
+                    "tables leave them out; "
                     "`python -m tape_exp.paper compare` makes a table of any.",
                     *(left_out, artifact.name, " ".join(extra), artifact.name),
                 )
@@ -107,13 +147,24 @@ def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence
     """How many records the words of a command stand for that the artifact does not show."""
     records = read_records()
     shown = [record for mine in artifact.collect(scale, records).values() for record in mine]
-    asked = [(seed, runs.identity(cfg)) for seed in seeds for _, cfg in artifact.configs(scale, [seed], extra)]
-    found = [record for seed, identity in asked for record in records if record["seed"] == seed and matches(record, identity)]
+    asked = [
+        (seed, identity_of(cfg))
+        for seed in seeds
+        for _, cfg in artifact.configs(scale, [seed], extra)
+    ]
+    found = [
+        record
+        for seed, identity in asked
+        for record in records
+        if record["seed"] == seed and matches(record, identity)
+    ]
     return sum(record not in shown for record in found)
 
 
 def compare_models(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
-    """Run what a comparison lacks, write its table to results/tables and print it; statuses as of :func:`run_artifacts`."""
+    """Run what a comparison lacks, write its table to results/tables and print it; statuses as of
+    :func:`run_artifacts`.
+    """
     artifact, scale, seeds = compare.requested(words)
     outcome = work(missing([artifact], scale, seeds), cores, minutes)
     found = artifact.collect(scale, read_records())
@@ -134,7 +185,9 @@ def status(outcome: Outcome) -> int:
 
 
 def render_artifacts(chosen: Sequence[str]) -> int:
-    """Draw the artifacts (all by default) at every scale that has records, the claims, and results/README.md."""
+    """Draw the artifacts (all by default) at every scale that has records, the claims, and
+    results/README.md.
+    """
     every, found = standing()
     for artifact in map(load, chosen or names()):
         for scale, records in found[artifact.name].items():
@@ -158,7 +211,10 @@ def drawn(name: str, scale: str) -> Iterator[Path]:
 def standing() -> tuple[list[Artifact], Mapping[str, page.AtScales]]:
     """Every artifact, and the records of each at each scale."""
     records, every = read_records(), [load(name) for name in names()]
-    return every, {artifact.name: {scale: artifact.collect(scale, records) for scale in SCALES} for artifact in every}
+    return every, {
+        artifact.name: {scale: artifact.collect(scale, records) for scale in SCALES}
+        for artifact in every
+    }
 
 
 def show(paths: Sequence[Path]) -> None:

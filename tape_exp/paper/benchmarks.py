@@ -13,7 +13,8 @@ from tape_exp.paper.extension import Methods
 
 @dataclass
 class Bench(Methods):
-    """Accuracy of each method on each benchmark with lm-eval's standard error, the paper's beside ours.
+    """Accuracy of each method on each benchmark with lm-eval's standard error, the paper's beside
+    ours.
 
     Args:
         columns: benchmark, by its name in ``task.tasks`` or as a group of one -> heading.
@@ -27,8 +28,20 @@ class Bench(Methods):
         for method, mine in records.items():
             found = []
             for metrics in (r["metrics"] for r in mine if f"benchmarks/{key}" in r["metrics"]):
-                centre, error = metrics[f"benchmarks/{key}"], metrics.get(f"benchmarks/{key}_stderr")
-                found.append((centre, *((None, None) if error is None else (centre - 1.96 * error, centre + 1.96 * error))))
+                centre, error = (
+                    metrics[f"benchmarks/{key}"],
+                    metrics.get(f"benchmarks/{key}_stderr"),
+                )
+                found.append(
+                    (
+                        centre,
+                        *(
+                            (None, None)
+                            if error is None
+                            else (centre - 1.96 * error, centre + 1.96 * error)
+                        ),
+                    )
+                )
             if found:
                 measured[method] = Measured.of_runs(found)
         published = {method: row[key][0] for method, row in self.paper()["accuracy"].items()}
@@ -37,7 +50,11 @@ class Bench(Methods):
     def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
         """That of the contests, which says where the questions are not the benchmark's."""
         found = super().verdict(scale, records)
-        return replace(found, ours=f"{found.ours} (generated questions)") if _generated(records) else found
+        return (
+            replace(found, ours=f"{found.ours} (generated questions)")
+            if _generated(records)
+            else found
+        )
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
         """``tables/<name>-<scale>.{md,tex,csv}``: a row a method of ours or of the paper's."""
@@ -55,12 +72,17 @@ class Bench(Methods):
                 cells.append(_accuracy(mine, f"benchmarks/{benchmark}"))
             rows.append([*cells, *tables.origin(mine, scale)])
         caption = (
-            f"{self.title}, in percent ± lm-eval's standard error over questions. MMLU: the letter's accuracy, pooled over "
-            f"the subjects of a group. ARC: accuracy by log-likelihood a character (acc_norm). Paper: {paper['setting']} "
-            f"({paper['source']}). Ours: scale {scale}, {_questions(records)}; mean over seeds, which see the same questions, "
+            f"{self.title}, in percent ± lm-eval's standard error over questions. MMLU: the "
+            "letter's accuracy, pooled over "
+            "the subjects of a group. ARC: accuracy by log-likelihood a character (acc_norm). "
+            f"Paper: {paper['setting']} "
+            f"({paper['source']}). Ours: scale {scale}, {_questions(records)}; mean over seeds, "
+            "which see the same questions, "
             "of accuracies and of standard errors."
         )
-        return tables.write(into / "tables" / f"{self.name}-{scale}", [*head, *tables.ORIGIN], rows, caption)
+        return tables.write(
+            into / "tables" / f"{self.name}-{scale}", [*head, *tables.ORIGIN], rows, caption
+        )
 
 
 def _accuracy(records: Sequence[Record], key: str) -> str:
@@ -75,7 +97,11 @@ def _accuracy(records: Sequence[Record], key: str) -> str:
 
 def _generated(records: dict[str, list[Record]]) -> bool:
     """Whether the questions were made by this code."""
-    return any(record["config"]["task"]["source"] == "builtin" for mine in records.values() for record in mine)
+    return any(
+        record["config"]["task"]["source"] == "builtin"
+        for mine in records.values()
+        for record in mine
+    )
 
 
 def _questions(records: dict[str, list[Record]]) -> str:
@@ -83,7 +109,10 @@ def _questions(records: dict[str, list[Record]]) -> str:
     tasks = [record["config"]["task"] for mine in records.values() for record in mine]
     told = []
     if _generated(records):
-        told.append("generated questions of four choices, guessed right in 25 percent, not comparable with the paper's")
+        told.append(
+            "generated questions of four choices, guessed right in 25 percent, not comparable with "
+            "the paper's"
+        )
     limits = sorted({task["limit"] for task in tasks if task["limit"] is not None})
     if limits:
         told.append(f"the first {' or '.join(map(str, limits))} of each subject")

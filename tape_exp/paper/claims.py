@@ -1,8 +1,10 @@
-"""Whether what the paper claims holds in our records: comparisons of measured values, and one verdict an artifact.
+"""Whether what the paper claims holds in our records: comparisons of measured values, and one
+verdict an artifact.
 
-A claim says that one method is better than others at something. With two seeds or more it holds where the 95 % intervals of the
-means lie apart in the claimed order, and does not where they lie apart in the other; where they overlap, the records do not
-tell. One seed shows an order and nothing more.
+A claim says that one method is better than others at something. With two seeds or more it holds
+where the 95 % intervals of the means lie apart in the claimed order, and does not where they lie
+apart in the other; where they overlap, the records do not tell. One seed shows an order and nothing
+more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,17 +35,26 @@ class Measured:
     def over_seeds(cls, values: Sequence[float]) -> "Measured":
         """Mean and interval over seeds."""
         mean, half = tables.interval(values)
-        return cls(mean, None if half is None else mean - half, None if half is None else mean + half, len(values))
+        return cls(
+            mean,
+            None if half is None else mean - half,
+            None if half is None else mean + half,
+            len(values),
+        )
 
     @classmethod
     def of_runs(cls, found: Sequence[tuple[float, float | None, float | None]]) -> "Measured":
-        """Over seeds; a single run's own interval, over its samples, where it is alone. Each: value, low, high."""
+        """Over seeds; a single run's own interval, over its samples, where it is alone. Each:
+        value, low, high.
+        """
         if len(found) > 1:
             return cls.over_seeds([value for value, _, _ in found])
         return cls(*found[0], seeds=1)
 
     def text(self, digits: int) -> str:
-        """``26.32 ± 0.41``, ``26.32 [20.10, 41.00]`` where the interval is not symmetric, or the mean alone."""
+        """``26.32 ± 0.41``, ``26.32 [20.10, 41.00]`` where the interval is not symmetric, or the
+        mean alone.
+        """
         centre = _number(self.mean, digits)
         if self.low is None or self.high is None:
             return centre
@@ -54,7 +65,10 @@ class Measured:
 
 def over_seeds(records: Mapping[str, Sequence[dict[str, Any]]], metric: str) -> dict[str, Measured]:
     """A metric of each model that has run and has it."""
-    found = {name: [r["metrics"][metric] for r in mine if metric in r["metrics"]] for name, mine in records.items()}
+    found = {
+        name: [r["metrics"][metric] for r in mine if metric in r["metrics"]]
+        for name, mine in records.items()
+    }
     return {name: Measured.over_seeds(values) for name, values in found.items() if values}
 
 
@@ -103,9 +117,13 @@ class Contest:
         return ORDERED if ahead else REVERSED
 
     def ours(self) -> str:
-        """The favourite's figure and that of the best rival of those that decide, ``tape 25.04 ± 0.25, fire 33.89 ± 7.81``."""
+        """The favourite's figure and that of the best rival of those that decide, ``tape 25.04 ±
+        0.25, fire 33.89 ± 7.81``.
+        """
         outcome = self.outcome()
-        deciding = [name for name in self.rivals if outcome == UNTESTED or self._against(name) == outcome]
+        deciding = [
+            name for name in self.rivals if outcome == UNTESTED or self._against(name) == outcome
+        ]
         missing = [name for name in (self.favourite, *self.rivals) if name not in self.measured]
         shown = self._shown({name: value.mean for name, value in self.measured.items()}, deciding)
         told = [f"{name} {self.measured[name].text(self.digits)}" for name in shown]
@@ -119,13 +137,19 @@ class Contest:
         return _at(self.published_where or self.where, ", ".join(told))
 
     def _shown(self, values: dict[str, float], rivals: Sequence[str]) -> list[str]:
-        best = sorted((name for name in rivals if name in values), key=lambda name: values[name], reverse=self.higher)[:1]
+        best = sorted(
+            (name for name in rivals if name in values),
+            key=lambda name: values[name],
+            reverse=self.higher,
+        )[:1]
         return [name for name in (self.favourite, *best) if name in values]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What results/README.md says of a claim: figures, whether it holds, and on what that rests. Empty: nothing to say."""
+    """What results/README.md says of a claim: figures, whether it holds, and on what that rests.
+    Empty: nothing to say.
+    """
 
     paper: str = ""
     ours: str = ""
@@ -134,7 +158,9 @@ class Verdict:
 
 
 def decide(contests: Sequence[Contest]) -> Verdict:
-    """The verdict of several comparisons: all must hold, and one that does not refutes the claim."""
+    """The verdict of several comparisons: all must hold, and one that does not refutes the
+    claim.
+    """
     outcomes = {contest.outcome() for contest in contests}
     runs = {value.seeds for contest in contests for value in contest.measured.values()}
     return Verdict(

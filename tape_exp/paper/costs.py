@@ -1,7 +1,8 @@
-"""What the paper's scale would cost: GPU-hours of training of each artifact, with the runs that its runs begin from.
+"""What the paper's scale would cost: GPU-hours of training of each artifact, with the runs that its
+runs begin from.
 
-``python -m tape_exp.paper cost`` writes results/costs.json, which the page of results reads: composing every config of that
-scale and building its model, without storage, takes a minute or two.
+``python -m tape_exp.paper cost`` writes results/costs.json, which the page of results reads:
+composing every config of that scale and building its model, without storage, takes a minute or two.
 """
 
 import json
@@ -11,22 +12,30 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from tape_exp import runs
-from tape_exp.files import write_atomically
+from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifacts import Artifact
 from tape_exp.paper.runner import bases
+from tape_exp.runs.identity import identity_of
 
 SEEDS = 3
 FILE = "costs.json"
 
 
 def write(artifacts: Iterable[Artifact], folder: Path) -> Path:
-    """``<folder>/costs.json``: runs, tokens and GPU-hours of each artifact, and of all, which share runs."""
-    from tape_exp import plan
+    """``<folder>/costs.json``: runs, tokens and GPU-hours of each artifact, and of all, which share
+    runs.
+    """
+    from tape_exp.training import plan
 
     known: dict[str, dict[str, float]] = {}
     told = {artifact.name: cost(artifact, known) for artifact in artifacts}
-    content = {"gpu": plan.ASSUMED, "utilisation": plan.UTILISATION, "seeds": SEEDS, "artifacts": told, "all": _sum(known)}
+    content = {
+        "gpu": plan.ASSUMED,
+        "utilisation": plan.UTILISATION,
+        "seeds": SEEDS,
+        "artifacts": told,
+        "all": _sum(known),
+    }
     write_atomically(folder / FILE, json.dumps(content, indent=1) + "\n")
     return folder / FILE
 
@@ -38,16 +47,18 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def cost(artifact: Artifact, known: dict[str, dict[str, float]] | None = None) -> dict[str, float]:
-    """Runs, trained tokens and GPU-hours at scale paper, all seeds together; evaluation is not estimated.
+    """Runs, trained tokens and GPU-hours at scale paper, all seeds together; evaluation is not
+    estimated.
 
     Args:
-        known: what each run needs, by its identity; runs of this artifact are added, and those found there taken from it.
+        known: what each run needs, by its identity; runs of this artifact are added, and those
+            found there taken from it.
     """
     known = {} if known is None else known
     mine: dict[str, dict[str, float]] = {}
     for _, cfg in artifact.configs("paper", [0]):
         for one in (*bases(cfg, artifact.words("paper")), cfg):
-            key = json.dumps(runs.identity(one), sort_keys=True)
+            key = json.dumps(identity_of(one), sort_keys=True)
             if key not in known:
                 known[key] = _needed(one)
             mine[key] = known[key]
@@ -55,18 +66,25 @@ def cost(artifact: Artifact, known: dict[str, dict[str, float]] | None = None) -
 
 
 def _needed(cfg: DictConfig) -> dict[str, float]:
-    """Of one run. The plan's memory and devices do not enter: a step costs the same operations however it is spread."""
-    from tape_exp import plan
-    from tape_exp.hardware import PEAK_FLOPS
+    """Of one run. The plan's memory and devices do not enter: a step costs the same operations
+    however it is spread.
+    """
+    from tape_exp.machine.hardware import PEAK_FLOPS
+    from tape_exp.training import plan
 
     decoder, task, setting, _ = plan.described(cfg)
     if not task.trains:
         return {"runs": 1, "tokens": 0, "gpu_hours": 0.0}
     found = plan.estimate(decoder, task, setting, recompute=False)
-    hours = found.tokens * found.flops_per_token / (plan.UTILISATION * PEAK_FLOPS[plan.ASSUMED]) / 3600
+    hours = (
+        found.tokens * found.flops_per_token / (plan.UTILISATION * PEAK_FLOPS[plan.ASSUMED]) / 3600
+    )
     return {"runs": 1, "tokens": found.tokens, "gpu_hours": hours}
 
 
 def _sum(needed: dict[str, dict[str, float]]) -> dict[str, float]:
-    total = {key: SEEDS * sum(one[key] for one in needed.values()) for key in ("runs", "tokens", "gpu_hours")}
+    total = {
+        key: SEEDS * sum(one[key] for one in needed.values())
+        for key in ("runs", "tokens", "gpu_hours")
+    }
     return total | {"gpu_hours": round(total["gpu_hours"], 1)}

@@ -19,10 +19,14 @@ COUNTS |= {"parameters": ("count/parameters", "parameters_m")}
 
 
 class Flops(Artifact):
-    """Operations in the paper's convention beside the paper's numbers, and what this code really computes."""
+    """Operations in the paper's convention beside the paper's numbers, and what this code really
+    computes.
+    """
 
     def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
-        """What TAPE adds to RoPE, which is counted and has no spread: it holds where our counts add as much, to 0.1 %."""
+        """What TAPE adds to RoPE, which is counted and has no spread: it holds where our counts add
+        as much, to 0.1 %.
+        """
         paper, both = self.paper(), {"tape", "rope"} <= records.keys()
         theirs, ours, apart = [], [], []
         for name, (metric, column) in COUNTS.items():
@@ -56,25 +60,41 @@ class Flops(Artifact):
             cells.append(tables.commit(mine) if mine else "")
             rows.append(cells)
         caption = (
-            f"{self.title}. FLOPs, MACs: the paper's convention ({paper['source']}): no causality, einsums as FLOPs alone; "
+            f"{self.title}. FLOPs, MACs: the paper's convention ({paper['source']}): no causality, "
+            "einsums as FLOPs alone; "
             "M is 2^20. True FLOPs: the matrix products of this code with causal attention fused. "
             "Counts do not depend on the scale."
         )
         return tables.write(into / "tables" / f"{self.name}-{scale}", FLOPS_COLUMNS, rows, caption)
 
 
-SPEED_COLUMNS = ["machine", "what", "T", "mode", "model", "backend", "ms", "quartiles", "/ RoPE", "paper / RoPE"]
+SPEED_COLUMNS = [
+    "machine",
+    "what",
+    "T",
+    "mode",
+    "model",
+    "backend",
+    "ms",
+    "quartiles",
+    "/ RoPE",
+    "paper / RoPE",
+]
 
 
 class Speed(Artifact):
-    """The fastest backend of each encoding beside RoPE's, from the records of ``python -m tape_exp.speed``."""
+    """The fastest backend of each encoding beside RoPE's, from the records of ``python -m
+    tape_exp.speed``.
+    """
 
     def collect(self, scale: str, records: Any) -> dict[str, list[Record]]:
-        """The machines' records, shown once, under scale small where they come from a GPU and smoke from a CPU."""
+        """The machines' records, shown once, under scale small where they come from a GPU and smoke
+        from a CPU.
+        """
         found: dict[str, list[Record]] = {}
         for path in sorted((RESULTS / "speed").glob("speed-*.json")):
             record = json.loads(path.read_text())
-            if (record["peak_flops"] is not None) == (scale == "small") and scale != "paper":
+            if scale == ("smoke" if record["peak_flops"] is None else "small"):
                 found[path.stem] = [record]
         return found
 
@@ -83,7 +103,8 @@ class Speed(Artifact):
         return "python -m tape_exp.speed"
 
     def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
-        """Attention alone, forward, at the longest length of each GPU: medians in ms, with their quartiles.
+        """Attention alone, forward, at the longest length of each GPU: medians in ms, with their
+        quartiles.
 
         The claim is about fused attention, which a CPU does not run.
         """
@@ -95,10 +116,19 @@ class Speed(Artifact):
         found: list[Contest] = []
         for record in gpus:
             longest = max(row["T"] for row in record["rows"])
-            rows = [row for row in record["rows"] if (row["what"], row["T"], row["backward"]) == ("core", longest, False)]
+            rows = [
+                row
+                for row in record["rows"]
+                if (row["what"], row["T"], row["backward"]) == ("core", longest, False)
+            ]
             fastest = {row["encoding"]: row for row in sorted(rows, key=lambda row: -row["ms"])}
             measured = {
-                name: Measured(row["ms"], low=row["ms_quartiles"][0], high=row["ms_quartiles"][1], seeds=row["rounds"])
+                name: Measured(
+                    row["ms"],
+                    low=row["ms_quartiles"][0],
+                    high=row["ms_quartiles"][1],
+                    seeds=row["rounds"],
+                )
                 for name, row in fastest.items()
             }
             where = f"fastest backends, {record['machine']}, {longest} tokens, ms"
@@ -108,7 +138,10 @@ class Speed(Artifact):
 
     def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
         """Medians over rounds on a machine, with their quartiles, instead of means over seeds."""
-        return replace(super().verdict(scale, records), seeds="rounds of one machine" if self._gpus(records) else "")
+        return replace(
+            super().verdict(scale, records),
+            seeds="rounds of one machine" if self._gpus(records) else "",
+        )
 
     def _gpus(self, records: dict[str, list[Record]]) -> list[Record]:
         return [record for (record,) in records.values() if record["peak_flops"] is not None]
@@ -126,9 +159,22 @@ class Speed(Artifact):
             for (what, T, backward, name), row in best.items():
                 published = paper.get(name) if what == "core" and not backward else None
                 low, high = row["ms_quartiles"]
-                cells = [record["machine"], what, str(T), "forward + backward" if backward else "forward", name, row["backend"]]
-                cells += [f"{row['ms']:.3f}", f"{low:.3f} – {high:.3f}", f"{row['ratio_to_rope']:.2f}"]
-                rows.append([*cells, "" if published is None else f"{published / paper['rope']:.2f}"])
+                cells = [
+                    record["machine"],
+                    what,
+                    str(T),
+                    "forward + backward" if backward else "forward",
+                    name,
+                    row["backend"],
+                ]
+                cells += [
+                    f"{row['ms']:.3f}",
+                    f"{low:.3f} – {high:.3f}",
+                    f"{row['ratio_to_rope']:.2f}",
+                ]
+                rows.append(
+                    [*cells, "" if published is None else f"{published / paper['rope']:.2f}"]
+                )
             picture = RESULTS / "speed" / f"{stem}.png"
             if picture.exists():
                 target = into / "figures" / f"{self.name}-{scale}-{stem.removeprefix('speed-')}.png"
@@ -136,8 +182,13 @@ class Speed(Artifact):
                 shutil.copy(picture, target)
                 pictures.append(target)
         caption = (
-            f"{self.title}. Core: attention alone, each encoding on its fastest backend; step: a whole training step. Medians, "
-            "quartiles and ratios to RoPE of the same run; tape_separate is TAPE as public code writes it. Column paper: "
+            f"{self.title}. Core: attention alone, each encoding on its fastest backend; step: a "
+            "whole training step. Medians, "
+            "quartiles and ratios to RoPE of the same run; tape_separate is TAPE as public code "
+            "writes it. Column paper: "
             f"{self.paper()['setting']}."
         )
-        return [*pictures, *tables.write(into / "tables" / f"{self.name}-{scale}", SPEED_COLUMNS, rows, caption)]
+        return [
+            *pictures,
+            *tables.write(into / "tables" / f"{self.name}-{scale}", SPEED_COLUMNS, rows, caption),
+        ]

@@ -5,18 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from tape_exp import heatmap
-from tape_exp.evaluation import Heatmap, depth_heatmap, wilson
+from tape_exp.drawing import heatmap
 from tape_exp.paper import tables
 from tape_exp.paper.artifacts import Record
 from tape_exp.paper.claims import Contest, Measured
 from tape_exp.paper.extension import Methods
+from tape_exp.runs.evaluation import Heatmap, depth_heatmap, wilson
 
 Point = tuple[float, float, float]  # accuracy and the ends of its interval
 
 
 class Passkey(Methods):
-    """Accuracy against length, ours beside the paper's; a heatmap of depth and length for each method; a table."""
+    """Accuracy against length, ours beside the paper's; a heatmap of depth and length for each
+    method; a table.
+    """
 
     def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
         """Accuracy at the longest length; of one seed Wilson's interval over its trials."""
@@ -28,18 +30,29 @@ class Passkey(Methods):
             measured[method] = Measured.of_runs(found)
         published = {method: row[-1] for method, row in paper["accuracy"].items()}
         where = f"{paper['lengths'][-1]} tokens"
-        return self.versus(f"{longest} tokens", measured, published=published, published_where=where, digits=0)
+        return self.versus(
+            f"{longest} tokens", measured, published=published, published_where=where, digits=0
+        )
 
     def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``figures/<name>-<scale>.png``, ``figures/<name>-<scale>-depth.png`` and ``tables/<name>-<scale>.{md,tex,csv}``."""
+        """``figures/<name>-<scale>.png``, ``figures/<name>-<scale>-depth.png`` and
+        ``tables/<name>-<scale>.{md,tex,csv}``.
+        """
         paper = self.paper()
         lengths = sorted(next(iter(records.values()))[0]["config"]["task"]["lengths"])
         ours = {method: points(mine, lengths) for method, mine in records.items()}
         figure = into / "figures" / f"{self.name}-{scale}.png"
         trained = {r["config"]["task"]["train_length"] for mine in records.values() for r in mine}
         curves = self._curves(scale, ours, lengths, sorted(trained), paper, figure)
-        panels = {f"{method}  {np.mean([p for p, _, _ in ours[method]]):.1f}": panel(records[method]) for method in ours}
-        depth = heatmap.draw(panels, figure.with_stem(f"{figure.stem}-depth"), f"{self.title}, by depth — scale {scale}")
+        panels = {
+            f"{method}  {np.mean([p for p, _, _ in ours[method]]):.1f}": panel(records[method])
+            for method in ours
+        }
+        depth = heatmap.draw(
+            panels,
+            figure.with_stem(f"{figure.stem}-depth"),
+            f"{self.title}, by depth — scale {scale}",
+        )
         return [curves, depth, *self._table(scale, records, ours, lengths, paper, into)]
 
     def _curves(
@@ -51,7 +64,9 @@ class Passkey(Methods):
         paper: dict[str, Any],
         path: Path,
     ) -> Path:
-        """A line a method with its interval on the left, the paper's in the same colours on the right."""
+        """A line a method with its interval on the left, the paper's in the same colours on the
+        right.
+        """
         figure = heatmap.new_figure(9.5, 3.6, self.title)
         left, right = figure.subplots(1, 2, sharey=True)
         for number, method in enumerate(self.models):
@@ -65,7 +80,10 @@ class Passkey(Methods):
                 right.plot(paper["lengths"], published, "--", label=method, **style)
         for length in trained:
             left.axvline(length, color="grey", linestyle=":", linewidth=1)
-        for axis, title, ticks in ((left, f"ours, scale {scale}", lengths), (right, "paper, Llama-2-7B", paper["lengths"])):
+        for axis, title, ticks in (
+            (left, f"ours, scale {scale}", lengths),
+            (right, "paper, Llama-2-7B", paper["lengths"]),
+        ):
             axis.set_title(title)
             axis.set_xlabel("length (tokens)")
             axis.set_xticks(ticks)
@@ -94,15 +112,22 @@ class Passkey(Methods):
             for place in range(len(lengths)):
                 published = paper["accuracy"].get(method)
                 cells.append(f"{published[place]:.0f}" if published else "")
-                cells.append("{:.1f} [{:.0f}, {:.0f}]".format(*ours[method][place]) if method in ours else "")
+                cells.append(
+                    "{:.1f} [{:.0f}, {:.0f}]".format(*ours[method][place]) if method in ours else ""
+                )
             rows.append([*cells, *tables.origin(records.get(method, []), scale)])
         task = next(iter(records.values()))[0]["config"]["task"]
         caption = (
-            f"{self.title}. Exact match (%) of the key by length in tokens. Column paper: {paper['setting']} "
-            f"({paper['source']}). Ours: scale {scale}, {task['trials']} trials a length and seed, seeds pooled, with Wilson's "
-            f"95 % interval; models trained at {task['train_length']} tokens or extended from there."
+            f"{self.title}. Exact match (%) of the key by length in tokens. Column paper: "
+            f"{paper['setting']} "
+            f"({paper['source']}). Ours: scale {scale}, {task['trials']} trials a length and seed, "
+            "seeds pooled, with Wilson's "
+            f"95 % interval; models trained at {task['train_length']} tokens or extended from "
+            "there."
         )
-        return tables.write(into / "tables" / f"{self.name}-{scale}", [*columns, *tables.ORIGIN], rows, caption)
+        return tables.write(
+            into / "tables" / f"{self.name}-{scale}", [*columns, *tables.ORIGIN], rows, caption
+        )
 
 
 def points(records: list[Record], lengths: list[int]) -> list[Point]:
@@ -110,7 +135,10 @@ def points(records: list[Record], lengths: list[int]) -> list[Point]:
     found = []
     trials = sum(r["config"]["task"]["trials"] for r in records)
     for length in lengths:
-        shares = [r["metrics"][f"passkey/accuracy@{length}"] * r["config"]["task"]["trials"] for r in records]
+        shares = [
+            r["metrics"][f"passkey/accuracy@{length}"] * r["config"]["task"]["trials"]
+            for r in records
+        ]
         correct = round(sum(shares) / 100)
         found.append((100 * correct / trials, *wilson(correct, trials)))
     return found

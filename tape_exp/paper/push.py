@@ -7,16 +7,20 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tape_exp import runs, sinks
-from tape_exp.config import ConfigError
-from tape_exp.redaction import redact
+from tape_exp.runs import sinks
+from tape_exp.runs.record import git_state
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.redaction import redact
 
 log = logging.getLogger("tape_exp")
 TIMEOUT = 20  # seconds to wait for the server
 
 
-def push(results: Path, folder: Path, project: str, entity: str | None = None, mode: str = "auto") -> str:
-    """Send the tables and figures below ``results``; returns the run's id, a function of the records.
+def push(
+    results: Path, folder: Path, project: str, entity: str | None = None, mode: str = "auto"
+) -> str:
+    """Send the tables and figures below ``results``; returns the run's id, a function of the
+    records.
 
     Args:
         folder: where W&B keeps its files; offline, `wandb sync` sends them from there.
@@ -25,12 +29,20 @@ def push(results: Path, folder: Path, project: str, entity: str | None = None, m
     Raises:
         ConfigError: there is nothing to send, a name holds a secret, or W&B refuses the run.
     """
-    tables, figures = sorted((results / "tables").glob("*.csv")), sorted((results / "figures").glob("*.png"))
+    tables, figures = (
+        sorted((results / "tables").glob("*.csv")),
+        sorted((results / "figures").glob("*.png")),
+    )
     if not tables and not figures:
-        raise ConfigError(f"{results} holds no tables and figures; `python -m tape_exp.paper render` draws them.")
+        raise ConfigError(
+            f"{results} holds no tables and figures; `python -m tape_exp.paper render` draws them."
+        )
     for key, value in (("project", project), ("entity", entity or "")):
         if redact(value) != value:
-            raise ConfigError(f"--{key} holds a secret; W&B reads its key from WANDB_API_KEY or ~/.netrc: name a {key}.")
+            raise ConfigError(
+                f"--{key} holds a secret; W&B reads its key from WANDB_API_KEY or ~/.netrc: name a "
+                f"{key}."
+            )
     os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
     sinks.keep_tables_in(folder.resolve() / "wandb")
     import wandb
@@ -41,15 +53,32 @@ def push(results: Path, folder: Path, project: str, entity: str | None = None, m
         log.warning("W&B cannot be reached: going on offline; `wandb sync` uploads the run later.")
         mode = "offline"
     name = f"paper-{of_records(results / 'records')}"
-    options: dict[str, Any] = {"project": project, "entity": entity, "mode": mode, "id": name, "name": name, "dir": str(folder)}
-    settings = wandb.Settings(init_timeout=TIMEOUT, silent=True, disable_git=True, disable_code=True)
+    options: dict[str, Any] = {
+        "project": project,
+        "entity": entity,
+        "mode": mode,
+        "id": name,
+        "name": name,
+        "dir": str(folder),
+    }
+    settings = wandb.Settings(
+        init_timeout=TIMEOUT, silent=True, disable_git=True, disable_code=True
+    )
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with sinks.arguments_without_secrets():
-            run = wandb.init(job_type="paper", resume="allow", config={"git": runs.git_state()}, settings=settings, **options)
+            run = wandb.init(
+                job_type="paper",
+                resume="allow",
+                config={"git": git_state()},
+                settings=settings,
+                **options,
+            )
     except wandb.Error as error:
         reason = redact((str(error) or type(error).__name__).splitlines()[0])
-        raise ConfigError(f"W&B does not open the run ({reason}); --mode offline keeps it for `wandb sync`.") from error
+        raise ConfigError(
+            f"W&B does not open the run ({reason}); --mode offline keeps it for `wandb sync`."
+        ) from error
     logged: dict[str, Any] = {f"figures/{path.stem}": wandb.Image(str(path)) for path in figures}
     for path in tables:
         with path.open(newline="") as file:

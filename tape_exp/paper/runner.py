@@ -1,4 +1,6 @@
-"""The runs that artifacts lack: which they are, in which order, and running them within limits of time and cores."""
+"""The runs that artifacts lack: which they are, in which order, and running them within limits of
+time and cores.
+"""
 
 import json
 import logging
@@ -18,12 +20,15 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from tape_exp import runs, weights
-from tape_exp.cli import compose_config
-from tape_exp.config import ConfigError
-from tape_exp.files import write_atomically
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.preemption import Preempted, Preemption
 from tape_exp.paper.artifacts import Artifact, matches, read_records
-from tape_exp.preemption import Preempted, Preemption
+from tape_exp.runs import weights
+from tape_exp.runs.identity import identity_of
+from tape_exp.runs.record import dump_record
+from tape_exp.settings import folders
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
 
@@ -47,19 +52,28 @@ class Job:
 
 @dataclass
 class Outcome:
-    """How a batch of jobs ended: what failed, with the reason, and how many jobs are left since the time was over."""
+    """How a batch of jobs ended: what failed, with the reason, and how many jobs are left since the
+    time was over.
+    """
 
     failed: list[str] = field(default_factory=list)
     left: int = 0
 
 
-def missing(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> dict[str, Job]:
+def missing(
+    artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
+) -> dict[str, Job]:
     """The runs of :func:`named` that have no record, or that such a run begins from."""
-    return {key: job for key, job in named(artifacts, scale, seeds, extra).items() if not job.recorded}
+    return {
+        key: job for key, job in named(artifacts, scale, seeds, extra).items() if not job.recorded
+    }
 
 
-def named(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str] = ()) -> dict[str, Job]:
-    """All runs of artifacts, each after the run that it begins from; all artifacts get a seed before any gets the next.
+def named(
+    artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
+) -> dict[str, Job]:
+    """All runs of artifacts, each after the run that it begins from; all artifacts get a seed
+    before any gets the next.
 
     A run that several artifacts show, or that several begin from, stands once.
     """
@@ -69,54 +83,78 @@ def named(artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra
         for artifact in artifacts:
             for label, cfg in artifact.configs(scale, [seed], extra):
                 title = f"{artifact.name}: {label}, scale {scale}, seed {seed}"
-                identity = runs.identity(cfg)
+                identity = identity_of(cfg)
                 recorded = any(r["seed"] == seed and matches(r, identity) for r in records)
                 if recorded:
                     log.info("%s: recorded.", title)
                 needs = None
                 for before in bases(cfg, [*artifact.words(scale), *extra]):
-                    needs = _add(jobs, Job(f"{before.task.name} of {before.model.name}, for {title}", before, needs, recorded))
+                    needs = _add(
+                        jobs,
+                        Job(
+                            f"{before.task.name} of {before.model.name}, for {title}",
+                            before,
+                            needs,
+                            recorded,
+                        ),
+                    )
                 _add(jobs, Job(title, cfg, needs, recorded))
     return jobs
 
 
 def _add(jobs: dict[str, Job], job: Job) -> str:
-    key = json.dumps([runs.identity(job.cfg), job.cfg.runs], sort_keys=True)
+    key = json.dumps([identity_of(job.cfg), job.cfg.runs], sort_keys=True)
     jobs.setdefault(key, job).recorded &= job.recorded
     return key
 
 
 def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
-    """The configs of the runs that a run begins from, the first one first: ``checkpoint=<task>`` and what that begins from.
+    """The configs of the runs that a run begins from, the first one first: ``checkpoint=<task>``
+    and what that begins from.
 
     Args:
-        words: overrides of the run; those that are not of its task or checkpoint hold for what it begins from too.
+        words: overrides of the run; those that are not of its task or checkpoint hold for what it
+            begins from too.
     """
     task = weights.wanted(cfg)
     if task is None or not weights.is_task(task):
         return []
-    shared = [word for word in words if not re.match(r"(\+?task|text@task[.\w]*|model|peft|checkpoint)[.=]", word)]
+    shared = [
+        word
+        for word in words
+        if not re.match(r"(\+?task|text@task[.\w]*|model|peft|checkpoint)[.=]", word)
+    ]
     shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
     before = compose_config([*shared, f"model={cfg.model.name}", f"peft={cfg.peft.name}"])
     before.model, before.peft = cfg.model, cfg.peft
     if cfg.peft.name != "none" and weights.wanted(before) is None:
-        before = compose_config([*shared, f"model={cfg.peft.base}"])  # what is adapted was itself trained from nothing
+        before = compose_config(
+            [*shared, f"model={cfg.peft.base}"]
+        )  # what is adapted was itself trained from nothing
     return [*bases(before, shared), before]
 
 
 def work(jobs: dict[str, Job], cores: int | None = None, minutes: float | None = None) -> Outcome:
-    """Run the jobs and write each record to results/records. A job whose base failed fails; the others are not lost with it.
+    """Run the jobs and write each record to results/records. A job whose base failed fails; the
+    others are not lost with it.
 
     Args:
         jobs: of :func:`missing`.
-        cores: so many runs at a time, a thread each; None: one after the other in this process, with its threads.
-        minutes: after which the runs under way save a checkpoint and leave, as they do on SIGTERM, SIGUSR1 and Ctrl-C here.
+        cores: so many runs at a time, a thread each; None: one after the other in this process,
+            with its threads.
+        minutes: after which the runs under way save a checkpoint and leave, as they do on SIGTERM,
+            SIGUSR1 and Ctrl-C here.
 
     Raises:
         ConfigError: runs on several devices were asked for side by side.
     """
-    if cores is not None and any(job.cfg.trainer.devices * job.cfg.trainer.nodes > 1 for job in jobs.values()):
-        raise ConfigError("--cores runs side by side what needs one device each; leave it out, or use python -m launch.sweep.")
+    if cores is not None and any(
+        job.cfg.trainer.devices * job.cfg.trainer.nodes > 1 for job in jobs.values()
+    ):
+        raise ConfigError(
+            "--cores runs side by side what needs one device each; leave it out, or use python -m "
+            "launch.sweep."
+        )
     outcome = Outcome()
     with _time_limit(minutes):
         if cores is None:
@@ -150,14 +188,15 @@ def _in_turn(jobs: dict[str, Job], outcome: Outcome) -> None:
         try:
             if job.needs in failed:
                 raise RuntimeError(f"the run that it begins from failed ({failed[job.needs]})")
-            run_and_record(job.cfg, runs.RECORDS)
+            run_and_record(job.cfg, folders.RECORDS)
         except Exception as error:  # one failed run must not cost the others
             _fail(key, job, error, failed, outcome)
         outcome.left -= 1
 
 
 def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int) -> None:
-    """A pool of one process each, for all of which a server imports once; they save and leave when this one is told to.
+    """A pool of one process each, for all of which a server imports once; they save and leave when
+    this one is told to.
 
     One that is killed takes no other run with it.
     """
@@ -167,16 +206,24 @@ def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int) -> None:
     waiting = dict(jobs)
     outcome.left = total
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tape_exp.run"])
+    context.set_forkserver_preload(["tape_exp.training.run"])
 
     def end(key: str, error: BaseException | None) -> None:
         outcome.left -= 1
         if isinstance(error, BrokenProcessPool):
-            error = RuntimeError("its process was killed, perhaps for want of memory; the same command resumes it")
+            error = RuntimeError(
+                "its process was killed, perhaps for want of memory; the same command resumes it"
+            )
         if error:
             _fail(key, jobs[key], error, failed, outcome)
         else:
-            log.info("%s: done; %d of %d runs to go after %s.", jobs[key].title, outcome.left, total, _clock(began))
+            log.info(
+                "%s: done; %d of %d runs to go after %s.",
+                jobs[key].title,
+                outcome.left,
+                total,
+                _clock(began),
+            )
 
     with ExitStack() as stack:
 
@@ -193,10 +240,12 @@ def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int) -> None:
                         continue
                     log.info("%s: begins.", job.title)
                     place = idle.pop()
-                    doing[place.submit(run_and_record, job.cfg, runs.RECORDS)] = key, place
+                    doing[place.submit(run_and_record, job.cfg, folders.RECORDS)] = key, place
                 for future in wait(doing, return_when=FIRST_COMPLETED).done:
                     key, place = doing.pop(future)
-                    idle.append(process() if isinstance(future.exception(), BrokenProcessPool) else place)
+                    idle.append(
+                        process() if isinstance(future.exception(), BrokenProcessPool) else place
+                    )
                     end(key, future.exception())
         except (KeyboardInterrupt, Preempted):
             log.info("%d runs save their checkpoints and leave.", len(doing))
@@ -217,7 +266,9 @@ def _ready(waiting: dict[str, Job], doing: set[str], failed: dict[str | None, st
     return [key for key, job in waiting.items() if job.needs not in open_]
 
 
-def _fail(key: str, job: Job, error: BaseException, failed: dict[str | None, str], outcome: Outcome) -> None:
+def _fail(
+    key: str, job: Job, error: BaseException, failed: dict[str | None, str], outcome: Outcome
+) -> None:
     failed[key] = str(error)
     log.error("%s failed: %s", job.title, error)
     outcome.failed.append(f"{job.title}: {error}")
@@ -229,7 +280,9 @@ def _clock(began: float) -> str:
 
 
 def _one_thread() -> None:
-    """Of a process of the pool: one thread, nothing on the terminal (each run has its log.txt), no Ctrl-C of its own."""
+    """Of a process of the pool: one thread, nothing on the terminal (each run has its log.txt), no
+    Ctrl-C of its own.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -241,8 +294,8 @@ def _one_thread() -> None:
 
 def run_and_record(cfg: DictConfig, records: Path) -> None:
     """Run a config, or find its run done, and write its record into the folder of records."""
-    from tape_exp.run import run
+    from tape_exp.training.run import run
 
     record = run(cfg)
     if record:  # of the first process, and not of a plan
-        write_atomically(records / f"{record['run']}.json", runs.dump_record(record))
+        write_atomically(records / f"{record['run']}.json", dump_record(record))

@@ -9,13 +9,15 @@ from typing import Any
 
 from scipy.special import stdtrit
 
-from tape_exp.files import write_atomically
+from tape_exp.machine.files import write_atomically
 
 ORIGIN = ("seeds", "scale", "commit")
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and half-width of its 95 % confidence interval (Student's t over seeds); None with a single value."""
+    """Mean and half-width of its 95 % confidence interval (Student's t over seeds); None with a
+    single value.
+    """
     if len(values) < 2:
         return mean(values), None
     return mean(values), float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / len(values) ** 0.5
@@ -30,9 +32,11 @@ def mean_text(values: Sequence[float], digits: int = 2) -> str:
 
 
 def origin(records: Sequence[dict[str, Any]], scale: str) -> list[str]:
-    """Cells of the columns :data:`ORIGIN`: how many seeds, which scale, which commits; empty where nothing has run.
+    """Cells of the columns :data:`ORIGIN`: how many seeds, which scale, which commits; empty where
+    nothing has run.
 
-    Where the seeds ran in several precisions, as ``auto`` chose them on a CPU and on a GPU, the scale's cell names these.
+    Where the seeds ran in several precisions, as ``auto`` chose them on a CPU and on a GPU, the
+    scale's cell names these.
     """
     if not records:
         return ["", "", ""]
@@ -42,13 +46,21 @@ def origin(records: Sequence[dict[str, Any]], scale: str) -> list[str]:
 
 
 def commit(record: dict[str, Any]) -> str:
-    """Seven digits of the commit that a record is of, and a + where tracked files differed from it."""
+    """Seven digits of the commit that a record is of, and a + where tracked files differed from
+    it.
+    """
     return (record["git"]["commit"] or "unknown")[:7] + ("+" if record["git"]["dirty"] else "")
 
 
-def write(stem: Path, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> list[Path]:
+def write(
+    stem: Path, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str
+) -> list[Path]:
     """``stem``.md, .tex and .csv; returns their paths."""
-    files = {".md": markdown(columns, rows, caption), ".tex": latex(columns, rows, caption), ".csv": comma(columns, rows)}
+    files = {
+        ".md": markdown(columns, rows, caption),
+        ".tex": latex(columns, rows, caption),
+        ".csv": comma(columns, rows),
+    }
     for suffix, text in files.items():
         write_atomically(stem.with_name(stem.name + suffix), text)
     return [stem.with_name(stem.name + suffix) for suffix in files]
@@ -59,7 +71,11 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str
     widths = [max(len(line[i]) for line in (columns, *rows)) for i in range(len(columns))]
 
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+        return (
+            "| "
+            + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+            + " |"
+        )
 
     ruler = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([line(columns), ruler, *map(line, rows), "", caption, ""])
@@ -78,8 +94,23 @@ def latex(columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -
 
 
 SPECIAL = {character: f"\\{character}" for character in "&%_#${}"}
-SPECIAL |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "–": "--", "…": r"\dots{}"}
-SYMBOLS = {"±": r"\pm", "→": r"\to", "≤": r"\le", "≥": r"\ge", "×": r"\times", "·": r"\cdot", "−": "-", "ᵀ": r"^\top"}
+SPECIAL |= {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "–": "--",
+    "…": r"\dots{}",
+}
+SYMBOLS = {
+    "±": r"\pm",
+    "→": r"\to",
+    "≤": r"\le",
+    "≥": r"\ge",
+    "×": r"\times",
+    "·": r"\cdot",
+    "−": "-",
+    "ᵀ": r"^\top",
+}
 SYMBOLS |= {"<": "<", ">": ">", "|": "|"}
 TEX = str.maketrans(SPECIAL | {character: f"${command}$" for character, command in SYMBOLS.items()})
 

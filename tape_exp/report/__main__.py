@@ -1,4 +1,6 @@
-"""``python -m tape_exp.report``: the page, ``report/index.html``, which opens from disk and asks no network."""
+"""``python -m tape_exp.report``: the page, ``report/index.html``, which opens from disk and asks no
+network.
+"""
 
 import argparse
 import base64
@@ -11,12 +13,12 @@ from pathlib import Path
 import bokeh
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tape_exp import runs
-from tape_exp.config import ConfigError
-from tape_exp.files import write_atomically
+from tape_exp.machine.files import write_atomically
 from tape_exp.paper import artifacts
 from tape_exp.paper.page import RULE
 from tape_exp.report.content import RUN_COLUMNS, Content, figure_data, gather
+from tape_exp.settings import folders
+from tape_exp.settings.errors import ConfigError
 
 HERE = Path(__file__).parent
 BOKEH = Path(bokeh.__file__).parent / "server" / "static" / "js"
@@ -25,8 +27,15 @@ LIMIT = 5_000_000  # bytes of the page
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page; mistakes are one sentence and exit code 2."""
-    parser = argparse.ArgumentParser(prog="python -m tape_exp.report", description="One page of all tables, figures and runs.")
-    parser.add_argument("--out", type=Path, default=runs.ROOT / "report" / "index.html", help="default: report/index.html")
+    parser = argparse.ArgumentParser(
+        prog="python -m tape_exp.report", description="One page of all tables, figures and runs."
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=folders.ROOT / "report" / "index.html",
+        help="default: report/index.html",
+    )
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
     try:
@@ -34,21 +43,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         content = gather(known, artifacts.read_records(), artifacts.RESULTS)
         text = page(content)
         if len(text.encode()) > LIMIT:
-            print(f"warning: the page takes {len(text.encode()) / 1e6:.1f} MB, more than {LIMIT / 1e6:.0f}.", file=sys.stderr)
+            print(
+                f"warning: the page takes {len(text.encode()) / 1e6:.1f} MB, more than "
+                f"{LIMIT / 1e6:.0f}.",
+                file=sys.stderr,
+            )
         write_atomically(given.out, text)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"error: --out {given.out} cannot be written ({error.strerror}); name another file.", file=sys.stderr)
+        print(
+            f"error: --out {given.out} cannot be written ({error.strerror}); name another file.",
+            file=sys.stderr,
+        )
         return 2
-    print(f"{given.out}  {len(text.encode()) / 1e6:.1f} MB, {len(content.sections)} artifacts, {len(content.runs)} runs")
+    print(
+        f"{given.out}  {len(text.encode()) / 1e6:.1f} MB, {len(content.sections)} artifacts, "
+        f"{len(content.runs)} runs"
+    )
     return 0
 
 
 def page(content: Content) -> str:
     """The page's HTML, with style, scripts, data and BokehJS inside."""
-    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined
+    )
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment.get_template("template.html").render(
         content=content,
@@ -57,12 +78,16 @@ def page(content: Content) -> str:
         style=(HERE / "style.css").read_text(),
         scripts=[(HERE / name).read_text() for name in ("page.js", "figures.js")],
         figures=figure_data(content),
-        bokeh=packed("\n".join((BOKEH / name).read_text() for name in ("bokeh.min.js", "bokeh-api.min.js"))),
+        bokeh=packed(
+            "\n".join((BOKEH / name).read_text() for name in ("bokeh.min.js", "bokeh-api.min.js"))
+        ),
     )
 
 
 def packed(script: str) -> str:
-    """Compressed, in letters that can stand in a page: 0.5 MB of BokehJS instead of 1.4; the same for the same script."""
+    """Compressed, in letters that can stand in a page: 0.5 MB of BokehJS instead of 1.4; the same
+    for the same script.
+    """
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
 
 

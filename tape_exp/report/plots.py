@@ -1,4 +1,6 @@
-"""The interactive figures of an artifact: heatmaps from its records, lines from its table. ``page.js`` draws them."""
+"""The interactive figures of an artifact: heatmaps from its records, lines from its table.
+``page.js`` draws them.
+"""
 
 import re
 from collections.abc import Sequence
@@ -63,11 +65,15 @@ class Lines:
 
 @singledispatch
 def grids(artifact: Artifact, records: dict[str, list[Record]]) -> list[Grid]:
-    """The heatmaps of an artifact at a scale, whatever kind it is: every grid and matrix of its records' first seeds."""
+    """The heatmaps of an artifact at a scale, whatever kind it is: every grid and matrix of its
+    records' first seeds.
+    """
     found = []
     for name, mine in records.items():
         if "heatmap" in mine[0]:
-            found.append(_of_matrix(name, np.array(mine[0]["heatmap"], dtype=float), axes=("row", "column")))
+            found.append(
+                _of_matrix(name, np.array(mine[0]["heatmap"], dtype=float), axes=("row", "column"))
+            )
         for title, matrix in mine[0].get("matrices", {}).items():
             found.append(_of_matrix(f"{name} {title}", np.array(matrix, dtype=float)))
     return found
@@ -75,17 +81,28 @@ def grids(artifact: Artifact, records: dict[str, list[Record]]) -> list[Grid]:
 
 @grids.register
 def _(artifact: Addition, records: dict[str, list[Record]]) -> list[Grid]:
-    return [_of_heatmap(model, addition.panel(records[model])) for model in artifact.models if model in records]
+    return [
+        _of_heatmap(model, addition.panel(records[model]))
+        for model in artifact.models
+        if model in records
+    ]
 
 
 @grids.register
 def _(artifact: Passkey, records: dict[str, list[Record]]) -> list[Grid]:
-    return [_of_heatmap(method, passkey.panel(records[method])) for method in artifact.models if method in records]
+    return [
+        _of_heatmap(method, passkey.panel(records[method]))
+        for method in artifact.models
+        if method in records
+    ]
 
 
 @grids.register
 def _(artifact: Layers, records: dict[str, list[Record]]) -> list[Grid]:
-    named = {f"E·Eᵀ of {model}, layer {layer}": matrix for model, layer, matrix in _matrices(records, "products")}
+    named = {
+        f"E·Eᵀ of {model}, layer {layer}": matrix
+        for model, layer, matrix in _matrices(records, "products")
+    }
     return [_of_matrix(name, matrix) for name, matrix in named.items()]
 
 
@@ -96,10 +113,17 @@ def _(artifact: Pattern, records: dict[str, list[Record]]) -> list[Grid]:
         matrices = _matrices(records, kind)
         last = max((layer for _, layer, _ in matrices), default=0)
         ends = {model: matrix for model, layer, matrix in matrices if layer == last}
-        found += [_of_matrix(f"{label} of {model}, layer {last}", m, kind == "attention") for model, m in ends.items()]
+        found += [
+            _of_matrix(f"{label} of {model}, layer {last}", m, kind == "attention")
+            for model, m in ends.items()
+        ]
         if kind == "attention" and {"tape", "rope"} <= ends.keys():
             difference = ends["tape"] - ends["rope"]
-            found.append(_of_matrix(f"attention, TAPE − RoPE, layer {last}", difference, causal=True, signed=True))
+            found.append(
+                _of_matrix(
+                    f"attention, TAPE − RoPE, layer {last}", difference, causal=True, signed=True
+                )
+            )
     return found
 
 
@@ -149,14 +173,19 @@ def _of_matrix(
 
 def _rounded(values: np.ndarray) -> list[list[float | None]]:
     """Four significant digits: what a heatmap shows, at a third of the size."""
-    return [[float(f"{v:.4g}") if np.isfinite(v) else None for v in row] for row in np.asarray(values, dtype=float)]
+    return [
+        [float(f"{v:.4g}") if np.isfinite(v) else None for v in row]
+        for row in np.asarray(values, dtype=float)
+    ]
 
 
 def lines(columns: Sequence[str], rows: Rows, caption: str) -> list[Lines]:
-    """A figure for each group of columns that are called the same but for a number: ``ours 64``, ``ours 128``, ``ours 256``.
+    """A figure for each group of columns that are called the same but for a number: ``ours 64``,
+    ``ours 128``, ``ours 256``.
 
-    A line is a row, called by its first cells, as many as tell the rows apart; where that takes two, the first chooses the
-    figure. Cells read ``value``, ``value ± half-width`` or ``value [low, high]``.
+    A line is a row, called by its first cells, as many as tell the rows apart; where that takes
+    two, the first chooses the figure. Cells read ``value``, ``value ± half-width`` or ``value [low,
+    high]``.
     """
     groups: dict[str, list[tuple[float, int]]] = {}
     for place, column in enumerate(columns):
@@ -165,7 +194,9 @@ def lines(columns: Sequence[str], rows: Rows, caption: str) -> list[Lines]:
     groups = {name: places for name, places in groups.items() if len(places) > 2}
     if not groups:
         return []
-    names = next((n for n in range(1, len(columns)) if len({tuple(row[:n]) for row in rows}) == len(rows)), 1)
+    names = next(
+        (n for n in range(1, len(columns)) if len({tuple(row[:n]) for row in rows}) == len(rows)), 1
+    )
     xlabel = "length (tokens)" if "length" in caption else ""
     measure = re.search(r"(?:perplexity|exact match|accuracy)(?: \(%\))?", caption, re.IGNORECASE)
     called = [" ".join(row[max(names - 1, 0) : names]) for row in rows]
@@ -176,12 +207,16 @@ def lines(columns: Sequence[str], rows: Rows, caption: str) -> list[Lines]:
             line = _line(name, styles[name], [(x, row[place]) for x, place in places])
             title = f"{row[0]}: {group}" if names > 1 else group
             if line.x:
-                figure = figures.setdefault(title, Lines(title, xlabel, measure[0].lower() if measure else "", []))
+                figure = figures.setdefault(
+                    title, Lines(title, xlabel, measure[0].lower() if measure else "", [])
+                )
                 figure.lines.append(line)
     for figure in figures.values():
         usual = float(np.median([np.median(line.y) for line in figure.lines]))
         for line in figure.lines:
-            line.hidden = len(figure.lines) > 2 and usual > 0 and float(np.median(line.y)) > FAR * usual
+            line.hidden = (
+                len(figure.lines) > 2 and usual > 0 and float(np.median(line.y)) > FAR * usual
+            )
     return [figures[title] for title in sorted(figures)]
 
 
@@ -190,7 +225,9 @@ def _line(name: str, style: int, cells: list[tuple[float, str]]) -> Line:
     for x, cell in cells:
         match = re.fullmatch(rf"({NUMBER})(?: ± ({NUMBER})| \[({NUMBER}), ({NUMBER})\])?", cell)
         if match:
-            value, half, low, high = (None if found is None else float(found) for found in match.groups())
+            value, half, low, high = (
+                None if found is None else float(found) for found in match.groups()
+            )
             assert value is not None
             line.x.append(x)
             line.y.append(value)
@@ -201,7 +238,10 @@ def _line(name: str, style: int, cells: list[tuple[float, str]]) -> Line:
 
 def curve(found: dict[str, dict[str, list[float]]]) -> Lines:
     """The losses of a run while it trained, from its record."""
-    told = [Line(name, line["step"], line["value"], style=number) for number, (name, line) in enumerate(found.items())]
+    told = [
+        Line(name, line["step"], line["value"], style=number)
+        for number, (name, line) in enumerate(found.items())
+    ]
     return Lines("training", "step", "loss (nats)", told)
 
 

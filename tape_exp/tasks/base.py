@@ -3,7 +3,7 @@
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,23 +14,23 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from tape_exp.config import Arch, ConfigError, Optim
-from tape_exp.evaluation import Evaluation
-from tape_exp.preemption import worker_signals
-from tape_exp.seeding import seed_for
+from tape_exp.data.batch import IGNORE, Batch
+from tape_exp.machine.preemption import worker_signals
+from tape_exp.machine.processes import share
+from tape_exp.machine.seeding import seed_for
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Optim
 
 Item = TypeVar("Item")
-IGNORE = -100  # label of a position without loss
-
-Batch = dict[str, Tensor]
-"""``inputs`` (B, T) token ids and ``labels`` (B, T), next tokens or IGNORE; in training also ``loss_tokens``, ``first``."""
 
 
 class Task(LightningDataModule, ABC):
-    """Base of every task. A subclass gives ``train_batch``, ``validation_batches`` and ``evaluate``.
+    """Base of every task. A subclass gives ``train_batch``, ``validation_batches`` and
+    ``evaluate``.
 
-    Sample k of the training stream is a pure function of (seed, k): a resumed run, another number of devices or of
-    data workers sees the same samples at the same step.
+    Sample k of the training stream is a pure function of (seed, k): a resumed run, another number
+    of devices or of data workers sees the same samples at the same step.
 
     Args:
         arch: sizes of the model, with vocabulary and lengths set by the task.
@@ -60,11 +60,14 @@ class Task(LightningDataModule, ABC):
         """A small fixed set, scored during training."""
 
     @abstractmethod
-    def evaluate(self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+    def evaluate(
+        self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
         """Score a trained model (tokens -> logits), which is in evaluation mode on its device.
 
-        ``progress(items, description)`` iterates and shows how far it is; ``limit`` stops after as many batches. Under
-        several processes each scores its share and all return the same result: :func:`share`, :func:`sum_over_processes`.
+        ``progress(items, description)`` iterates and shows how far it is; ``limit`` stops after as
+        many batches. Under several processes each scores its share and all return the same result:
+        :func:`share`, :func:`sum_over_processes`.
         """
 
     def assets(self) -> dict[str, str]:
@@ -72,12 +75,16 @@ class Task(LightningDataModule, ABC):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands, for the checkpoint. Going on reads the trainer's step; this says the same in samples."""
+        """Where the stream stands, for the checkpoint. Going on reads the trainer's step; this says
+        the same in samples.
+        """
         step = self.trainer.global_step if self.trainer is not None else 0
         return {"samples": step * self.optim.batch}
 
     def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Further sums over the rows of a validation batch, divided by the number of rows: none by default."""
+        """Further sums over the rows of a validation batch, divided by the number of rows: none by
+        default.
+        """
         return {}
 
     def fingerprint(self) -> str:
@@ -116,7 +123,9 @@ class Task(LightningDataModule, ABC):
         return DataLoader(mine, batch_size=None)  # type: ignore[arg-type]
 
     def test_dataloader(self) -> DataLoader:
-        """One empty item: ``evaluate`` brings its own data; Lightning's test loop only lends it the device and precision."""
+        """One empty item: ``evaluate`` brings its own data; Lightning's test loop only lends it the
+        device and precision.
+        """
         return DataLoader([torch.zeros(0)], batch_size=None)  # type: ignore[arg-type]
 
 
@@ -157,14 +166,18 @@ class TimedLoader(DataLoader):
 
 
 class StreamSlices(Dataset):
-    """Item i is micro-batch i of one process: a slice of its share of a global batch of the stream."""
+    """Item i is micro-batch i of one process: a slice of its share of a global batch of the
+    stream.
+    """
 
     def __init__(self, task: Task, rows: int, share: int, rank: int, world: int) -> None:
         self.task, self.rows, self.share, self.rank, self.world = task, rows, share, rank, world
         self._made: tuple[int, Batch] | None = None  # the share that is being sliced
 
     def __getitem__(self, index: int) -> Batch:
-        """The slice, ``loss_tokens`` of the whole share, by which the loss is divided, and the number of its ``first`` row."""
+        """The slice, ``loss_tokens`` of the whole share, by which the loss is divided, and the
+        number of its ``first`` row.
+        """
         step, slice_ = divmod(index, self.share // self.rows)
         if self.task.overfit:
             step = 0
@@ -172,15 +185,20 @@ class StreamSlices(Dataset):
         if self._made is None or self._made[0] != first:
             self._made = first, self.task.train_batch(first, self.share)
         batch = self._made[1]
-        facts = {"loss_tokens": (batch["labels"] != IGNORE).sum(), "first": torch.tensor(first + slice_ * self.rows)}
+        facts = {
+            "loss_tokens": (batch["labels"] != IGNORE).sum(),
+            "first": torch.tensor(first + slice_ * self.rows),
+        }
         rows = slice(slice_ * self.rows, (slice_ + 1) * self.rows)
         return {key: value[rows] for key, value in batch.items()} | facts
 
 
 class Upward(Sampler[int]):
-    """first, first + 1, … end - 1: where to go on is the trainer's step, never the sampler's memory.
+    """first, first + 1, … end - 1: where to go on is the trainer's step, never the sampler's
+    memory.
 
-    Its length counts from 0, as Lightning's batch index does: after a resumption too the epoch ends at ``end``.
+    Its length counts from 0, as Lightning's batch index does: after a resumption too the epoch ends
+    at ``end``.
     """
 
     def __init__(self, first: int, end: int) -> None:
@@ -197,37 +215,3 @@ class Upward(Sampler[int]):
 def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
     """The order in which an epoch shows ``count`` samples: a function of seed and epoch."""
     return np.random.default_rng(seed_for(seed, "epoch", epoch)).permutation(count)
-
-
-def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:
-    """This process's part of ``items``, and whether each counts.
-
-    All processes get equally many, since a sharded model computes only where all of them do: the last item is repeated
-    where they do not divide, and its repetitions do not count.
-    """
-    rank, world = 0, 1
-    if torch.distributed.is_initialized():
-        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    rounds = -(-len(items) // world)
-    mine = (round_ * world + rank for round_ in range(rounds))
-    return [(items[min(index, len(items) - 1)], index < len(items)) for index in mine]
-
-
-def gather(item: Item) -> list[Item]:
-    """The item of every process, in their order."""
-    if not torch.distributed.is_initialized():
-        return [item]
-    found: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(found, item)
-    return found
-
-
-def sum_over_processes(values: Tensor) -> Tensor:
-    """Add up a tensor of every process, in place; nothing to do where there is one."""
-    if torch.distributed.is_initialized():
-        on_gpu = torch.distributed.get_backend() == "nccl"  # which adds up nothing that lies on a CPU
-        summed = values.cuda() if on_gpu else values
-        torch.distributed.all_reduce(summed)
-        if summed is not values:
-            values.copy_(summed)
-    return values

@@ -1,33 +1,44 @@
-"""Multiple-choice benchmarks of a trained model by lm-eval: MMLU's four groups and ARC (table bench of the TAPE paper)."""
+"""Multiple-choice benchmarks of a trained model by lm-eval: MMLU's four groups and ARC (table bench
+of the TAPE paper).
+"""
 
 from collections.abc import Callable
 from typing import Any
 
-from tape_exp.config import Arch, ConfigError, one_of
 from tape_exp.data import benchmarks
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.evaluation import Evaluation
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained
 from tape_exp.tasks.text import TextTask
 
 
 class Benchmarks(NothingTrained, TextTask):
-    """Nothing is trained: ``checkpoint=`` names the run whose model is asked, as it was initialised without one.
+    """Nothing is trained: ``checkpoint=`` names the run whose model is asked, as it was initialised
+    without one.
 
-    Metrics, in percent: ``benchmarks/<group>`` of every group that adds up its subjects, ``benchmarks/<task>`` of every task
-    outside of such groups, and ``…_stderr``, lm-eval's standard error over questions (of a group pooled over its subjects).
-    MMLU has one metric, the accuracy of the letter. Of ARC it is ``acc_norm``, the choice with the highest log-likelihood a
-    character: the paper names no metric, but its ARC numbers lie where acc_norm of Llama-2-7B does; and its MMLU numbers
-    where those without solved examples do, lm-eval's default. The table has ``acc`` as well, and every subject.
+    Metrics, in percent: ``benchmarks/<group>`` of every group that adds up its subjects,
+        ``benchmarks/<task>`` of every task
+    outside of such groups, and ``…_stderr``, lm-eval's standard error over questions (of a group
+    pooled over its subjects). MMLU has one metric, the accuracy of the letter. Of ARC it is
+    ``acc_norm``, the choice with the highest log-likelihood a
+    character: the paper names no metric, but its ARC numbers lie where acc_norm of Llama-2-7B does;
+        and its MMLU numbers
+    where those without solved examples do, lm-eval's default. The table has ``acc`` as well, and
+    every subject.
 
     Args:
         tasks: lm-eval's names of tasks, groups or tags.
-        source: ``hub``; ``local``, a folder of lm-eval task YAMLs; ``builtin``, a small generated set in their format.
+        source: ``hub``; ``local``, a folder of lm-eval task YAMLs; ``builtin``, a small generated
+            set in their format.
         path: local: the folder. Relative paths in its YAMLs count from it.
-        tokenizer: that of the run it begins from; without one, how text is cut (a BPE is trained on built-in text).
+        tokenizer: that of the run it begins from; without one, how text is cut (a BPE is trained on
+            built-in text).
         train_length: the tokens that the model was trained on at once.
-        longest: tokens of an input; what is longer loses its beginning, as in lm-eval; null: ``train_length``.
+        longest: tokens of an input; what is longer loses its beginning, as in lm-eval; null:
+            ``train_length``.
         shots: solved examples before each question; null: the task's own number, else 0.
         limit: documents a task, from its beginning; null: all.
         rows_per_batch: of one forward pass.
@@ -49,7 +60,10 @@ class Benchmarks(NothingTrained, TextTask):
     ) -> None:
         one_of("task.source", source, ("hub", "local", "builtin"))
         if not tasks or isinstance(tasks, str):
-            raise ConfigError(f"task.tasks={tasks} must be a list of benchmarks, as in task.tasks=[mmlu,arc_easy].")
+            raise ConfigError(
+                f"task.tasks={tasks} must be a list of benchmarks, as in "
+                "task.tasks=[mmlu,arc_easy]."
+            )
         for key, value, least in (
             ("longest", longest, 2),
             ("shots", shots, 0),
@@ -59,7 +73,9 @@ class Benchmarks(NothingTrained, TextTask):
             if value is not None and value < least:
                 raise ConfigError(f"task.{key}={value} must be at least {least}.")
         self.longest = train_length if longest is None else longest
-        super().__init__(arch, NO_OPTIM, seed, Text("builtin"), tokenizer, train_length, self.longest)
+        super().__init__(
+            arch, NO_OPTIM, seed, Text("builtin"), tokenizer, train_length, self.longest
+        )
         self.names, self.source, self.path = list(tasks), source, path
         self.shots, self.limit, self.rows_per_batch = shots, limit, rows_per_batch
 
@@ -77,7 +93,9 @@ class Benchmarks(NothingTrained, TextTask):
         """A hash of the questions."""
         return benchmarks.fingerprint(self.loaded)
 
-    def evaluate(self, model: Any, progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+    def evaluate(
+        self, model: Any, progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
         """Ask every question; ``limit`` stops after as many documents of each task."""
         from tape_exp.models.harness import Harness
 
@@ -94,13 +112,21 @@ class Benchmarks(NothingTrained, TextTask):
 
     def _reported(self) -> list[str]:
         """Groups that add up their subjects, and the tasks outside of such groups."""
-        groups = {name: group for name, group in self.loaded["groups"].items() if group.has_aggregation}
+        groups = {
+            name: group for name, group in self.loaded["groups"].items() if group.has_aggregation
+        }
         inside = {task.task_name for group in groups.values() for task in group.get_all_tasks()}
         return [*groups, *(name for name in self.loaded["tasks"] if name not in inside)]
 
     def _table(self, results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-        """A row a task: its group, documents, solved examples, and every metric with its standard error."""
-        group_of = {child: group for group, children in self.loaded["group_map"].items() for child in children}
+        """A row a task: its group, documents, solved examples, and every metric with its standard
+        error.
+        """
+        group_of = {
+            child: group
+            for group, children in self.loaded["group_map"].items()
+            for child in children
+        }
         rows = []
         for name, task in self.loaded["tasks"].items():
             row = {
@@ -111,6 +137,9 @@ class Benchmarks(NothingTrained, TextTask):
                 "shots": task.get_config("num_fewshot"),
             }
             for metric, (value, error) in benchmarks.metrics_of(results[name]).items():
-                row |= {metric: round(value, 4), f"{metric}_stderr": None if error is None else round(error, 4)}
+                row |= {
+                    metric: round(value, 4),
+                    f"{metric}_stderr": None if error is None else round(error, 4),
+                }
             rows.append(row)
         return rows

@@ -1,4 +1,6 @@
-"""What a positional encoding costs: parameters and operations of the 155 M model, and a training step beside RoPE's."""
+"""What a positional encoding costs: parameters and operations of the 155 M model, and a training
+step beside RoPE's.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +9,12 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tape_exp.config import Arch, at_least_one
-from tape_exp.evaluation import Evaluation
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.speed import Shapes, round_robin, step_case, summary
+from tape_exp.models.timing import Shapes, round_robin, step_case, summary
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import at_least_one
+from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 
 VOCABULARY = 32_000  # Llama-2's
@@ -30,18 +33,30 @@ class Timing:
 class Efficiency(NothingTrained, Task):
     """Counts and times; nothing is trained. Table flops of the paper comes from here.
 
-    Metrics: ``count/parameters``; ``count/macs_paper`` and ``count/flops_paper``, a forward pass of batch 1 in the paper's
-    convention; ``count/flops``, what this code computes with causal attention fused; ``time/step_ms`` and
-    ``time/step_ratio_to_rope``, a training step at the width of ``arch``, both models timed in turn.
+    Metrics: ``count/parameters``; ``count/macs_paper`` and ``count/flops_paper``, a forward pass of
+        batch 1 in the paper's
+    convention; ``count/flops``, what this code computes with causal attention fused;
+    ``time/step_ms`` and ``time/step_ratio_to_rope``, a training step at the width of ``arch``, both
+    models timed in turn.
 
     Args:
         length: tokens of the counted forward pass.
         timing: see :class:`Timing`; null counts alone.
     """
 
-    def __init__(self, arch: Arch, seed: int, length: int = 1024, timing: Timing | None = None) -> None:
+    def __init__(
+        self, arch: Arch, seed: int, length: int = 1024, timing: Timing | None = None
+    ) -> None:
         at_least_one("task", length=length)
-        sized = Arch(arch.layers, arch.width, arch.heads, arch.ffn, VOCABULARY, max_length=length, train_length=length)
+        sized = Arch(
+            arch.layers,
+            arch.width,
+            arch.heads,
+            arch.ffn,
+            VOCABULARY,
+            max_length=length,
+            train_length=length,
+        )
         super().__init__(sized, NO_OPTIM, seed)
         self.length, self.timing = length, timing
 
@@ -49,7 +64,9 @@ class Efficiency(NothingTrained, Task):
         """There is no data."""
         return "none"
 
-    def evaluate(self, model: Any, progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+    def evaluate(
+        self, model: Any, progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
         """Count, then time unless ``limit`` asks for a short evaluation."""
         decoder: Decoder = model.decoder
         device = decoder.head.weight.device
@@ -78,7 +95,11 @@ class Efficiency(NothingTrained, Task):
         )
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         shapes = Shapes(arch, given.batch, (), (given.length,), given.seconds, dtype)
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast(device.type, enabled=False),
+        ):
             cases = {"rope": step_case(shapes, given.length, device, RoPE)}
             cases["this"] = step_case(shapes, given.length, device, decoder.make_position)
             times = round_robin(cases, device, given.seconds)
@@ -93,9 +114,9 @@ class Efficiency(NothingTrained, Task):
 def paper_convention(decoder: Decoder, length: int) -> tuple[float, float]:
     """(MACs, FLOPs) of a forward pass of batch 1 as the paper's table counts them.
 
-    Its counter sees linear layers, matrix products without regard to causality, and as FLOPs alone: einsums, softmax and
-    activation functions. What a positional encoding adds is its own ``counted_operations``. Norms, residuals and rotations
-    are not seen.
+    Its counter sees linear layers, matrix products without regard to causality, and as FLOPs alone:
+    einsums, softmax and activation functions. What a positional encoding adds is its own
+    ``counted_operations``. Norms, residuals and rotations are not seen.
     """
     arch = decoder.arch
     linear = sum(
@@ -113,8 +134,8 @@ def paper_convention(decoder: Decoder, length: int) -> tuple[float, float]:
 def true_flops(arch: Arch, make_position: Callable[[Arch], Any], length: int) -> float:
     """FLOPs of the matrix products that this code computes in a forward pass of batch 1.
 
-    Torch counts them on a model without storage. Attention is counted there with a full square of scores; the fused
-    kernels skip the half above the diagonal, which is taken off.
+    Torch counts them on a model without storage. Attention is counted there with a full square of
+    scores; the fused kernels skip the half above the diagonal, which is taken off.
     """
     with torch.inference_mode(False), torch.no_grad(), torch.device("meta"):
         model = Decoder(arch, make_position, backend="reference")

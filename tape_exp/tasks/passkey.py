@@ -1,4 +1,6 @@
-"""Passkey retrieval (section 4.3): one line of a long text names a number, and a trained model is asked for it at the end."""
+"""Passkey retrieval (section 4.3): one line of a long text names a number, and a trained model is
+asked for it at the end.
+"""
 
 import hashlib
 import json
@@ -9,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from tape_exp.config import Arch, ConfigError, at_least_one
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
+from tape_exp.machine.processes import gather, share
+from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.models.generation import generate
-from tape_exp.seeding import RowSampler, seed_for
-from tape_exp.tasks.base import NO_OPTIM, NothingTrained, gather, share
+from tape_exp.runs.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
+from tape_exp.settings.errors import ConfigError, at_least_one
+from tape_exp.settings.schema import Arch
+from tape_exp.tasks.base import NO_OPTIM, NothingTrained
 from tape_exp.tasks.text import TextTask
 
 HIGHEST = 50_000  # keys are 1 … HIGHEST
@@ -39,7 +43,8 @@ class Trial:
 
     Args:
         length: tokens of prompt and answer together, at most.
-        depth: where the key's line stands, from 0, before all filler sentences, towards 1, after all of them.
+        depth: where the key's line stands, from 0, before all filler sentences, towards 1, after
+            all of them.
         key: 1 … :data:`HIGHEST`.
     """
 
@@ -51,8 +56,8 @@ class Trial:
 def make_trial(seed: int, length: int, number: int, bins: int) -> Trial:
     """Trial ``number`` of a length, a function of the arguments alone.
 
-    The key is uniform; the depth is uniform within the bin ``number`` mod ``bins`` of equal parts of the text, so that every
-    part gets as many trials as the others, or one more.
+    The key is uniform; the depth is uniform within the bin ``number`` mod ``bins`` of equal parts
+    of the text, so that every part gets as many trials as the others, or one more.
     """
     generator = np.random.default_rng(seed_for(seed, "passkey", length, number))
     key, within = int(generator.integers(1, HIGHEST + 1)), generator.random()
@@ -60,28 +65,41 @@ def make_trial(seed: int, length: int, number: int, bins: int) -> Trial:
 
 
 def prompt(trial: Trial, sentences: int) -> str:
-    """The text with so many filler sentences, the key's line between two of them (or at an end), then the question."""
+    """The text with so many filler sentences, the key's line between two of them (or at an end),
+    then the question.
+    """
     filler = [FILLER[n % len(FILLER)] for n in range(sentences)]
     place = int(trial.depth * (sentences + 1))
-    parts = [" ".join(filler[:place]), KEY_LINE.format(key=trial.key), " ".join(filler[place:]), QUESTION]
+    parts = [
+        " ".join(filler[:place]),
+        KEY_LINE.format(key=trial.key),
+        " ".join(filler[place:]),
+        QUESTION,
+    ]
     return "\n".join(part for part in parts if part)
 
 
 def is_correct(answer: str, key: int) -> bool:
-    """Whether the first run of digits in the answer is the key: ``12,345`` is 12, and what follows the number is free."""
+    """Whether the first run of digits in the answer is the key: ``12,345`` is 12, and what follows
+    the number is free.
+    """
     found = re.search("[0-9]+", answer)
     return found is not None and found.group() == str(key)
 
 
 class Passkey(NothingTrained, TextTask):
-    """Nothing is trained: ``checkpoint=`` names the run whose model is asked, as it was initialised without one.
+    """Nothing is trained: ``checkpoint=`` names the run whose model is asked, as it was initialised
+    without one.
 
-    A prompt is BOS and :func:`prompt` with as many filler sentences as fit, so that prompt and answer have at most the tokens
-    of its length. Answers are greedy, and counted by :func:`is_correct`. At a short length few sentences stand around the
-    key's line, which then stands as near to its depth as their ends allow. Trials depend on the seed, never on the model.
+    A prompt is BOS and :func:`prompt` with as many filler sentences as fit, so that prompt and
+    answer have at most the tokens of its length. Answers are greedy, and counted by
+    :func:`is_correct`. At a short length few sentences stand around the key's line, which then
+    stands as near to its depth as their ends allow. Trials depend on the seed, never on the model.
 
-    Metrics, in percent: ``passkey/accuracy`` of all trials, ``passkey/accuracy@<length>``, and ``…_low`` and ``…_high`` of its
-    95 % interval (:func:`wilson`). Table ``passkey``: every trial. Heatmap: accuracy by depth and length.
+    Metrics, in percent: ``passkey/accuracy`` of all trials, ``passkey/accuracy@<length>``, and
+        ``…_low`` and ``…_high`` of its
+    95 % interval (:func:`wilson`). Table ``passkey``: every trial. Heatmap: accuracy by depth and
+    length.
 
     Args:
         text: what a BPE is trained on where no checkpoint brings a tokenizer.
@@ -89,7 +107,8 @@ class Passkey(NothingTrained, TextTask):
         trials: of each length.
         depth_bins: rows of the heatmap.
         rows_per_batch: of generation.
-        new_tokens: of an answer: a key takes up to five in most tokenizers, and a space before it may take another.
+        new_tokens: of an answer: a key takes up to five in most tokenizers, and a space before it
+            may take another.
     """
 
     def __init__(
@@ -105,12 +124,30 @@ class Passkey(NothingTrained, TextTask):
         rows_per_batch: int = 20,
         new_tokens: int = 8,
     ) -> None:
-        if not isinstance(lengths, Sequence) or not lengths or not all(type(n) is int and n > 0 for n in lengths):
-            raise ConfigError(f"task.lengths={lengths} must list numbers of tokens above 0, as task.lengths=[512,1024] does.")
-        at_least_one("task", trials=trials, depth_bins=depth_bins, rows_per_batch=rows_per_batch, new_tokens=new_tokens)
+        if (
+            not isinstance(lengths, Sequence)
+            or not lengths
+            or not all(type(n) is int and n > 0 for n in lengths)
+        ):
+            raise ConfigError(
+                f"task.lengths={lengths} must list numbers of tokens above 0, as "
+                "task.lengths=[512,1024] does."
+            )
+        at_least_one(
+            "task",
+            trials=trials,
+            depth_bins=depth_bins,
+            rows_per_batch=rows_per_batch,
+            new_tokens=new_tokens,
+        )
         super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, max(lengths))
         self.lengths = sorted(set(lengths))
-        self.count, self.depth_bins, self.rows_per_batch, self.new_tokens = trials, depth_bins, rows_per_batch, new_tokens
+        self.count, self.depth_bins, self.rows_per_batch, self.new_tokens = (
+            trials,
+            depth_bins,
+            rows_per_batch,
+            new_tokens,
+        )
 
     def prepare(self) -> None:
         """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
@@ -127,12 +164,19 @@ class Passkey(NothingTrained, TextTask):
         """A hash of all prompts."""
         return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()[:16]
 
-    def evaluate(self, model: Any, progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+    def evaluate(
+        self, model: Any, progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
         """Ask every question, those of a length together."""
         starts = [
-            (n * self.count, first) for n in range(len(self.lengths)) for first in range(0, self.count, self.rows_per_batch)
+            (n * self.count, first)
+            for n in range(len(self.lengths))
+            for first in range(0, self.count, self.rows_per_batch)
         ]
-        batches = [range(at + first, at + min(first + self.rows_per_batch, self.count)) for at, first in starts][:limit]
+        batches = [
+            range(at + first, at + min(first + self.rows_per_batch, self.count))
+            for at, first in starts
+        ][:limit]
         answers: dict[int, str] = {}
         for batch, counts in progress(share(batches), "asking for pass keys"):
             # Without EOS, so that all processes compute equally often, as a sharded model needs it.
@@ -143,18 +187,24 @@ class Passkey(NothingTrained, TextTask):
                 sampler=RowSampler(0, "passkey", first=batch[0]),
             )
             if counts:
-                answers |= {number: self._text(row) for number, row in zip(batch, rows, strict=True)}
+                answers |= {
+                    number: self._text(row) for number, row in zip(batch, rows, strict=True)
+                }
         answers = {number: text for part in gather(answers) for number, text in part.items()}
         table = [self._row(self.trials[number], answers[number]) for number in sorted(answers)]
         return Evaluation(
             accuracies(table),
-            self._heatmap({number: row["correct"] for number, row in zip(sorted(answers), table, strict=True)}),
+            self._heatmap(
+                {number: row["correct"] for number, row in zip(sorted(answers), table, strict=True)}
+            ),
             tables={"passkey": table},
             samples=table[:: max(len(table) // 4, 1)][:4],
         )
 
     def _trials(self, length: int) -> list[Trial]:
-        return [make_trial(self.seed, length, number, self.depth_bins) for number in range(self.count)]
+        return [
+            make_trial(self.seed, length, number, self.depth_bins) for number in range(self.count)
+        ]
 
     def _encode(self, trial: Trial, sentences: int) -> list[int]:
         """The whole text at once, since some tokenizers mark a text's beginning."""
@@ -163,16 +213,22 @@ class Passkey(NothingTrained, TextTask):
     def _check(self, length: int) -> None:
         """Every trial of a length must leave room for a filler sentence."""
         least = length
-        while (needed := max(len(self._encode(t, 1)) for t in self._trials(least)) + self.new_tokens) > least:
+        while (
+            needed := max(len(self._encode(t, 1)) for t in self._trials(least)) + self.new_tokens
+        ) > least:
             least = needed  # whose trials have keys of their own
         if least > length:
             raise ConfigError(
-                f"task.lengths={self.lengths}: {length} tokens are too few for the line with the key, the question, one "
-                f"sentence and task.new_tokens={self.new_tokens}; {least} would do with this tokenizer."
+                f"task.lengths={self.lengths}: {length} tokens are too few for the line with the "
+                "key, the question, one "
+                f"sentence and task.new_tokens={self.new_tokens}; {least} would do with this "
+                "tokenizer."
             )
 
     def _fill(self, trial: Trial, sentences: int) -> tuple[list[int], int]:
-        """The longest prompt that fits, and its number of filler sentences, sought from a guess on."""
+        """The longest prompt that fits, and its number of filler sentences, sought from a guess
+        on.
+        """
         room = trial.length - self.new_tokens
         ids = self._encode(trial, sentences)
         if len(ids) < room // 2:  # far off: by the ratio of the sizes
@@ -187,14 +243,23 @@ class Passkey(NothingTrained, TextTask):
 
     def _text(self, row: list[int]) -> str:
         """An answer, up to EOS."""
-        return self.tokenizer.decode(row[: row.index(self.tokenizer.eos)] if self.tokenizer.eos in row else row).strip()
+        return self.tokenizer.decode(
+            row[: row.index(self.tokenizer.eos)] if self.tokenizer.eos in row else row
+        ).strip()
 
     def _row(self, trial: Trial, answer: str) -> dict[str, Any]:
-        told = {"length": trial.length, "depth": round(trial.depth, 4), "key": trial.key, "answer": answer}
+        told = {
+            "length": trial.length,
+            "depth": round(trial.depth, 4),
+            "key": trial.key,
+            "answer": answer,
+        }
         return told | {"correct": is_correct(answer, trial.key)}
 
     def _heatmap(self, found: dict[int, bool]) -> Heatmap:
-        """Of each part of the text and each length the share of trials that :func:`make_trial` put there and that succeeded."""
+        """Of each part of the text and each length the share of trials that :func:`make_trial` put
+        there and that succeeded.
+        """
         cells: dict[tuple[int, int], list[bool]] = {}
         for number, correct in found.items():
             place, k = divmod(number, self.count)

@@ -1,26 +1,32 @@
-"""What positions and attention look like in a trained model: figures pattern and dp_layers of the TAPE paper."""
+"""What positions and attention look like in a trained model: figures pattern and dp_layers of the
+TAPE paper.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tape_exp.config import Arch
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.evaluation import Evaluation
 from tape_exp.models.trace import trace
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.schema import Arch
 from tape_exp.tasks.text import Analysis
 
 
 class Patterns(Analysis):
-    """E Eᵀ, averaged over heads, and the attention, averaged over heads, of some layers on one sample text.
+    """E Eᵀ, averaged over heads, and the attention, averaged over heads, of some layers on one
+    sample text.
 
-    ``matrices`` of the evaluation: ``products@<layer>`` and ``attention@<layer>``, (T, T) each; encodings without a state
-    have no products. The metric ``attention/distance@<layer>`` is how far back the average query looks, in tokens.
+    ``matrices`` of the evaluation: ``products@<layer>`` and ``attention@<layer>``, (T, T) each;
+        encodings without a state
+    have no products. The metric ``attention/distance@<layer>`` is how far back the average query
+    looks, in tokens.
 
     Args:
-        layers: which to show, counted from 1; those that the model lacks are left out, its last is always shown.
+        layers: which to show, counted from 1; those that the model lacks are left out, its last is
+            always shown.
     """
 
     def __init__(
@@ -34,10 +40,22 @@ class Patterns(Analysis):
         split: str = "test",
         length: int | None = 64,
     ) -> None:
-        super().__init__(arch, seed, text, tokenizer, train_length, tuple({*layers, arch.layers}), split, 1, length)
+        super().__init__(
+            arch,
+            seed,
+            text,
+            tokenizer,
+            train_length,
+            tuple({*layers, arch.layers}),
+            split,
+            1,
+            length,
+        )
         self.layers.sort()
 
-    def evaluate(self, model: Any, progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+    def evaluate(
+        self, model: Any, progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
         """One forward pass in fp32."""
         tokens = self.sample.to(model.device)
         with torch.autocast(tokens.device.type, enabled=False):

@@ -1,4 +1,6 @@
-"""Perplexity on a corpus, in blocks or sliding windows, and the task that takes it of a trained model (section 4.2)."""
+"""Perplexity on a corpus, in blocks or sliding windows, and the task that takes it of a trained
+model (section 4.2).
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,13 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tape_exp.config import Arch, ConfigError, one_of
+from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.packing import Tokens
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.evaluation import Evaluation
-from tape_exp.seeding import RowSampler
-from tape_exp.tasks.base import IGNORE, NO_OPTIM, Batch, NothingTrained, share, sum_over_processes
+from tape_exp.machine.processes import share, sum_over_processes
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.schema import Arch
+from tape_exp.tasks.base import NO_OPTIM, NothingTrained
 from tape_exp.tasks.text import TextTask
 
 
@@ -25,8 +30,10 @@ class Windows:
 
     Args:
         lengths: context lengths, each evaluated over the same tokens.
-        stride: tokens from one window's beginning to the next; null: the length, blocks that do not overlap.
-        score: of each window ``all`` tokens, or only those that are ``new``: not in a window before.
+        stride: tokens from one window's beginning to the next; null: the length, blocks that do not
+            overlap.
+        score: of each window ``all`` tokens, or only those that are ``new``: not in a window
+            before.
         tokens: how many of the set are scored, from its beginning; null: all.
         tokens_per_batch: of one forward pass.
     """
@@ -40,14 +47,20 @@ class Windows:
     def __post_init__(self) -> None:
         one_of("task.windows.score", self.score, ("all", "new"))
         if not self.lengths or min(self.lengths) < 1:
-            raise ConfigError(f"task.windows.lengths={list(self.lengths)} must name at least one length, each at least 1.")
+            raise ConfigError(
+                f"task.windows.lengths={list(self.lengths)} must name at least one length, each at "
+                "least 1."
+            )
         if self.stride is not None and not 1 <= self.stride <= min(self.lengths):
             raise ConfigError(
-                f"task.windows.stride={self.stride} must be between 1 and the shortest length, {min(self.lengths)}: "
+                f"task.windows.stride={self.stride} must be between 1 and the shortest length, "
+                f"{min(self.lengths)}: "
                 "a longer one would leave tokens out."
             )
         if self.tokens is not None and self.tokens < 1:
-            raise ConfigError(f"task.windows.tokens={self.tokens} must be at least 1, or null for all.")
+            raise ConfigError(
+                f"task.windows.tokens={self.tokens} must be at least 1, or null for all."
+            )
 
     @property
     def needed(self) -> int | None:
@@ -56,7 +69,8 @@ class Windows:
 
 
 class Perplexity(NothingTrained, TextTask):
-    """Nothing is trained: ``checkpoint=`` names the run whose model is scored, as it was initialised without one.
+    """Nothing is trained: ``checkpoint=`` names the run whose model is scored, as it was
+    initialised without one.
 
     Metrics: see :func:`perplexity`.
 
@@ -86,9 +100,13 @@ class Perplexity(NothingTrained, TextTask):
         """A hash of the scored tokens."""
         return self.scored.fingerprint()
 
-    def evaluate(self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+    def evaluate(
+        self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
         """Perplexity at every length."""
-        metrics = perplexity(model, self.scored, self.tokenizer.decode, self.windows, self.text.name, progress, limit)
+        metrics = perplexity(
+            model, self.scored, self.tokenizer.decode, self.windows, self.text.name, progress, limit
+        )
         return Evaluation(metrics)
 
 
@@ -101,32 +119,42 @@ def perplexity(
     progress: Callable[..., Any],
     limit: int | None = None,
 ) -> dict[str, float]:
-    """Token-weighted perplexity exp(Σ nll / n) at each length, with its bootstrap standard error, and bits per byte.
+    """Token-weighted perplexity exp(Σ nll / n) at each length, with its bootstrap standard error,
+    and bits per byte.
 
-    Every token but the first is scored, given those before it in its window; blocks that do not overlap give each the
-    context of its place in the block. Bits per byte, Σ nll / (ln 2 · bytes) scaled to all tokens where windows overlap, does
-    not depend on the tokenizer. ``<name>/unigram_perplexity`` is exp of the entropy of the set's own token counts: no model
-    that ignores the context does better.
+    Every token but the first is scored, given those before it in its window; blocks that do not
+    overlap give each the context of its place in the block. Bits per byte, Σ nll / (ln 2 · bytes)
+    scaled to all tokens where windows overlap, does not depend on the tokenizer.
+    ``<name>/unigram_perplexity`` is exp of the entropy of the set's own token counts: no model that
+    ignores the context does better.
 
     Args:
         model: a decoder, which scores ``labels_BT``.
         limit: stop after as many batches of each length.
 
     Returns:
-        ``<name>/perplexity@<length>``, ``<name>/perplexity@<length>_stderr``, ``<name>/bits_per_byte@<length>``, …
+        ``<name>/perplexity@<length>``, ``<name>/perplexity@<length>_stderr``,
+        ``<name>/bits_per_byte@<length>``, …
 
     Raises:
         ConfigError: the set is shorter than two tokens.
     """
     if len(tokens) < 2:
-        raise ConfigError(f"text {name}: {len(tokens)} tokens are too few to score. Give it more text.")
-    metrics = {f"{name}/tokens": float(len(tokens) - 1), f"{name}/unigram_perplexity": unigram_perplexity(tokens)}
+        raise ConfigError(
+            f"text {name}: {len(tokens)} tokens are too few to score. Give it more text."
+        )
+    metrics = {
+        f"{name}/tokens": float(len(tokens) - 1),
+        f"{name}/unigram_perplexity": unigram_perplexity(tokens),
+    }
     bytes_per_token = tokens.bytes(decode) / len(tokens)
     for length in windows.lengths:
         nll, count = score(model, tokens, windows, length, f"{name} at {length}", progress, limit)
         mean = float(nll.sum() / count.sum())
         metrics[f"{name}/perplexity@{length}"] = math.exp(min(mean, 700))
-        metrics[f"{name}/perplexity@{length}_stderr"] = bootstrap(*_independent(nll, count, windows, length))
+        metrics[f"{name}/perplexity@{length}_stderr"] = bootstrap(
+            *_independent(nll, count, windows, length)
+        )
         metrics[f"{name}/bits_per_byte@{length}"] = mean / math.log(2) / bytes_per_token
     return metrics
 
@@ -140,7 +168,9 @@ def score(
     progress: Callable[..., Any],
     limit: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Summed negative log-likelihood and number of scored tokens of each window; under several processes each takes a share."""
+    """Summed negative log-likelihood and number of scored tokens of each window; under several
+    processes each takes a share.
+    """
     batches = list(window_batches(tokens, windows, length))[:limit]
     sums = torch.zeros(2, sum(len(starts) for starts in batches), dtype=torch.float64)
     firsts = np.cumsum([0, *map(len, batches)])
@@ -167,7 +197,9 @@ def window_batches(tokens: Tokens, windows: Windows, length: int) -> Iterator[np
 
 
 def window_batch(tokens: Tokens, windows: Windows, length: int, starts: np.ndarray) -> Batch:
-    """Inputs (B, length) and labels: IGNORE beyond the text and, with ``score=new``, where a window before reached."""
+    """Inputs (B, length) and labels: IGNORE beyond the text and, with ``score=new``, where a window
+    before reached.
+    """
     first, end = int(starts[0]), int(starts[-1]) + length + 1
     span = np.full(end - first, -1)
     there = tokens[first:end]
@@ -175,7 +207,9 @@ def window_batch(tokens: Tokens, windows: Windows, length: int, starts: np.ndarr
     rows = span[(starts - first)[:, None] + np.arange(length + 1)]
     labels = torch.from_numpy(np.where(rows[:, 1:] < 0, IGNORE, rows[:, 1:]))
     if windows.score == "new" and windows.stride is not None:
-        seen = torch.from_numpy(starts > 0)[:, None] & (torch.arange(length) < length - windows.stride)
+        seen = torch.from_numpy(starts > 0)[:, None] & (
+            torch.arange(length) < length - windows.stride
+        )
         labels = labels.masked_fill(seen, IGNORE)
     return {"inputs": torch.from_numpy(np.maximum(rows[:, :-1], 0)), "labels": labels}
 
@@ -192,10 +226,14 @@ def unigram_perplexity(tokens: Tokens, at_once: int = 1 << 22) -> float:
 
 
 def bootstrap(nll: np.ndarray, count: np.ndarray, resamples: int = 1000) -> float:
-    """Standard error of exp(Σ nll / Σ count) when the units are drawn anew with replacement; 0 with a single unit."""
+    """Standard error of exp(Σ nll / Σ count) when the units are drawn anew with replacement; 0 with
+    a single unit.
+    """
     if len(nll) < 2:
         return 0.0
-    draws = np.random.default_rng(0).multinomial(len(nll), np.full(len(nll), 1 / len(nll)), size=resamples)
+    draws = np.random.default_rng(0).multinomial(
+        len(nll), np.full(len(nll), 1 / len(nll)), size=resamples
+    )
     seen = draws @ count
     return float(np.exp((draws @ nll)[seen > 0] / seen[seen > 0]).std(ddof=1))
 
@@ -203,7 +241,9 @@ def bootstrap(nll: np.ndarray, count: np.ndarray, resamples: int = 1000) -> floa
 def _independent(
     nll: np.ndarray, count: np.ndarray, windows: Windows, length: int, most: int = 2000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbouring windows added up, so that units do not share text, and are not too many to draw from."""
+    """Neighbouring windows added up, so that units do not share text, and are not too many to draw
+    from.
+    """
     together = -(-length // (windows.stride or length)) if windows.score == "all" else 1
     together = max(together, -(-len(nll) // most))
     edges = np.arange(0, len(nll), together)

@@ -1,4 +1,6 @@
-"""Pre-training a language model (section 4.2 of the TAPE paper), with its perplexity on test sets at the end."""
+"""Pre-training a language model (section 4.2 of the TAPE paper), with its perplexity on test sets
+at the end.
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -7,25 +9,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from tape_exp.config import Arch, ConfigError, Optim, at_least_one
+from tape_exp.data.batch import Batch
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.evaluation import Evaluation
-from tape_exp.tasks.base import Batch, epoch_order
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import ConfigError, at_least_one
+from tape_exp.settings.schema import Arch, Optim
+from tape_exp.tasks.base import epoch_order
 from tape_exp.tasks.perplexity import Windows, perplexity
 from tape_exp.tasks.stability import shift_error
 from tape_exp.tasks.text import TextTask
 
 
 class Pretrain(TextTask):
-    """Next-token prediction on blocks of T tokens; BOS before each document, documents packed, every token scored.
+    """Next-token prediction on blocks of T tokens; BOS before each document, documents packed,
+    every token scored.
 
-    The corpus is cut into blocks of T tokens. Epoch e shows each once, in an order that is a function of (seed, e): all
-    models see the same blocks in the same order.
+    The corpus is cut into blocks of T tokens. Epoch e shows each once, in an order that is a
+    function of (seed, e): all models see the same blocks in the same order.
 
     Metrics: ``val/loss`` and ``val/perplexity`` during training; of each test set those of
-    :func:`~tape_exp.tasks.perplexity.perplexity`; ``shift/attention``, in percent, by how much attention changes when
-    position ids begin at 3 (:func:`~tape_exp.tasks.stability.shift_error`).
+    :func:`~tape_exp.tasks.perplexity.perplexity`; ``shift/attention``, in percent, by how much
+    attention changes when position ids begin at 3 (:func:`~tape_exp.tasks.stability.shift_error`).
 
     Args:
         train_length: T.
@@ -33,10 +38,12 @@ class Pretrain(TextTask):
         tests: further corpora by name, scored at the end.
         windows: how they are scored.
         test_split: of the test sets.
-        validation: another corpus whose validation split is scored during training; null: ``text``'s own.
-        init_from: like ``checkpoint=``: the run, or the Llama, whose weights and tokenizer it begins from.
-        train_tokens: the first so many tokens of the corpus are used; null: all of a local or built-in one, and of a hub's
-            as many as training reads.
+        validation: another corpus whose validation split is scored during training; null:
+            ``text``'s own.
+        init_from: like ``checkpoint=``: the run, or the Llama, whose weights and tokenizer it
+            begins from.
+        train_tokens: the first so many tokens of the corpus are used; null: all of a local or
+            built-in one, and of a hub's as many as training reads.
     """
 
     reports_perplexity = True
@@ -71,26 +78,40 @@ class Pretrain(TextTask):
         T = self.train_length
         self.stream = self.tokens(self.text, "train", self.train_tokens)
         validation = self.tokens(self.validation, "validation", self.validation_rows * T + 1)
-        for text, split, tokens in ((self.text, "train", self.stream), (self.validation, "validation", validation)):
+        for text, split, tokens in (
+            (self.text, "train", self.stream),
+            (self.validation, "validation", validation),
+        ):
             if len(tokens) <= T:
                 raise ConfigError(
-                    f"text {text.name}: its split {split} has {len(tokens)} tokens, fewer than one block of "
+                    f"text {text.name}: its split {split} has {len(tokens)} tokens, fewer than one "
+                    "block of "
                     f"task.train_length={T} and its last label. Give it more text, or set "
                     f"task.train_length={max(len(tokens) // 2, 1)}."
                 )
         self.blocks = (len(self.stream) - 1) // T
         rows = min((len(validation) - 1) // T, self.validation_rows)
         self._validation = _as_batch(validation.blocks(np.arange(rows) * T, T + 1))
-        self.scored = {name: self.tokens(text, self.test_split, self.windows.needed) for name, text in self.tests.items()}
+        self.scored = {
+            name: self.tokens(text, self.test_split, self.windows.needed)
+            for name, text in self.tests.items()
+        }
 
     def fingerprint(self) -> str:
         """A hash of the first samples, the validation blocks and the corpus."""
-        return hashlib.sha256((super().fingerprint() + self.stream.fingerprint()).encode()).hexdigest()[:16]
+        return hashlib.sha256(
+            (super().fingerprint() + self.stream.fingerprint()).encode()
+        ).hexdigest()[:16]
 
     def train_batch(self, first: int, count: int) -> Batch:
         """Blocks ``first`` … of the endless stream of epochs."""
         epochs, places = np.divmod(np.arange(first, first + count), self.blocks)
-        blocks = np.concatenate([epoch_order(self.seed, int(e), self.blocks)[places[epochs == e]] for e in np.unique(epochs)])
+        blocks = np.concatenate(
+            [
+                epoch_order(self.seed, int(e), self.blocks)[places[epochs == e]]
+                for e in np.unique(epochs)
+            ]
+        )
         return _as_batch(self.stream.blocks(blocks * self.train_length, self.train_length + 1))
 
     def validation_batches(self) -> list[Batch]:
@@ -99,11 +120,17 @@ class Pretrain(TextTask):
         parts = {key: value.split(rows) for key, value in self._validation.items()}
         return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
 
-    def evaluate(self, model: Any, progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
-        """Perplexity on every test set at every length, and how far attention depends on where positions begin."""
+    def evaluate(
+        self, model: Any, progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
+        """Perplexity on every test set at every length, and how far attention depends on where
+        positions begin.
+        """
         metrics: dict[str, float] = {}
         for name, tokens in self.scored.items():
-            metrics |= perplexity(model, tokens, self.tokenizer.decode, self.windows, name, progress, limit)
+            metrics |= perplexity(
+                model, tokens, self.tokenizer.decode, self.windows, name, progress, limit
+            )
         rows = self._validation["inputs"][:2, :512].to(model.device)
         with torch.autocast(rows.device.type, enabled=False):
             metrics["shift/attention"] = 100 * shift_error(model.decoder, rows)

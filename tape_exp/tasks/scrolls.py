@@ -1,6 +1,8 @@
-"""SCROLLS (section 4.2): fine-tune on a data set, generate answers, score them; and score predictions made elsewhere.
+"""SCROLLS (section 4.2): fine-tune on a data set, generate answers, score them; and score
+predictions made elsewhere.
 
-``python -m tape_exp.tasks.scrolls score predictions.json --dataset quality [--references FILE|FOLDER] [--split validation]``
+``python -m tape_exp.tasks.scrolls score predictions.json --dataset quality [--references
+FILE|FOLDER] [--split validation]``
 """
 
 import argparse
@@ -17,37 +19,45 @@ from typing import Any
 import numpy as np
 import torch
 
-from tape_exp.config import Arch, ConfigError, Optim, at_least_one, one_of
 from tape_exp.data import scrolls
+from tape_exp.data.batch import Batch
 from tape_exp.data.scrolls import Example
+from tape_exp.data.scrolls_metrics import DATASETS, Scores, first_three, score
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.evaluation import Evaluation
-from tape_exp.files import write_atomically
-from tape_exp.metrics import DATASETS, Scores, first_three, score
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.processes import gather, share
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import generate
-from tape_exp.seeding import RowSampler
-from tape_exp.tasks.base import Batch, epoch_order, gather, share
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import ConfigError, at_least_one, one_of
+from tape_exp.settings.schema import Arch, Optim
+from tape_exp.tasks.base import epoch_order
 from tape_exp.tasks.text import TextTask
 
 REFERENCES = Path("data/scrolls")
 
 
 class Scrolls(TextTask):
-    """Fine-tuning on one SCROLLS set, then greedy answers to its validation questions, scored as the benchmark does.
+    """Fine-tuning on one SCROLLS set, then greedy answers to its validation questions, scored as
+    the benchmark does.
 
-    A row is BOS, the document cut so that all fits, the question and a closing instruction, whole, and the answer with EOS;
-    the loss is on the answer. Every reference of a training question is a row of its own. Finished predictions are
-    appended to ``artifacts/predictions.jsonl`` and not made again when a killed evaluation is started anew.
+    A row is BOS, the document cut so that all fits, the question and a closing instruction, whole,
+    and the answer with EOS; the loss is on the answer. Every reference of a training question is a
+    row of its own. Finished predictions are appended to ``artifacts/predictions.jsonl`` and not
+    made again when a killed evaluation is started anew.
 
-    Metrics, in percent: ``<dataset>/<value>`` of :mod:`tape_exp.metrics`, with ``…_low`` and ``…_high`` of its 95 % interval.
+    Metrics, in percent: ``<dataset>/<value>`` of :mod:`tape_exp.data.scrolls_metrics`, with
+        ``…_low`` and ``…_high`` of its 95 % interval.
 
     Args:
         dataset: one of the seven.
         source, path, repository, revision: as in :func:`tape_exp.data.scrolls.read`.
-        tokenizer: that of the run it begins from; without one, how text is cut (a BPE is trained on built-in text).
+        tokenizer: that of the run it begins from; without one, how text is cut (a BPE is trained on
+            built-in text).
         max_length: tokens of a training row.
-        answer_limit, new_tokens: of an answer in training, and when it is generated; null: 200, and 1000 of a summary.
+        answer_limit, new_tokens: of an answer in training, and when it is generated; null: 200, and
+            1000 of a summary.
         validation_rows: of the validation split, scored by their loss during training.
         init_from: like ``checkpoint=``: the run whose weights and tokenizer it begins from.
     """
@@ -73,21 +83,36 @@ class Scrolls(TextTask):
         init_from: str | None = None,
     ) -> None:
         one_of("task.dataset", dataset, DATASETS)
-        at_least_one("task", max_length=max_length, answer_limit=answer_limit, new_tokens=new_tokens)
+        at_least_one(
+            "task", max_length=max_length, answer_limit=answer_limit, new_tokens=new_tokens
+        )
         at_least_one("task", validation_rows=validation_rows, rows_per_batch=rows_per_batch)
         self.new_tokens = new_tokens or scrolls.DATASETS[dataset].answer_limit
-        self.reserved = min(self.new_tokens, max_length // 2)  # of max_length, so that a long summary leaves a document
+        self.reserved = min(
+            self.new_tokens, max_length // 2
+        )  # of max_length, so that a long summary leaves a document
         longest = max_length - self.reserved + self.new_tokens
         super().__init__(arch, optim, seed, Text("builtin"), tokenizer, max_length, longest)
         self.dataset, self.max_length, self.answer_limit = dataset, max_length, answer_limit
         self.validation_rows, self.rows_per_batch = validation_rows, rows_per_batch
-        self._read = partial(scrolls.read, dataset, source=source, path=path, repository=repository, revision=revision)
+        self._read = partial(
+            scrolls.read,
+            dataset,
+            source=source,
+            path=path,
+            repository=repository,
+            revision=revision,
+        )
         self._rows: dict[tuple[int, int], Batch] = {}
 
     def prepare(self) -> None:
         """Read both splits, and check that every question fits."""
         self.examples, self.validation = self._read("train"), self._read("validation")
-        self.pairs = [(n, r) for n, example in enumerate(self.examples) for r in range(len(example.references))]
+        self.pairs = [
+            (n, r)
+            for n, example in enumerate(self.examples)
+            for r in range(len(example.references))
+        ]
         for example in (*self.examples, *self.validation):
             scrolls.check_length(example, self.tokenizer, self.max_length, self.reserved)
 
@@ -105,21 +130,38 @@ class Scrolls(TextTask):
     def validation_batches(self) -> list[Batch]:
         """The first rows of the validation split, with their first references."""
         rows = [self._row(example, 0) for example in self.validation[: self.validation_rows]]
-        batches = [rows[first : first + self.rows_per_batch] for first in range(0, len(rows), self.rows_per_batch)]
-        return [{key: torch.stack([row[key] for row in batch]) for key in batch[0]} for batch in batches]
+        batches = [
+            rows[first : first + self.rows_per_batch]
+            for first in range(0, len(rows), self.rows_per_batch)
+        ]
+        return [
+            {key: torch.stack([row[key] for row in batch]) for key in batch[0]} for batch in batches
+        ]
 
     def fingerprint(self) -> str:
         """A hash of the first samples, the validation rows, and every question and reference."""
         told = [(e.id, e.question, e.references) for e in (*self.examples, *self.validation)]
         return hashlib.sha256((super().fingerprint() + json.dumps(told)).encode()).hexdigest()[:16]
 
-    def evaluate(self, model: Any, progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
-        """Generate what has no prediction yet, longest prompts first; score; keep every example's scores in a table."""
-        prompts = {e.id: scrolls.prompt(e, self.tokenizer, self.max_length, self.reserved) for e in self.validation}
+    def evaluate(
+        self, model: Any, progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
+        """Generate what has no prediction yet, longest prompts first; score; keep every example's
+        scores in a table.
+        """
+        prompts = {
+            e.id: scrolls.prompt(e, self.tokenizer, self.max_length, self.reserved)
+            for e in self.validation
+        }
         order = sorted(prompts, key=lambda id_: (-len(prompts[id_]), id_))
-        batches = [order[first : first + self.rows_per_batch] for first in range(0, len(order), self.rows_per_batch)][:limit]
+        batches = [
+            order[first : first + self.rows_per_batch]
+            for first in range(0, len(order), self.rows_per_batch)
+        ][:limit]
         found = Predictions(self.folder / "predictions.jsonl" if self.folder else None)
-        for (number, ids), counts in progress(share(list(enumerate(batches))), f"answering {self.dataset}"):
+        for (number, ids), counts in progress(
+            share(list(enumerate(batches))), f"answering {self.dataset}"
+        ):
             missing = [id_ for id_ in ids if id_ not in found.texts]
             if not counts or not missing:
                 continue
@@ -130,7 +172,12 @@ class Scrolls(TextTask):
                 self.tokenizer.eos,
                 sampler=RowSampler(0, "answers", first=number * self.rows_per_batch),
             )
-            found.add({id_: self.tokenizer.decode(row).strip() for id_, row in zip(missing, rows, strict=True)})
+            found.add(
+                {
+                    id_: self.tokenizer.decode(row).strip()
+                    for id_, row in zip(missing, rows, strict=True)
+                }
+            )
         predictions = {id_: text for part in gather(found.texts) for id_, text in part.items()}
         asked = {id_ for batch in batches for id_ in batch}
         examples = {e.id: e for e in self.validation if e.id in asked}
@@ -142,21 +189,29 @@ class Scrolls(TextTask):
         metrics: dict[str, float] = {}
         for name, value in scores.values.items():
             metrics[f"{self.dataset}/{name}"] = value
-            metrics[f"{self.dataset}/{name}_low"], metrics[f"{self.dataset}/{name}_high"] = scores.intervals[name]
+            metrics[f"{self.dataset}/{name}_low"], metrics[f"{self.dataset}/{name}_high"] = (
+                scores.intervals[name]
+            )
         table = _table(examples, scores)
-        short = [{key: value[:600] if isinstance(value, str) else value for key, value in row.items()} for row in table[:3]]
+        short = [
+            {key: value[:600] if isinstance(value, str) else value for key, value in row.items()}
+            for row in table[:3]
+        ]
         return Evaluation(metrics, tables={"predictions": table}, samples=short)
 
     def _epoch(self, epoch: int) -> np.ndarray:
         return epoch_order(self.seed, epoch, len(self.pairs))
 
     def _row(self, example: Example, reference: int) -> Batch:
-        encoded = scrolls.encode(example, self.tokenizer, self.max_length, self.answer_limit, reference)
+        encoded = scrolls.encode(
+            example, self.tokenizer, self.max_length, self.answer_limit, reference
+        )
         return scrolls.as_row(encoded, self.max_length - 1)
 
 
 class Predictions:
-    """Predictions by id, kept in a file that grows by lines: what was written stays, whatever ends the process.
+    """Predictions by id, kept in a file that grows by lines: what was written stays, whatever ends
+    the process.
 
     Of several processes each appends to a file of its own and reads all.
     """
@@ -182,7 +237,10 @@ class Predictions:
         if self.path is not None:
             with self.path.open("a+") as file:
                 whole = self.path.stat().st_size == 0 or self.path.read_bytes().endswith(b"\n")
-                lines = [json.dumps({"id": id_, "prediction": text}) + "\n" for id_, text in texts.items()]
+                lines = [
+                    json.dumps({"id": id_, "prediction": text}) + "\n"
+                    for id_, text in texts.items()
+                ]
                 file.write(("" if whole else "\n") + "".join(lines))
 
 
@@ -190,16 +248,22 @@ def _table(examples: dict[str, Example], scores: Scores) -> list[dict[str, Any]]
     """A row an example: question, references, prediction and scores."""
     rows = []
     for row in scores.per_example:
-        told = {"id": row["id"], "question": examples[row["id"]].question or "", "references": " | ".join(row["references"])}
+        told = {
+            "id": row["id"],
+            "question": examples[row["id"]].question or "",
+            "references": " | ".join(row["references"]),
+        }
         rows.append(told | {"prediction": row["prediction"]} | row["scores"])
     return rows
 
 
 def read_references(source: Path, dataset: str, split: str) -> dict[str, list[str]]:
-    """The references of each id, from a file in the benchmark's schema (``id, pid, input, output``).
+    """The references of each id, from a file in the benchmark's schema (``id, pid, input,
+    output``).
 
     Args:
-        source: a .jsonl or .jsonl.gz, or a folder with ``<split>`` or ``<dataset>/<split>`` of either.
+        source: a .jsonl or .jsonl.gz, or a folder with ``<split>`` or ``<dataset>/<split>`` of
+            either.
 
     Raises:
         ConfigError: no such file, a line that is not JSON or not in the schema.
@@ -207,9 +271,14 @@ def read_references(source: Path, dataset: str, split: str) -> dict[str, list[st
     path = _find(source, dataset, split)
     references: dict[str, list[str]] = {}
     for number, row in _rows(path):
-        if not isinstance(row, dict) or not isinstance(row.get("id"), str) or not isinstance(row.get("output"), str):
+        if (
+            not isinstance(row, dict)
+            or not isinstance(row.get("id"), str)
+            or not isinstance(row.get("output"), str)
+        ):
             raise ConfigError(
-                f"{path} line {number} needs the strings id and output. The benchmark does not publish those of its test split."
+                f"{path} line {number} needs the strings id and output. The benchmark does not "
+                "publish those of its test split."
             )
         references.setdefault(row["id"], []).append(row["output"])
     return references
@@ -224,7 +293,8 @@ def _find(source: Path, dataset: str, split: str) -> Path:
         if path.is_file():
             return path
     raise ConfigError(
-        f"--references={source} is neither a .jsonl or .jsonl.gz file nor a folder with {' or '.join(wanted)}, "
+        f"--references={source} is neither a .jsonl or .jsonl.gz file nor a folder with "
+        f"{' or '.join(wanted)}, "
         f"which may also lie in its folder {dataset}."
     )
 
@@ -258,7 +328,9 @@ def read_predictions(path: Path) -> dict[str, Any]:
                 twice[key] = True
             content[key] = value
         if twice:
-            raise ConfigError(f"{path} has ids more than once, {len(twice)} in all: {first_three(list(twice))}.")
+            raise ConfigError(
+                f"{path} has ids more than once, {len(twice)} in all: {first_three(list(twice))}."
+            )
         return content
 
     try:
@@ -276,7 +348,9 @@ def read_predictions(path: Path) -> dict[str, Any]:
 
 def report(dataset: str, scores: Scores) -> str:
     """Scores as lines: each value with its interval."""
-    lines = [f"{dataset}: {len(scores.per_example)} examples, percent with the bootstrap's 95 % interval"]
+    lines = [
+        f"{dataset}: {len(scores.per_example)} examples, percent with the bootstrap's 95 % interval"
+    ]
     for name, value in scores.values.items():
         low, high = scores.intervals[name]
         lines.append(f"{name:20} {value:6.2f}  [{low:.2f}, {high:.2f}]")
@@ -285,19 +359,35 @@ def report(dataset: str, scores: Scores) -> str:
 
 def to_json(dataset: str, scores: Scores) -> str:
     """Scores and every example, as they are written to a file."""
-    content = {"dataset": dataset, "scores": scores.values, "intervals": scores.intervals, "examples": scores.per_example}
+    content = {
+        "dataset": dataset,
+        "scores": scores.values,
+        "intervals": scores.intervals,
+        "examples": scores.per_example,
+    }
     return json.dumps(content, indent=1) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are one sentence and exit code 2, before anything is written."""
-    parser = argparse.ArgumentParser(prog="python -m tape_exp.tasks.scrolls", description="The SCROLLS benchmark.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tape_exp.tasks.scrolls", description="The SCROLLS benchmark."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("score", help="score predictions as the benchmark does")
     command.add_argument("predictions", type=Path, help="a JSON object, id -> prediction")
     command.add_argument("--dataset", required=True, help=", ".join(DATASETS))
-    command.add_argument("--references", type=Path, default=REFERENCES, help=f"a file, or a folder (default: {REFERENCES})")
-    command.add_argument("--split", default="validation", help="whose file is taken from a folder (default: validation)")
+    command.add_argument(
+        "--references",
+        type=Path,
+        default=REFERENCES,
+        help=f"a file, or a folder (default: {REFERENCES})",
+    )
+    command.add_argument(
+        "--split",
+        default="validation",
+        help="whose file is taken from a folder (default: validation)",
+    )
     command.add_argument("--out", type=Path, help="a file for the score of every example, JSON")
     given = parser.parse_args(arguments)
     try:
@@ -308,7 +398,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def score_file(predictions: Path, dataset: str, references: Path, split: str, out: Path | None) -> None:
+def score_file(
+    predictions: Path, dataset: str, references: Path, split: str, out: Path | None
+) -> None:
     """Score a file of predictions, print the scores and write every example to ``out``."""
     one_of("--dataset", dataset, DATASETS)
     source = _find(references, dataset, split)

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tape_exp.config import Arch, at_least_one
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.evaluation import Evaluation
+from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding, full_precision
 from tape_exp.models.trace import Trace, trace
-from tape_exp.seeding import RowSampler, generator_for
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import at_least_one
+from tape_exp.settings.schema import Arch
 from tape_exp.tasks.text import Analysis
 
 SHIFTS = ("add_tokens", "shift_ids")
@@ -27,8 +28,9 @@ MEASURES = ("attention", "attention_relative", "products", "blocks")
 class Stability(Analysis):
     """Table shift of the paper: attention and E Eᵀ before and after a shift, in fp32 and bf16.
 
-    The weights are ``trained`` (those of ``checkpoint=``) and ``random`` (positional parameters drawn anew: see
-    :func:`random_copy`). Metrics, of :func:`shift_rows`: ``<weights>_<precision>/<shift>/<measure>@<layer>``.
+    The weights are ``trained`` (those of ``checkpoint=``) and ``random`` (positional parameters
+    drawn anew: see :func:`random_copy`). Metrics, of :func:`shift_rows`:
+    ``<weights>_<precision>/<shift>/<measure>@<layer>``.
 
     Args:
         layers: which to measure, counted from 1; those that the model lacks are left out.
@@ -51,49 +53,65 @@ class Stability(Analysis):
         std: float = 0.3,
     ) -> None:
         at_least_one("task", shift=shift)
-        super().__init__(arch, seed, text, tokenizer, train_length, layers, split, rows, length, extra=shift)
+        super().__init__(
+            arch, seed, text, tokenizer, train_length, layers, split, rows, length, extra=shift
+        )
         self.shift, self.std = shift, std
 
-    def evaluate(self, model: Any, progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
+    def evaluate(
+        self, model: Any, progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
         """Both weights in both precisions."""
         decoders = {"trained": model.decoder} if self.checkpoint is not None else {}
         decoders["random"] = random_copy(model.decoder, self.seed, self.std)
         tokens = self.sample.to(model.device)
-        cases = [(weights, precision) for weights in decoders for precision in ("fp32", "bf16")][:limit]
+        cases = [(weights, precision) for weights in decoders for precision in ("fp32", "bf16")][
+            :limit
+        ]
         metrics: dict[str, float] = {}
         table = []
         for weights, precision in progress(cases, "measuring shifts"):
             with torch.autocast(tokens.device.type, torch.bfloat16, enabled=precision == "bf16"):
-                rows = shift_rows(decoders[weights], tokens, self.tokenizer.bos, self.layers, self.shift)
+                rows = shift_rows(
+                    decoders[weights], tokens, self.tokenizer.bos, self.layers, self.shift
+                )
             for row in rows:
                 table.append({"weights": weights, "precision": precision, **row})
                 for measure in MEASURES:
                     if row[measure] is not None:
-                        metrics[f"{weights}_{precision}/{row['shift']}/{measure}@{row['layer']}"] = row[measure]
+                        metrics[
+                            f"{weights}_{precision}/{row['shift']}/{measure}@{row['layer']}"
+                        ] = row[measure]
         return Evaluation(metrics, tables={"shift": table})
 
 
-def shift_rows(decoder: Decoder, tokens_BT: Tensor, bos: int, layers: Sequence[int], shift: int = 3) -> list[dict[str, Any]]:
-    """How much attention and E Eᵀ of some layers change when positions shift, in two ways (table shift of the paper).
+def shift_rows(
+    decoder: Decoder, tokens_BT: Tensor, bos: int, layers: Sequence[int], shift: int = 3
+) -> list[dict[str, Any]]:
+    """How much attention and E Eᵀ of some layers change when positions shift, in two ways (table
+    shift of the paper).
 
-    - ``add_tokens``: ``shift`` more BOS tokens stand in front. Compared are the pairs of original tokens, as they are: the
-      probability that now falls on the new tokens is missing in their rows.
+    - ``add_tokens``: ``shift`` more BOS tokens stand in front. Compared are the pairs of original
+      tokens, as they are: the probability that now falls on the new tokens is missing in their
+      rows.
     - ``shift_ids``: position ids begin at ``shift`` instead of 0; the tokens are the same.
 
-    One row a shift and layer, over all rows and heads and the T (T + 1) / 2 pairs of a query and a key not after it:
+    One row a shift and layer, over all rows and heads and the T (T + 1) / 2 pairs of a query and a
+    key not after it:
 
-    | key                | value                                                                              |
-    |--------------------|------------------------------------------------------------------------------------|
-    | shift, layer       | which; layers count from 1                                                         |
-    | attention          | mean abs ΔA                                                                        |
-    | attention_max      | max abs ΔA                                                                         |
-    | attention_relative | mean abs ΔA / mean abs A; the latter is 2 / (T + 1) always, since rows sum to 1    |
-    | products           | mean abs Δ(E Eᵀ) / mean abs E Eᵀ, heads averaged; None for encodings without E     |
-    | blocks             | RMS Δ(e_i e_jᵀ) / RMS e_i e_jᵀ, over heads, blocks, L × L entries and all pairs    |
+    | key                | value                                                                  |
+    |--------------------|------------------------------------------------------------------------|
+    | shift, layer       | which; layers count from 1                                             |
+    | attention          | mean abs ΔA                                                            |
+    | attention_max      | max abs ΔA                                                             |
+    | attention_relative | mean abs ΔA / mean abs A, which is always 2 / (T + 1): rows sum to 1    |
+    | products           | mean abs Δ(E Eᵀ) / mean abs E Eᵀ, heads averaged; None without an E    |
+    | blocks             | RMS Δ(e_i e_jᵀ) / RMS e_i e_jᵀ over heads, blocks, entries and pairs   |
 
-    ``blocks`` is what proposition 2 states. ``products`` is half its trace, averaged, and sees less: from a RoPE start a
-    shift leaves the trace of the second layer's blocks as it is even where W1 and W2 mix over R, since 2 × 2 rotations
-    commute. Encodings that sample positions draw the same ones before and after ``shift_ids``.
+    ``blocks`` is what proposition 2 states. ``products`` is half its trace, averaged, and sees
+    less: from a RoPE start a shift leaves the trace of the second layer's blocks as it is even
+    where W1 and W2 mix over R, since 2 × 2 rotations commute. Encodings that sample positions draw
+    the same ones before and after ``shift_ids``.
     """
     unshifted = _positions(decoder, tokens_BT)
     before = trace(decoder, tokens_BT, layers, unshifted)
@@ -106,16 +124,24 @@ def shift_rows(decoder: Decoder, tokens_BT: Tensor, bos: int, layers: Sequence[i
 
 
 def shift_error(decoder: Decoder, tokens_BT: Tensor, shift: int = 3) -> float:
-    """The largest mean abs ΔA / mean abs A of any layer when position ids begin at ``shift``: 0 but for rounding, if stable."""
+    """The largest mean abs ΔA / mean abs A of any layer when position ids begin at ``shift``: 0 but
+    for rounding, if stable.
+    """
     unshifted = _positions(decoder, tokens_BT)
-    before, after = (trace(decoder, tokens_BT, positions_BT=positions) for positions in (unshifted, unshifted + shift))
-    return max(_attention_change(before[layer], after[layer])["attention_relative"] for layer in before)
+    before, after = (
+        trace(decoder, tokens_BT, positions_BT=positions)
+        for positions in (unshifted, unshifted + shift)
+    )
+    return max(
+        _attention_change(before[layer], after[layer])["attention_relative"] for layer in before
+    )
 
 
 def random_copy(decoder: Decoder, seed: int, std: float) -> Decoder:
     """A copy whose positional parameters have N(0, std) added, each from a generator of its own.
 
-    TAPE begins exactly as RoPE: at their initial values its parameters say nothing about what its updates preserve.
+    TAPE begins exactly as RoPE: at their initial values its parameters say nothing about what its
+        updates preserve.
     """
     copied = copy.deepcopy(decoder)
     with torch.no_grad():
@@ -123,7 +149,9 @@ def random_copy(decoder: Decoder, seed: int, std: float) -> Decoder:
             if isinstance(module, PositionEncoding):
                 for key, parameter in module.named_parameters():
                     generator = generator_for(seed, "random copy", f"{name}.{key}")
-                    parameter.add_(std * torch.randn(parameter.shape, generator=generator).to(parameter))
+                    parameter.add_(
+                        std * torch.randn(parameter.shape, generator=generator).to(parameter)
+                    )
     return copied
 
 
@@ -135,7 +163,13 @@ def _positions(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
 
 def _row(shift: str, layer: int, before: Trace, after: Trace, skip: int = 0) -> dict[str, Any]:
     """Compare two traces; the first ``skip`` tokens of the later one are new."""
-    row = {"shift": shift, "layer": layer, **_attention_change(before, after, skip), "products": None, "blocks": None}
+    row = {
+        "shift": shift,
+        "layer": layer,
+        **_attention_change(before, after, skip),
+        "products": None,
+        "blocks": None,
+    }
     old, new = before.products, after.products
     if old is not None and new is not None:
         row["products"] = float(_pairs(new[..., skip:, skip:] - old).mean() / _pairs(old).mean())
@@ -146,14 +180,20 @@ def _row(shift: str, layer: int, before: Trace, after: Trace, skip: int = 0) -> 
 def _attention_change(before: Trace, after: Trace, skip: int = 0) -> dict[str, float]:
     change = _pairs(after.attention[..., skip:, skip:] - before.attention)
     relative = change.mean() / _pairs(before.attention).mean()
-    return {"attention": float(change.mean()), "attention_max": float(change.max()), "attention_relative": float(relative)}
+    return {
+        "attention": float(change.mean()),
+        "attention_max": float(change.max()),
+        "attention_relative": float(relative),
+    }
 
 
 def _block_change(before: Trace, after: Trace, skip: int) -> float:
-    """√ Σ ‖Δ(e_i e_jᵀ)‖² / Σ ‖e_i e_jᵀ‖², Frobenius norms summed over all pairs of tokens, heads and blocks.
+    """√ Σ ‖Δ(e_i e_jᵀ)‖² / Σ ‖e_i e_jᵀ‖², Frobenius norms summed over all pairs of tokens, heads
+    and blocks.
 
-    With U_i = [e_i, -e'_i] and V_j = [e_j, e'_j] the change is U_i V_jᵀ, and its squares over all pairs add up to
-    tr(UᵀU VᵀV): no T × T matrix for each block. In fp64 what cancels in it leaves an error near 1e-8.
+    With U_i = [e_i, -e'_i] and V_j = [e_j, e'_j] the change is U_i V_jᵀ, and its squares over all
+    pairs add up to tr(UᵀU VᵀV): no T × T matrix for each block. In fp64 what cancels in it leaves
+    an error near 1e-8.
     """
     assert before.blocks is not None
     assert after.blocks is not None
@@ -170,6 +210,8 @@ def _squares(U: Tensor, V: Tensor) -> Tensor:
 
 
 def _pairs(values: Tensor) -> Tensor:
-    """Absolute values (…, pairs) of the pairs (T, T) that causal attention sees, in fp64 for means over millions of them."""
+    """Absolute values (…, pairs) of the pairs (T, T) that causal attention sees, in fp64 for means
+    over millions of them.
+    """
     rows, columns = torch.tril_indices(*values.shape[-2:], device=values.device)
     return values[..., rows, columns].abs().double()

@@ -6,21 +6,24 @@ from typing import Any
 
 import torch
 
-from tape_exp import weights
-from tape_exp.config import Arch, ConfigError, Optim, at_least_one
 from tape_exp.data import tokenizers
 from tape_exp.data.packing import Tokens, tokenise
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
+from tape_exp.runs import weights
+from tape_exp.settings.errors import ConfigError, at_least_one
+from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 
 
 class TextTask(Task):
-    """A task on text: :meth:`prepare_data` makes the tokenizer, which gives ``arch`` its vocabulary.
+    """A task on text: :meth:`prepare_data` makes the tokenizer, which gives ``arch`` its
+    vocabulary.
 
     Args:
         text: the corpus.
-        tokenizer: how it is cut; where the run begins from a checkpoint, the checkpoint's own tokenizer is used.
+        tokenizer: how it is cut; where the run begins from a checkpoint, the checkpoint's own
+            tokenizer is used.
         train_length: T, the tokens that the model is trained on at once.
         longest: the longest sequence that it sees at all.
     """
@@ -38,7 +41,9 @@ class TextTask(Task):
         longest: int,
     ) -> None:
         at_least_one("task", train_length=train_length)
-        sized = dataclasses.replace(arch, train_length=train_length, max_length=max(longest, train_length))
+        sized = dataclasses.replace(
+            arch, train_length=train_length, max_length=max(longest, train_length)
+        )
         super().__init__(sized, optim, seed)
         self.text, self.tokenization, self.train_length = text, tokenizer, train_length
         self._prepared = False
@@ -57,15 +62,21 @@ class TextTask(Task):
             self.tokenizer = tokenizers.load(kept, self.tokenization.bos, self.tokenization.eos)
         else:
             self.tokenizer = self.tokenization.make(self.text, self.cache)
-            if self.checkpoint and weights.trained_tokenizer(self.checkpoint) not in (None, self.tokenizer.fingerprint):
+            if self.checkpoint and weights.trained_tokenizer(self.checkpoint) not in (
+                None,
+                self.tokenizer.fingerprint,
+            ):
                 raise ConfigError(
-                    f"checkpoint {self.checkpoint} was trained with another tokenizer than task.tokenizer gives. Name the "
-                    "run's folder in checkpoint=, which holds its tokenizer, or set task.tokenizer.kind=file and "
+                    f"checkpoint {self.checkpoint} was trained with another tokenizer than "
+                    "task.tokenizer gives. Name the "
+                    "run's folder in checkpoint=, which holds its tokenizer, or set "
+                    "task.tokenizer.kind=file and "
                     "task.tokenizer.path=<its tokenizer.json>."
                 )
         if 0 < self.arch.vocab < self.tokenizer.vocab:
             raise ConfigError(
-                f"the tokenizer has {self.tokenizer.vocab} tokens, and the model's embedding {self.arch.vocab}: they do not "
+                f"the tokenizer has {self.tokenizer.vocab} tokens, and the model's embedding "
+                f"{self.arch.vocab}: they do not "
                 "belong together."
             )
         self.arch = dataclasses.replace(self.arch, vocab=max(self.arch.vocab, self.tokenizer.vocab))
@@ -85,18 +96,24 @@ class TextTask(Task):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream stands and what it is a stream of, for the checkpoint."""
-        return super().state_dict() | {"tokenizer": self.tokenizer.fingerprint, "data": self.fingerprint()}
+        return super().state_dict() | {
+            "tokenizer": self.tokenizer.fingerprint,
+            "data": self.fingerprint(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Refuse to go on with other tokens. Raises :class:`ConfigError`."""
         if state["tokenizer"] != self.tokenizer.fingerprint:
             raise ConfigError(
-                "the checkpoint was trained with another tokenizer than task.tokenizer now gives (has the corpus or the "
-                "tokenizer.json changed?). Restore it, or train afresh in another folder: runs=<folder>."
+                "the checkpoint was trained with another tokenizer than task.tokenizer now gives "
+                "(has the corpus or the "
+                "tokenizer.json changed?). Restore it, or train afresh in another folder: "
+                "runs=<folder>."
             )
         if state["data"] != self.fingerprint():
             raise ConfigError(
-                "the checkpoint was trained on other text than task.text now holds. Restore the files, or train afresh in "
+                "the checkpoint was trained on other text than task.text now holds. Restore the "
+                "files, or train afresh in "
                 "another folder: runs=<folder>."
             )
 
@@ -128,7 +145,10 @@ class Analysis(NothingTrained, TextTask):
         at_least_one("task", rows=rows, length=self.length)
         self.layers = [layer for layer in layers if 1 <= layer <= arch.layers]
         if not self.layers:
-            raise ConfigError(f"task.layers={list(layers)} names no layer of a model with task.arch.layers={arch.layers}.")
+            raise ConfigError(
+                f"task.layers={list(layers)} names no layer of a model with "
+                f"task.arch.layers={arch.layers}."
+            )
         super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, self.length + extra)
         self.split, self.rows = split, rows
 
@@ -138,8 +158,10 @@ class Analysis(NothingTrained, TextTask):
         tokens = self.tokens(self.text, self.split, needed)
         if len(tokens) < needed:
             raise ConfigError(
-                f"text {self.text.name}: its split {self.split} has {len(tokens)} tokens, fewer than task.rows={self.rows} "
-                f"times {self.length}. Set task.rows={max(len(tokens) // self.length, 1)}, or a smaller task.length."
+                f"text {self.text.name}: its split {self.split} has {len(tokens)} tokens, fewer "
+                f"than task.rows={self.rows} "
+                f"times {self.length}. Set task.rows={max(len(tokens) // self.length, 1)}, or a "
+                "smaller task.length."
             )
         self.sample = torch.from_numpy(tokens[:]).view(self.rows, self.length)
 

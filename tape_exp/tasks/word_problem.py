@@ -1,4 +1,6 @@
-"""The word problem of a group: track a state that every letter changes, train on short words, test on long ones."""
+"""The word problem of a group: track a state that every letter changes, train on short words, test
+on long ones.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -8,32 +10,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tape_exp.config import Arch, ConfigError, Optim, at_least_one, one_of
+from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.groups import GROUPS
-from tape_exp.evaluation import Evaluation, Heatmap
-from tape_exp.seeding import RowSampler, below, lanes, seed_for
-from tape_exp.tasks.base import IGNORE, Batch, Task, gather, share
+from tape_exp.machine.processes import gather, share
+from tape_exp.machine.seeding import RowSampler, below, lanes, seed_for
+from tape_exp.runs.evaluation import Evaluation, Heatmap
+from tape_exp.settings.errors import ConfigError, at_least_one, one_of
+from tape_exp.settings.schema import Arch, Optim
+from tape_exp.tasks.base import Task
 
 
 class WordProblem(Task):
-    """Given g_1 … g_T, letters of a group, say at each place i the product g_1 ⋯ g_i (theorem 1 of the TAPE paper is on S5).
+    """Given g_1 … g_T, letters of a group, say at each place i the product g_1 ⋯ g_i (theorem 1 of
+    the TAPE paper is on S5).
 
-    Inputs are BOS and the letters, T + 1 tokens: a letter's token is its number among the |G| elements of the group, BOS is
-    |G|. The label at letter i is the number of the state g_1 ⋯ g_i; BOS has none. So a row of T letters holds a word of every
-    length up to T, and the loss is the mean cross-entropy over all of them. (The theorem's labels are coarser: whether the
-    state is the identity.) Letters are drawn uniformly and independently from generators:
+    Inputs are BOS and the letters, T + 1 tokens: a letter's token is its number among the |G|
+    elements of the group, and BOS is |G|. The label at letter i is the number of the state g_1 ⋯
+    g_i; BOS has none. So a row of T letters holds a word of every length up to T, and the loss is
+    the mean cross-entropy over all of them. (The theorem's labels are coarser: whether the state is
+    the identity.) Letters are drawn uniformly and independently from generators:
 
     - ``s5``, ``s3``: all swaps of two points, 10 and 3 of them, as in the theorem;
     - ``a5``: the 20 cycles of three points, since swaps are odd;
     - ``parity``: the bits 0 and 1; the state is the parity of the ones.
 
-    A5 and S5 are not solvable, and their word problem is complete for NC¹; S3 and parity are solvable.
+    A5 and S5 are not solvable, and their word problem is complete for NC¹; S3 and parity are
+    solvable.
 
-    Test words have the longest of ``lengths`` and do not depend on the seed; they are read once, left to right, so that the
-    first n states are what the model says of a word of n letters. Metrics, in percent: ``test/state@n``, right states among
-    those after the length before n in ``lengths`` and up to n; ``test/word@n``, words whose first n states are all right;
-    ``id/state`` and ``ood/state``, right states up to ``train_letters`` and beyond, each with its standard error over words.
-    Table ``places``: both shares after each letter, and the ``guess``, what the best constant answer at that place reaches.
+    Test words have the longest of ``lengths`` and do not depend on the seed; they are read once,
+    left to right, so that the first n states are what the model says of a word of n letters.
+    Metrics, in percent: ``test/state@n``, right states among those after the length before n in
+    ``lengths`` and up to n; ``test/word@n``, words whose first n states are all right; ``id/state``
+    and ``ood/state``, right states up to ``train_letters`` and beyond, each with its standard error
+    over words. Table ``places``: both shares after each letter, and the ``guess``, what the best
+    constant answer at that place reaches.
 
     Args:
         group: s5, s3, a5 or parity.
@@ -55,9 +65,18 @@ class WordProblem(Task):
         rows_per_batch: int = 64,
     ) -> None:
         one_of("task.group", group, GROUPS)
-        at_least_one("task", train_letters=train_letters, words=words, rows_per_batch=rows_per_batch)
-        if not isinstance(lengths, Sequence) or not lengths or not all(type(n) is int and n > 0 for n in lengths):
-            raise ConfigError(f"task.lengths={lengths} must list numbers of letters above 0, as task.lengths=[16,32,64] does.")
+        at_least_one(
+            "task", train_letters=train_letters, words=words, rows_per_batch=rows_per_batch
+        )
+        if (
+            not isinstance(lengths, Sequence)
+            or not lengths
+            or not all(type(n) is int and n > 0 for n in lengths)
+        ):
+            raise ConfigError(
+                f"task.lengths={lengths} must list numbers of letters above 0, as "
+                "task.lengths=[16,32,64] does."
+            )
         if max(lengths) < train_letters:
             raise ConfigError(
                 f"task.lengths={list(lengths)} ends below task.train_letters={train_letters}; "
@@ -65,7 +84,9 @@ class WordProblem(Task):
             )
         self.group = GROUPS[group]()
         size, longest = len(self.group.elements), max(lengths)
-        arch = dataclasses.replace(arch, vocab=size + 1, max_length=longest + 1, train_length=train_letters + 1)
+        arch = dataclasses.replace(
+            arch, vocab=size + 1, max_length=longest + 1, train_length=train_letters + 1
+        )
         super().__init__(arch, optim, seed)
         self.train_letters, self.lengths = train_letters, sorted(set(lengths))
         self.words, self.rows_per_batch = words, rows_per_batch
@@ -76,7 +97,10 @@ class WordProblem(Task):
 
     def validation_batches(self) -> list[Batch]:
         """256 fresh words of the trained length, the same for every seed."""
-        return [self._batch(seed_for(0, "validation"), 128 * i, 128, self.train_letters) for i in range(2)]
+        return [
+            self._batch(seed_for(0, "validation"), 128 * i, 128, self.train_letters)
+            for i in range(2)
+        ]
 
     def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
         """``state``: right states of each word, in percent."""
@@ -84,8 +108,12 @@ class WordProblem(Task):
         right = (logits.argmax(-1) == batch["labels"]) & scored
         return {"state": (100 * right.sum(-1) / scored.sum(-1).clamp(min=1)).sum()}
 
-    def evaluate(self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None) -> Evaluation:
-        """One forward pass a batch of test words: the labels before a place are no part of its input."""
+    def evaluate(
+        self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
+        """One forward pass a batch of test words: the labels before a place are no part of its
+        input.
+        """
         firsts = list(range(0, self.words, self.rows_per_batch))[:limit]
         found = []
         for first, counts in progress(share(firsts), "tracking states"):
@@ -94,7 +122,9 @@ class WordProblem(Task):
             logits = model(batch["inputs"], sampler=RowSampler(0, "evaluation", first=first))
             if counts:
                 found.append((logits.argmax(-1).cpu() == batch["labels"])[:, 1:].numpy())
-        return self._summary(np.concatenate([part for process in gather(found) for part in process]))
+        return self._summary(
+            np.concatenate([part for process in gather(found) for part in process])
+        )
 
     def _batch(self, key: int, first: int, count: int, letters: int) -> Batch:
         """Words ``first`` … of a stream: BOS and letters, and the state after each letter."""
@@ -112,13 +142,20 @@ class WordProblem(Task):
             metrics[f"test/state@{end}"] = 100 * float(right[:, begin:end].mean())
             metrics[f"test/word@{end}"] = 100 * float(whole[:, end - 1].mean())
             begin = end
-        for split, part in (("id", right[:, : self.train_letters]), ("ood", right[:, self.train_letters :])):
+        for split, part in (
+            ("id", right[:, : self.train_letters]),
+            ("ood", right[:, self.train_letters :]),
+        ):
             if part.size:
                 by_word = part.mean(1)
                 metrics[f"{split}/state"] = 100 * float(by_word.mean())
-                metrics[f"{split}/state_stderr"] = 100 * float(by_word.std() / max(len(by_word) - 1, 1) ** 0.5)
+                metrics[f"{split}/state_stderr"] = 100 * float(
+                    by_word.std() / max(len(by_word) - 1, 1) ** 0.5
+                )
         heatmap = Heatmap(
-            np.array([[metrics[f"test/{row}@{n}"] for n in self.lengths] for row in ("state", "word")]),
+            np.array(
+                [[metrics[f"test/{row}@{n}"] for n in self.lengths] for row in ("state", "word")]
+            ),
             title="right (%)",
             row_label="",
             column_label="length (letters)",
@@ -126,9 +163,16 @@ class WordProblem(Task):
             rows=["states", "words"],
             columns=list(map(str, self.lengths)),
         )
-        columns = {"state": right.mean(0), "word": whole.mean(0), "guess": self.group.guess(self.lengths[-1])}
+        columns = {
+            "state": right.mean(0),
+            "word": whole.mean(0),
+            "guess": self.group.guess(self.lengths[-1]),
+        }
         places = [
-            {"letters": i + 1, **{name: round(100 * float(column[i]), 2) for name, column in columns.items()}}
+            {
+                "letters": i + 1,
+                **{name: round(100 * float(column[i]), 2) for name, column in columns.items()},
+            }
             for i in range(self.lengths[-1])
         ]
         return Evaluation(metrics, heatmap, tables={"places": places})

@@ -1,7 +1,9 @@
-"""``python -m tape_exp.theory``: theorem 1 and both propositions of the TAPE paper, run and measured (half a minute on a core).
+"""``python -m tape_exp.theory``: theorem 1 and both propositions of the TAPE paper, run and
+measured (half a minute on a core).
 
-Prints the report, leaves it as ``results/theory.json``, and draws the artifacts ``theory`` and ``theory_propositions``, with
-accuracy against length for the construction as printed and as repaired.
+Prints the report, leaves it as ``results/theory.json``, and draws the artifacts ``theory`` and
+``theory_propositions``, with accuracy against length for the construction as printed and as
+repaired.
 """
 
 import argparse
@@ -19,12 +21,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from tape_exp.cli import positive
-from tape_exp.files import write_atomically
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.seeding import generator_for
 from tape_exp.paper.artifacts import RESULTS, load
 from tape_exp.paper.theory import verdict
-from tape_exp.runs import circumstances
-from tape_exp.seeding import generator_for
+from tape_exp.runs.record import circumstances
+from tape_exp.settings.arguments import positive
 from tape_exp.theory import PROPERTIES
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
 from tape_exp.theory.propositions import cases, measure
@@ -42,8 +44,12 @@ LENGTHS = tuple(2**n for n in range(1, 13))
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write and draw."""
     parser = argparse.ArgumentParser(prog="python -m tape_exp.theory", description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of theory.json, figures/ and tables/")
-    parser.add_argument("--rows", type=positive(int), default=8, help="random sequences of 4096 positions")
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS, help="folder of theory.json, figures/ and tables/"
+    )
+    parser.add_argument(
+        "--rows", type=positive(int), default=8, help="random sequences of 4096 positions"
+    )
     given = parser.parse_args(arguments)
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     threads = torch.get_num_threads()
@@ -52,11 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         record = {
             **circumstances(),
             "theorem": theorem(given.rows),
-            "propositions": [{"variant": case.variant, "initial": case.initial, **measure(case)} for case in cases()],
+            "propositions": [
+                {"variant": case.variant, "initial": case.initial, **measure(case)}
+                for case in cases()
+            ],
         }
     finally:
         torch.set_num_threads(threads)
-    show(record, Console(width=None if sys.stdout.isatty() else 120))  # a log has no width of its own
+    show(
+        record, Console(width=None if sys.stdout.isatty() else 120)
+    )  # a log has no width of its own
     write_atomically(given.out / "theory.json", json.dumps(record, indent=1) + "\n")
     for name in ("theory", "theory_propositions"):
         for path in load(name).render("smoke", {"theory": [record]}, given.out):
@@ -65,13 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def theorem(rows: int, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
-    """Every form on the same random sequences, the repaired one on all short ones too, and its time.
+    """Every form on the same random sequences, the repaired one on all short ones too, and its
+    time.
 
-    Labels of the first N positions do not depend on what follows: one pass over the longest length serves all.
+    Labels of the first N positions do not depend on what follows: one pass over the longest length
+    serves all.
     """
     words = random_words(rows, lengths[-1], generator_for(0, "theorem 1"))
     told = labels(words)
-    forms = {name: outcome(Theorem1(form).argument(words), told, lengths) for name, form in FORMS.items()}
+    forms = {
+        name: outcome(Theorem1(form).argument(words), told, lengths) for name, form in FORMS.items()
+    }
     wrong = positions = sequences = 0
     for swaps in range(5):
         short = every_word(swaps)
@@ -98,9 +113,12 @@ def outcome(argument_BT: Tensor, labels_BT: Tensor, lengths: Sequence[int]) -> d
     """How right the labels are that a hard sigmoid of ``argument`` gives.
 
     Returns:
-        ``all`` and ``identity``: percent of the first N positions, and of those among them whose label is 1, that are on the
-        right side of 0.5; ``exact``: percent of all positions whose label is exactly 0 or 1, as the theorem states;
-        ``margin``: by how much the argument clears 1 or 0 at the worst position, negative where it does not.
+        ``all`` and ``identity``: percent of the first N positions, and of those among them whose
+            label is 1, that are on the
+        right side of 0.5; ``exact``: percent of all positions whose label is exactly 0 or 1, as the
+        theorem states;
+        ``margin``: by how much the argument clears 1 or 0 at the worst position, negative where it
+            does not.
     """
     right = (argument_BT.clamp(0, 1) > 0.5) == labels_BT
     clears = torch.where(labels_BT, argument_BT - 1, -argument_BT)
@@ -117,16 +135,27 @@ def show(record: dict[str, Any], console: Console) -> None:
     found = record["theorem"]
     longest, every = found["lengths"][-1], found["exhaustive"]
     console.print(
-        f"Theorem 1: {found['rows']} random sequences of {longest} positions, {found['identities']} of them identities"
+        f"Theorem 1: {found['rows']} random sequences of {longest} positions, "
+        f"{found['identities']} of them identities"
     )
-    table = Table("construction", "right %", "identities %", "exact %", "margin", box=None, pad_edge=False)
+    table = Table(
+        "construction", "right %", "identities %", "exact %", "margin", box=None, pad_edge=False
+    )
     for name, form in found["forms"].items():
-        numbers = (f"{form['all'][-1]:.2f}", f"{form['identity'][-1]:.1f}", f"{form['exact']:.2f}", f"{form['margin']:.3g}")
+        numbers = (
+            f"{form['all'][-1]:.2f}",
+            f"{form['identity'][-1]:.1f}",
+            f"{form['exact']:.2f}",
+            f"{form['margin']:.3g}",
+        )
         table.add_row(name, *numbers)
-    table.add_row("label 0 everywhere", f"{found['never'][-1]:.2f}", "0.0", f"{found['never'][-1]:.2f}", "")
+    table.add_row(
+        "label 0 everywhere", f"{found['never'][-1]:.2f}", "0.0", f"{found['never'][-1]:.2f}", ""
+    )
     console.print(table)
     console.print(
-        f"Repaired: {longest} positions in {found['seconds']:.2f} s on one thread; {every['wrong']} of {every['positions']} "
+        f"Repaired: {longest} positions in {found['seconds']:.2f} s on one thread; "
+        f"{every['wrong']} of {every['positions']} "
         f"positions wrong in all {every['sequences']} sequences of up to {every['swaps']} swaps.\n",
         soft_wrap=True,
         highlight=False,

@@ -1,6 +1,8 @@
-"""Propositions 1 and 2 of the TAPE paper, measured for every variant of TAPE and both initial states, in fp64.
+"""Propositions 1 and 2 of the TAPE paper, measured for every variant of TAPE and both initial
+states, in fp64.
 
-Shape suffixes: B batch, T tokens, H heads, D head dimension, C width. E is (B, T, H, M, L, R), as in
+Shape suffixes: B batch, T tokens, H heads, D head dimension, C width. E is (B, T, H, M, L, R), as
+    in
 :class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`.
 """
 
@@ -11,12 +13,14 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from tape_exp.cli import compose_config
-from tape_exp.config import CONF, Arch, build
+from tape_exp.machine.seeding import generator_for
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
-from tape_exp.seeding import generator_for
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.construct import build
+from tape_exp.settings.folders import CONF
+from tape_exp.settings.schema import Arch
 from tape_exp.tasks.stability import random_copy
 from tape_exp.theory import PROPERTIES
 from tape_exp.theory.topology import Masked
@@ -45,7 +49,9 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Every YAML of TAPE as it is, then from Fourier features with R = 4 where its E has L = 2 rows and no YAML says so."""
+    """Every YAML of TAPE as it is, then from Fourier features with R = 4 where its E has L = 2 rows
+    and no YAML says so.
+    """
     found, starts = [], []
     tensor = f"{TensorTAPE.__module__}.{TensorTAPE.__name__}"
     defaults: dict[str, Any] = _node("tape_tensor")
@@ -72,22 +78,30 @@ def _same(one: Case, other: Case) -> bool:
     return {**one.general, "name": ""} == {**other.general, "name": ""}
 
 
-def measure(case: Case, seeds: int = 3, shifts: tuple[float, ...] = (0.37, -11.3, 1000.5)) -> dict[str, float]:
-    """The worst relative error of each property over some random weights, states and shifts; the keys are PROPERTIES."""
+def measure(
+    case: Case, seeds: int = 3, shifts: tuple[float, ...] = (0.37, -11.3, 1000.5)
+) -> dict[str, float]:
+    """The worst relative error of each property over some random weights, states and shifts; the
+    keys are PROPERTIES.
+    """
     worst = dict.fromkeys(PROPERTIES, 0.0)
     for seed in range(seeds):
-        errors = layer_errors(case, seed) | {"shift": max(shift_error(case, seed, shift) for shift in shifts)}
+        errors = layer_errors(case, seed) | {
+            "shift": max(shift_error(case, seed, shift) for shift in shifts)
+        }
         worst = {name: max(worst[name], error) for name, error in errors.items()}
     return worst
 
 
 def layer_errors(case: Case, seed: int, T: int = 9) -> dict[str, float]:
-    """How far one layer's f and g are from equations (perm_equiv) and (ortho_equiv) on a random state and causal M.
+    """How far one layer's f and g are from equations (perm_equiv) and (ortho_equiv) on a random
+    state and causal M.
 
     - ``permutation``: f(PX, PE, PMPᵀ) = P f(X, E, M), g likewise;
-    - ``rotation``: f(X, ER, M) = f(X, E, M), g(X, ER, M) = g(X, E, M) R for one R ∈ O(R), reflections among them;
-    - ``rotations``: the same with an R_m of its own for every block m, which the equations do not ask for and a shift of
-      RoPE or of Fourier features needs.
+    - ``rotation``: f(X, ER, M) = f(X, E, M), g(X, ER, M) = g(X, E, M) R for one R ∈ O(R),
+      reflections among them;
+    - ``rotations``: the same with an R_m of its own for every block m, which the equations do not
+      ask for and a shift of RoPE or of Fourier features needs.
 
     Each is the larger of both maps' errors.
     """
@@ -116,24 +130,34 @@ def layer_errors(case: Case, seed: int, T: int = 9) -> dict[str, float]:
     return errors
 
 
-def f_and_g(encoding: TensorTAPE, E: Tensor, qkv_3BTHD: Tensor, x_BTC: Tensor, mask_TT: Tensor) -> tuple[Tensor, Tensor]:
-    """Attended values (what of f sees positions) and the next E of one layer under any M, from queries, keys, values and x̃."""
+def f_and_g(
+    encoding: TensorTAPE, E: Tensor, qkv_3BTHD: Tensor, x_BTC: Tensor, mask_TT: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Attended values (what of f sees positions) and the next E of one layer under any M, from
+    queries, keys, values and x̃.
+    """
     q, k, v = qkv_3BTHD
     values, averaged = Masked(mask_TT).attend(*encoding.rotate(q, k, E), v, encoding.carried(E))
     return values, encoding.update(E, averaged, x_BTC)
 
 
 def shift_error(case: Case, seed: int, shift: float, T: int = 16) -> float:
-    """How much the logits of a whole decoder change, relative to the largest, when every position is ``shift`` later."""
+    """How much the logits of a whole decoder change, relative to the largest, when every position
+    is ``shift`` later.
+    """
     decoder = Decoder(ARCH, lambda arch: build(case.node, "model", arch=arch), seed)
     decoder = random_copy(decoder, seed, std=0.3).double()
     tokens = torch.randint(0, ARCH.vocab, (2, T), generator=generator_for(seed, "shift tokens"))
     positions = torch.arange(T, dtype=torch.float64)[None]
     with torch.no_grad():
-        for block in decoder.blocks():  # small initial weights would leave attention uniform, whatever the positions
+        for block in (
+            decoder.blocks()
+        ):  # small initial weights would leave attention uniform, whatever the positions
             block.q.weight.mul_(20)
             block.k.weight.mul_(20)
-        return relative(decoder(tokens, positions_BT=positions + shift), decoder(tokens, positions_BT=positions))
+        return relative(
+            decoder(tokens, positions_BT=positions + shift), decoder(tokens, positions_BT=positions)
+        )
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -147,5 +171,7 @@ def _random(case: Case, seed: int) -> TensorTAPE:
     with torch.no_grad():
         for name, parameter in encoding.named_parameters():
             generator = generator_for(seed, "propositions", name)
-            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+            parameter.copy_(
+                0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            )
     return encoding

@@ -1,4 +1,6 @@
-"""Benchmarks: the generated set asks as lm-eval's own, folders and the hub are read, every mistake is one sentence."""
+"""Benchmarks: the generated set asks as lm-eval's own, folders and the hub are read, every mistake
+is one sentence.
+"""
 
 import importlib.util
 import io
@@ -12,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
-from tape_exp.config import ConfigError
 from tape_exp.data import benchmarks, benchmarks_builtin
 from tape_exp.data.benchmarks_builtin import DRAFTS, SUBJECTS, question
+from tape_exp.settings.errors import ConfigError
 from tests.data.test_hub import hub  # noqa: F401  the fixture
 
 pytest.importorskip("lm_eval", reason="lm-eval is an optional package")
@@ -46,7 +48,9 @@ def folder(tmp_path) -> Path:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "colours.yaml").write_text(TASK)
     rows = [{"question": f"{i}", "choices": ["red", "blue"], "answer": i % 2} for i in range(6)]
-    (tmp_path / "mine" / "colours.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "mine" / "colours.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows)
+    )
     return tmp_path / "mine"
 
 
@@ -65,37 +69,62 @@ def test_generated_mmlu_has_the_groups_and_words_of_lm_evals(cache):
     assert set(loaded["group_map"]["mmlu_stem"]) == {"mmlu_arithmetic", "mmlu_python"}
     task = loaded["tasks"]["mmlu_arithmetic"]
     document = task.eval_docs[1]
-    letters = [f"{letter}. {choice}" for letter, choice in zip("ABCD", document["choices"], strict=True)]
+    letters = [
+        f"{letter}. {choice}" for letter, choice in zip("ABCD", document["choices"], strict=True)
+    ]
     assert task.doc_to_text(document) == "\n".join([document["question"], *letters, "Answer:"])
     assert (task.doc_to_choice(document), task.doc_to_target(document)) == (list("ABCD"), 1)
     document = loaded["tasks"]["arc_easy"].eval_docs[2]
-    assert loaded["tasks"]["arc_easy"].doc_to_text(document) == f"Question: {document['question']}\nAnswer:"
+    assert (
+        loaded["tasks"]["arc_easy"].doc_to_text(document)
+        == f"Question: {document['question']}\nAnswer:"
+    )
     assert loaded["tasks"]["arc_easy"].doc_to_target(document) == 2
     assert all(task.get_config("num_fewshot") == 0 for task in loaded["tasks"].values())
 
 
 def test_reading_leaves_nothing_behind(cache):
-    before = (os.getcwd(), dict(os.environ), datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)
+    before = (
+        os.getcwd(),
+        dict(os.environ),
+        datasets.config.HF_HUB_OFFLINE,
+        constants.HF_HUB_OFFLINE,
+    )
     kept = datasets.config.HF_DATASETS_CACHE
     benchmarks.load(["arc_easy"], "builtin", None, cache)
-    written = {path: path.stat().st_mtime_ns for path in (cache / "benchmarks" / "builtin").rglob("*.*")}
+    written = {
+        path: path.stat().st_mtime_ns for path in (cache / "benchmarks" / "builtin").rglob("*.*")
+    }
     loaded = benchmarks.load(["arc_easy"], "builtin", None, cache)
-    assert (os.getcwd(), dict(os.environ), datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE) == before
+    assert (
+        os.getcwd(),
+        dict(os.environ),
+        datasets.config.HF_HUB_OFFLINE,
+        constants.HF_HUB_OFFLINE,
+    ) == before
     assert kept == datasets.config.HF_DATASETS_CACHE
-    assert written == {path: path.stat().st_mtime_ns for path in (cache / "benchmarks" / "builtin").rglob("*.*")}
-    (file,) = {Path(f["filename"]).parent for f in loaded["tasks"]["arc_easy"].eval_docs.cache_files}
+    assert written == {
+        path: path.stat().st_mtime_ns for path in (cache / "benchmarks" / "builtin").rglob("*.*")
+    }
+    (file,) = {
+        Path(f["filename"]).parent for f in loaded["tasks"]["arc_easy"].eval_docs.cache_files
+    }
     assert cache.resolve() in file.parents
 
 
 def test_fingerprint_follows_questions_and_examples(folder, cache):
     def now(shots=None):
-        return benchmarks.fingerprint(benchmarks.load(["colours"], "local", str(folder), cache, shots))
+        return benchmarks.fingerprint(
+            benchmarks.load(["colours"], "local", str(folder), cache, shots)
+        )
 
     first = now()
     assert now() == first
     (folder / "colours.yaml").write_text(TASK.replace("Which?", "What?"))
     second = now()
-    (folder / "colours.jsonl").write_text((folder / "colours.jsonl").read_text().replace('"3"', '"4"'))
+    (folder / "colours.jsonl").write_text(
+        (folder / "colours.jsonl").read_text().replace('"3"', '"4"')
+    )
     assert len({first, second, now()}) == 3
 
 
@@ -112,13 +141,34 @@ def test_a_folder_is_read_wherever_the_command_runs(folder, cache, monkeypatch, 
         (lambda f: f.write_bytes(b"\xff\xfe\x00"), r"colours\.yaml is not YAML"),
         (lambda f: f.unlink(), "holds no .yaml file"),
         (lambda f: f.write_text("- a list\n"), r"task\.tasks: colours is not known\. Known: \."),
-        (lambda f: f.write_text(TASK + "doc_to_txt: a\n"), r"colours\.yaml: the benchmark colours cannot .*doc_to_txt"),
-        (lambda f: f.write_text(TASK.replace("colours.jsonl", "other.jsonl")), r"colours\.yaml: .*other\.jsonl"),
-        (lambda f: f.write_text(TASK.replace("path: json", "path: cais/mmlu")), r"colours\.yaml: the benchmark .*cais/mmlu"),
-        (lambda f: f.write_text(TASK.replace("{{question}}", "{{question")), r"colours\.yaml: the benchmark colours"),
-        (lambda f: f.write_text(TASK.replace("acc,", "f1,")), r"colours reports f1; .* acc_norm, acc, exact_match"),
-        (lambda f: f.with_suffix(".jsonl").write_text("no json\n"), r"colours\.yaml: the benchmark colours cannot be loaded"),
-        (lambda f: f.with_suffix(".jsonl").write_text(""), r"colours\.yaml: the benchmark colours cannot be loaded"),
+        (
+            lambda f: f.write_text(TASK + "doc_to_txt: a\n"),
+            r"colours\.yaml: the benchmark colours cannot .*doc_to_txt",
+        ),
+        (
+            lambda f: f.write_text(TASK.replace("colours.jsonl", "other.jsonl")),
+            r"colours\.yaml: .*other\.jsonl",
+        ),
+        (
+            lambda f: f.write_text(TASK.replace("path: json", "path: cais/mmlu")),
+            r"colours\.yaml: the benchmark .*cais/mmlu",
+        ),
+        (
+            lambda f: f.write_text(TASK.replace("{{question}}", "{{question")),
+            r"colours\.yaml: the benchmark colours",
+        ),
+        (
+            lambda f: f.write_text(TASK.replace("acc,", "f1,")),
+            r"colours reports f1; .* acc_norm, acc, exact_match",
+        ),
+        (
+            lambda f: f.with_suffix(".jsonl").write_text("no json\n"),
+            r"colours\.yaml: the benchmark colours cannot be loaded",
+        ),
+        (
+            lambda f: f.with_suffix(".jsonl").write_text(""),
+            r"colours\.yaml: the benchmark colours cannot be loaded",
+        ),
     ],
 )
 def test_a_damaged_folder_is_told_in_one_sentence(damage, message, folder, cache):
@@ -130,43 +180,69 @@ def test_a_damaged_folder_is_told_in_one_sentence(damage, message, folder, cache
 
 def test_the_damaged_member_of_a_group_is_named(folder, cache):
     (folder / "all.yaml").write_text("group: all\ntask: [colours, shapes]\n")
-    (folder / "shapes.yaml").write_text(TASK.replace("task: colours", "task: shapes").replace("colours.jsonl", "none.jsonl"))
-    with pytest.raises(ConfigError, match=r"shapes\.yaml: the benchmark shapes cannot be loaded .*none\.jsonl"):
+    (folder / "shapes.yaml").write_text(
+        TASK.replace("task: colours", "task: shapes").replace("colours.jsonl", "none.jsonl")
+    )
+    with pytest.raises(
+        ConfigError, match=r"shapes\.yaml: the benchmark shapes cannot be loaded .*none\.jsonl"
+    ):
         benchmarks.load(["all"], "local", str(folder), cache)
 
 
 def test_wrong_names_and_missing_things_are_told(cache, monkeypatch):
-    with pytest.raises(ConfigError, match=r"task\.tasks: arc_esy is not known\. Did you mean 'arc_easy'\? Known: .*mmlu_stem"):
+    with pytest.raises(
+        ConfigError,
+        match=r"task\.tasks: arc_esy is not known\. Did you mean 'arc_easy'\? Known: .*mmlu_stem",
+    ):
         benchmarks.load(["arc_esy"], "builtin", None, cache)
     for path in (None, "/nowhere"):
-        with pytest.raises(ConfigError, match=rf"task\.path={path} is not a folder; .*task\.source=builtin needs none"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"task\.path={path} is not a folder; .*task\.source=builtin needs none",
+        ):
             benchmarks.check_source("local", path, cache)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs the package lm-eval; install it with pip install 'tape_exp\[benchmarks\]'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"needs the package lm-eval; install it with pip install 'tape_exp\[benchmarks\]'",
+    ):
         benchmarks.check_source("builtin", None, cache)
 
 
 def test_no_network_is_told_at_once(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match=r"HF_HUB_OFFLINE is set.*task\.source=local with task\.path=.*task\.source=builtin"):
+    with pytest.raises(
+        ConfigError,
+        match=r"HF_HUB_OFFLINE is set.*task\.source=local with task\.path=.*task\.source=builtin",
+    ):
         benchmarks.check_source("hub", None, tmp_path)
 
 
 def arc(split: str) -> bytes:
     file = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([benchmarks_builtin._arc_row("arc_easy", split, i) for i in range(5)]), file)
+    pq.write_table(
+        pa.Table.from_pylist([benchmarks_builtin._arc_row("arc_easy", split, i) for i in range(5)]),
+        file,
+    )
     return file.getvalue()
 
 
 def test_arc_is_read_from_the_hub_and_once_fetched_without(hub, tmp_path, monkeypatch):  # noqa: F811
-    """In the layout of allenai/ai2_arc; lm-eval's index is cut to ARC, since all of it takes ten seconds to read."""
-    monkeypatch.setattr(benchmarks, "_manager", lambda _: TaskManager(include_path=ARC, include_defaults=False))
+    """In the layout of allenai/ai2_arc; lm-eval's index is cut to ARC, since all of it takes ten
+    seconds to read.
+    """
+    monkeypatch.setattr(
+        benchmarks, "_manager", lambda _: TaskManager(include_path=ARC, include_defaults=False)
+    )
     splits = ("train", "validation", "test")
     places = "".join(f"  - split: {split}\n    path: ARC-Easy/{split}-*\n" for split in splits)
     card = f"---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n{places}---\n"
     files = {f"ARC-Easy/{split}-00000-of-00001.parquet": arc(split) for split in splits}
     benchmarks.check_source("hub", None, tmp_path)
-    with pytest.raises(ConfigError, match=r"task\.tasks: arc_easy: .*allenai/ai2_arc (does not exist|cannot be read)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"task\.tasks: arc_easy: .*allenai/ai2_arc (does not exist|cannot be read)",
+    ):
         benchmarks.load(["arc_easy"], "hub", None, tmp_path)
     hub.commit("datasets/allenai/ai2_arc", files | {"README.md": card.encode()})
     fetched = benchmarks.load(["arc_easy"], "hub", None, tmp_path)
@@ -175,5 +251,7 @@ def test_arc_is_read_from_the_hub_and_once_fetched_without(hub, tmp_path, monkey
     benchmarks.check_source("hub", None, tmp_path)
     again = benchmarks.load(["arc_easy"], "hub", None, tmp_path)
     assert benchmarks.fingerprint(again) == benchmarks.fingerprint(fetched)
-    with pytest.raises(ConfigError, match=r"task\.source=hub: .* cannot be reached .*task\.source=builtin"):
+    with pytest.raises(
+        ConfigError, match=r"task\.source=hub: .* cannot be reached .*task\.source=builtin"
+    ):
         benchmarks.load(["arc_challenge"], "hub", None, tmp_path)

@@ -39,7 +39,9 @@ def test_products_are_those_of_permutation_matrices(name):
 def test_letters_generate_the_group(name):
     group = GROUPS[name]()
     reached = {0}
-    while len(more := reached | {int(group.table[a, b]) for a in reached for b in group.letters}) > len(reached):
+    while len(
+        more := reached | {int(group.table[a, b]) for a in reached for b in group.letters}
+    ) > len(reached):
         reached = more
     assert len(reached) == len(group.elements)
 
@@ -51,7 +53,9 @@ def test_a5_is_its_own_commutator_and_s3_is_not():
         group = GROUPS[name]()
         inverse = group.table.argmin(1)
         pairs = itertools.product(range(len(inverse)), repeat=2)
-        found[name] = len({group.table[group.table[a, b], group.table[inverse[a], inverse[b]]] for a, b in pairs})
+        found[name] = len(
+            {group.table[group.table[a, b], group.table[inverse[a], inverse[b]]] for a, b in pairs}
+        )
     assert found == {"s3": 3, "s5": 60, "a5": 60}
 
 
@@ -62,4 +66,6 @@ def test_the_best_guess_is_how_often_the_commonest_state_occurs(name):
     states = group.states(words)
     counted = [np.bincount(states[:, i]).max() / len(states) for i in range(6)]
     assert group.guess(6) == pytest.approx(counted, abs=0.015)
-    assert group.guess(200)[-1] == pytest.approx({"parity": 1 / 2, "s3": 1 / 3, "a5": 1 / 60, "s5": 1 / 60}[name])
+    assert group.guess(200)[-1] == pytest.approx(
+        {"parity": 1 / 2, "s3": 1 / 3, "a5": 1 / 60, "s5": 1 / 60}[name]
+    )

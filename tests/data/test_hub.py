@@ -1,4 +1,6 @@
-"""The hub's own client code against a small hub on this machine: what is read, what is asked for, and what is told."""
+"""The hub's own client code against a small hub on this machine: what is read, what is asked for,
+and what is told.
+"""
 
 import functools
 import gzip
@@ -23,13 +25,13 @@ import zstandard
 from huggingface_hub import HfFileSystem, constants
 from omegaconf import OmegaConf
 
-from tape_exp.cli import compose_config
-from tape_exp.config import ConfigError
 from tape_exp.data import scrolls, scrolls_builtin
 from tape_exp.data.packing import tokenise
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import llama
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
 
 PAGE = 3  # entries of a listing; the hub gives 1000
 TRAIN = [f"document {i}: Ünïcode 漢字,\nand a second line" for i in range(12)]
@@ -44,8 +46,12 @@ class Hub(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
-        self.commits: dict[str, dict[str, dict[str, bytes]]] = {}  # repository: commit: path: content; the last is main
-        self.refused: dict[str, tuple[int, str]] = {}  # repository or its files: status and X-Error-Code
+        self.commits: dict[
+            str, dict[str, dict[str, bytes]]
+        ] = {}  # repository: commit: path: content; the last is main
+        self.refused: dict[
+            str, tuple[int, str]
+        ] = {}  # repository or its files: status and X-Error-Code
         self.requests: list[str] = []
         self.cut = 0  # so many answers break off in the middle of a file
 
@@ -69,7 +75,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.requests.append(f"{self.command} {self.path}")
         url = urlsplit(self.path)
-        api = re.fullmatch(r"/api/((?:datasets|models)/[^/]+/[^/]+)/(revision|tree)/([^/]+)/?(.*)", url.path)
+        api = re.fullmatch(
+            r"/api/((?:datasets|models)/[^/]+/[^/]+)/(revision|tree)/([^/]+)/?(.*)", url.path
+        )
         file = re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", url.path)
         if api:
             repository, what, revision, path = api.groups()
@@ -94,13 +102,20 @@ class Handler(BaseHTTPRequestHandler):
             return None
         return sha, commits[sha]
 
-    def answer_api(self, repository: str, what: str, revision: str, path: str, query: dict[str, list[str]]) -> None:
+    def answer_api(
+        self, repository: str, what: str, revision: str, path: str, query: dict[str, list[str]]
+    ) -> None:
         found = self.find(repository, revision)
         if found is None:
             return
         sha, files = found
         if what == "revision":
-            self.send(200, json.dumps({"id": repository.split("/", 1)[1], "sha": sha, "siblings": []}).encode())
+            self.send(
+                200,
+                json.dumps(
+                    {"id": repository.split("/", 1)[1], "sha": sha, "siblings": []}
+                ).encode(),
+            )
             return
         entries: dict[str, dict] = {}
         prefix = f"{path}/" if path else ""
@@ -111,16 +126,29 @@ class Handler(BaseHTTPRequestHandler):
             for depth in range(1, len(below)):
                 folder = prefix + "/".join(below[:depth])
                 entries[folder] = {"type": "directory", "path": folder, "oid": sha, "size": 0}
-            entries[name] = {"type": "file", "path": name, "oid": hashlib.sha1(content).hexdigest(), "size": len(content)}
+            entries[name] = {
+                "type": "file",
+                "path": name,
+                "oid": hashlib.sha1(content).hexdigest(),
+                "size": len(content),
+            }
         if path and not entries:
             self.refuse(404, "EntryNotFound")
             return
         if query["recursive"] != ["true"]:
-            entries = {name: entry for name, entry in entries.items() if "/" not in name.removeprefix(prefix)}
+            entries = {
+                name: entry
+                for name, entry in entries.items()
+                if "/" not in name.removeprefix(prefix)
+            }
         cursor = int(query.get("cursor", ["0"])[0])
         page = list(entries.values())[cursor : cursor + PAGE]
         following = re.sub(r"&cursor=\d+", "", self.path) + f"&cursor={cursor + PAGE}"
-        more = {"Link": f'<{self.server.url}{following}>; rel="next"'} if cursor + PAGE < len(entries) else {}
+        more = (
+            {"Link": f'<{self.server.url}{following}>; rel="next"'}
+            if cursor + PAGE < len(entries)
+            else {}
+        )
         self.send(200, json.dumps(page).encode(), more)
 
     def answer_file(self, repository: str, revision: str, path: str) -> None:
@@ -135,7 +163,11 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(404, "EntryNotFound")
             return
         content = files[path]
-        headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": sha, "Accept-Ranges": "bytes"}
+        headers = {
+            "ETag": f'"{hashlib.sha1(content).hexdigest()}"',
+            "X-Repo-Commit": sha,
+            "Accept-Ranges": "bytes",
+        }
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked is None:
             self.send(200, content, headers)
@@ -168,11 +200,17 @@ def hub(tmp_path, monkeypatch):
     """A hub that this process takes for huggingface.co, with nothing in the cache."""
     hub = Hub()
     threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    for name in [n for n in os.environ if n.lower().endswith("_proxy") or n.startswith(("HF_", "HUGGING"))]:
+    for name in [
+        n for n in os.environ if n.lower().endswith("_proxy") or n.startswith(("HF_", "HUGGING"))
+    ]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(
+        constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        hub.url + "/{repo_id}/resolve/{revision}/{filename}",
+    )
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.setattr(datasets.config, "HF_ENDPOINT", hub.url)
@@ -197,18 +235,36 @@ def table(documents: list[str]) -> bytes:
 def pile(documents: list[str]) -> bytes:
     """The documents between those of another part of the Pile."""
     rows = (
-        lines([d], meta={"pile_set_name": "Github"}) + lines(["a book"], meta={"pile_set_name": "Books3"}) for d in documents
+        lines([d], meta={"pile_set_name": "Github"})
+        + lines(["a book"], meta={"pile_set_name": "Books3"})
+        for d in documents
     )
     return zstandard.compress(b"".join(rows))
 
 
 REPOSITORIES = {
-    "allenai/c4": {f"en/c4-train.{i:05d}-of-00004.json.gz": gzip.compress(lines(TRAIN[3 * i : 3 * i + 3])) for i in range(4)}
-    | {f"en/c4-validation.{i:05d}-of-00002.json.gz": gzip.compress(lines(HELD_OUT[i : i + 1])) for i in range(2)}
-    | {"realnewslike/c4-train.00000-of-00001.json.gz": gzip.compress(lines(["other"])), "README.md": b"# C4"},
-    "emozilla/pg19": {f"data/train-{i:05d}-of-00003.parquet": table(TRAIN[4 * i : 4 * i + 4]) for i in range(3)}
-    | {"data/validation-00000-of-00001.parquet": table(HELD_OUT), "data/test-00000-of-00001.parquet": table(["other"])},
-    "monology/pile-uncopyrighted": {f"train/{i:02d}.jsonl.zst": pile(TRAIN[6 * i : 6 * i + 6]) for i in range(2)}
+    "allenai/c4": {
+        f"en/c4-train.{i:05d}-of-00004.json.gz": gzip.compress(lines(TRAIN[3 * i : 3 * i + 3]))
+        for i in range(4)
+    }
+    | {
+        f"en/c4-validation.{i:05d}-of-00002.json.gz": gzip.compress(lines(HELD_OUT[i : i + 1]))
+        for i in range(2)
+    }
+    | {
+        "realnewslike/c4-train.00000-of-00001.json.gz": gzip.compress(lines(["other"])),
+        "README.md": b"# C4",
+    },
+    "emozilla/pg19": {
+        f"data/train-{i:05d}-of-00003.parquet": table(TRAIN[4 * i : 4 * i + 4]) for i in range(3)
+    }
+    | {
+        "data/validation-00000-of-00001.parquet": table(HELD_OUT),
+        "data/test-00000-of-00001.parquet": table(["other"]),
+    },
+    "monology/pile-uncopyrighted": {
+        f"train/{i:02d}.jsonl.zst": pile(TRAIN[6 * i : 6 * i + 6]) for i in range(2)
+    }
     | {"val.jsonl.zst": pile(HELD_OUT), "test.jsonl.zst": pile(["other"])},
 }
 CORPORA = {"c4": "allenai/c4", "pg19": "emozilla/pg19", "github": "monology/pile-uncopyrighted"}
@@ -217,7 +273,9 @@ CORPORA = {"c4": "allenai/c4", "pg19": "emozilla/pg19", "github": "monology/pile
 @functools.cache
 def settings(name: str) -> dict:
     """What ``conf/text`` says of a corpus."""
-    return OmegaConf.to_container(compose_config(["task=c4", f"text@task.text={name}"]).task.text, resolve=True)
+    return OmegaConf.to_container(
+        compose_config(["task=c4", f"text@task.text={name}"]).task.text, resolve=True
+    )
 
 
 def corpus(name: str, **options) -> Text:
@@ -276,18 +334,26 @@ def test_a_hub_that_goes_away_is_told(hub, monkeypatch):
     stream = corpus("c4").documents("train")
     assert [next(stream)[1] for _ in range(3)] == TRAIN[:3]
     hub.stop()
-    with pytest.raises(ConfigError, match=r"00001-of-00004.json.gz cannot be read beyond row 0: .*Disconnected.*start again"):
+    with pytest.raises(
+        ConfigError,
+        match=r"00001-of-00004.json.gz cannot be read beyond row 0: .*Disconnected.*start again",
+    ):
         next(stream)
 
 
 def test_fingerprint_follows_the_commit(hub):
     first = publish(hub)
     before = corpus("c4").fingerprint("train")
-    second = hub.commit("datasets/allenai/c4", {"en/c4-train.00000-of-00001.json.gz": gzip.compress(lines(["new"]))})
+    second = hub.commit(
+        "datasets/allenai/c4", {"en/c4-train.00000-of-00001.json.gz": gzip.compress(lines(["new"]))}
+    )
     after = corpus("c4").fingerprint("train")
     assert before != after
     hub.requests.clear()
-    assert [corpus("c4", revision=sha).fingerprint("train") for sha in (first, second)] == [before, after]
+    assert [corpus("c4", revision=sha).fingerprint("train") for sha in (first, second)] == [
+        before,
+        after,
+    ]
     assert hub.requests == []
     assert read(corpus("c4", revision=first)) == TRAIN
     assert read(corpus("c4")) == ["new"]
@@ -308,8 +374,16 @@ def test_cached_tokens_of_a_commit_need_no_hub(hub, tmp_path):
 
 LOG_IN = "`hf auth login`"
 REFUSALS = [
-    (404, "RepoNotFound", f"does not exist or is private. Correct its name, or log in with {LOG_IN}"),
-    (401, "RepoNotFound", f"does not exist or is private. Correct its name, or log in with {LOG_IN}"),
+    (
+        404,
+        "RepoNotFound",
+        f"does not exist or is private. Correct its name, or log in with {LOG_IN}",
+    ),
+    (
+        401,
+        "RepoNotFound",
+        f"does not exist or is private. Correct its name, or log in with {LOG_IN}",
+    ),
     (401, "GatedRepo", f"is gated. Accept its terms there and log in with {LOG_IN}"),
     (403, "GatedRepo", f"is gated. Accept its terms there and log in with {LOG_IN}"),
     (403, "", f"may not be read. Log in with {LOG_IN}, with a token that may read it"),
@@ -322,7 +396,10 @@ REFUSALS = [
 def test_a_refused_repository_is_told(hub, status, code, told, pinned):
     sha = publish(hub)
     hub.refused["datasets/allenai/c4"] = (status, code)
-    with pytest.raises(ConfigError, match=rf"text c4: {hub.url}/datasets/allenai/c4 {re.escape(told)}.*text\.source=local"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"text c4: {hub.url}/datasets/allenai/c4 {re.escape(told)}.*text\.source=local",
+    ):
         read(corpus("c4", revision=sha if pinned else "main"))
 
 
@@ -331,19 +408,27 @@ def test_gated_files_of_a_listed_repository_are_told(hub, name):
     publish(hub, CORPORA[name])
     for status, code, told in REFUSALS[2:5]:
         hub.refused[f"datasets/{CORPORA[name]} files"] = (status, code)
-        with pytest.raises(ConfigError, match=f"cannot be read beyond row 0: {hub.url}.* {re.escape(told)}"):
+        with pytest.raises(
+            ConfigError, match=f"cannot be read beyond row 0: {hub.url}.* {re.escape(told)}"
+        ):
             read(corpus(name))
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"files": {"train": ["fr/*.json.gz"]}}, r"has no file like \['fr/\*\.json\.gz'\] at main\. Set files\.train"),
+        (
+            {"files": {"train": ["fr/*.json.gz"]}},
+            r"has no file like \['fr/\*\.json\.gz'\] at main\. Set files\.train",
+        ),
         ({"files": {"train": ["en/c4-train.*.txt"]}}, "has no file like"),
         ({"files": {}}, r"needs repository and files\.train"),
         ({"repository": None}, "needs repository"),
         ({"repository": "a/b/c"}, "cannot be read .*a/b/c"),
-        ({"repository": "c4", "revision": 40 * "0"}, "cannot be read .*namespace/name.* Correct its name"),
+        (
+            {"repository": "c4", "revision": 40 * "0"},
+            "cannot be read .*namespace/name.* Correct its name",
+        ),
         ({"revision": "v2"}, "has no such revision. Name a branch"),
         ({"revision": 40 * "0"}, "has no such revision. Name a branch"),
     ],
@@ -364,12 +449,16 @@ def test_tokenizer_is_fetched_once(hub, tmp_path):
     assert llama.make(corpus("c4"), tmp_path).fingerprint == made.fingerprint
 
 
-@pytest.mark.parametrize(("status", "code", "told"), [*REFUSALS[:5], (0, "", "has no file tokenizer.json")])
+@pytest.mark.parametrize(
+    ("status", "code", "told"), [*REFUSALS[:5], (0, "", "has no file tokenizer.json")]
+)
 def test_a_refused_tokenizer_is_told(hub, tmp_path, status, code, told):
     hub.commit("models/meta-llama/Llama-2-7b-hf", {"tokenizer.model": b""})
     if status:
         hub.refused["models/meta-llama/Llama-2-7b-hf files"] = (status, code)
-    begin = f"task.tokenizer.path=meta-llama/Llama-2-7b-hf: {hub.url}/meta-llama/Llama-2-7b-hf {told}"
+    begin = (
+        f"task.tokenizer.path=meta-llama/Llama-2-7b-hf: {hub.url}/meta-llama/Llama-2-7b-hf {told}"
+    )
     with pytest.raises(ConfigError, match=rf"{re.escape(begin)}.*task\.tokenizer\.kind=file"):
         Tokenization("hub", path="meta-llama/Llama-2-7b-hf").make(corpus("c4"), tmp_path)
 
@@ -377,10 +466,17 @@ def test_a_refused_tokenizer_is_told(hub, tmp_path, status, code, told):
 LLAMA = "meta-llama/Llama-2-7b-hf"
 LLAMA_FILES = {
     "config.json": json.dumps(
-        {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+        {
+            "model_type": "llama",
+            "hidden_size": 8,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 1,
+            "intermediate_size": 8,
+        }
         | {"vocab_size": 10}
     ).encode(),
-    "model.safetensors.index.json": b'{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}',
+    "model.safetensors.index.json": b'{"weight_map": {"a": "model-1.safetensors",'
+    b' "b": "model-2.safetensors"}}',
     "model-1.safetensors": b"1",
     "model-2.safetensors": b"2",
     "tokenizer.json": b"{}",
@@ -402,7 +498,10 @@ def test_llama_is_fetched_once(hub):
     hub.stop()
     assert llama.fetch(LLAMA, f"checkpoint={LLAMA}") == folder
     (folder / "model-2.safetensors").unlink()
-    with pytest.raises(ConfigError, match=rf"checkpoint={LLAMA}: the Hugging Face hub cannot be reached.*needs no network"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"checkpoint={LLAMA}: the Hugging Face hub cannot be reached.*needs no network",
+    ):
         llama.fetch(LLAMA, f"checkpoint={LLAMA}")
 
 
@@ -413,7 +512,10 @@ def test_a_refused_llama_is_told(hub, status, code, told, part):
         pytest.skip("a listed repository is there")
     hub.commit(f"models/{LLAMA}", LLAMA_FILES)
     hub.refused[f"models/{LLAMA}{part}"] = (status, code)
-    with pytest.raises(ConfigError, match=rf"checkpoint=x: {hub.url}/{LLAMA} {re.escape(told)}.*checkpoint=<a folder"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"checkpoint=x: {hub.url}/{LLAMA} {re.escape(told)}.*checkpoint=<a folder",
+    ):
         llama.fetch(LLAMA, "checkpoint=x")
 
 
@@ -432,22 +534,38 @@ def scrolls_zip(dataset: str, folder: str = "") -> bytes:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for split in ("train", "validation", "test"):
             rows = scrolls_builtin.rows(dataset, split)
-            archive.writestr(f"{folder}{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+            archive.writestr(
+                f"{folder}{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
+            )
         archive.writestr(f"__MACOSX/{folder}._train.jsonl", b"\0\5")
     return file.getvalue()
 
 
 def test_scrolls_is_read_from_its_zips(hub):
-    first = hub.commit("datasets/tau/scrolls", {f"{d}.zip": scrolls_zip(d, f"{d}/") for d in ("qasper", "gov_report")})
+    first = hub.commit(
+        "datasets/tau/scrolls",
+        {f"{d}.zip": scrolls_zip(d, f"{d}/") for d in ("qasper", "gov_report")},
+    )
     hub.commit("datasets/tau/scrolls", {"qasper.zip": scrolls_zip("quality")})
     for dataset in ("qasper", "gov_report"):
         for split in ("train", "validation"):
-            assert scrolls.read(dataset, split, "hub", revision=first) == scrolls.read(dataset, split)
-    found = scrolls.read("qasper", "validation", "hub")  # the second commit's, which are in no folder
-    assert [e.question for e in found] == [e.question.split("\n")[0] for e in scrolls.read("quality", "validation")]
-    with pytest.raises(ConfigError, match=r"SCROLLS gov_report: the hub has no .*@main/gov_report\.zip.*scale\.text=local"):
+            assert scrolls.read(dataset, split, "hub", revision=first) == scrolls.read(
+                dataset, split
+            )
+    found = scrolls.read(
+        "qasper", "validation", "hub"
+    )  # the second commit's, which are in no folder
+    assert [e.question for e in found] == [
+        e.question.split("\n")[0] for e in scrolls.read("quality", "validation")
+    ]
+    with pytest.raises(
+        ConfigError,
+        match=r"SCROLLS gov_report: the hub has no .*@main/gov_report\.zip.*scale\.text=local",
+    ):
         scrolls.read("gov_report", "train", "hub")
-    with pytest.raises(ConfigError, match=r"has no such revision. Name a branch.*scale\.text=builtin"):
+    with pytest.raises(
+        ConfigError, match=r"has no such revision. Name a branch.*scale\.text=builtin"
+    ):
         scrolls.read("qasper", "train", "hub", revision=40 * "0")
 
 
@@ -455,7 +573,10 @@ def test_scrolls_is_read_from_its_zips(hub):
 def test_refused_scrolls_is_told(hub, status, code, told):
     hub.commit("datasets/tau/scrolls", {"qasper.zip": scrolls_zip("qasper")})
     hub.refused["datasets/tau/scrolls"] = (status, code)
-    with pytest.raises(ConfigError, match=rf"SCROLLS qasper: {hub.url}/datasets/tau/scrolls {re.escape(told)}.*task\.path"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"SCROLLS qasper: {hub.url}/datasets/tau/scrolls {re.escape(told)}.*task\.path",
+    ):
         scrolls.read("qasper", "train", "hub")
 
 
@@ -471,12 +592,17 @@ def test_the_variables_of_the_hub_reach_all_its_clients(hub, tmp_path):
     tokenizer = Tokenization("byte").make(corpus("c4"), tmp_path)
     hub.commit("models/meta-llama/Llama-2-7b-hf", {"tokenizer.json": tokenizer.save().encode()})
     program = (
-        "from pathlib import Path\nfrom tape_exp.data.sources import Text\nfrom tape_exp.data.tokenizers import Tokenization\n"
-        "text = Text('c4', source='hub', repository='allenai/c4', files={'train': ['en/c4-train.*.json.gz']})\n"
-        "print(Tokenization('hub', path='meta-llama/Llama-2-7b-hf').make(text, Path()).fingerprint)\n"
+        "from pathlib import Path\nfrom tape_exp.data.sources import Text\nfrom "
+        "tape_exp.data.tokenizers import Tokenization\n"
+        "text = Text('c4', source='hub', repository='allenai/c4', files={'train': "
+        "['en/c4-train.*.json.gz']})\n"
+        "print(Tokenization('hub', path='meta-llama/Llama-2-7b-hf').make(text, "
+        "Path()).fingerprint)\n"
         "print([document for _, document in text.documents('train')])"
     )
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-c", program]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    ).stdout
     assert told == f"{tokenizer.fingerprint}\n{TRAIN}\n"

@@ -1,4 +1,6 @@
-"""Packing: every document once, BOS before each, exact bytes, and nothing lost when a process is killed."""
+"""Packing: every document once, BOS before each, exact bytes, and nothing lost when a process is
+killed.
+"""
 
 import json
 import multiprocessing
@@ -7,11 +9,11 @@ import os
 import numpy as np
 import pytest
 
-from tape_exp.config import ConfigError
 from tape_exp.data import packing
 from tape_exp.data.packing import tokenise
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.settings.errors import ConfigError
 
 DOCUMENTS = [f"document {i}: " + "ü word " * (i % 17) for i in range(300)]
 
@@ -44,14 +46,22 @@ def test_every_document_once_with_bos(corpus, tokenizer, tmp_path, small_shards)
     whole = expected(tokenizer)
     assert len(list(tmp_path.glob("tokens/*/*.bin"))) > 5
     assert np.array_equal(tokens[:], whole)
-    for start, stop in ((0, 5), (990, 1010), (1234, 4567), (len(whole) - 3, len(whole) + 9), (7, 7)):
+    for start, stop in (
+        (0, 5),
+        (990, 1010),
+        (1234, 4567),
+        (len(whole) - 3, len(whole) + 9),
+        (7, 7),
+    ):
         assert np.array_equal(tokens[start:stop], whole[start:stop])
     assert np.array_equal(tokens.blocks(np.array([3, 1500]), 40), [whole[3:43], whole[1500:1540]])
     assert tokens.facts["documents"] == len(DOCUMENTS)
 
 
 def test_bytes_are_exact(corpus, tokenizer, tmp_path, small_shards):
-    assert tokenise(corpus, "train", tokenizer, tmp_path).bytes(tokenizer.decode) == sum(len(d.encode()) for d in DOCUMENTS)
+    assert tokenise(corpus, "train", tokenizer, tmp_path).bytes(tokenizer.decode) == sum(
+        len(d.encode()) for d in DOCUMENTS
+    )
     cut = tokenise(corpus, "train", tokenizer, tmp_path, needed=1007)
     assert len(cut) == 1007
     documents = int((cut[:] == tokenizer.bos).sum())
@@ -60,11 +70,15 @@ def test_bytes_are_exact(corpus, tokenizer, tmp_path, small_shards):
 
 def test_the_second_start_reads_the_cache(corpus, tokenizer, tmp_path, monkeypatch):
     first = tokenise(corpus, "train", tokenizer, tmp_path)
-    monkeypatch.setattr(Text, "documents", lambda *_, **__: pytest.fail("the corpus was read again"))
+    monkeypatch.setattr(
+        Text, "documents", lambda *_, **__: pytest.fail("the corpus was read again")
+    )
     assert np.array_equal(tokenise(corpus, "train", tokenizer, tmp_path)[:], first[:])
 
 
-def test_only_what_is_needed_is_read_and_more_is_added_later(corpus, tokenizer, tmp_path, small_shards):
+def test_only_what_is_needed_is_read_and_more_is_added_later(
+    corpus, tokenizer, tmp_path, small_shards
+):
     few = tokenise(corpus, "train", tokenizer, tmp_path, needed=500)
     assert len(few) == 500
     assert few.facts["documents"] < 100
@@ -83,7 +97,9 @@ def test_a_changed_corpus_or_tokenizer_is_tokenised_anew(corpus, tokenizer, tmp_
 
 
 def test_killed_while_tokenising_goes_on(corpus, tokenizer, tmp_path, small_shards, monkeypatch):
-    """A process that dies after three files leaves those three; the next one writes the rest and nothing twice."""
+    """A process that dies after three files leaves those three; the next one writes the rest and
+    nothing twice.
+    """
 
     def dies():
         calls = 0
@@ -123,7 +139,9 @@ def test_processes_that_start_together_write_once(corpus, tokenizer, tmp_path, s
     assert found == {tokenise(corpus, "train", tokenizer, tmp_path).fingerprint()}
 
 
-def test_an_empty_corpus_and_skipped_rows_are_told(corpus, tokenizer, tmp_path, caplog, monkeypatch):
+def test_an_empty_corpus_and_skipped_rows_are_told(
+    corpus, tokenizer, tmp_path, caplog, monkeypatch
+):
     import logging
 
     monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)

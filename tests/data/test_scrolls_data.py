@@ -1,4 +1,6 @@
-"""SCROLLS: every source gives the same examples; prompts keep their question whole and a beginning of their document."""
+"""SCROLLS: every source gives the same examples; prompts keep their question whole and a beginning
+of their document.
+"""
 
 import gzip
 import json
@@ -15,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, trainers
 
-from tape_exp.config import ConfigError
 from tape_exp.data import scrolls_builtin
+from tape_exp.data.batch import IGNORE
 from tape_exp.data.scrolls import DATASETS, Encoded, Example, as_row, encode, prompt, read
 from tape_exp.data.sources import Skipped, Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
-from tape_exp.runs import ROOT
-from tape_exp.tasks.base import IGNORE
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
 
 QMSUM = ROOT.parent / "shared" / "data" / "scrolls" / "qmsum"
 ASKING = [name for name, family in DATASETS.items() if "{question}" in family.closing]
@@ -51,31 +53,53 @@ def byte(tmp_path_factory) -> Tokenizer:
 @pytest.fixture(scope="module")
 def bpe(tmp_path_factory) -> Tokenizer:
     folder = tmp_path_factory.mktemp("bpe")
-    (folder / "train.txt").write_text("\n".join(e.document for e in read("qmsum", "train") + read("qasper", "train")))
-    return Tokenization("bpe", vocab=500).make(Text("tiny", source="local", path=str(folder)), folder)
+    (folder / "train.txt").write_text(
+        "\n".join(e.document for e in read("qmsum", "train") + read("qasper", "train"))
+    )
+    return Tokenization("bpe", vocab=500).make(
+        Text("tiny", source="local", path=str(folder)), folder
+    )
 
 
 @pytest.fixture(scope="module")
 def marking() -> Tokenizer:
-    """Built as Llama-2's is: a mark before every text, words that hold the space before them, bytes for what is unknown."""
+    """Built as Llama-2's is: a mark before every text, words that hold the space before them, bytes
+    for what is unknown.
+    """
     special = ["<unk>", "<s>", "</s>"]
     words = {w for e in read("qasper", "train") for w in f"{e.document} {e.closing}".split()}
     trained = library.Tokenizer(models.BPE())
     trained.normalizer = normalizers.Prepend("▁")
     tokens = [*special, *(f"<0x{i:02X}>" for i in range(256))]
-    trained.train_from_iterator(sorted(words), trainers.BpeTrainer(vocab_size=600, special_tokens=tokens, show_progress=False))
+    trained.train_from_iterator(
+        sorted(words),
+        trainers.BpeTrainer(vocab_size=600, special_tokens=tokens, show_progress=False),
+    )
     model = json.loads(trained.to_str())["model"]
     merges = [tuple(pair) for pair in model["merges"]]
-    backend = library.Tokenizer(models.BPE(model["vocab"], merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    backend = library.Tokenizer(
+        models.BPE(model["vocab"], merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True)
+    )
     backend.add_special_tokens(special)
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    parts = [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
     backend.decoder = decoders.Sequence(parts)
     return Tokenizer(backend, "<s>", "</s>")
 
 
 def test_rows_of_one_id_are_references_of_one_example(tmp_path):
-    rows = [row(1, "Why?\n\nOne\n\ntwo", "a"), row(2, "How?\n\nOne\n\ntwo", "b"), row(1, "Why?\n\nOne\n\ntwo", "c", 1)]
+    rows = [
+        row(1, "Why?\n\nOne\n\ntwo", "a"),
+        row(2, "How?\n\nOne\n\ntwo", "b"),
+        row(1, "Why?\n\nOne\n\ntwo", "c", 1),
+    ]
     write(tmp_path / "train.jsonl", rows)
     first, second = read("qasper", "train", "local", str(tmp_path))
     assert first == Example("qasper", "e1", "Why?", "One\n\ntwo", ["a", "c"])
@@ -86,19 +110,33 @@ def test_rows_of_one_id_are_references_of_one_example(tmp_path):
 @pytest.mark.parametrize("dataset", ["gov_report", "summ_screen_fd"])
 def test_reports_have_no_question(dataset, tmp_path):
     write(tmp_path / "train.jsonl", [row(1, "A heading\n\nand text", "short")])
-    assert read(dataset, "train", "local", str(tmp_path)) == [Example(dataset, "e1", None, "A heading\n\nand text", ["short"])]
+    assert read(dataset, "train", "local", str(tmp_path)) == [
+        Example(dataset, "e1", None, "A heading\n\nand text", ["short"])
+    ]
 
 
-@pytest.mark.parametrize("options", ["\n\n(A) x\n(B) y\n(C) z\n(D) w\n\n", "\n\n (A) x\n\n (B) y\n\n (C) z\n\n (D) w\n\n\n"])
+@pytest.mark.parametrize(
+    "options",
+    ["\n\n(A) x\n(B) y\n(C) z\n(D) w\n\n", "\n\n (A) x\n\n (B) y\n\n (C) z\n\n (D) w\n\n\n"],
+)
 def test_options_of_quality_belong_to_its_question(options, tmp_path):
-    write(tmp_path / "train.jsonl", [row(1, f"Which?{options}A story\n\n(A) tale", "x"), row(2, "Which?\n\nNo options", "x")])
+    write(
+        tmp_path / "train.jsonl",
+        [row(1, f"Which?{options}A story\n\n(A) tale", "x"), row(2, "Which?\n\nNo options", "x")],
+    )
     skipped = Skipped()
     (example,) = read("quality", "train", "local", str(tmp_path), skipped=skipped)
-    assert (example.question, example.document) == (f"Which?{options}".strip(), "A story\n\n(A) tale")
+    assert (example.question, example.document) == (
+        f"Which?{options}".strip(),
+        "A story\n\n(A) tale",
+    )
     assert skipped.rows == 1
 
 
-@pytest.mark.parametrize("name", ["qasper/train.jsonl", "qasper/train.jsonl.gz", "train.jsonl", "train.jsonl.gz", "qasper.zip"])
+@pytest.mark.parametrize(
+    "name",
+    ["qasper/train.jsonl", "qasper/train.jsonl.gz", "train.jsonl", "train.jsonl.gz", "qasper.zip"],
+)
 def test_every_layout_gives_the_same_examples(name, tmp_path):
     write(tmp_path / name, list(scrolls_builtin.rows("qasper", "train")))
     assert read("qasper", "train", "local", str(tmp_path)) == read("qasper", "train")
@@ -108,7 +146,15 @@ def test_wrong_rows_are_named_skipped_and_counted(tmp_path, caplog, monkeypatch)
     monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
     good = row(1, "Why?\n\nA document", "so")
     missing = {key: value for key, value in good.items() if key != "output"}
-    rows = [good, '{"id": "cut', "", missing, ["list"], row(2, "no blank line", "so"), row(3, "Why?\n\nOne \ud800", "so")]
+    rows = [
+        good,
+        '{"id": "cut',
+        "",
+        missing,
+        ["list"],
+        row(2, "no blank line", "so"),
+        row(3, "Why?\n\nOne \ud800", "so"),
+    ]
     write(tmp_path / "train.jsonl", rows)
     skipped = Skipped(rows=7, named=20)
     with caplog.at_level(logging.WARNING, "tape_exp"):
@@ -135,20 +181,29 @@ def test_only_the_test_split_may_lack_answers(tmp_path):
 
 
 def test_wrong_settings_say_what_to_do(tmp_path):
-    with pytest.raises(ConfigError, match=r"task\.dataset=qasperr is not known\. Did you mean 'qasper'\?"):
+    with pytest.raises(
+        ConfigError, match=r"task\.dataset=qasperr is not known\. Did you mean 'qasper'\?"
+    ):
         read("qasperr", "train")
     with pytest.raises(ConfigError, match=r"task\.source=net is not known"):
         read("qasper", "train", "net")
     elsewhere = r".*scale\.text=local with task\.path=<a folder>.*scale\.text=builtin"
     with pytest.raises(ConfigError, match="source=local needs a path" + elsewhere):
         read("qasper", "train", "local")
-    with pytest.raises(ConfigError, match=r"nowhere holds none of .*\(it does not exist\)" + elsewhere):
+    with pytest.raises(
+        ConfigError, match=r"nowhere holds none of .*\(it does not exist\)" + elsewhere
+    ):
         read("qasper", "train", "local", str(tmp_path / "nowhere"))
     (tmp_path / "notes.md").write_text("")
-    with pytest.raises(ConfigError, match=r"none of qasper/train\.jsonl, .* \(there is: notes\.md\)" + elsewhere):
+    with pytest.raises(
+        ConfigError, match=r"none of qasper/train\.jsonl, .* \(there is: notes\.md\)" + elsewhere
+    ):
         read("qasper", "train", "local", str(tmp_path))
     write(tmp_path / "qasper.zip", [row(1, "Why?\n\nA document", "so")])
-    with pytest.raises(ConfigError, match=r"holds no validation\.jsonl \(there is: qasper/train\.jsonl\)" + elsewhere):
+    with pytest.raises(
+        ConfigError,
+        match=r"holds no validation\.jsonl \(there is: qasper/train\.jsonl\)" + elsewhere,
+    ):
         read("qasper", "validation", "local", str(tmp_path))
 
 
@@ -156,7 +211,10 @@ def test_wrong_settings_say_what_to_do(tmp_path):
 def test_a_damaged_file_is_named(name, tmp_path):
     write(tmp_path / name, list(scrolls_builtin.rows("qasper", "train")))
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-200])
-    with pytest.raises(ConfigError, match=rf"{re.escape(name)} cannot be read beyond line \d+: .* Fetch the file again"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"{re.escape(name)} cannot be read beyond line \d+: .* Fetch the file again",
+    ):
         read("qasper", "train", "local", str(tmp_path))
 
 
@@ -169,7 +227,11 @@ def test_builtin_answers_stand_in_the_document(dataset):
         assert 60 <= len(example.document.split()) <= 120
         assert (example.question is not None) == (dataset in ASKING)
         for reference in example.references:
-            parts = re.findall(r"[^.]+\.", reference) if "Summary:" in example.closing else [reference.split()[-1].strip(".")]
+            parts = (
+                re.findall(r"[^.]+\.", reference)
+                if "Summary:" in example.closing
+                else [reference.split()[-1].strip(".")]
+            )
             position = 0
             for part in parts:
                 if dataset != "contract_nli":
@@ -177,13 +239,25 @@ def test_builtin_answers_stand_in_the_document(dataset):
     if dataset == "contract_nli":
         for example in train:
             act = re.sub("^The party may (not )?", "", example.question)
-            clauses = [s for s in re.findall(r"The party [^.]+\.", example.document) if re.sub("^.*may (not )?", "", s) == act]
-            label = "Not mentioned" if not clauses else "Entailment" if clauses == [example.question] else "Contradiction"
+            clauses = [
+                s
+                for s in re.findall(r"The party [^.]+\.", example.document)
+                if re.sub("^.*may (not )?", "", s) == act
+            ]
+            label = (
+                "Not mentioned"
+                if not clauses
+                else "Entailment"
+                if clauses == [example.question]
+                else "Contradiction"
+            )
             assert example.references == [label]
         assert {e.references[0] for e in validation} == set(scrolls_builtin.LABELS)
     if dataset == "quality":
         options = [re.findall(r"\([A-D]\) (.+)", e.question) for e in train]
-        assert all(len(set(o)) == 4 and e.references[0] in o for o, e in zip(options, train, strict=True))
+        assert all(
+            len(set(o)) == 4 and e.references[0] in o for o, e in zip(options, train, strict=True)
+        )
     if dataset in ("qasper", "narrative_qa"):
         assert any(len(e.references) == 2 for e in train)
 
@@ -191,8 +265,13 @@ def test_builtin_answers_stand_in_the_document(dataset):
 def test_builtin_rows_are_functions_of_their_index():
     rows = list(scrolls_builtin.rows("qmsum", "train", 5))
     assert rows == list(scrolls_builtin.rows("qmsum", "train", 9))[: len(rows)]
-    assert [r["output"] for r in rows] != [r["output"] for r in scrolls_builtin.rows("qmsum", "validation", 5)]
-    assert all(200 <= len(r["input"].split()) <= 420 for r in scrolls_builtin.rows("qmsum", "train", 5, words=(200, 400)))
+    assert [r["output"] for r in rows] != [
+        r["output"] for r in scrolls_builtin.rows("qmsum", "validation", 5)
+    ]
+    assert all(
+        200 <= len(r["input"].split()) <= 420
+        for r in scrolls_builtin.rows("qmsum", "train", 5, words=(200, 400))
+    )
 
 
 def check(example: Example, tokenizer: Tokenizer, encoded: Encoded, max_length: int) -> None:
@@ -242,7 +321,9 @@ def test_what_fits_is_kept_whole(dataset, bpe):
 
 def test_pieces_are_tokenised_as_in_running_text(marking):
     """The mark of a text's beginning stands at the beginning only."""
-    example = Example("qasper", "e1", "What is the size of the tree?", "The size of the tree is old.", ["old"])
+    example = Example(
+        "qasper", "e1", "What is the size of the tree?", "The size of the tree is old.", ["old"]
+    )
     encoded = encode(example, marking, 400)
     whole = marking.encode([f"{example.document}{example.closing} old"])[0].tolist()
     assert [*encoded.prompt[1:], *encoded.answer[:-1]] == whole
@@ -256,7 +337,9 @@ def test_of_a_long_document_only_the_beginning_is_tokenised(bpe, monkeypatch):
             sizes.append(len(text))
             return backend.encode(text, **options)
 
-    example = Example("gov_report", "e1", None, "It is the line and the method. " * 100_000, ["short"])
+    example = Example(
+        "gov_report", "e1", None, "It is the line and the method. " * 100_000, ["short"]
+    )
     expected = bpe.encode([example.document[:4000]])[0][:89].tolist()
     monkeypatch.setattr(bpe, "backend", Counted())
     encoded = prompt(example, bpe, 100, 5)
@@ -285,7 +368,9 @@ def test_the_answer_leaves_the_document_its_half(bpe):
 def test_a_question_that_is_too_long_is_told(byte):
     example = Example("qasper", "e77", "Why? " * 100, "Because.", ["so"])
     with pytest.raises(
-        ConfigError, match=r"task\.max_length=256 is too short for qasper e77: .* 52\d tokens.*task\.max_length=\d+"
+        ConfigError,
+        match=r"task\.max_length=256 is too short for qasper e77: .* 52\d tokens.*"
+        r"task\.max_length=\d+",
     ):
         encode(example, byte, 256)
 
@@ -300,8 +385,12 @@ def test_only_the_answer_has_labels(byte):
     scored = kept["labels"] != IGNORE
     assert kept["labels"][scored].tolist() == encoded.answer
     assert scored.nonzero()[0] == len(encoded.prompt) - 1
-    assert torch.equal(scored.nonzero().flatten().diff(), torch.ones(len(encoded.answer) - 1, dtype=torch.long))
-    assert torch.equal(as_row(encoded, len(tokens) - 1)["labels"], kept["labels"][: len(tokens) - 1])
+    assert torch.equal(
+        scored.nonzero().flatten().diff(), torch.ones(len(encoded.answer) - 1, dtype=torch.long)
+    )
+    assert torch.equal(
+        as_row(encoded, len(tokens) - 1)["labels"], kept["labels"][: len(tokens) - 1]
+    )
 
 
 def test_the_real_qmsum(bpe, byte):
@@ -311,7 +400,9 @@ def test_the_real_qmsum(bpe, byte):
     examples = read("qmsum", "validation", "local", str(QMSUM.parent), skipped=skipped)
     assert (len(examples), skipped.rows) == (272, 0)
     assert examples == read("qmsum", "validation", "local", str(QMSUM))
-    assert len({id(e.document) for e in examples}) < 40  # questions on one meeting share its transcript
+    assert (
+        len({id(e.document) for e in examples}) < 40
+    )  # questions on one meeting share its transcript
     with gzip.open(QMSUM / "validation.jsonl.gz", "rt") as file:
         for example, fields in zip(examples, map(json.loads, file), strict=True):
             assert f"{example.question}\n\n{example.document}" == fields["input"]

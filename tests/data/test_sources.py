@@ -1,4 +1,6 @@
-"""Text sources: every format gives the same documents, bad rows are named and counted, and errors say what to change."""
+"""Text sources: every format gives the same documents, bad rows are named and counted, and errors
+say what to change.
+"""
 
 import gzip
 import json
@@ -13,18 +15,24 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from tape_exp.config import ConfigError
 from tape_exp.data import sources
 from tape_exp.data.sources import Skipped, Text
+from tape_exp.settings.errors import ConfigError
 
-DOCUMENTS = ["A first document.\nIt has two lines.", "Ünïcode — ≥ 3 bytes: 漢字", 'A third, "quoted" \\ one.', "last"]
+DOCUMENTS = [
+    "A first document.\nIt has two lines.",
+    "Ünïcode — ≥ 3 bytes: 漢字",
+    'A third, "quoted" \\ one.',
+    "last",
+]
 
 
 def write(folder: Path, name: str, documents: list[str]) -> None:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(
-        json.dumps({"text": d, "meta": {"set": "odd" if i % 2 else "even"}}) + "\n" for i, d in enumerate(documents)
+        json.dumps({"text": d, "meta": {"set": "odd" if i % 2 else "even"}}) + "\n"
+        for i, d in enumerate(documents)
     )
     if name.endswith(".parquet"):
         pq.write_table(pa.table({"text": documents, "number": list(range(len(documents)))}), path)
@@ -48,7 +56,15 @@ def read(text: Text, split: str = "train", **options) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["train.jsonl", "train.jsonl.gz", "train.jsonl.zst", "train.parquet", "train/part.json.gz", "train.txt"]
+    "name",
+    [
+        "train.jsonl",
+        "train.jsonl.gz",
+        "train.jsonl.zst",
+        "train.parquet",
+        "train/part.json.gz",
+        "train.txt",
+    ],
 )
 def test_every_format_gives_the_same_documents(name, tmp_path):
     write(tmp_path, name, DOCUMENTS)
@@ -59,7 +75,9 @@ def test_layout_of_the_hub_is_read_from_a_folder(tmp_path):
     write(tmp_path, "en/c4-train.00000-of-2.json.gz", DOCUMENTS[:2])
     write(tmp_path, "en/c4-train.00001-of-2.json.gz", DOCUMENTS[2:])
     write(tmp_path, "en/c4-validation.00000-of-1.json.gz", ["other"])
-    text = local(tmp_path, files={"train": ["en/c4-train.*.json.gz"], "validation": ["en/c4-validation.*"]})
+    text = local(
+        tmp_path, files={"train": ["en/c4-train.*.json.gz"], "validation": ["en/c4-validation.*"]}
+    )
     assert read(text) == DOCUMENTS
     assert read(text, "validation") == ["other"]
 
@@ -94,11 +112,22 @@ def test_rows_are_chosen_by_a_field(tmp_path):
 
 def test_broken_lines_are_named_skipped_and_counted(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
-    rows = [json.dumps({"text": "good"}), '{"text": "cut', "", json.dumps({"body": "no text"}), json.dumps(["list"])]
-    (tmp_path / "train.jsonl").write_text("\n".join([*rows, json.dumps({"text": "also good"})]) + "\n")
+    rows = [
+        json.dumps({"text": "good"}),
+        '{"text": "cut',
+        "",
+        json.dumps({"body": "no text"}),
+        json.dumps(["list"]),
+    ]
+    (tmp_path / "train.jsonl").write_text(
+        "\n".join([*rows, json.dumps({"text": "also good"})]) + "\n"
+    )
     skipped = Skipped()
     with caplog.at_level(logging.WARNING, "tape_exp"):
-        assert [d for _, d in local(tmp_path).documents("train", skipped=skipped)] == ["good", "also good"]
+        assert [d for _, d in local(tmp_path).documents("train", skipped=skipped)] == [
+            "good",
+            "also good",
+        ]
     assert skipped.rows == 3
     told = caplog.text
     assert "train.jsonl line 2 is not JSON" in told
@@ -111,7 +140,9 @@ def test_a_damaged_file_is_named(tmp_path):
     write(tmp_path, "train.jsonl.gz", [d * 400 for d in DOCUMENTS])
     path = tmp_path / "train.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ConfigError, match=r"train\.jsonl\.gz cannot be read beyond row 0: .* Fetch the file again"):
+    with pytest.raises(
+        ConfigError, match=r"train\.jsonl\.gz cannot be read beyond row 0: .* Fetch the file again"
+    ):
         read(local(tmp_path))
 
 
@@ -121,7 +152,10 @@ def test_a_damaged_file_is_named(tmp_path):
         (lambda f: Text("set", source="local"), "source=local needs a path"),
         (lambda f: local(f / "nowhere"), "nowhere does not exist"),
         (lambda f: local(f), r"no file of the split train in .* \(there is: notes\.md\)"),
-        (lambda f: local(f / "notes.md"), r"text is read from \.jsonl, \.json, \.parquet, \.txt files"),
+        (
+            lambda f: local(f / "notes.md"),
+            r"text is read from \.jsonl, \.json, \.parquet, \.txt files",
+        ),
         (lambda f: Text("set", source="hub"), "source=hub needs repository"),
     ],
 )
@@ -139,7 +173,9 @@ def test_without_a_network_the_hub_says_so_at_once(monkeypatch):
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     text = Text("c4", source="hub", repository="allenai/c4", files={"train": ["en/*.json.gz"]})
-    with pytest.raises(ConfigError, match=r"cannot be reached .*scale\.text=local.*scale\.text=builtin"):
+    with pytest.raises(
+        ConfigError, match=r"cannot be reached .*scale\.text=local.*scale\.text=builtin"
+    ):
         read(text)
 
 
@@ -172,14 +208,17 @@ def test_memory_stays_flat(tmp_path):
             for _ in range((megabytes << 20) // len(line)):
                 file.write(line)
     program = (
-        "import sys\nfrom tape_exp.data.sources import Text\nfrom tape_exp.data_speed import peak_memory\n"
+        "import sys\nfrom tape_exp.data.sources import Text\nfrom tape_exp.measure.data_speed "
+        "import peak_memory\n"
         "n = sum(1 for _ in Text('set', source='local', path=sys.argv[1]).documents('train'))\n"
         "print(n, int(peak_memory()))"
     )
     found = {}
     for megabytes in (64, 192):
         command = [sys.executable, "-c", program, str(tmp_path / str(megabytes))]
-        rows, peak = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+        rows, peak = map(
+            int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        )
         assert rows == (megabytes << 20) // len(line)
         found[megabytes] = peak
     assert found[192] - found[64] < 20

@@ -2,19 +2,26 @@
 
 import pytest
 
-from tape_exp.config import ConfigError
 from tape_exp.data import tokenizers
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.settings.errors import ConfigError
 
-SAMPLES = ["Hello world", "def f(x):\n    return x + 1\n", "漢字 ünï — \t\r\n  spaces   ", "", "<s> and </s> are text here"]
+SAMPLES = [
+    "Hello world",
+    "def f(x):\n    return x + 1\n",
+    "漢字 ünï — \t\r\n  spaces   ",
+    "",
+    "<s> and </s> are text here",
+]
 
 
 @pytest.fixture
 def corpus(tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "train.txt").write_text(
-        "the cat sat on the mat, and another dog barked under some wooden table all night long\n" * 200
+        "the cat sat on the mat, and another dog barked under some wooden table all night long\n"
+        * 200
     )
     return Text("tiny", source="local", path=str(tmp_path / "text"))
 
@@ -56,16 +63,27 @@ def test_file_gives_the_same_tokenizer(corpus, tmp_path):
 
 
 def test_llama_files_are_understood(corpus, tmp_path):
-    """A tokenizer.json in Llama-2's manner: ▁ for spaces, byte fallback, a post-processor that adds BOS."""
+    """A tokenizer.json in Llama-2's manner: ▁ for spaces, byte fallback, a post-processor that adds
+    BOS.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
     pieces = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"<0x{b:02X}>": 3 + b for b in range(256)}
     pieces |= {p: 259 + i for i, p in enumerate(["▁", "t", "h", "e", "th", "the", "▁the"])}
     merges = [("t", "h"), ("th", "e"), ("▁", "the")]
-    backend = Tokenizer(models.BPE(pieces, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend = Tokenizer(
+        models.BPE(pieces, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
     backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     backend.add_special_tokens(["<unk>", "<s>", "</s>"])
     backend.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])

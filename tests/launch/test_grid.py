@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from launch.grid import Job, combinations, folder_of, jobs_of, words_of
-from tape_exp import runs
-from tape_exp.cli import compose_config
-from tape_exp.config import ConfigError
-from tape_exp.overrides import literal
 from tape_exp.paper import runner
 from tape_exp.paper.artifacts import load
-from tape_exp.runs import RunDirectory
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.overrides import literal
 
 
 def test_commas_ranges_and_globs_are_hydras():
@@ -29,7 +29,9 @@ def test_commas_ranges_and_globs_are_hydras():
 
 
 def test_words_of_hydra_itself_are_not_the_runs():
-    jobs = jobs_of(["model=rope", "hydra/launcher=slurm", "hydra.launcher.partition=gpu", "seed=0,1"])
+    jobs = jobs_of(
+        ["model=rope", "hydra/launcher=slurm", "hydra.launcher.partition=gpu", "seed=0,1"]
+    )
     assert [job.words for job in jobs] == [["model=rope", "seed=0"], ["model=rope", "seed=1"]]
 
 
@@ -39,7 +41,10 @@ def test_words_of_hydra_itself_are_not_the_runs():
         (["model=rope,tpae"], "model=tpae is not known. Did you mean 'tape'?"),
         (["fig_adition"], "artifact fig_adition is not known. Did you mean 'fig_addition'?"),
         (["fig_addition", "seeds=0,x"], "seeds=0,x must be integers"),
-        (["task=pg19", "checkpoint=nowhere"], "checkpoint=nowhere is neither a file nor a run's folder"),
+        (
+            ["task=pg19", "checkpoint=nowhere"],
+            "checkpoint=nowhere is neither a file nor a run's folder",
+        ),
         (["task.name='a\nb'"], "holds a line break"),
         (["trainer.micro_batch=0"], "trainer.micro_batch=0 must be at least 1"),
     ],
@@ -55,8 +60,13 @@ values = st.recursive(
     | st.booleans()
     | st.integers(-9, 9)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text("aA1 '\"\\,=[{$:").filter(lambda text: "${" not in text),  # an interpolation, which is resolved before
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b_c"]), inner, max_size=2),
+    | st.text("aA1 '\"\\,=[{$:").filter(
+        lambda text: "${" not in text
+    ),  # an interpolation, which is resolved before
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b_c"]), inner, max_size=2)
+    ),
     max_leaves=6,
 )
 
@@ -87,7 +97,9 @@ def plain(value):
 )
 def test_the_overrides_of_a_config_compose_it(choice):
     cfg = compose_config(choice)
-    assert OmegaConf.to_container(compose_config(words_of(cfg)), resolve=True) == OmegaConf.to_container(cfg, resolve=True)
+    assert OmegaConf.to_container(
+        compose_config(words_of(cfg)), resolve=True
+    ) == OmegaConf.to_container(cfg, resolve=True)
 
 
 def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_path):
@@ -130,13 +142,17 @@ def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, t
     bases = [i for i, job in enumerate(jobs) if job.level == 0]
     rest = [i for i, job in enumerate(jobs) if job.level == 1]
     assert [jobs[i].cfg.seed for i in bases] == [5] * (len(bases) // 2) + [4] * (len(bases) // 2)
-    monkeypatch.setattr(runner, "read_records", lambda: [record_of(jobs[i]) for i in (bases[1], rest[0])])
+    monkeypatch.setattr(
+        runner, "read_records", lambda: [record_of(jobs[i]) for i in (bases[1], rest[0])]
+    )
     later = jobs_of(words)
     assert [job.line for job in later] == [job.line for job in jobs]
     assert folder_of(later) == folder_of(jobs)
-    assert [i for i, job in enumerate(later) if job.recorded] == [bases[0], rest[0]], "what begins from base 1 still needs it"
+    assert [i for i, job in enumerate(later) if job.recorded] == [bases[0], rest[0]], (
+        "what begins from base 1 still needs it"
+    )
 
 
 def record_of(job):
     """Of its record, what says which run it is of."""
-    return {"config": runs.without_folders(runs.identity(job.cfg)), "seed": job.cfg.seed}
+    return {"config": without_folders(identity_of(job.cfg)), "seed": job.cfg.seed}

@@ -9,7 +9,7 @@ import pytest
 from launch import status, sweep
 from launch.grid import folder_of, jobs_of
 from launch.queue import Task
-from tape_exp.config import ConfigError
+from tape_exp.settings.errors import ConfigError
 
 NOW = time.time()
 
@@ -26,7 +26,9 @@ def begin(job, steps=40, age=0.0):
     """Let a run have come to a step, 0.5 seconds each, and be silent for ``age`` seconds."""
     place = job.directory()
     place.path.mkdir(parents=True)
-    rows = [{"step": step, "train/loss": 1.0, "seconds": 10 + step / 2} for step in range(1, steps + 1)]
+    rows = [
+        {"step": step, "train/loss": 1.0, "seconds": 10 + step / 2} for step in range(1, steps + 1)
+    ]
     file = place.path / "metrics.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 41, "unfin')
     os.utime(file, (NOW - age, NOW - age))
@@ -41,10 +43,14 @@ def test_every_state_is_told(grid, capsys, tmp_path):
     begin(jobs[3], age=4000)
     logs = folder_of(jobs) / "logs"
     logs.mkdir(parents=True)
-    (logs / "4.txt").write_text("== job\nerror: the run directory cannot be written\nsrun: launch\n")
+    (logs / "4.txt").write_text(
+        "== job\nerror: the run directory cannot be written\nsrun: launch\n"
+    )
     assert status.main(words) == 0
     told = capsys.readouterr().out
-    rows = {tuple(line.split()[:2]): line for line in told.splitlines() if line.startswith("model=")}
+    rows = {
+        tuple(line.split()[:2]): line for line in told.splitlines() if line.startswith("model=")
+    }
     assert "done" in rows["model=rope", "seed=0"]
     assert all(word in rows["model=rope", "seed=1"] for word in ("running", "40/100", "0:00:30"))
     assert "failed" in rows["model=nope", "seed=0"]
@@ -95,7 +101,10 @@ def test_a_sweep_that_cannot_be_read_does_not_hide_the_others(grid, capsys, tmp_
     submit(monkeypatch, grid[0])
     folder = tmp_path / ".sweeps/outgrown"
     folder.mkdir()
-    outgrown = {"model=rope\nmodel=rope task.lost=1\n": "task.lost is not known", "model='rope\n": "No closing quotation"}
+    outgrown = {
+        "model=rope\nmodel=rope task.lost=1\n": "task.lost is not known",
+        "model='rope\n": "No closing quotation",
+    }
     outgrown[""] = "its jobs.txt is empty"
     for line, reason in outgrown.items():
         (folder / "jobs.txt").write_text(line)

@@ -1,4 +1,6 @@
-"""What a sweep submits, without a cluster: SLURM's commands are shell scripts that write down their arguments."""
+"""What a sweep submits, without a cluster: SLURM's commands are shell scripts that write down their
+arguments.
+"""
 
 import os
 import shlex
@@ -10,18 +12,21 @@ import pytest
 
 from launch import status, sweep
 from launch.grid import jobs_of
-from tape_exp import runs
-from tape_exp.runs import ROOT
+from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.settings.folders import ROOT
 
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """SLURM's commands: each appends its arguments to calls.txt, prints <name>.says and exits with <name>.exits."""
+    """SLURM's commands: each appends its arguments to calls.txt, prints <name>.says and exits with
+    <name>.exits.
+    """
     places = tmp_path / "bin"
     places.mkdir()
     for name in ("sbatch", "squeue", "srun", "scontrol"):
         (places / name).write_text(
-            f'#!/bin/bash\nprintf "%s" {name} >> {tmp_path}/calls.txt\nprintf " %q" "$@" >> {tmp_path}/calls.txt\n'
+            f'#!/bin/bash\nprintf "%s" {name} >> {tmp_path}/calls.txt\n'
+            f'printf " %q" "$@" >> {tmp_path}/calls.txt\n'
             f"echo >> {tmp_path}/calls.txt\ncat {tmp_path}/{name}.says 2> /dev/null\n"
             f"exit $(cat {tmp_path}/{name}.exits 2> /dev/null || echo 0)\n"
         )
@@ -32,7 +37,9 @@ def slurm(tmp_path, monkeypatch):
 
 
 def calls(folder: Path, name: str) -> list[str]:
-    lines = (folder / "calls.txt").read_text().splitlines() if (folder / "calls.txt").exists() else []
+    lines = (
+        (folder / "calls.txt").read_text().splitlines() if (folder / "calls.txt").exists() else []
+    )
     return [line.removeprefix(f"{name} ") for line in lines if line.startswith(f"{name} ")]
 
 
@@ -53,7 +60,9 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     assert "Submitted job 41" in told
     folder = folder_of(slurm / "runs")
     assert calls(slurm, "sbatch") == [f"--parsable --array=1-2\\,5%2 {folder}/script.sh"]
-    assert [shlex.split(line) for line in (folder / "jobs.txt").read_text().splitlines()] == [job.words for job in jobs]
+    assert [shlex.split(line) for line in (folder / "jobs.txt").read_text().splitlines()] == [
+        job.words for job in jobs
+    ]
     (asked,) = calls(slurm, "squeue")
     assert folder.name in asked
     assert "--me " in asked, "the tasks of others were asked for"
@@ -74,7 +83,10 @@ def test_levels_wait_for_each_other(slurm, monkeypatch, capsys):
     ("queue", "submitted"),
     [
         ("0 RUNNING 39\n1 PENDING 40\n", ["--array=2-3%16 --dependency=afterany:39:40"]),
-        ("1 RUNNING 40\n2 PENDING 38\n", ["--array=0%16", "--array=3%16 --dependency=afterany:40:41"]),
+        (
+            "1 RUNNING 40\n2 PENDING 38\n",
+            ["--array=0%16", "--array=3%16 --dependency=afterany:40:41"],
+        ),
         ("2 PENDING 38\n", ["--array=0-1%16", "--array=3%16 --dependency=afterany:41"]),
     ],
 )
@@ -92,12 +104,15 @@ def test_a_record_that_appears_changes_neither_folder_nor_numbers(slurm, monkeyp
     jobs = jobs_of(words)
     assert len(jobs) > 2
     assert sweep.main(words) == 0
-    record = {"config": runs.without_folders(runs.identity(jobs[0].cfg)), "seed": 5}
+    record = {"config": without_folders(identity_of(jobs[0].cfg)), "seed": 5}
     monkeypatch.setattr("tape_exp.paper.runner.read_records", lambda: [record])
     (slurm / "squeue.says").write_text("1 RUNNING 41\n")
     capsys.readouterr()
     assert sweep.main(words) == 0
-    assert f"{len(jobs)} runs: 1 done, 1 in the queue, {len(jobs) - 2} to submit." in capsys.readouterr().out
+    assert (
+        f"{len(jobs)} runs: 1 done, 1 in the queue, {len(jobs) - 2} to submit."
+        in capsys.readouterr().out
+    )
     folder = folder_of(slurm / "runs")
     assert f"--array={sweep.ranges(range(2, len(jobs)))}%" in calls(slurm, "sbatch")[1]
     assert len((folder / "jobs.txt").read_text().splitlines()) == len(jobs)
@@ -120,9 +135,22 @@ def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
         "hydra.launcher.partition=gpu",
         f"runs={slurm}/runs",
     ]
-    assert sweep.main(["--dry-run", *words, "hydra.launcher.mem_gb=7", "hydra.launcher.signal_delay_s=300"]) == 0
+    assert (
+        sweep.main(
+            ["--dry-run", *words, "hydra.launcher.mem_gb=7", "hydra.launcher.signal_delay_s=300"]
+        )
+        == 0
+    )
     script = capsys.readouterr().out
-    for flag in ("partition=gpu", "mem=7G", "ntasks-per-node=2", "nodes=1", "signal=USR1@300", "requeue", "open-mode=append"):
+    for flag in (
+        "partition=gpu",
+        "mem=7G",
+        "ntasks-per-node=2",
+        "nodes=1",
+        "signal=USR1@300",
+        "requeue",
+        "open-mode=append",
+    ):
         assert f"#SBATCH --{flag}\n" in script
     assert "model=rope seed=1 trainer=ddp" in script
     assert not (slurm / "runs").exists()
@@ -134,7 +162,10 @@ def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
     ("words", "message"),
     [
         (["trainer.devices=1,2"], "cannot share an array"),
-        (["hydra.launcher.partion=gpu"], "hydra.launcher.partion is not known. Did you mean 'partition'?"),
+        (
+            ["hydra.launcher.partion=gpu"],
+            "hydra.launcher.partion is not known. Did you mean 'partition'?",
+        ),
         (["--cap", "0"], "--cap 0 must be at least 1"),
         (["model=rpe"], "model=rpe is not known. Did you mean 'rope'?"),
     ],
@@ -154,7 +185,8 @@ def test_what_sbatch_refuses_is_told(slurm, capsys):
 
 
 @pytest.mark.parametrize(
-    ("status", "state", "requeued"), [(85, "RUNNING", True), (85, "COMPLETING", False), (1, "RUNNING", False)]
+    ("status", "state", "requeued"),
+    [(85, "RUNNING", True), (85, "COMPLETING", False), (1, "RUNNING", False)],
 )
 def test_a_task_runs_its_line_and_is_requeued_after_a_signal_alone(slurm, status, state, requeued):
     """The script as SLURM would run it, as task 1 of array 7."""
@@ -164,8 +196,15 @@ def test_a_task_runs_its_line_and_is_requeued_after_a_signal_alone(slurm, status
     (slurm / "srun.exits").write_text(str(status))
     (slurm / "squeue.says").write_text(f"{state}\n")
     script = folder_of(slurm / "runs") / "script.sh"
-    task = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1", "SLURM_CPUS_PER_TASK": "3"}
-    done = subprocess.run(["bash", script], env={**os.environ, **task}, capture_output=True, text=True)
+    task = {
+        "SLURM_JOB_ID": "9",
+        "SLURM_ARRAY_JOB_ID": "7",
+        "SLURM_ARRAY_TASK_ID": "1",
+        "SLURM_CPUS_PER_TASK": "3",
+    }
+    done = subprocess.run(
+        ["bash", script], env={**os.environ, **task}, capture_output=True, text=True
+    )
     assert done.returncode == status, done.stderr
     ran = shlex.split(calls(slurm, "srun")[0])
     assert ran[1:3] == [sys.executable, str(ROOT / "train.py")]
@@ -174,22 +213,44 @@ def test_a_task_runs_its_line_and_is_requeued_after_a_signal_alone(slurm, status
 
 
 def test_the_settings_of_a_cluster_are_read_from_its_file(slurm, monkeypatch, tmp_path, capsys):
-    """Of a copy of the project, into which the example was copied as README says; both ways of submitting read it."""
+    """Of a copy of the project, into which the example was copied as README says; both ways of
+    submitting read it.
+    """
     copy = tmp_path / "project"
     copy.mkdir()
     for name in ("tape_exp", "launch", "conf", "train.py"):
         subprocess.run(["cp", "-r", str(ROOT / name), str(copy)], check=True)
     (copy / "conf/local/cluster.yaml").write_text((copy / "conf/local/example.yaml").read_text())
     words = ["model=rope", "trainer=ddp", "trainer.accelerator=cpu", "scale=smoke"]
-    call = {"cwd": copy, "capture_output": True, "text": True, "timeout": 120, "env": {**os.environ, "PYTHONPATH": str(copy)}}
-    script = subprocess.run([sys.executable, "-m", "launch.sweep", "--dry-run", *words], **call).stdout
-    for line in ("#SBATCH --account=my_project", "#SBATCH --gpus-per-node=2", "#SBATCH --mail-type=FAIL", "#SBATCH --requeue"):
+    call = {
+        "cwd": copy,
+        "capture_output": True,
+        "text": True,
+        "timeout": 120,
+        "env": {**os.environ, "PYTHONPATH": str(copy)},
+    }
+    script = subprocess.run(
+        [sys.executable, "-m", "launch.sweep", "--dry-run", *words], **call
+    ).stdout
+    for line in (
+        "#SBATCH --account=my_project",
+        "#SBATCH --gpus-per-node=2",
+        "#SBATCH --mail-type=FAIL",
+        "#SBATCH --requeue",
+    ):
         assert f"{line}\n" in script
     assert "module load cuda/12.8\n" in script
     (slurm / "sbatch.exits").write_text("1")  # hydra's launcher has written its script by then
     subprocess.run([sys.executable, "train.py", "-m", *words, "hydra/launcher=slurm"], **call)
     written = next((copy / "runs/.sweeps/.submitit").glob("*.sh")).read_text()
-    for line in ("account=my_project", "gpus-per-node=2", "ntasks-per-node=2", "signal=USR1@120", "requeue", "time=1440"):
+    for line in (
+        "account=my_project",
+        "gpus-per-node=2",
+        "ntasks-per-node=2",
+        "signal=USR1@120",
+        "requeue",
+        "time=1440",
+    ):
         assert f"#SBATCH --{line}\n" in written
     assert "scontrol requeue $job" in written
 
@@ -201,7 +262,10 @@ def test_ranges():
 
 def test_local_settings_stay_out_of_version_control():
     told = subprocess.run(
-        ["git", "check-ignore", "conf/local/cluster.yaml", "conf/local/example.yaml"], cwd=ROOT, capture_output=True, text=True
+        ["git", "check-ignore", "conf/local/cluster.yaml", "conf/local/example.yaml"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     if told.returncode == 128:
         pytest.skip("not a git checkout")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tape_exp.config import ConfigError
 from tape_exp.models.attention import BACKENDS, Inputs, attend, causal_mask, pick_backend
+from tape_exp.settings.errors import ConfigError
 
 FAST = ["sdpa"]
 
@@ -25,7 +25,12 @@ def inputs(T=13, S=13, kv_heads=4, carried_heads=4, bias=False, carried=True, se
 
 def call(given, backend):
     out, attended = attend(
-        given["q"], given["k"], given["v"], bias=given.get("bias"), carried=given.get("carried"), backend=backend
+        given["q"],
+        given["k"],
+        given["v"],
+        bias=given.get("bias"),
+        carried=given.get("carried"),
+        backend=backend,
     )
     weights = torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype, device=out.device)
     loss = (out * weights).square().sum() + (0 if attended is None else attended.pow(3).sum())
@@ -65,14 +70,19 @@ def test_reference_is_softmax_attention_written_out():
     q, k, v, carried, bias = (given[n].detach() for n in ("q", "k", "v", "carried", "bias"))
     for t in range(3):
         seen = t + 3  # 2 earlier keys, and itself
-        logits = torch.stack([q[1, t, 2] @ k[1, s, 2] / 8**0.5 + bias[0, 2, t, s] for s in range(seen)])
+        logits = torch.stack(
+            [q[1, t, 2] @ k[1, s, 2] / 8**0.5 + bias[0, 2, t, s] for s in range(seen)]
+        )
         p = torch.exp(logits) / torch.exp(logits).sum()
         assert torch.allclose(out[1, t, 2], sum(p[s] * v[1, s, 2] for s in range(seen)))
         assert torch.allclose(attended[1, t, 2], sum(p[s] * carried[1, s, 2] for s in range(seen)))
 
 
 def test_causal_mask_lets_late_queries_see_the_cache():
-    assert causal_mask(2, 4, torch.device("cpu")).tolist() == [[True, True, True, False], [True] * 4]
+    assert causal_mask(2, 4, torch.device("cpu")).tolist() == [
+        [True, True, True, False],
+        [True] * 4,
+    ]
 
 
 def test_auto_picks_a_backend_that_works_and_unknown_ones_are_named():
@@ -80,18 +90,29 @@ def test_auto_picks_a_backend_that_works_and_unknown_ones_are_named():
         x = torch.zeros(1, 1, T, 8)
         assert pick_backend(Inputs(x, x, x, None, None, None, None)) == backend
     given = inputs()
-    with pytest.raises(ConfigError, match=r"trainer\.attention=fused is not known.*reference, sdpa"):
+    with pytest.raises(
+        ConfigError, match=r"trainer\.attention=fused is not known.*reference, sdpa"
+    ):
         attend(given["q"], given["k"], given["v"], backend="fused")
 
 
 @pytest.mark.parametrize(
-    "case", [{}, {"bias": True}, {"carried": False, "bias": True}, {"T": 5, "S": 13}, {"kv_heads": 2}], ids=str
+    "case",
+    [{}, {"bias": True}, {"carried": False, "bias": True}, {"T": 5, "S": 13}, {"kv_heads": 2}],
+    ids=str,
 )
 def test_flex_forward_on_a_cpu(case):
     """Its backward needs a GPU."""
     given = {name: x.detach().float() for name, x in inputs(**case).items()}
     expected, got = (
-        attend(given["q"], given["k"], given["v"], bias=given.get("bias"), carried=given.get("carried"), backend=backend)
+        attend(
+            given["q"],
+            given["k"],
+            given["v"],
+            bias=given.get("bias"),
+            carried=given.get("carried"),
+            backend=backend,
+        )
         for backend in ("reference", "flex")
     )
     assert torch.allclose(got[0], expected[0], atol=1e-5)
@@ -104,7 +125,9 @@ def test_a_bias_by_distance_equals_the_dense_one(backend):
     given = {name: x.detach().float() for name, x in inputs(T=5, S=9, carried=False).items()}
     table = torch.randn(4, 12, generator=torch.Generator().manual_seed(3))
     distance = (torch.arange(4, 9)[:, None] - torch.arange(9)).clamp(min=0)
-    dense, _ = attend(given["q"], given["k"], given["v"], bias=table[:, distance][None], backend="reference")
+    dense, _ = attend(
+        given["q"], given["k"], given["v"], bias=table[:, distance][None], backend="reference"
+    )
     looked_up, _ = attend(given["q"], given["k"], given["v"], by_distance=table, backend=backend)
     assert torch.allclose(looked_up, dense, atol=1e-5)
 
@@ -112,12 +135,18 @@ def test_a_bias_by_distance_equals_the_dense_one(backend):
 def test_backends_that_cannot_say_which_can():
     given = inputs(bias=True)
     with pytest.raises(
-        ConfigError, match=r"trainer\.attention=flash: flash-attn is not installed .*These can: reference, sdpa"
+        ConfigError,
+        match=r"trainer\.attention=flash: flash-attn is not installed .*These can: reference, sdpa",
     ):
         attend(given["q"], given["k"], given["v"], bias=given["bias"], backend="flash")
-    with pytest.raises(ConfigError, match=r"trainer\.attention=flex: FlexAttention has no backward on a CPU"):
+    with pytest.raises(
+        ConfigError, match=r"trainer\.attention=flex: FlexAttention has no backward on a CPU"
+    ):
         attend(given["q"], given["k"], given["v"], backend="flex")
-    with pytest.raises(ConfigError, match=r"trainer\.attention=triton: the Triton kernel knows no bias but ALiBi's slopes"):
+    with pytest.raises(
+        ConfigError,
+        match=r"trainer\.attention=triton: the Triton kernel knows no bias but ALiBi's slopes",
+    ):
         attend(given["q"], given["k"], given["v"], bias=given["bias"], backend="triton")
 
 
@@ -126,15 +155,22 @@ def test_flash_refuses_queries_wider_than_values_and_state(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     q, v = torch.zeros(1, 1, 2, 32), torch.zeros(1, 1, 2, 8)
     reasons = [
-        BACKENDS["flash"].refuses(Inputs(q, q, v, carried, None, None, None)) for carried in (None, torch.zeros(1, 1, 2, 24))
+        BACKENDS["flash"].refuses(Inputs(q, q, v, carried, None, None, None))
+        for carried in (None, torch.zeros(1, 1, 2, 24))
     ]
     assert "as wide as the queries" in reasons[0]
     assert "as wide as the queries" not in reasons[1]
 
 
-@pytest.mark.parametrize("case", [{}, {"carried": False}, {"T": 5, "S": 13}, {"kv_heads": 2}, {"carried_heads": 1}], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [{}, {"carried": False}, {"T": 5, "S": 13}, {"kv_heads": 2}, {"carried_heads": 1}],
+    ids=str,
+)
 def test_triton_behind_attend(case):
-    """The kernel's own tests are in test_kernels.py; here, that attend hands it the right layout."""
+    """The kernel's own tests are in test_kernels.py; here, that attend hands it the right
+    layout.
+    """
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
     given = {name: x.detach().float().requires_grad_() for name, x in inputs(**case).items()}
     if torch.cuda.is_available():

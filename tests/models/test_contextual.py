@@ -1,4 +1,6 @@
-"""Encodings whose bias the content decides on, against loops that follow their papers' equations token by token."""
+"""Encodings whose bias the content decides on, against loops that follow their papers' equations
+token by token.
+"""
 
 import dataclasses
 import itertools
@@ -7,13 +9,16 @@ import math
 import pytest
 import torch
 
-from tape_exp.config import Arch, ConfigError
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.trace import trace
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position, randomise
 
-GROUPED = Arch(layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24, kv_heads=2)
+GROUPED = Arch(
+    layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24, kv_heads=2
+)
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
 
@@ -21,7 +26,9 @@ def of_class(name: str) -> type:
     return type(make_position(name, GROUPED))
 
 
-CONTEXTUAL = [m for m in MODELS if of_class(m).contextual_bias is not PositionEncoding.contextual_bias]
+CONTEXTUAL = [
+    m for m in MODELS if of_class(m).contextual_bias is not PositionEncoding.contextual_bias
+]
 LEARNED_FEATURES = [m for m in MODELS if of_class(m).features is not PositionEncoding.features]
 
 
@@ -44,7 +51,15 @@ def encoding_and_bias(name: str, arch: Arch, *overrides: str):
     encoding.double()
     q, k, x = inputs(arch)
     positions = torch.arange(q.shape[1], dtype=torch.float64)[None]
-    return encoding, q, k, x, encoding.contextual_bias(q, k, encoding.features(x, None), encoding.bias(positions, positions))
+    return (
+        encoding,
+        q,
+        k,
+        x,
+        encoding.contextual_bias(
+            q, k, encoding.features(x, None), encoding.bias(positions, positions)
+        ),
+    )
 
 
 @pytest.mark.parametrize("kv_heads", [None, 2])
@@ -129,7 +144,9 @@ def test_dape_adapts_kerples_bias_pair_by_pair(kv_heads, arch):
     for b, i in itertools.product(range(2), range(q.shape[1])):
         for j in range(i + 1):
             keys = [k[b, j, h // (arch.heads // arch.key_heads)] for h in range(arch.heads)]
-            logits = torch.stack([q[b, i, h] @ key / math.sqrt(arch.head_dim) for h, key in enumerate(keys)])
+            logits = torch.stack(
+                [q[b, i, h] @ key / math.sqrt(arch.head_dim) for h, key in enumerate(keys)]
+            )
             static = -r1 * torch.log(1 + r2 * (i - j))
             inner = encoding.inner.weight @ torch.cat([logits, static]) + encoding.inner.bias
             inner = torch.where(inner > 0, inner, 0.01 * inner)
@@ -164,7 +181,9 @@ def test_every_gradient_is_that_of_finite_differences(name, arch):
 
     def seen(q, k, x, *parameters):
         given = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(Bias(encoding, positions), {f"encoding.{n}": p for n, p in given.items()}, (q, k, x))
+        return torch.func.functional_call(
+            Bias(encoding, positions), {f"encoding.{n}": p for n, p in given.items()}, (q, k, x)
+        )
 
     assert torch.autograd.gradcheck(seen, (q, k, x, *parameters), atol=1e-6)
 

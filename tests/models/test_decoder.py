@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from tape_exp.config import Arch, ConfigError
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, randomise
 
 
@@ -24,13 +25,20 @@ def test_logits_equal_transformers_llama(arch):
         tie_word_embeddings=False,
     )
     theirs = LlamaForCausalLM(config).eval()
-    names = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj"}
+    names = {
+        "q": "self_attn.q_proj",
+        "k": "self_attn.k_proj",
+        "v": "self_attn.v_proj",
+        "o": "self_attn.o_proj",
+    }
     names |= {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
     names |= {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
     renamed = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
     renamed["head.weight"] = "lm_head.weight"
     for i in range(2):
-        renamed |= {f"layers.{i}.{a}.weight": f"model.layers.{i}.{b}.weight" for a, b in names.items()}
+        renamed |= {
+            f"layers.{i}.{a}.weight": f"model.layers.{i}.{b}.weight" for a, b in names.items()
+        }
     theirs.load_state_dict({renamed[name]: value for name, value in ours.state_dict().items()})
     tokens = torch.randint(0, 14, (2, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -57,14 +65,19 @@ def test_seeds_differ(arch):
 
 def test_wrong_sizes_name_the_key_and_a_value_that_works():
     with pytest.raises(
-        ConfigError, match=r"task\.arch\.width=100 is not divisible by task\.arch\.heads=3; task\.arch\.width=(\d+)"
+        ConfigError,
+        match=r"task\.arch\.width=100 is not divisible by task\.arch\.heads=3; "
+        r"task\.arch\.width=(\d+)",
     ) as error:
         Arch(layers=1, width=100, heads=3, ffn=8)
     proposed = int(str(error.value).rsplit("=", 1)[1].split()[0])
     assert dataclasses.replace(Arch(layers=1, width=proposed, heads=3, ffn=8)).head_dim % 2 == 0
     with pytest.raises(ConfigError, match=r"head dimension .* = 3 must be even"):
         Arch(layers=1, width=12, heads=4, ffn=8)
-    with pytest.raises(ConfigError, match=r"heads=6 is not divisible by task\.arch\.kv_heads=4; task\.arch\.kv_heads=3"):
+    with pytest.raises(
+        ConfigError,
+        match=r"heads=6 is not divisible by task\.arch\.kv_heads=4; task\.arch\.kv_heads=3",
+    ):
         Arch(layers=1, width=12, heads=6, ffn=8, kv_heads=4)
     with pytest.raises(ConfigError, match=r"task\.arch\.head_size=5 must be even; 6"):
         Arch(layers=1, width=12, heads=6, ffn=8, head_size=5)
@@ -73,7 +86,9 @@ def test_wrong_sizes_name_the_key_and_a_value_that_works():
 
 
 def test_flops_count_matches_torchs_own_counter(arch):
-    """Torch counts the products of a training step; ours leaves out half of the attention, which causality does not need."""
+    """Torch counts the products of a training step; ours leaves out half of the attention, which
+    causality does not need.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
     model = make_decoder("rope", arch, backend="reference")
@@ -88,7 +103,9 @@ def test_flops_count_matches_torchs_own_counter(arch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_scored_labels_are_the_cross_entropy_of_the_logits(dtype, arch):
-    """In pieces: more tokens than one piece holds, labels that do not count, logits far from zero, autocast."""
+    """In pieces: more tokens than one piece holds, labels that do not count, logits far from zero,
+    autocast.
+    """
     model = make_decoder("rope", arch)
     randomise(model)
     tokens = torch.randint(0, arch.vocab, (9, 48), generator=torch.Generator().manual_seed(0))
@@ -97,9 +114,13 @@ def test_scored_labels_are_the_cross_entropy_of_the_logits(dtype, arch):
     with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         found = model(tokens, labels_BT=labels)
         logits = model(tokens).float()
-    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=-100)
+    expected = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=-100
+    )
     assert found.dtype == torch.float32
-    assert (found - expected.view(labels.shape)).abs().max() < (1e-5 if dtype == torch.float32 else 2e-2)
+    assert (found - expected.view(labels.shape)).abs().max() < (
+        1e-5 if dtype == torch.float32 else 2e-2
+    )
     assert (found[::2, 5:9] == 0).all()
 
 
@@ -109,4 +130,6 @@ def test_logits_of_chosen_tokens_are_those_of_all(arch):
     tokens = torch.randint(0, arch.vocab, (3, 10), generator=torch.Generator().manual_seed(0))
     places = torch.tensor([0, 9, 10, 25])
     with torch.no_grad():
-        assert torch.allclose(model(tokens, logits_at=places), model(tokens).flatten(0, 1)[places], atol=1e-6)
+        assert torch.allclose(
+            model(tokens, logits_at=places), model(tokens).flatten(0, 1)[places], atol=1e-6
+        )

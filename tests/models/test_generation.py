@@ -1,11 +1,13 @@
-"""Cached decoding equals full decoding, for every positional encoding; rows of different lengths do not disturb each other."""
+"""Cached decoding equals full decoding, for every positional encoding; rows of different lengths do
+not disturb each other.
+"""
 
 import pytest
 import torch
 
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.cache import Cache
 from tape_exp.models.generation import generate, new_cache
-from tape_exp.seeding import RowSampler
 from tests.conftest import MODELS, make_decoder, randomise
 
 TOKENS = torch.randint(0, 14, (3, 20), generator=torch.Generator().manual_seed(0))

@@ -1,14 +1,17 @@
-"""The decoder under lm-eval: the same answers as lm-eval's own HFLM gives for the same weights as a Llama."""
+"""The decoder under lm-eval: the same answers as lm-eval's own HFLM gives for the same weights as a
+Llama.
+"""
 
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from tape_exp.config import Arch, ConfigError
 from tape_exp.data import benchmarks
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.module import OnDevice
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
+from tape_exp.training.module import OnDevice
 from tests.conftest import make_decoder, randomise
 
 pytest.importorskip("lm_eval", reason="lm-eval is an optional package")
@@ -32,22 +35,30 @@ def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
     line = "Question: What is a word of the longer context? Answer: A, B, C or D. seven words\n"
     (folder / "train.txt").write_text(line * 20)
-    return Tokenization("bpe", vocab=300).make(Text("tiny", source="local", path=str(folder)), folder)
+    return Tokenization("bpe", vocab=300).make(
+        Text("tiny", source="local", path=str(folder)), folder
+    )
 
 
 @pytest.fixture(scope="module")
 def decoder(tokenizer):
-    model = make_decoder("rope", Arch(layers=2, width=32, heads=4, ffn=48, vocab=tokenizer.vocab, max_length=LENGTH))
+    model = make_decoder(
+        "rope", Arch(layers=2, width=32, heads=4, ffn=48, vocab=tokenizer.vocab, max_length=LENGTH)
+    )
     randomise(model)
     return model.eval()
 
 
 def ours(decoder, tokenizer, max_length=LENGTH, rows=3) -> Harness:
-    return Harness(OnDevice(decoder, torch.device("cpu")), tokenizer, max_length, rows, lambda items, _: items)
+    return Harness(
+        OnDevice(decoder, torch.device("cpu")), tokenizer, max_length, rows, lambda items, _: items
+    )
 
 
 def theirs(decoder, tokenizer, bos: bool = True) -> HFLM:
-    """HFLM over a Llama of transformers with the same weights and a tokenizer of transformers with the same ids."""
+    """HFLM over a Llama of transformers with the same weights and a tokenizer of transformers with
+    the same ids.
+    """
     from tokenizers import Tokenizer as Backend
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -65,7 +76,12 @@ def theirs(decoder, tokenizer, bos: bool = True) -> HFLM:
         eos_token_id=tokenizer.eos,
     )
     llama = LlamaForCausalLM(config).eval()
-    names = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj"}
+    names = {
+        "q": "self_attn.q_proj",
+        "k": "self_attn.k_proj",
+        "v": "self_attn.v_proj",
+        "o": "self_attn.o_proj",
+    }
     names |= {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
     names |= {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
     renamed = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
@@ -74,9 +90,15 @@ def theirs(decoder, tokenizer, bos: bool = True) -> HFLM:
     state = decoder.state_dict()
     llama.load_state_dict({f"{b}.weight": state[f"{a}.weight"] for a, b in renamed.items()})
     backend = Backend.from_str(tokenizer.save())
-    backend.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", tokenizer.bos)])
-    fast = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", pad_token="</s>")
-    return HFLM(pretrained=llama, tokenizer=fast, max_length=LENGTH, batch_size=2, add_bos_token=bos)
+    backend.post_processor = TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.bos)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", pad_token="</s>"
+    )
+    return HFLM(
+        pretrained=llama, tokenizer=fast, max_length=LENGTH, batch_size=2, add_bos_token=bos
+    )
 
 
 def requests(kind: str, arguments: list[tuple]) -> list[Instance]:
@@ -84,9 +106,16 @@ def requests(kind: str, arguments: list[tuple]) -> list[Instance]:
 
 
 def test_log_likelihoods_are_hflms(decoder, tokenizer):
-    """Contexts of all lengths, trailing spaces, none at all, shared by several continuations, and longer than the model."""
-    asked = requests("loglikelihood", [(context, text) for context in CONTEXTS for text in CONTINUATIONS])
-    found, expected = ours(decoder, tokenizer).loglikelihood(asked), theirs(decoder, tokenizer).loglikelihood(asked)
+    """Contexts of all lengths, trailing spaces, none at all, shared by several continuations, and
+    longer than the model.
+    """
+    asked = requests(
+        "loglikelihood", [(context, text) for context in CONTEXTS for text in CONTINUATIONS]
+    )
+    found, expected = (
+        ours(decoder, tokenizer).loglikelihood(asked),
+        theirs(decoder, tokenizer).loglikelihood(asked),
+    )
     assert [f[0] for f in found] == pytest.approx([e[0] for e in expected], abs=1e-4)
     assert [f[1] for f in found] == [e[1] for e in expected]
 
@@ -99,7 +128,9 @@ def test_greedy_continuations_are_known_as_such(decoder, tokenizer):
         first = int(decoder(torch.tensor([context]))[0, -1].argmax())
         second = int(decoder(torch.tensor([[*context, first]]))[0, -1].argmax())
     other = (second + 1) % tokenizer.vocab
-    answers = harness._loglikelihood_tokens([(None, context, [first, second]), (None, context, [first, other])])
+    answers = harness._loglikelihood_tokens(
+        [(None, context, [first, second]), (None, context, [first, other])]
+    )
     assert [greedy for _, greedy in answers] == [True, False]
 
 
@@ -111,43 +142,65 @@ def test_letters_of_a_question_share_a_forward_pass(decoder, tokenizer):
         return decoder(inputs, **options)
 
     harness = Harness(counting, tokenizer, LENGTH, 8, lambda items, _: items)
-    harness.loglikelihood(requests("loglikelihood", [(CONTEXTS[0], f" {letter}") for letter in "ABCD"]))
+    harness.loglikelihood(
+        requests("loglikelihood", [(CONTEXTS[0], f" {letter}") for letter in "ABCD"])
+    )
     assert rows == [1]
 
 
 @pytest.mark.parametrize("rows", [1, 5, 64])
 def test_batches_change_nothing(rows, decoder, tokenizer):
-    asked = requests("loglikelihood", [(context, text) for context in CONTEXTS for text in CONTINUATIONS])
+    asked = requests(
+        "loglikelihood", [(context, text) for context in CONTEXTS for text in CONTINUATIONS]
+    )
     alone = ours(decoder, tokenizer, rows=2).loglikelihood(asked)
     found = ours(decoder, tokenizer, rows=rows).loglikelihood(asked)
     assert [f[0] for f in found] == pytest.approx([a[0] for a in alone], abs=1e-4)
 
 
 def test_rolling_log_likelihood_is_hflms(decoder, tokenizer):
-    """Of a text shorter than the model and of one that takes several windows; HFLM without its tokenizer's BOS adds one."""
-    asked = requests("loglikelihood_rolling", [("a word",), ("the longer context of words, " * 12,)])
+    """Of a text shorter than the model and of one that takes several windows; HFLM without its
+    tokenizer's BOS adds one.
+    """
+    asked = requests(
+        "loglikelihood_rolling", [("a word",), ("the longer context of words, " * 12,)]
+    )
     found = ours(decoder, tokenizer).loglikelihood_rolling(asked)
-    assert found == pytest.approx(theirs(decoder, tokenizer, bos=False).loglikelihood_rolling(asked), abs=1e-3)
+    assert found == pytest.approx(
+        theirs(decoder, tokenizer, bos=False).loglikelihood_rolling(asked), abs=1e-3
+    )
 
 
 def test_generated_text_is_hflms(decoder, tokenizer):
     """Greedy, each up to its stop sequence, contexts cut so that the answer fits."""
     settings = [{"until": ["e"], "max_gen_toks": 12}, {"until": [], "max_gen_toks": 7}]
-    asked = requests("generate_until", [(CONTEXTS[0], settings[0]), (CONTEXTS[3], settings[1]), (CONTEXTS[1], settings[1])])
-    assert ours(decoder, tokenizer).generate_until(asked) == theirs(decoder, tokenizer).generate_until(asked)
+    asked = requests(
+        "generate_until",
+        [(CONTEXTS[0], settings[0]), (CONTEXTS[3], settings[1]), (CONTEXTS[1], settings[1])],
+    )
+    assert ours(decoder, tokenizer).generate_until(asked) == theirs(
+        decoder, tokenizer
+    ).generate_until(asked)
 
 
 def test_sampled_text_and_long_continuations_are_refused(decoder, tokenizer):
     harness = ours(decoder, tokenizer, max_length=8)
     with pytest.raises(ConfigError, match="do_sample"):
-        harness.generate_until(requests("generate_until", [("a", {"do_sample": True, "temperature": 1.0})]))
+        harness.generate_until(
+            requests("generate_until", [("a", {"do_sample": True, "temperature": 1.0})])
+        )
     with pytest.raises(ConfigError, match=r"longer than the model's 8; set task\.longest="):
         harness.loglikelihood(requests("loglikelihood", [("a", " seven words" * 20)]))
 
 
 def test_benchmarks_score_as_under_hflm(decoder, tokenizer, tmp_path):
-    """Every metric and standard error of the generated MMLU and ARC, with and without solved examples."""
-    for shots, names in ((0, ["mmlu", "arc_easy", "arc_challenge"]), (2, ["mmlu_stem", "arc_easy"])):
+    """Every metric and standard error of the generated MMLU and ARC, with and without solved
+    examples.
+    """
+    for shots, names in (
+        (0, ["mmlu", "arc_easy", "arc_challenge"]),
+        (2, ["mmlu_stem", "arc_easy"]),
+    ):
         results = []
         for model in (ours(decoder, tokenizer), theirs(decoder, tokenizer)):
             loaded = benchmarks.load(names, "builtin", None, tmp_path, shots)

@@ -1,4 +1,6 @@
-"""Exported models: what transformers loads computes what the decoder computes, bit for bit, and generates the same."""
+"""Exported models: what transformers loads computes what the decoder computes, bit for bit, and
+generates the same.
+"""
 
 import dataclasses
 import json
@@ -11,16 +13,17 @@ import torch
 from omegaconf import OmegaConf
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from tape_exp.cli import compose_config
-from tape_exp.config import Arch, ConfigError
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import export, llama
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.hf import TapeExpForCausalLM, padding
 from tape_exp.models.hf_config import TapeExpConfig
-from tape_exp.seeding import RowSampler
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, randomise
 from tests.models.test_llama import ours
 
@@ -45,7 +48,9 @@ def model_of(name: str, arch: Arch, *overrides: str, **changes) -> Decoder:
     return model
 
 
-def exported(name: str, arch: Arch, folder, *overrides: str, dtype=None, shard_size="5GB", **changes):
+def exported(
+    name: str, arch: Arch, folder, *overrides: str, dtype=None, shard_size="5GB", **changes
+):
     decoder = model_of(name, arch, *overrides, **changes)
     model = section(name, *overrides)
     export.save(decoder, folder / "exported", None, model=model, dtype=dtype, shard_size=shard_size)
@@ -55,7 +60,10 @@ def exported(name: str, arch: Arch, folder, *overrides: str, dtype=None, shard_s
 def prompts(*lengths: int):
     """Rows of those lengths, and the batch of them, padded on the left, with its mask."""
     rows = [TOKENS[k, :length] for k, length in enumerate(lengths)]
-    batch, mask = torch.full((len(rows), max(lengths)), 13), torch.zeros(len(rows), max(lengths), dtype=torch.long)
+    batch, mask = (
+        torch.full((len(rows), max(lengths)), 13),
+        torch.zeros(len(rows), max(lengths), dtype=torch.long),
+    )
     for k, row in enumerate(rows):
         batch[k, -len(row) :], mask[k, -len(row) :] = row, 1
     return rows, batch, mask
@@ -71,12 +79,20 @@ def test_every_shape_reloads_bit_for_bit(name, shape, arch, tmp_path):
     with torch.no_grad():
         difference = (again(TOKENS).logits - decoder(TOKENS)).abs().max()
     assert difference < 1e-4
-    names = {key: llama.llama_name(key) if name == "rope" else f"decoder.{key}" for key in decoder.state_dict()}
+    names = {
+        key: llama.llama_name(key) if name == "rope" else f"decoder.{key}"
+        for key in decoder.state_dict()
+    }
     loaded = again.state_dict()
-    assert all(torch.equal(loaded[names[key]], value) for key, value in decoder.state_dict().items())
+    assert all(
+        torch.equal(loaded[names[key]], value) for key, value in decoder.state_dict().items()
+    )
     if name == "tape":
         assert difference == 0
-        assert all(layer.position.p.abs().min() > 0 and layer.position.w2.abs().min() > 0 for layer in again.decoder.layers)
+        assert all(
+            layer.position.p.abs().min() > 0 and layer.position.w2.abs().min() > 0
+            for layer in again.decoder.layers
+        )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -132,7 +148,9 @@ def test_generation_is_our_own(name, arch):
     decoder = model_of(name, arch)
     model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(arch), section(name)), decoder)
     rows, batch, mask = prompts(5, 12, 1)
-    found = model.generate(batch, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=13)
+    found = model.generate(
+        batch, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=13
+    )
     expected = generate(decoder, rows, 8, sampler=RowSampler(0, "positions"))
     assert found[:, 12:].tolist() == expected
     assert torch.equal(found[:, :12], batch)
@@ -142,10 +160,15 @@ def test_generation_is_our_own(name, arch):
 @pytest.mark.parametrize("name", ["rope", "tape", "alibi"])
 def test_a_cache_changes_nothing_and_eos_stops_a_row(name, arch):
     decoder = model_of(name, arch, kv_heads=2)
-    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(decoder.arch), section(name)), decoder)
+    model = TapeExpForCausalLM(
+        TapeExpConfig(dataclasses.asdict(decoder.arch), section(name)), decoder
+    )
     rows, batch, mask = prompts(5, 12, 7)
     options = {"attention_mask": mask, "max_new_tokens": 10, "do_sample": False, "pad_token_id": 13}
-    cached, whole = model.generate(batch, **options), model.generate(batch, **options, use_cache=False)
+    cached, whole = (
+        model.generate(batch, **options),
+        model.generate(batch, **options, use_cache=False),
+    )
     assert torch.equal(cached, whole)
     eos = cached[0, 12 + 3].item()
     stopped = model.generate(batch, **options, eos_token_id=eos)[:, 12:].tolist()
@@ -159,7 +182,13 @@ def test_sampling_follows_the_probabilities(arch):
     with torch.no_grad():
         expected = (decoder(TOKENS[:1, :6])[0, -1] / 0.8).softmax(-1)
     torch.manual_seed(0)
-    options = {"do_sample": True, "temperature": 0.8, "top_k": 0, "num_return_sequences": 4000, "pad_token_id": 13}
+    options = {
+        "do_sample": True,
+        "temperature": 0.8,
+        "top_k": 0,
+        "num_return_sequences": 4000,
+        "pad_token_id": 13,
+    }
     drawn = model.generate(TOKENS[:1, :6], max_new_tokens=1, **options)
     assert drawn.shape == (4000, 7)
     assert (torch.bincount(drawn[:, -1], minlength=14) / 4000 - expected).abs().max() < 0.03
@@ -175,7 +204,9 @@ def test_padding_on_either_side_changes_no_logit_and_no_gradient(arch):
         labels = batch.masked_fill(mask == 0, -100)
         labels[:, left] = -100  # the first token follows nothing
         found = model(batch, attention_mask=mask, labels=labels)
-        wanted = torch.nn.functional.cross_entropy(decoder(TOKENS[:2, :10])[:, :-1].flatten(0, 1), TOKENS[:2, 1:10].flatten())
+        wanted = torch.nn.functional.cross_entropy(
+            decoder(TOKENS[:2, :10])[:, :-1].flatten(0, 1), TOKENS[:2, 1:10].flatten()
+        )
         assert found.loss.item() == pytest.approx(wanted.item(), rel=1e-4)
         model.zero_grad()
         found.loss.backward()
@@ -224,7 +255,10 @@ def test_tokenizer_and_special_tokens(tmp_path, text_folder, arch):
         model = AutoModelForCausalLM.from_pretrained(tmp_path / name)
         assert model.generation_config.eos_token_id == tokenizer.eos
         assert model.generate(**batch, max_new_tokens=3).shape[0] == 2
-    assert (llama.read_config(tmp_path / "rope").bos, llama.read_config(tmp_path / "rope").eos) == ("<s>", "</s>")
+    assert (llama.read_config(tmp_path / "rope").bos, llama.read_config(tmp_path / "rope").eos) == (
+        "<s>",
+        "</s>",
+    )
 
 
 def test_a_folder_is_whole_or_absent(arch, tmp_path, monkeypatch):
@@ -245,7 +279,9 @@ def test_a_folder_is_whole_or_absent(arch, tmp_path, monkeypatch):
 
 def test_an_export_by_transformers_of_our_own_type(arch, tmp_path):
     decoder, folder = exported("tape", arch, tmp_path, tied=True)
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path / "again", max_shard_size="3KB")
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(
+        tmp_path / "again", max_shard_size="3KB"
+    )
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "again")
     with torch.no_grad():
         assert torch.equal(again(TOKENS).logits, decoder(TOKENS))
@@ -262,14 +298,30 @@ def test_an_export_by_transformers_of_our_own_type(arch, tmp_path):
 def test_the_type_is_known_in_either_order_of_imports(imports, arch, tmp_path):
     decoder, folder = exported("tape", arch, tmp_path)
     program = f"{imports}\nimport sys\nmodel = AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
-    program += "print(type(model).__name__, sum(p.double().sum().item() for p in model.parameters()))"
+    program += (
+        "print(type(model).__name__, sum(p.double().sum().item() for p in model.parameters()))"
+    )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    told = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, env=environment, check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", program, folder],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
     name, total = told.stdout.split()
     assert name == "TapeExpForCausalLM"
     assert float(total) == sum(p.double().sum().item() for p in decoder.parameters())
 
 
 def test_importing_the_package_imports_neither_torch_nor_transformers():
-    program = "import tape_exp, sys; print([m for m in ('torch', 'transformers', 'numpy', 'omegaconf') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+    program = (
+        "import tape_exp, sys; print([m for m in ('torch', 'transformers', 'numpy', 'omegaconf') "
+        "if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

@@ -1,12 +1,15 @@
-"""TAPE with the update of theorem 1: the product that it claims, its equivariance, and its norm over long sequences."""
+"""TAPE with the update of theorem 1: the product that it claims, its equivariance, and its norm
+over long sequences.
+"""
 
 import pytest
 import torch
 
-from tape_exp.config import Arch, ConfigError
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape_householder import HouseholderTAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tests.conftest import make_decoder, randomise
 
 LONG = Arch(layers=2, width=64, heads=4, ffn=48, vocab=14, max_length=300, train_length=24)
@@ -19,11 +22,22 @@ def layer(arch: Arch, seed: int = 0, **options) -> HouseholderTAPE:
     return encoding.double()
 
 
-def inputs(encoding: HouseholderTAPE, N: int = 7, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def inputs(
+    encoding: HouseholderTAPE, N: int = 7, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Token features and a random general state, fp64."""
     generator, arch = torch.Generator().manual_seed(seed), encoding.arch
     x = torch.randn(2, N, arch.width, generator=generator, dtype=torch.float64)
-    return x, torch.randn(2, N, arch.heads, encoding.M, encoding.R, encoding.R, generator=generator, dtype=torch.float64)
+    return x, torch.randn(
+        2,
+        N,
+        arch.heads,
+        encoding.M,
+        encoding.R,
+        encoding.R,
+        generator=generator,
+        dtype=torch.float64,
+    )
 
 
 @pytest.mark.parametrize("R", [2, 4, 8, 16])
@@ -66,7 +80,9 @@ def test_keys_are_seen_through_the_tokens_between():
     changed_x, changed_E = (torch.cat([y[:, :3] + 1, y[:, 3:]], 1) for y in (x, E))
     products = []
     for features, state in ((x, E), (changed_x, changed_E)):
-        turned = encoding.update(state, encoding.accumulated(encoding.features(features, state), 7), features)
+        turned = encoding.update(
+            state, encoding.accumulated(encoding.features(features, state), 7), features
+        )
         products.append(torch.einsum("bihmlr,bjhmkr->bhmijlk", turned, turned))
     assert (products[0] - products[1])[:, :, :, 3:, 3:].abs().max() < 1e-10
     assert (products[0] - products[1])[:, :, :, 3:, 1].abs().max() > 0.1
@@ -76,14 +92,20 @@ def test_the_update_is_orthogonally_equivariant():
     """Equation (ortho_equiv): g(X, E O) = g(X, E) O for one O(R) in every block, to 1e-10."""
     encoding = layer(LONG)
     x, E = inputs(encoding)
-    O = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64))[0]  # noqa: E741
-    before, after = (encoding.update(s, encoding.accumulated(encoding.features(x, s), 7), x) for s in (E, E @ O))
+    O = torch.linalg.qr(  # noqa: E741
+        torch.randn(8, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    )[0]
+    before, after = (
+        encoding.update(s, encoding.accumulated(encoding.features(x, s), 7), x) for s in (E, E @ O)
+    )
     assert (after - before @ O).abs().max() < 1e-10
     assert (before - E).abs().max() > 0.1
 
 
 def test_the_initial_state_is_ropes_rotation():
-    q, k = torch.randn(2, 1, 9, 4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    q, k = torch.randn(
+        2, 1, 9, 4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     positions = torch.arange(9, dtype=torch.float64)[None]
     rope = RoPE(LONG)
     theirs = rope.rotate(q, k, rope.initial_state(positions))
@@ -116,14 +138,19 @@ def test_gradients_reach_every_map_within_two_steps(arch):
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
     for _ in range(2):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        torch.nn.functional.cross_entropy(
+            model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+        ).backward()
         optimizer.step()
     for name, parameter in model.layers[0].position.named_parameters():
         assert parameter.grad.abs().max() > 0, name
 
 
 def test_wrong_options_name_the_key():
-    with pytest.raises(ConfigError, match=r"model\.R=6 must be even and divide the head dimension .* = 16; model\.R=2"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model\.R=6 must be even and divide the head dimension .* = 16; model\.R=2",
+    ):
         HouseholderTAPE(LONG, R=6)
     with pytest.raises(ConfigError, match=r"model\.rank=0 must be at least 1"):
         HouseholderTAPE(LONG, rank=0)
@@ -133,4 +160,6 @@ def test_the_feed_forward_part_is_that_of_the_general_layout():
     """E ← E + W2 diag(ψ(x)) W1ᵀ E, as the literal TAPE computes it."""
     encoding = layer(LONG)
     x, E = inputs(encoding)
-    assert (encoding.update(E, None, x) - TensorTAPE.update(encoding, E, None, x)).abs().max() < 1e-10
+    assert (
+        encoding.update(E, None, x) - TensorTAPE.update(encoding, E, None, x)
+    ).abs().max() < 1e-10

@@ -1,4 +1,6 @@
-"""The fused kernel agrees with the explicit softmax, on outputs and on every gradient: on a GPU, or in triton's interpreter."""
+"""The fused kernel agrees with the explicit softmax, on outputs and on every gradient: on a GPU, or
+in triton's interpreter.
+"""
 
 import os
 import subprocess
@@ -15,7 +17,9 @@ triton = pytest.importorskip("triton", reason="triton is not installed: pip inst
 
 CUDA = torch.cuda.is_available()
 needs_gpu = pytest.mark.skipif(not CUDA, reason="no CUDA device")
-pytestmark = [pytest.mark.gpu] if CUDA else []  # where there is one, `pytest -m gpu` means everything here
+pytestmark = (
+    [pytest.mark.gpu] if CUDA else []
+)  # where there is one, `pytest -m gpu` means everything here
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +31,20 @@ def device():
     torch.backends.cuda.matmul.fp32_precision = before
 
 
-def inputs(device, B=2, T=64, S=None, H=2, K=None, D=32, C=None, rows=None, heads=None, dtype=torch.float32, learns=True):
+def inputs(
+    device,
+    B=2,
+    T=64,
+    S=None,
+    H=2,
+    K=None,
+    D=32,
+    C=None,
+    rows=None,
+    heads=None,
+    dtype=torch.float32,
+    learns=True,
+):
     """q, k, v and carried (C wide, for ``rows`` of the batch and ``heads``), all of them leaves."""
     generator = torch.Generator().manual_seed(T + D)
     S, K = S or T, K or H
@@ -42,15 +59,22 @@ def inputs(device, B=2, T=64, S=None, H=2, K=None, D=32, C=None, rows=None, head
 
 
 def alibi(slopes, T, S):
-    distance = torch.arange(S - T, S, device=slopes.device)[:, None] - torch.arange(S, device=slopes.device)
+    distance = torch.arange(S - T, S, device=slopes.device)[:, None] - torch.arange(
+        S, device=slopes.device
+    )
     return -slopes[:, None, None] * distance
 
 
 def results(given, attention):
-    """Both outputs and the gradients of all that learns, by name; both outputs take part in the loss, weighted unevenly."""
+    """Both outputs and the gradients of all that learns, by name; both outputs take part in the
+    loss, weighted unevenly.
+    """
     out, attended = attention(given["q"], given["k"], given["v"], given.get("carried"))
     got = {"out": out} if attended is None else {"out": out, "attended": attended}
-    loss = sum((x.float() * torch.linspace(-0.5, 1, x.shape[-1], device=x.device)).square().sum() for x in got.values())
+    loss = sum(
+        (x.float() * torch.linspace(-0.5, 1, x.shape[-1], device=x.device)).square().sum()
+        for x in got.values()
+    )
     learns = {name: x for name, x in given.items() if x.requires_grad}
     gradients = torch.autograd.grad(loss, list(learns.values()))
     return got | {f"d_{name}": gradient for name, gradient in zip(learns, gradients, strict=True)}
@@ -59,7 +83,9 @@ def results(given, attention):
 def reference(given, slopes=None):
     given = {name: x.detach().float().requires_grad_(x.requires_grad) for name, x in given.items()}
     bias = None if slopes is None else alibi(slopes, given["q"].shape[1], given["k"].shape[1])
-    return results(given, lambda q, k, v, c: attend(q, k, v, bias=bias, carried=c, backend="reference"))
+    return results(
+        given, lambda q, k, v, c: attend(q, k, v, bias=bias, carried=c, backend="reference")
+    )
 
 
 def assert_agree(got, expected, tolerance):
@@ -68,7 +94,9 @@ def assert_agree(got, expected, tolerance):
         assert x.shape == expected[name].shape
         assert x.isfinite().all(), name
         error = (x.float() - expected[name]).norm()
-        assert error <= tolerance * (expected[name].norm() + 1), f"{name}: {error / expected[name].norm():.1e}"
+        assert error <= tolerance * (expected[name].norm() + 1), (
+            f"{name}: {error / expected[name].norm():.1e}"
+        )
 
 
 CASES = [
@@ -93,7 +121,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(f"{k}{v}" for k, v in case.items()))
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: "-".join(f"{k}{v}" for k, v in case.items())
+)
 def test_outputs_and_every_gradient_agree_with_the_reference(device, case):
     case = dict(case)
     slopes = case.pop("slopes", None)
@@ -103,7 +133,9 @@ def test_outputs_and_every_gradient_agree_with_the_reference(device, case):
     assert_agree(got, reference(given, slopes), 1e-5)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 2e-3)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 2e-3)], ids=str
+)
 @pytest.mark.parametrize("heads", [2, 1])
 def test_half_precision_agrees_with_an_fp32_reference(device, dtype, tolerance, heads):
     given = inputs(device, T=50, S=60, K=1, C=32, heads=heads, dtype=dtype)
@@ -146,7 +178,9 @@ def test_strided_inputs_are_read_in_place_and_others_are_copied(device):
 @pytest.mark.parametrize("used", [0, 1])
 def test_a_loss_on_one_output_alone(device, used):
     given = inputs(device, T=20, C=32)
-    ours = torch.autograd.grad(fused_attention(*given.values())[used].sum(), list(given.values()), materialize_grads=True)
+    ours = torch.autograd.grad(
+        fused_attention(*given.values())[used].sum(), list(given.values()), materialize_grads=True
+    )
     q, k, v, c = given.values()
     theirs = attend(q, k, v, carried=c, backend="reference")[used].sum()
     theirs = torch.autograd.grad(theirs, list(given.values()), materialize_grads=True)
@@ -156,13 +190,17 @@ def test_a_loss_on_one_output_alone(device, used):
 def test_the_scale_is_the_callers(device):
     given = inputs(device, T=20, C=32)
     got = results(given, lambda q, k, v, c: fused_attention(q, k, v, c, scale=0.3))
-    scaled = results(given, lambda q, k, v, c: attend(q * (0.3 * 32**0.5), k, v, carried=c, backend="reference"))
+    scaled = results(
+        given, lambda q, k, v, c: attend(q * (0.3 * 32**0.5), k, v, carried=c, backend="reference")
+    )
     assert_agree(got, scaled, 1e-5)
 
 
 @pytest.mark.parametrize("size", [30.0, 1e4])
 def test_large_logits_and_ragged_lengths_stay_finite(device, size):
-    """These lengths leave blocks whose tails are padding, and blocks most of whose entries are masked."""
+    """These lengths leave blocks whose tails are padding, and blocks most of whose entries are
+    masked.
+    """
     given = inputs(device, B=1, H=1, T=45, S=70, C=16, D=16)
     given["q"] = (given["q"].detach() * size).requires_grad_()
     got = results(given, fused_attention)
@@ -188,7 +226,9 @@ def test_what_is_not_supported_is_refused_with_the_reason(device):
     assert supports(q, k, v, c[:1, :, :1]) is None
     assert "float64" in supports(q.double(), k.double(), v.double())
     assert "bfloat16" in supports(q, k.bfloat16(), v)
-    assert "more than 128" in supports(*(torch.zeros(1, 4, 1, 136, device=device) for _ in range(3)))
+    assert "more than 128" in supports(
+        *(torch.zeros(1, 4, 1, 136, device=device) for _ in range(3))
+    )
     assert "more than 128" in supports(q, k, v, torch.zeros(2, 5, 2, 130, device=device))
     assert "queries" in supports(q, k[:, :3], v[:, :3])
     assert "(2 or 1, 5, 2 or 1, C)" in supports(q, k, v, c[:, :3])
@@ -233,9 +273,14 @@ for dtype, D, C, heads in ((torch.bfloat16, 64, 64, 2), (torch.float32, 32, 48, 
 
 @pytest.mark.parametrize("architecture", ["80", "90"])
 def test_every_program_compiles_for_gpus_that_are_not_here(architecture, tmp_path):
-    """To machine code, for an A100 and an H100; the interpreter would accept much that the compiler refuses."""
+    """To machine code, for an A100 and an H100; the interpreter would accept much that the compiler
+    refuses.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment |= {
+        "TRITON_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     command = [sys.executable, "-c", COMPILE, architecture]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -273,7 +318,9 @@ def test_memory_does_not_grow_with_the_square_of_the_length(device):
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     results(given, fused_attention)
-    assert torch.cuda.max_memory_allocated() - before < 30 * given["q"].numel() * 4 < 8192**2 * 2 * 4
+    assert (
+        torch.cuda.max_memory_allocated() - before < 30 * given["q"].numel() * 4 < 8192**2 * 2 * 4
+    )
 
 
 @pytest.mark.gpu

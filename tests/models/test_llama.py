@@ -1,4 +1,6 @@
-"""Llama checkpoints: the decoder's logits are transformers', and what is not such a checkpoint is told in one sentence."""
+"""Llama checkpoints: the decoder's logits are transformers', and what is not such a checkpoint is
+told in one sentence.
+"""
 
 import dataclasses
 import json
@@ -13,9 +15,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tape_exp.config import Arch, ConfigError, build
 from tape_exp.models import export, llama
 from tape_exp.models.decoder import Decoder
+from tape_exp.settings.construct import build
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 SHAPES = {
@@ -28,21 +32,42 @@ SHAPES = {
     "theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
     "linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
     "yarn": {
-        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 32}
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "rope_theta": 1e4,
+            "original_max_position_embeddings": 32,
+        }
     },
     "yarn betas": {
-        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0, "beta_fast": 8, "beta_slow": 2}
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "rope_theta": 100.0,
+            "beta_fast": 8,
+            "beta_slow": 2,
+        }
         | {"original_max_position_embeddings": 64}
     },
-    "llama3": {"rope_parameters": {**LLAMA3, "rope_theta": 5e5, "original_max_position_embeddings": 32}},
+    "llama3": {
+        "rope_parameters": {**LLAMA3, "rope_theta": 5e5, "original_max_position_embeddings": 32}
+    },
 }
 
 
 def theirs(dtype: torch.dtype = torch.float32, **changes) -> LlamaForCausalLM:
     """A random Llama whose logits are far from uniform."""
-    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**sizes, max_position_embeddings=128, initializer_range=0.2, **changes))
+    model = LlamaForCausalLM(
+        LlamaConfig(**sizes, max_position_embeddings=128, initializer_range=0.2, **changes)
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:
@@ -51,10 +76,16 @@ def theirs(dtype: torch.dtype = torch.float32, **changes) -> LlamaForCausalLM:
 
 
 def ours(folder: Path, dtype: torch.dtype = torch.float32, **changes) -> Decoder:
-    """The decoder that a checkpoint's config makes, with its weights; positions of RoPE or of ``target``."""
+    """The decoder that a checkpoint's config makes, with its weights; positions of RoPE or of
+    ``target``.
+    """
     config = llama.read_config(folder)
     target = changes.pop("target", "rope.RoPE")
-    model = {"_target_": f"tape_exp.models.positions.{target}", "theta": config.theta, "scaling": config.scaling}
+    model = {
+        "_target_": f"tape_exp.models.positions.{target}",
+        "theta": config.theta,
+        "scaling": config.scaling,
+    }
     arch = Arch(**config.sizes() | changes, max_length=128, train_length=128)
     decoder = Decoder(arch, partial(make_position, model), blank=True).to(dtype).eval()
     llama.load(decoder, folder)
@@ -107,17 +138,28 @@ def test_configs_of_version_4_say_the_same(shape, tmp_path):
     rope = json.loads((tmp_path / "config.json").read_text())["rope_parameters"]
     theta, kind = rope.pop("rope_theta"), rope.pop("rope_type")
     scaling = {"type": kind, **rope} if kind != "default" else None
-    rewrite(tmp_path, rope_parameters=None, rope_theta=theta, rope_scaling=scaling, dtype=None, torch_dtype="float32")
+    rewrite(
+        tmp_path,
+        rope_parameters=None,
+        rope_theta=theta,
+        rope_scaling=scaling,
+        dtype=None,
+        torch_dtype="float32",
+    )
     assert llama.read_config(tmp_path) == found
 
 
 def test_shards_and_types(checkpoint):
-    """Stored in bf16, loaded as fp32, and the other way round; the weights are exactly those that were stored."""
+    """Stored in bf16, loaded as fp32, and the other way round; the weights are exactly those that
+    were stored.
+    """
     expected = load_all(checkpoint)
     exact = ours(checkpoint).state_dict()
     assert all(torch.equal(exact[key], expected[llama.llama_name(key)]) for key in exact)
     rounded = ours(checkpoint, torch.bfloat16).state_dict()
-    assert all(torch.equal(rounded[key], expected[llama.llama_name(key)].bfloat16()) for key in rounded)
+    assert all(
+        torch.equal(rounded[key], expected[llama.llama_name(key)].bfloat16()) for key in rounded
+    )
     shutil.rmtree(checkpoint)
     theirs(torch.bfloat16, num_key_value_heads=2).save_pretrained(checkpoint)
     assert llama.read_config(checkpoint).dtype == torch.bfloat16
@@ -126,7 +168,11 @@ def test_shards_and_types(checkpoint):
 
 
 def load_all(folder: Path) -> dict[str, torch.Tensor]:
-    return {key: value for file in folder.glob("*.safetensors") for key, value in load_file(file).items()}
+    return {
+        key: value
+        for file in folder.glob("*.safetensors")
+        for key, value in load_file(file).items()
+    }
 
 
 def test_tensors_longer_than_a_piece(checkpoint, monkeypatch):
@@ -146,17 +192,23 @@ def test_position_parameters_stay_as_initialised(checkpoint):
     assert all(torch.equal(loaded[key], fresh[key]) for key in kept)
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc"
+)
 def test_loading_holds_the_weights_once(tmp_path):
     """In a process of its own, from one file of fp32; its pages would count if it were mapped."""
     arch = Arch(layers=2, width=1024, heads=8, ffn=4096, vocab=16_000, max_length=128)
-    decoder = Decoder(arch, partial(make_position, {"_target_": "tape_exp.models.positions.rope.RoPE"}), blank=True)
+    decoder = Decoder(
+        arch,
+        partial(make_position, {"_target_": "tape_exp.models.positions.rope.RoPE"}),
+        blank=True,
+    )
     export.save(decoder, tmp_path / "large", None, model={})
     program = """
 import sys
 from pathlib import Path
-from tape_exp.config import Arch
-from tape_exp.data_speed import peak_memory
+from tape_exp.settings.schema import Arch
+from tape_exp.measure.data_speed import peak_memory
 from tape_exp.models import llama
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
@@ -174,7 +226,9 @@ print(peak_memory() - before)
 
 def test_old_checkpoints_hold_frequencies(checkpoint):
     file = sorted(checkpoint.glob("*.safetensors"))[0]
-    save_file(load_file(file) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}, file)
+    save_file(
+        load_file(file) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}, file
+    )
     assert logits(ours(checkpoint)).isfinite().all()
 
 
@@ -187,7 +241,10 @@ def test_a_tied_checkpoint_may_repeat_its_head(tmp_path):
     save_file(weights | {"lm_head.weight": embedding.clone()}, file)
     assert (logits(ours(tmp_path)) - logits(model)).abs().max() < 1e-4
     save_file(weights | {"lm_head.weight": embedding + 1}, file)
-    with pytest.raises(ConfigError, match=r"model\.safetensors: lm_head\.weight is not the embedding.*tie_word_embeddings"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model\.safetensors: lm_head\.weight is not the embedding.*tie_word_embeddings",
+    ):
         ours(tmp_path)
 
 
@@ -199,14 +256,18 @@ def test_special_tokens(checkpoint):
         return config.bos, config.eos
 
     assert found() == (None, None)
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<a>": 0, "<b>": 1, "<c>": 2}, "<a>"))
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"<a>": 0, "<b>": 1, "<c>": 2}, "<a>")
+    )
     tokenizer.save(str(checkpoint / "tokenizer.json"))
     rewrite(checkpoint, bos_token_id=1, eos_token_id=[2, 0])
     assert found() == ("<b>", "<c>")
     settings = {"bos_token": {"content": "<begin>", "special": True}, "eos_token": "<end>"}
     (checkpoint / "tokenizer_config.json").write_text(json.dumps(settings))
     assert found() == ("<begin>", "<end>")
-    (checkpoint / "tokenizer_config.json").write_text(json.dumps({"bos_token": None, "eos_token": "<end>"}))
+    (checkpoint / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": None, "eos_token": "<end>"})
+    )
     assert found() == ("<b>", "<end>")
 
 
@@ -234,12 +295,27 @@ BAD_CONFIGS = [
     ({"vocab_size": "many"}, r"vocab_size is 'many', a positive whole number"),
     ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
     ({"dtype": "int8"}, "dtype is int8; float32"),
-    ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope type dynamic is not known"),
-    ({"rope_parameters": {"rope_type": "longrope"}}, "rope type longrope is not known; default, linear"),
+    (
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+        "rope type dynamic is not known",
+    ),
+    (
+        {"rope_parameters": {"rope_type": "longrope"}},
+        "rope type longrope is not known; default, linear",
+    ),
     ({"rope_parameters": {"rope_type": "linear"}}, "rope type linear lacks a number.*factor"),
-    ({"rope_parameters": {**ROPE, "rope_type": "llama3"}}, "rope type llama3 lacks a number.*low_freq_factor"),
-    ({"rope_parameters": {**ROPE, "rope_type": "yarn", "attention_factor": 1.0}}, "attention_factor other than.*1.1386"),
-    ({"rope_parameters": {**ROPE, "rope_type": "yarn", "mscale": 1.0, "mscale_all_dim": 0.7}}, "mscale_all_dim"),
+    (
+        {"rope_parameters": {**ROPE, "rope_type": "llama3"}},
+        "rope type llama3 lacks a number.*low_freq_factor",
+    ),
+    (
+        {"rope_parameters": {**ROPE, "rope_type": "yarn", "attention_factor": 1.0}},
+        "attention_factor other than.*1.1386",
+    ),
+    (
+        {"rope_parameters": {**ROPE, "rope_type": "yarn", "mscale": 1.0, "mscale_all_dim": 0.7}},
+        "mscale_all_dim",
+    ),
     ({"rope_parameters": {**ROPE, "rope_type": "yarn", "truncate": False}}, "truncate"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not 1"),
 ]
@@ -254,7 +330,9 @@ def test_configs_that_the_decoder_does_not_compute_are_refused(checkpoint, chang
 
 
 def test_a_yarn_whose_attention_factor_is_the_papers_is_taken(checkpoint):
-    rewrite(checkpoint, rope_parameters={**ROPE, "rope_type": "yarn", "attention_factor": 1.138629436})
+    rewrite(
+        checkpoint, rope_parameters={**ROPE, "rope_type": "yarn", "attention_factor": 1.138629436}
+    )
     assert llama.read_config(checkpoint).scaling["factor"] == 4
 
 
@@ -290,13 +368,17 @@ def test_damaged_weights_are_told(checkpoint):
         with pytest.raises(ConfigError, match=f"{file.name}.* {told}"):
             ours(checkpoint)
     file.unlink()
-    with pytest.raises(ConfigError, match=rf"has no {file.name}, which its model\.safetensors\.index\.json names"):
+    with pytest.raises(
+        ConfigError, match=rf"has no {file.name}, which its model\.safetensors\.index\.json names"
+    ):
         ours(checkpoint)
     index.write_text("{}")
     with pytest.raises(ConfigError, match=r"index\.json has no weight_map"):
         ours(checkpoint)
     index.unlink()
-    with pytest.raises(ConfigError, match=r"has no model\.safetensors and no model\.safetensors\.index\.json"):
+    with pytest.raises(
+        ConfigError, match=r"has no model\.safetensors and no model\.safetensors\.index\.json"
+    ):
         ours(checkpoint)
 
 
@@ -305,15 +387,22 @@ def test_surplus_missing_and_misshapen_weights_are_told(tmp_path):
     file = tmp_path / "model.safetensors"
     weights = load_file(file)
     save_file(weights | {"model.layers.0.self_attn.q_proj.bias": torch.zeros(32)}, file)
-    with pytest.raises(ConfigError, match=r"model\.safetensors holds model\.layers\.0\.self_attn\.q_proj\.bias"):
+    with pytest.raises(
+        ConfigError, match=r"model\.safetensors holds model\.layers\.0\.self_attn\.q_proj\.bias"
+    ):
         ours(tmp_path)
     save_file({key: value for key, value in weights.items() if key != "lm_head.weight"}, file)
     with pytest.raises(ConfigError, match=r"lack lm_head\.weight"):
         ours(tmp_path)
     save_file(weights | {"model.norm.weight": torch.ones(31)}, file)
-    with pytest.raises(ConfigError, match=r"model\.safetensors: model\.norm\.weight is \[31\], but by config\.json \[32\]"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model\.safetensors: model\.norm\.weight is \[31\], but by config\.json \[32\]",
+    ):
         ours(tmp_path)
 
 
 def test_sizes_are_those_of_arch(checkpoint):
-    assert set(llama.read_config(checkpoint).sizes()) <= {field.name for field in dataclasses.fields(Arch)}
+    assert set(llama.read_config(checkpoint).sizes()) <= {
+        field.name for field in dataclasses.fields(Arch)
+    }

@@ -1,4 +1,6 @@
-"""Adaptation: logits at first those of the base, what is trained, shifted sparse attention against its mask, merging."""
+"""Adaptation: logits at first those of the base, what is trained, shifted sparse attention against
+its mask, merging.
+"""
 
 import math
 
@@ -6,15 +8,26 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from tape_exp.cli import compose_config
-from tape_exp.config import Arch, ConfigError, build
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.construct import build
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tests.conftest import make_decoder, randomise
 
-ARCH = Arch(layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=48, kv_heads=2)
+ARCH = Arch(
+    layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=48, kv_heads=2
+)
 TOKENS = torch.randint(0, 14, (2, 48), generator=torch.Generator().manual_seed(0))
-METHODS = [("rope", "lora"), ("rope", "longlora"), ("rope", "theta"), ("rope", "full"), ("tape", "tape"), ("tape", "lora")]
+METHODS = [
+    ("rope", "lora"),
+    ("rope", "longlora"),
+    ("rope", "theta"),
+    ("rope", "full"),
+    ("tape", "tape"),
+    ("tape", "lora"),
+]
 
 
 def adapted(model: str, method: str, *overrides: str) -> tuple[Decoder, Decoder]:
@@ -44,7 +57,9 @@ def test_logits_before_the_first_step_are_the_bases(model, method):
         places = torch.arange(48, dtype=torch.float64)[None]
         exact = reference.double()(TOKENS, positions_BT=places)
         assert (ours.double()(TOKENS, positions_BT=places) - exact).abs().max() < 1e-12
-        assert (make_decoder("rope", ARCH)(TOKENS) - expected).abs().max() > 1e-2  # the base is one of its own
+        assert (
+            make_decoder("rope", ARCH)(TOKENS) - expected
+        ).abs().max() > 1e-2  # the base is one of its own
 
 
 @pytest.mark.parametrize(
@@ -61,10 +76,18 @@ def test_what_is_trained(model, method, parts):
     names = [name for name, _ in peft.trained(ours)]
     found = set()
     for name in names:
-        part = "lora" if "lora" in name else "position" if ".position." in name else name.split(".")[-2]
+        part = (
+            "lora"
+            if "lora" in name
+            else "position"
+            if ".position." in name
+            else name.split(".")[-2]
+        )
         found.add("norm" if part.endswith("norm") else part)
     assert found == parts
-    assert not any("layers.1.position" in name for name in names)  # the idle update of the last layer
+    assert not any(
+        "layers.1.position" in name for name in names
+    )  # the idle update of the last layer
     told = peft.table(ours).splitlines()[-1].split()
     assert [int(word.replace(",", "")) for word in told[1:3]] == [
         ours.parameter_count(),
@@ -77,19 +100,29 @@ def test_what_is_trained(model, method, parts):
 def test_shifted_sparse_attention_is_attention_under_its_mask(T, groups, kv_heads):
     """Outputs and gradients; the mask is written down entry by entry from the definition."""
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, T, heads, 6, generator=generator, requires_grad=True) for heads in (4, kv_heads, kv_heads))
+    q, k, v = (
+        torch.randn(2, T, heads, 6, generator=generator, requires_grad=True)
+        for heads in (4, kv_heads, kv_heads)
+    )
     G = T // groups
     position = torch.arange(T)
     straight, shifted = position // G, (position + G // 2) // G
     causal = position[:, None] >= position
-    seen = torch.stack([(group[:, None] == group) & causal for group in (straight, straight, shifted, shifted)])
+    seen = torch.stack(
+        [(group[:, None] == group) & causal for group in (straight, straight, shifted, shifted)]
+    )
     keys, values = (x.repeat_interleave(4 // kv_heads, 2) for x in (k, v))
     logits = torch.einsum("bthd,bshd->bhts", q, keys) / math.sqrt(6)
-    expected = torch.einsum("bhts,bshd->bthd", logits.masked_fill(~seen, float("-inf")).softmax(-1), values)
+    expected = torch.einsum(
+        "bhts,bshd->bthd", logits.masked_fill(~seen, float("-inf")).softmax(-1), values
+    )
     found = peft.shifted_sparse(q, k, v, groups)
     assert (found - expected).abs().max() < 1e-5
     weight = torch.randn(expected.shape, generator=generator)
-    for ours, theirs in zip(*(torch.autograd.grad((x * weight).sum(), (q, k, v)) for x in (found, expected)), strict=True):
+    for ours, theirs in zip(
+        *(torch.autograd.grad((x * weight).sum(), (q, k, v)) for x in (found, expected)),
+        strict=True,
+    ):
         assert (ours - theirs).abs().max() < 1e-5
 
 
@@ -105,7 +138,9 @@ def test_merged_model_is_a_plain_decoder_with_the_same_logits():
     _, ours = adapted("tape", "lora")
     with torch.no_grad():
         for _, parameter in peft.trained(ours):
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+            parameter.add_(
+                0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+            )
         expected = ours.eval()(TOKENS)
         peft.merge(ours)
         assert (ours(TOKENS) - expected).abs().max() < 1e-4
@@ -163,13 +198,25 @@ def test_frozen_matrices_in_bf16():
         ("alibi", ["peft=theta", "peft.interpolation=1"], r"model=alibi is none; use model=rope"),
         ("rope_yarn", ["peft=lora"], r"model\.scaling\.method=yarn both stretch"),
         ("rope", ["peft=tape"], r"has no such parameters; model=tape has positions"),
-        ("tape", ["peft=longlora"], r"peft\.sparse_groups=4 needs positions in queries and keys alone"),
-        ("rope", ["peft=lora", "peft.train=[norm]"], r"peft\.train=norm is not known\. Did you mean 'norms'"),
+        (
+            "tape",
+            ["peft=longlora"],
+            r"peft\.sparse_groups=4 needs positions in queries and keys alone",
+        ),
+        (
+            "rope",
+            ["peft=lora", "peft.train=[norm]"],
+            r"peft\.train=norm is not known\. Did you mean 'norms'",
+        ),
         ("rope", ["peft=full", "peft.train=[]"], r"peft=full trains nothing"),
         ("rope", ["peft=lora", "peft.lora.rank=0"], r"peft\.lora\.rank=0 must be at least 1"),
         ("rope", ["peft=lora", "peft.lora.targets=[w]"], r"peft\.lora\.targets=w is not known"),
         ("rope", ["peft=lora", "peft.train=[everything]"], r"set peft\.lora=null"),
-        ("rope", ["peft=lora", "peft.interpolation=0.5"], r"peft\.interpolation=0\.5 must be at least 1"),
+        (
+            "rope",
+            ["peft=lora", "peft.interpolation=0.5"],
+            r"peft\.interpolation=0\.5 must be at least 1",
+        ),
         ("rope", ["peft=theta", "peft.theta=-1"], r"peft\.theta=-1.* must be positive"),
     ],
 )

@@ -1,19 +1,23 @@
-"""What every positional encoding must do, found by globbing conf/model: a new YAML is tested without an edit here."""
+"""What every positional encoding must do, found by globbing conf/model: a new YAML is tested
+without an edit here.
+"""
 
 import math
 
 import pytest
 import torch
 
-from tape_exp.config import Arch, ConfigError
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.positions.alibi import slopes
 from tape_exp.models.positions.t5 import T5
-from tape_exp.seeding import RowSampler
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position, randomise
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
-# Logits depend on distances alone, but for those of RandPE, which samples its positions, and of these:
+# Logits depend on distances alone, but for those of RandPE, which samples its positions, and of
+# these:
 SHIFT_DEPENDENT = ["tape_full", "tape_neither", "tape_no_equivariance"]
 SHIFT_INVARIANT = [m for m in MODELS if m not in ("randpe", *SHIFT_DEPENDENT)]
 
@@ -24,7 +28,7 @@ def generator() -> torch.Generator:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_yaml_is_named_after_its_file(name):
-    from tape_exp.cli import compose_config
+    from tape_exp.settings.compose import compose_config
 
     assert compose_config([f"model={name}"]).model.name == name
 
@@ -79,7 +83,9 @@ def test_positions_stay_distinct_under_autocast(name):
 
 @pytest.mark.parametrize("name", SHIFT_INVARIANT)
 def test_shifting_all_positions_changes_nothing(name, arch):
-    """Real offsets, every layer, randomised positional weights; fp64 shows the exactness that is claimed."""
+    """Real offsets, every layer, randomised positional weights; fp64 shows the exactness that is
+    claimed.
+    """
     model = make_decoder(name, arch).double()
     randomise(model)
     positions = torch.arange(24, dtype=torch.float64)[None]
@@ -90,35 +96,56 @@ def test_shifting_all_positions_changes_nothing(name, arch):
 
 @pytest.mark.parametrize("name", SHIFT_DEPENDENT)
 def test_variants_without_the_claim_do_change(name, arch):
-    """Mixing the columns of E, blocks of different frequency from a RoPE start, or R = 1 breaks shift invariance."""
+    """Mixing the columns of E, blocks of different frequency from a RoPE start, or R = 1 breaks
+    shift invariance.
+    """
     model = make_decoder(name, arch).double()
     randomise(model)
     positions = torch.arange(24, dtype=torch.float64)[None]
-    assert (model(TOKENS, positions_BT=positions + 3) - model(TOKENS, positions_BT=positions)).abs().max() > 1e-3
+    assert (
+        model(TOKENS, positions_BT=positions + 3) - model(TOKENS, positions_BT=positions)
+    ).abs().max() > 1e-3
 
 
 def test_full_weights_keep_shift_invariance_where_one_rotation_serves_all_blocks(arch):
-    """With a single frequency a shift turns every block alike: the equivariance equation then does give invariance."""
+    """With a single frequency a shift turns every block alike: the equivariance equation then does
+    give invariance.
+    """
     model = make_decoder("tape_full", arch, "model.theta=1.0").double()
     randomise(model)
     positions = torch.arange(24, dtype=torch.float64)[None]
-    assert (model(TOKENS, positions_BT=positions + 3) - model(TOKENS, positions_BT=positions)).abs().max() < 1e-9
+    assert (
+        model(TOKENS, positions_BT=positions + 3) - model(TOKENS, positions_BT=positions)
+    ).abs().max() < 1e-9
 
 
 @pytest.mark.parametrize(
     ("name", "per_layer"),
-    [("nope", 0), ("rope", 0), ("xpos", 0), ("alibi", 0), ("randpe", 0), ("fire", 462), ("t5", 768), ("tape", 38_160)],
+    [
+        ("nope", 0),
+        ("rope", 0),
+        ("xpos", 0),
+        ("alibi", 0),
+        ("randpe", 0),
+        ("fire", 462),
+        ("t5", 768),
+        ("tape", 38_160),
+    ],
 )
 def test_extra_parameters_of_the_155_m_model(name, per_layer):
     """12 heads, hidden 768: what the paper's table of efficiency implies."""
     with torch.device("meta"):
-        encoding = make_position(name, Arch(layers=12, width=768, heads=12, ffn=3072, max_length=1024, train_length=1024))
+        encoding = make_position(
+            name, Arch(layers=12, width=768, heads=12, ffn=3072, max_length=1024, train_length=1024)
+        )
     assert sum(p.numel() for p in encoding.parameters()) == per_layer
 
 
 def test_alibi_slopes():
     assert slopes(8) == [2.0**-h for h in range(1, 9)]
-    assert slopes(12) == pytest.approx([2.0**-h for h in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+    assert slopes(12) == pytest.approx(
+        [2.0**-h for h in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
+    )
 
 
 def test_alibi_bias_is_linear_in_distance(arch):
@@ -189,8 +216,18 @@ def test_scaled_frequencies_match_transformers(method):
         assert ours[0] == 1
         assert ours[-1].item() == pytest.approx(10_000 ** (-62 / 64) / 4, rel=1e-4)
         return
-    parameters = {"rope_type": method, "factor": 4.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 1024}
-    config = LlamaConfig(hidden_size=128, num_attention_heads=2, max_position_embeddings=4096, rope_parameters=parameters)
+    parameters = {
+        "rope_type": method,
+        "factor": 4.0,
+        "rope_theta": 10_000.0,
+        "original_max_position_embeddings": 1024,
+    }
+    config = LlamaConfig(
+        hidden_size=128,
+        num_attention_heads=2,
+        max_position_embeddings=4096,
+        rope_parameters=parameters,
+    )
     theirs, attention = ROPE_INIT_FUNCTIONS[method](config, device="cpu")
     assert torch.allclose(ours, theirs, rtol=1e-5)
     assert magnitude == pytest.approx(attention)
@@ -205,14 +242,18 @@ def test_scaling_at_evaluation_leaves_training_alone(arch):
 
 
 def test_xpos_decays_with_distance(arch):
-    """The same content: the further the key, the smaller the pair's contribution, by ζ^(distance / scale_base)."""
+    """The same content: the further the key, the smaller the pair's contribution, by ζ^(distance /
+    scale_base).
+    """
     encoding = make_position("xpos", arch, "model.scale_base=4", "model.theta=1e30")
     x = torch.zeros(1, 20, 1, 8)
     x[..., 2] = 1.0  # one pair, all but standing still at this theta
     q, k = encoding.rotate(x, x, encoding.initial_state(torch.arange(20.0)[None]))
     zeta = (4 + 0.4 * 8) / (1.4 * 8)
     dots = (q[0, 15, 0] * k[0, :16, 0]).sum(-1)
-    assert torch.allclose(dots, torch.tensor([zeta ** ((15 - j) / 4) for j in range(16)]), atol=1e-5)
+    assert torch.allclose(
+        dots, torch.tensor([zeta ** ((15 - j) / 4) for j in range(16)]), atol=1e-5
+    )
 
 
 def test_randpe_is_sorted_distinct_and_not_rope(arch):

@@ -1,4 +1,6 @@
-"""TAPE: equal to RoPE at the start, equal to its oracle, equivariant as the paper's propositions say."""
+"""TAPE: equal to RoPE at the start, equal to its oracle, equivariant as the paper's propositions
+say.
+"""
 
 import dataclasses
 import itertools
@@ -8,16 +10,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape_exp.config import Arch, ConfigError
 from tape_exp.models.attention import attend
 from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position, randomise
 
 TAPES = [m for m in MODELS if m.startswith("tape")]
-ROPE_STARTS = [m for m in TAPES if m not in ("tape_fourier", "tape_yarn", "tape_no_tensor", "tape_neither")]
+ROPE_STARTS = [
+    m for m in TAPES if m not in ("tape_fourier", "tape_yarn", "tape_no_tensor", "tape_neither")
+]
 LAYOUTS = [{}, {"L": 1, "R": 4}, {"L": 4, "R": 1}]
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
@@ -28,11 +33,23 @@ def test_step_zero_is_exactly_rope(name, arch):
     assert (rope(TOKENS) - tape(TOKENS)).abs().max() <= 1e-6
 
 
-GROUPED = Arch(layers=3, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24, kv_heads=2, head_size=12)
+GROUPED = Arch(
+    layers=3,
+    width=32,
+    heads=4,
+    ffn=48,
+    vocab=14,
+    max_length=48,
+    train_length=24,
+    kv_heads=2,
+    head_size=12,
+)
 
 
 def test_grouped_queries_have_positions_of_their_own():
-    """Step 0 is RoPE; then the oracle, the cache and a model whose keys and values are repeated by hand all agree."""
+    """Step 0 is RoPE; then the oracle, the cache and a model whose keys and values are repeated by
+    hand all agree.
+    """
     rope, tape, oracle = (make_decoder(name, GROUPED) for name in ("rope", "tape", "tape_tensor"))
     assert (rope(TOKENS) - tape(TOKENS)).abs().max() <= 1e-6
     randomise(tape)
@@ -52,7 +69,9 @@ def test_grouped_queries_have_positions_of_their_own():
 
 
 def test_tape_yarn_starts_as_rope_yarn(arch):
-    assert (make_decoder("rope_yarn", arch)(TOKENS) - make_decoder("tape_yarn", arch)(TOKENS)).abs().max() <= 1e-6
+    assert (
+        make_decoder("rope_yarn", arch)(TOKENS) - make_decoder("tape_yarn", arch)(TOKENS)
+    ).abs().max() <= 1e-6
 
 
 def test_gradients_reach_every_update_within_two_steps(arch):
@@ -61,7 +80,9 @@ def test_gradients_reach_every_update_within_two_steps(arch):
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
     for _ in range(2):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(TOKENS[:, :-1]).flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
+        torch.nn.functional.cross_entropy(
+            model(TOKENS[:, :-1]).flatten(0, 1), TOKENS[:, 1:].flatten()
+        ).backward()
         optimizer.step()
     position = model.layers[0].position
     for name in ("p", "w2", "w1", "wx"):
@@ -110,7 +131,9 @@ def state_and_input(encoding, arch: Arch, seed: int, N: int = 7):
     generator = torch.Generator().manual_seed(seed)
     M_L_R = encoding.initial_state(torch.zeros(1, 1)).shape[3:]
     E = torch.randn(1, N, arch.heads, *M_L_R, generator=generator, dtype=torch.float64)
-    q, k, v = torch.randn(3, 1, N, arch.heads, arch.head_dim, generator=generator, dtype=torch.float64)
+    q, k, v = torch.randn(
+        3, 1, N, arch.heads, arch.head_dim, generator=generator, dtype=torch.float64
+    )
     x = torch.randn(1, N, arch.width, generator=generator, dtype=torch.float64)
     return E, q, k, v, x
 
@@ -122,7 +145,9 @@ def logits_of(encoding, E, q, k):
 
 
 def attention_without_mask(encoding, E, q, k, v):
-    """f and the attended state for a given set of tokens, all of them visible: what permutations act on."""
+    """f and the attended state for a given set of tokens, all of them visible: what permutations
+    act on.
+    """
     probabilities = logits_of(encoding, E, q, k).softmax(-1)
     average = torch.einsum("bhts,bshmlr->bthmlr", probabilities, E)
     return torch.einsum("bhts,bshd->bthd", probabilities, v), average.flatten(3)
@@ -145,19 +170,25 @@ def attention_without_mask(encoding, E, q, k, v):
     ),
 )
 def test_both_maps_are_permutation_and_orthogonally_equivariant(seed, case):
-    """Equations (perm_equiv) and (ortho_equiv) for f and g with one O(R) for all blocks (proposition 1), to 1e-10."""
+    """Equations (perm_equiv) and (ortho_equiv) for f and g with one O(R) for all blocks
+    (proposition 1), to 1e-10.
+    """
     arch = Arch(layers=2, width=16, heads=2, ffn=16, vocab=14, max_length=16, train_length=16)
     encoding = TensorTAPE(arch, **case).double()
     randomise(encoding, seed=seed)
     E, q, k, v, x = state_and_input(encoding, arch, seed)
     generator = torch.Generator().manual_seed(seed + 1)
     order = torch.randperm(E.shape[1], generator=generator)
-    O = torch.linalg.qr(torch.randn(encoding.R, encoding.R, generator=generator, dtype=torch.float64))[0]  # noqa: E741
+    O = torch.linalg.qr(  # noqa: E741
+        torch.randn(encoding.R, encoding.R, generator=generator, dtype=torch.float64)
+    )[0]
 
     f, average = attention_without_mask(encoding, E, q, k, v)
     g = encoding.update(E, average, x)
     moved = E[:, order] @ O
-    f_moved, average_moved = attention_without_mask(encoding, moved, q[:, order], k[:, order], v[:, order])
+    f_moved, average_moved = attention_without_mask(
+        encoding, moved, q[:, order], k[:, order], v[:, order]
+    )
     g_moved = encoding.update(moved, average_moved, x[:, order])
     assert (f_moved - f[:, order]).abs().max() < 1e-10
     assert (g_moved - g[:, order] @ O).abs().max() < 1e-10
@@ -168,7 +199,9 @@ def test_the_ablation_is_not_orthogonally_equivariant(layout, arch):
     encoding = TensorTAPE(arch, equivariant=False, **layout).double()
     randomise(encoding)
     E, q, k, v, x = state_and_input(encoding, arch, 0)
-    quarter_turn = torch.block_diag(*[torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)] * (encoding.R // 2))
+    quarter_turn = torch.block_diag(
+        *[torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)] * (encoding.R // 2)
+    )
     _, average = attention_without_mask(encoding, E, q, k, v)
     _, average_turned = attention_without_mask(encoding, E @ quarter_turn, q, k, v)
     turned = encoding.update(E @ quarter_turn, average_turned, x)
@@ -195,12 +228,16 @@ def test_without_tensors_each_pair_starts_weighted_by_a_cosine(arch):
     """Σ_m (q_m·k_m) cos θ_m(i - j) / √d, and nothing else, at step 0."""
     encoding = TensorTAPE(arch, L=1, R=4)
     positions = torch.arange(6, dtype=torch.float64)
-    q, k = torch.randn(2, 1, 6, 4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    q, k = torch.randn(
+        2, 1, 6, 4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     theta = 10_000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
     cosines = torch.cos(theta * (positions[:, None, None] - positions[:, None]))
     dots = torch.einsum("bthcm,bshcm->bhtsm", q.unflatten(-1, (2, -1)), k.unflatten(-1, (2, -1)))
     expected = (dots * cosines).sum(-1) / 8**0.5
-    assert (logits_of(encoding, encoding.initial_state(positions[None]), q, k) - expected).abs().max() < 1e-12
+    assert (
+        logits_of(encoding, encoding.initial_state(positions[None]), q, k) - expected
+    ).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("method", ["none", "linear", "ntk", "yarn"])
@@ -215,13 +252,19 @@ def test_flattened_layouts_begin_from_ropes_angles_however_stretched(method, arc
 
 
 def test_scalar_blocks_depend_on_absolute_positions_from_the_first_step(arch):
-    """Logits of step 0, of the size that RoPE's have, move with a shift that leaves every other layout's alone."""
-    q, k = torch.randn(2, 1, 24, 4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    """Logits of step 0, of the size that RoPE's have, move with a shift that leaves every other
+    layout's alone.
+    """
+    q, k = torch.randn(
+        2, 1, 24, 4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     positions = torch.arange(24, dtype=torch.float64)[None]
     moved, size = [], []
     for layout in LAYOUTS:
         encoding = TensorTAPE(arch, **layout)
-        before, after = (logits_of(encoding, encoding.initial_state(positions + by), q, k) for by in (0, 3))
+        before, after = (
+            logits_of(encoding, encoding.initial_state(positions + by), q, k) for by in (0, 3)
+        )
         moved.append((after - before).abs().max().item())
         size.append(before.std().item())
     assert max(moved[:2]) < 1e-12
@@ -230,19 +273,33 @@ def test_scalar_blocks_depend_on_absolute_positions_from_the_first_step(arch):
 
 
 @pytest.mark.parametrize(
-    ("name", "millions"), [("tape_i1", 0.110), ("tape_i2", 0.219), ("tape", 0.437), ("tape_i8", 0.872), ("tape_i16", 1.742)]
+    ("name", "millions"),
+    [
+        ("tape_i1", 0.110),
+        ("tape_i2", 0.219),
+        ("tape", 0.437),
+        ("tape_i8", 0.872),
+        ("tape_i16", 1.742),
+    ],
 )
 def test_parameters_grow_with_intermediate_as_in_the_ablation(name, millions):
     encoding = make_position(name, Arch(layers=12, width=768, heads=12, ffn=3072))
-    assert 12 * sum(p.numel() for p in encoding.parameters()) / 2**20 == pytest.approx(millions, abs=1e-3)
+    assert 12 * sum(p.numel() for p in encoding.parameters()) / 2**20 == pytest.approx(
+        millions, abs=1e-3
+    )
 
 
 def test_layouts_have_the_parameters_of_tape(arch):
-    """Mixing over heads alone knows nothing of L and R, so that a row of the ablation differs in nothing else."""
+    """Mixing over heads alone knows nothing of L and R, so that a row of the ablation differs in
+    nothing else.
+    """
     counts = {
-        name: sum(p.numel() for p in make_position(name, arch).parameters()) for name in ("tape_no_tensor", "tape_neither")
+        name: sum(p.numel() for p in make_position(name, arch).parameters())
+        for name in ("tape_no_tensor", "tape_neither")
     }
-    assert set(counts.values()) == {sum(p.numel() for p in make_position("tape", arch).parameters())}
+    assert set(counts.values()) == {
+        sum(p.numel() for p in make_position("tape", arch).parameters())
+    }
 
 
 def test_update_is_the_papers_mlp_on_the_attended_state(arch):
@@ -280,13 +337,23 @@ def test_fourier_start_is_shift_invariant_and_decays(arch):
 def test_wrong_options_name_the_key(arch):
     with pytest.raises(ConfigError, match=r"model\.psi_input=values is not known.*attention, mlp"):
         TAPE(arch, psi_input="values")
-    with pytest.raises(ConfigError, match=r"model\.L=2 model\.R=4 is no layout.*model\.L=1 model\.R=4"):
+    with pytest.raises(
+        ConfigError, match=r"model\.L=2 model\.R=4 is no layout.*model\.L=1 model\.R=4"
+    ):
         TensorTAPE(arch, R=4)
-    with pytest.raises(ConfigError, match=r"model\.L=1 model\.R=4: model\.initial=fourier needs model\.L=2"):
+    with pytest.raises(
+        ConfigError, match=r"model\.L=1 model\.R=4: model\.initial=fourier needs model\.L=2"
+    ):
         TensorTAPE(arch, initial="fourier", L=1, R=4)
-    with pytest.raises(ConfigError, match=r"model\.L=2 model\.R=3: model\.initial=fourier needs .* an even model\.R"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model\.L=2 model\.R=3: model\.initial=fourier needs .* an even model\.R",
+    ):
         TensorTAPE(arch, initial="fourier", R=3)
-    with pytest.raises(ConfigError, match=r"task\.arch\.heads = 6 must be divisible by 4 .*task\.arch\.width=32 would do"):
+    with pytest.raises(
+        ConfigError,
+        match=r"task\.arch\.heads = 6 must be divisible by 4 .*task\.arch\.width=32 would do",
+    ):
         TensorTAPE(Arch(layers=1, width=24, heads=4, ffn=8), L=4, R=1)
     with pytest.raises(ConfigError, match=r"model\.R=1 leaves nothing to mix"):
         TensorTAPE(arch, L=4, R=1, equivariant=False)

@@ -1,13 +1,15 @@
-"""Traces: the probabilities and positions that the layers use, read without changing what they compute."""
+"""Traces: the probabilities and positions that the layers use, read without changing what they
+compute.
+"""
 
 import pytest
 import torch
 
-from tape_exp.config import Arch
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import decoder as decoder_module
 from tape_exp.models.attention import attend, probabilities
 from tape_exp.models.trace import trace
-from tape_exp.seeding import RowSampler
+from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position, randomise
 
 TOKENS = torch.randint(0, 14, (2, 20), generator=torch.Generator().manual_seed(0))
@@ -64,20 +66,28 @@ def test_tracing_changes_nothing(name, arch):
 
 @pytest.mark.parametrize("name", WITH_STATE)
 def test_blocks_are_what_rotate_multiplies_by(name, arch):
-    """The logit of i and j is Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m} / √d, for a state that the content has updated."""
+    """The logit of i and j is Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m} / √d, for a state that the
+    content has updated.
+    """
     encoding = make_position(name, arch).double()
     randomise(encoding)
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 6, 4, 8, generator=generator, dtype=torch.float64)
     state = encoding.initial_state(torch.arange(6, dtype=torch.float64)[None])
     if encoding.carried(state) is not None:
-        attended = torch.randn(1, 6, 4, encoding.carried(state).shape[-1], generator=generator, dtype=torch.float64)
-        state = encoding.update(state, attended, torch.randn(1, 6, 32, generator=generator, dtype=torch.float64))
+        attended = torch.randn(
+            1, 6, 4, encoding.carried(state).shape[-1], generator=generator, dtype=torch.float64
+        )
+        state = encoding.update(
+            state, attended, torch.randn(1, 6, 32, generator=generator, dtype=torch.float64)
+        )
     q_turned, k_turned = encoding.rotate(q, k, state)
     got = torch.einsum("bthd,bshd->bhts", q_turned, k_turned) / q_turned.shape[-1] ** 0.5
     turned = [
         torch.einsum(
-            "bthglm,bthmlr->bthgmr", x.unflatten(-1, (-1, e.shape[4], e.shape[3])), e.expand(1, 6, 4, -1, -1, -1)
+            "bthglm,bthmlr->bthgmr",
+            x.unflatten(-1, (-1, e.shape[4], e.shape[3])),
+            e.expand(1, 6, 4, -1, -1, -1),
         )  # g: channels of a block that share its vectors, where it has fewer of these
         for x, e in zip((q, k), encoding.blocks(state), strict=True)
     ]
@@ -117,7 +127,10 @@ def test_complex_tape_equals_the_general_layout(arch):
     fast, oracle = random_decoder("tape", arch).double(), make_decoder("tape_tensor", arch).double()
     oracle.load_state_dict(fast.state_dict())
     positions = torch.arange(20, dtype=torch.float64)[None]
-    for a, b in zip(*(trace(model, TOKENS, positions_BT=positions).values() for model in (fast, oracle)), strict=True):
+    for a, b in zip(
+        *(trace(model, TOKENS, positions_BT=positions).values() for model in (fast, oracle)),
+        strict=True,
+    ):
         assert a.attention.dtype == a.products.dtype == torch.float64
         assert (a.attention - b.attention).abs().max() < 1e-12
         assert (a.products_by_head - b.products_by_head).abs().max() < 1e-12
@@ -152,9 +165,14 @@ def test_fp64_positions_reach_the_state(arch):
 
 def test_grouped_queries_and_bias_are_those_of_attend():
     generator = torch.Generator().manual_seed(0)
-    q, k = torch.randn(1, 5, 4, 8, generator=generator), torch.randn(1, 7, 2, 8, generator=generator)
+    q, k = (
+        torch.randn(1, 5, 4, 8, generator=generator),
+        torch.randn(1, 7, 2, 8, generator=generator),
+    )
     bias = torch.randn(1, 4, 5, 7, generator=generator)
-    one_hot = torch.eye(7)[None, :, None].expand(1, 7, 2, 7)  # as values, they give the probabilities back
+    one_hot = torch.eye(7)[None, :, None].expand(
+        1, 7, 2, 7
+    )  # as values, they give the probabilities back
     values, _ = attend(q, k, one_hot, bias=bias, backend="reference")
     assert torch.allclose(probabilities(q, k, bias=bias).transpose(1, 2), values, atol=1e-6)
 

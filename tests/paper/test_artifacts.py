@@ -2,24 +2,46 @@
 
 import csv
 import json
+import re
 import shutil
 
 import pytest
 
-from tape_exp import runs
-from tape_exp.cli import compose_config
-from tape_exp.config import ConfigError
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, tables
+from tape_exp.runs.identity import identity_of
+from tape_exp.runs.record import dump_record
+from tape_exp.settings import folders
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
 
-TINY = ["task.arch.layers=1", "task.arch.width=16", "task.arch.heads=2", "task.arch.ffn=16", "task.optim.batch=4"]
-TINY += ["task.optim.max_steps=2", "task.samples_per_cell=2", "trainer=cpu", "logger=none", "trainer.progress=none"]
+TINY = [
+    "task.arch.layers=1",
+    "task.arch.width=16",
+    "task.arch.heads=2",
+    "task.arch.ffn=16",
+    "task.optim.batch=4",
+]
+TINY += [
+    "task.optim.max_steps=2",
+    "task.samples_per_cell=2",
+    "trainer=cpu",
+    "logger=none",
+    "trainer.progress=none",
+]
 
 
-def fake_record(model: str, seed: int, value: float, task: str = "arithmetic", started: str = "2026-01-01", **changes):
+def fake_record(
+    model: str,
+    seed: int,
+    value: float,
+    task: str = "arithmetic",
+    started: str = "2026-01-01",
+    **changes,
+):
     """A record as a run of the current config at scale smoke would leave."""
     cfg = compose_config([f"model={model}", f"task={task}", f"seed={seed}"])
-    config = json.loads(json.dumps(runs.identity(cfg)))
+    config = json.loads(json.dumps(identity_of(cfg)))
     config["task"] |= changes
     n = config["task"]["test_digits"]
     metrics = {f"{split}/exact_match": value for split in ("test", "id", "ood")}
@@ -37,9 +59,19 @@ def fake_record(model: str, seed: int, value: float, task: str = "arithmetic", s
 def test_every_artifact_composes_and_has_the_papers_numbers(name):
     artifact = artifacts.load(name)
     assert artifact.name == name
-    configs = list(artifact.configs("paper", [0]))
-    assert list(dict.fromkeys(name.split("/")[0] for name, _ in configs)) == artifact.models
-    known = {*artifact.models, *getattr(artifact, "datasets", []), "rope", "tape", "tape_separate", "fire", "t5"}
+    scale = "paper" if "paper" in artifact.scales() or not artifact.needs else artifact.scales()[0]
+    configs = list(artifact.configs(scale, [0]))
+    named = dict.fromkeys(re.split("[/ ]", label)[0] for label, _ in configs)
+    assert list(named) == artifact.models
+    known = {
+        *artifact.models,
+        *getattr(artifact, "datasets", []),
+        "rope",
+        "tape",
+        "tape_separate",
+        "fire",
+        "t5",
+    }
     known |= {"lora", "longlora", "theta"}  # methods of extension
     known |= {*getattr(artifact, "columns", [])}
     assert set(models_of(artifact.paper())) <= known
@@ -49,7 +81,11 @@ def models_of(numbers: dict) -> list[str]:
     """The keys that lead to numbers inside the groups of an artifact."""
     found = []
     for group in (value for value in numbers.values() if isinstance(value, dict)):
-        found += models_of(group) if any(isinstance(value, dict) for value in group.values()) else list(group)
+        found += (
+            models_of(group)
+            if any(isinstance(value, dict) for value in group.values())
+            else list(group)
+        )
     return found
 
 
@@ -81,23 +117,27 @@ def test_collect_takes_matching_records_and_the_newest_of_each_seed():
     grown = fake_record("nope", 0, 8.0)
     del grown["config"]["task"]["rows_per_batch"]  # made before the key existed
     found = artifact.collect("smoke", [*records, debugged, grown])
-    assert {model: [r["metrics"]["test/exact_match"] for r in mine] for model, mine in found.items()} == {
-        "nope": [8.0],
-        "tape": [2.0, 3.0],
-    }
+    assert {
+        model: [r["metrics"]["test/exact_match"] for r in mine] for model, mine in found.items()
+    } == {"nope": [8.0], "tape": [2.0, 3.0]}
     assert artifact.collect("paper", records) == {}
 
 
 def test_addition_table_and_figure(tmp_path):
     artifact = artifacts.load("fig_addition")
-    records = {"tape": [fake_record("tape", s, v) for s, v in ((0, 30.0), (1, 34.0))], "rope": [fake_record("rope", 0, 25.0)]}
+    records = {
+        "tape": [fake_record("tape", s, v) for s, v in ((0, 30.0), (1, 34.0))],
+        "rope": [fake_record("rope", 0, 25.0)],
+    }
     written = artifact.render("smoke", records, tmp_path)
     assert {p.suffix for p in written} == {".png", ".md", ".tex", ".csv"}
     with (tmp_path / "tables" / "fig_addition-smoke.csv").open() as file:
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert list(rows) == artifact.models
     assert rows["tape"]["paper"] == "32.82"
-    assert rows["tape"]["ours"] == "32.00 ± 25.41"  # t = 12.706 with one degree of freedom, s = 2.83, n = 2
+    assert (
+        rows["tape"]["ours"] == "32.00 ± 25.41"
+    )  # t = 12.706 with one degree of freedom, s = 2.83, n = 2
     assert rows["tape"]["seeds"] == "2"
     assert rows["tape"]["scale"] == "smoke"
     assert rows["rope"]["ours"] == "25.00"
@@ -125,12 +165,19 @@ def results(tmp_path, monkeypatch):
     shutil.copy(artifacts.RESULTS / "paper.yaml", folder)
     monkeypatch.setattr(artifacts, "RESULTS", folder)
     monkeypatch.setattr(paper, "RESULTS", folder)
-    monkeypatch.setattr(runs, "RECORDS", folder / "records")
+    monkeypatch.setattr(folders, "RECORDS", folder / "records")
     return folder
 
 
 def test_run_makes_what_is_missing_and_renders(results, tmp_path, capsys):
-    arguments = ["run", "fig_addition_yarn", "scale=smoke", "seeds=0", f"runs={tmp_path}/runs", *TINY]
+    arguments = [
+        "run",
+        "fig_addition_yarn",
+        "scale=smoke",
+        "seeds=0",
+        f"runs={tmp_path}/runs",
+        *TINY,
+    ]
     assert paper.main(arguments) == 0
     assert len(list((results / "records").glob("*.json"))) == 3
     capsys.readouterr()
@@ -142,7 +189,12 @@ def test_run_makes_what_is_missing_and_renders(results, tmp_path, capsys):
 
 def test_a_failed_run_does_not_cost_the_others(results, tmp_path, capsys):
     arguments = ["run", "fig_addition_yarn", "scale=smoke", f"runs={tmp_path}/runs", *TINY]
-    assert paper.main([*arguments, "task.optim.lr=1e30", "task.optim.clip=1e30", "trainer.log_every=1"]) == 1
+    assert (
+        paper.main(
+            [*arguments, "task.optim.lr=1e30", "task.optim.clip=1e30", "trainer.log_every=1"]
+        )
+        == 1
+    )
     assert capsys.readouterr().err.count("failed: ") == 3
     assert not list((results / "records").glob("*.json")) or not (results / "records").exists()
 
@@ -150,7 +202,7 @@ def test_a_failed_run_does_not_cost_the_others(results, tmp_path, capsys):
 def test_render_and_list_from_records(results, capsys):
     (results / "records").mkdir()
     for model in ("rope", "tape"):
-        (results / "records" / f"{model}.json").write_text(runs.dump_record(fake_record(model, 0, 30.0)))
+        (results / "records" / f"{model}.json").write_text(dump_record(fake_record(model, 0, 30.0)))
     assert paper.main(["render"]) == 0
     assert (results / "figures" / "fig_addition-smoke.png").exists()
     index = (results / "README.md").read_text()
@@ -196,7 +248,9 @@ def test_seeds_of_several_precisions_are_told_apart():
 
 
 def test_latex_holds_nothing_that_it_does_not_know():
-    text = tables.latex(["a_b", "x^2"], [["50 % ± 1", "#1 & {2}"], ["≤ 3 → 4", "a~b\\c $1"]], "E·Eᵀ – 2^20 <3>")
+    text = tables.latex(
+        ["a_b", "x^2"], [["50 % ± 1", "#1 & {2}"], ["≤ 3 → 4", "a~b\\c $1"]], "E·Eᵀ – 2^20 <3>"
+    )
     body = text.split(r"\caption", 1)[1]
     assert r"50 \% $\pm$ 1 & \#1 \& \{2\} \\" in text
     assert r"E$\cdot$E$^\top$ -- 2\textasciicircum{}20 $<$3$>$" in text

@@ -1,4 +1,6 @@
-"""Table bench: the paper's numbers beside ours, errors of questions, rows of the paper that have not run."""
+"""Table bench: the paper's numbers beside ours, errors of questions, rows of the paper that have
+not run.
+"""
 
 import csv
 
@@ -9,7 +11,14 @@ from tests.paper.test_language import record
 
 
 def metrics(value: float, error: float | None = 2.0) -> dict[str, float]:
-    names = ("mmlu_humanities", "mmlu_social_sciences", "mmlu_stem", "mmlu_other", "arc_challenge", "arc_easy")
+    names = (
+        "mmlu_humanities",
+        "mmlu_social_sciences",
+        "mmlu_stem",
+        "mmlu_other",
+        "arc_challenge",
+        "arc_easy",
+    )
     found = {f"benchmarks/{name}": value for name in names}
     return found | ({} if error is None else {f"benchmarks/{name}_stderr": error for name in names})
 
@@ -27,7 +36,10 @@ def test_methods_stand_beside_the_papers(tmp_path):
     text, rows = rows_of(artifact, records, tmp_path)
     assert set(rows) == {"base", "lora", "longlora", "theta", "tape", "tape_embeddings"}
     assert (rows["base"]["paper STEM"], rows["base"]["ours STEM"]) == ("", "30.50 ± 2.50")
-    assert (rows["tape"]["paper humanities"], rows["tape"]["ours humanities"]) == ("37.96 ± 0.69", "50.00 ± 2.00")
+    assert (rows["tape"]["paper humanities"], rows["tape"]["ours humanities"]) == (
+        "37.96 ± 0.69",
+        "50.00 ± 2.00",
+    )
     assert (rows["lora"]["paper ARC easy"], rows["lora"]["ours ARC easy"]) == ("74.28 ± 0.90", "")
     assert (rows["base"]["seeds"], rows["tape"]["seeds"], rows["lora"]["seeds"]) == ("2", "1", "")
     assert "generated questions" in text
@@ -43,8 +55,15 @@ def test_a_caption_says_which_questions(tmp_path):
 
 
 def test_the_papers_errors_are_of_the_papers_accuracies():
-    """Typed right: of ARC and of MMLU's groups, the error that the number of questions leaves (MMLU's is pooled)."""
-    questions = {"arc_challenge": 1172, "arc_easy": 2376, "mmlu_humanities": 4705, "mmlu_social_sciences": 3077}
+    """Typed right: of ARC and of MMLU's groups, the error that the number of questions leaves
+    (MMLU's is pooled).
+    """
+    questions = {
+        "arc_challenge": 1172,
+        "arc_easy": 2376,
+        "mmlu_humanities": 4705,
+        "mmlu_social_sciences": 3077,
+    }
     questions |= {"mmlu_stem": 3153, "mmlu_other": 3107}
     for row in artifacts.load("tab_bench").paper()["accuracy"].values():
         assert set(row) == set(questions)

@@ -1,4 +1,6 @@
-"""What is said of a claim: the rule of intervals, the figures beside each other, and verdicts of every artifact."""
+"""What is said of a claim: the rule of intervals, the figures beside each other, and verdicts of
+every artifact.
+"""
 
 import pytest
 from hypothesis import given
@@ -23,7 +25,11 @@ from tests.paper.test_language import record
 
 
 def contest(ours: list[float], *rivals: list[float], **options) -> Contest:
-    measured = {name: Measured.over_seeds(values) for name, values in zip("tbc", (ours, *rivals), strict=False) if values}
+    measured = {
+        name: Measured.over_seeds(values)
+        for name, values in zip("tbc", (ours, *rivals), strict=False)
+        if values
+    }
     return Contest("", "t", ["b", "c"][: len(rivals)], measured, **options)
 
 
@@ -69,20 +75,30 @@ def test_a_claim_holds_only_beyond_the_spread_of_seeds(ours, first, second, high
         assert min(map(len, (ours, first, second))) > 1
         sign = 1 if higher else -1
         mine, *others = (Measured.over_seeds(v) for v in (ours, first, second))
-        assert all(min(sign * mine.low, sign * mine.high) > max(sign * r.low, sign * r.high) for r in others)
+        assert all(
+            min(sign * mine.low, sign * mine.high) > max(sign * r.low, sign * r.high)
+            for r in others
+        )
     if outcome in (NO, REVERSED):
         assert decide([held, contest([9.0, 9.1], [1.0, 1.1])]).holds == outcome
     assert held.ours() == "" or "t " in held.ours() or "not run" in held.ours()
 
 
 def test_figures_show_the_favourite_and_the_rival_that_decides():
-    found = contest([25.0, 25.1], [33.0, 33.2], [30.0, 50.0], published={"t": 32.82, "b": 26.98, "c": 22.45})
+    found = contest(
+        [25.0, 25.1], [33.0, 33.2], [30.0, 50.0], published={"t": 32.82, "b": 26.98, "c": 22.45}
+    )
     assert found.outcome() == NO
-    assert found.ours() == "t 25.05 ± 0.64, b 33.10 ± 1.27"  # c is higher, but its interval reaches down
+    assert (
+        found.ours() == "t 25.05 ± 0.64, b 33.10 ± 1.27"
+    )  # c is higher, but its interval reaches down
     assert found.papers() == "t 32.82, b 26.98"
     assert contest([25.0], [33.0], []).ours() == "t 25.00, b 33.00, c not run"
     interval = Measured(50.0, 20.0, 70.0, seeds=1)
-    assert Contest("set", "t", ["b"], {"t": interval, "b": interval}, digits=0).ours() == "set: t 50 [20, 70], b 50 [20, 70]"
+    assert (
+        Contest("set", "t", ["b"], {"t": interval, "b": interval}, digits=0).ours()
+        == "set: t 50 [20, 70], b 50 [20, 70]"
+    )
     assert Measured(9e-05, None, None, 1).text(2) == "9e-05"
     assert decide([contest([1.0], [2.0, 3.0])]).seeds == "1 to 2"
 
@@ -94,13 +110,19 @@ def test_addition_claims_the_highest_mean():
     verdict = artifact.verdict("smoke", records)
     assert (verdict.holds, verdict.seeds, verdict.paper) == (YES, "2", "tape 32.82, fire 26.98")
     assert verdict.ours.startswith("tape 40.05 ± 0.64, ")
-    assert artifact.verdict("smoke", {m: r for m, r in records.items() if m != "nope"}).holds == UNTESTED
+    assert (
+        artifact.verdict("smoke", {m: r for m, r in records.items() if m != "nope"}).holds
+        == UNTESTED
+    )
     assert artifact.verdict("smoke", {m: r[:1] for m, r in records.items()}).holds == ORDERED
 
 
 def test_yarn_is_compared_with_tape_alone():
     artifact = artifacts.load("fig_addition_yarn")
-    records = {m: [fake_record(m, 0, v)] for m, v in {"tape": 30.0, "tape_yarn": 31.0, "fire": 90.0}.items()}
+    records = {
+        m: [fake_record(m, 0, v)]
+        for m, v in {"tape": 30.0, "tape_yarn": 31.0, "fire": 90.0}.items()
+    }
     assert artifact.verdict("smoke", records).holds == ORDERED
 
 
@@ -116,8 +138,15 @@ def test_two_widths_must_both_be_ahead():
 def test_counts_have_no_seeds():
     artifact = artifacts.load("tab_flops")
     paper = artifact.paper()
-    units = (("flops_paper", "flops_g", 1e9), ("macs_paper", "macs_g", 1e9), ("parameters", "parameters_m", 2**20))
-    records = {m: [{"metrics": {f"count/{k}": paper[c][m] * unit for k, c, unit in units}}] for m in ("tape", "rope")}
+    units = (
+        ("flops_paper", "flops_g", 1e9),
+        ("macs_paper", "macs_g", 1e9),
+        ("parameters", "parameters_m", 2**20),
+    )
+    records = {
+        m: [{"metrics": {f"count/{k}": paper[c][m] * unit for k, c, unit in units}}]
+        for m in ("tape", "rope")
+    }
     verdict = artifact.verdict("smoke", records)
     assert (verdict.holds, verdict.seeds, verdict.ours) == (YES, "a count", verdict.paper)
     records["tape"][0]["metrics"]["count/macs_paper"] *= 1.01
@@ -132,24 +161,39 @@ def test_several_seeds_are_judged_by_their_spread(name):
     records = {}
     for label, cfg in artifact.configs("smoke", [0]):
         values = (100.0, 30.0) if label.split("/")[0] in artifact.favourites else (0.0, 1.0)
-        records[label] = [with_value(artifact, label, cfg, seed, value) for seed, value in enumerate(values)]
+        records[label] = [
+            with_value(artifact, label, cfg, seed, value) for seed, value in enumerate(values)
+        ]
     assert artifact.verdict("smoke", records).holds == UNCLEAR
-    assert artifact.verdict("smoke", {label: mine[:1] for label, mine in records.items()}).holds == ORDERED
+    assert (
+        artifact.verdict("smoke", {label: mine[:1] for label, mine in records.items()}).holds
+        == ORDERED
+    )
 
 
 def with_value(artifact, label: str, cfg, seed: int, value: float) -> dict:
     """A record whose metrics all are that value, with a narrow interval of its own."""
-    keys = [f"passkey/accuracy@{n}" for n in cfg.task.get("lengths", [])] + ["benchmarks/arc_challenge"]
-    keys += [f"{cfg.task.get('dataset')}/{kind}" for kind in ("f1", "exact_match", "rouge/geometric_mean")]
+    keys = [f"passkey/accuracy@{n}" for n in cfg.task.get("lengths", [])] + [
+        "benchmarks/arc_challenge"
+    ]
+    keys += [
+        f"{cfg.task.get('dataset')}/{kind}"
+        for kind in ("f1", "exact_match", "rouge/geometric_mean")
+    ]
     metrics = dict.fromkeys(keys, value) | {f"{key}_stderr": 0.1 for key in keys}
-    metrics |= {f"{key}_low": value - 0.1 for key in keys} | {f"{key}_high": value + 0.1 for key in keys}
+    metrics |= {f"{key}_low": value - 0.1 for key in keys} | {
+        f"{key}_high": value + 0.1 for key in keys
+    }
     return record(artifact, label, seed, metrics)
 
 
 def test_fused_attention_is_judged_on_gpus_alone():
     artifact = artifacts.load("tab_speed")
     rows = [{"what": "core", "T": 512, "backward": False, "ms_quartiles": [1.0, 1.1], "rounds": 9}]
-    rows = [{**rows[0], "encoding": name, "ms": ms} for name, ms in (("tape", 0.5), ("fire", 2.0), ("t5", 2.0))]
+    rows = [
+        {**rows[0], "encoding": name, "ms": ms}
+        for name, ms in (("tape", 0.5), ("fire", 2.0), ("t5", 2.0))
+    ]
     rows[0]["ms_quartiles"] = [0.4, 0.6]
     of = {"machine": "x", "rows": rows}
     assert artifact.verdict("smoke", {"x": [of | {"peak_flops": None}]}).holds == UNTESTED
@@ -171,15 +215,21 @@ def test_every_claim_has_figures_and_is_untested_without_records(name):
     verdict = artifact.verdict("smoke", {})
     assert verdict.holds == (UNTESTED if artifact.claim else NO_CLAIM)
     assert (verdict.ours, verdict.seeds) == ("", "")
-    of_others = name == "fig_addition_contextual"  # the encodings in it are not the paper's, but for TAPE
+    of_others = (
+        name == "fig_addition_contextual"
+    )  # the encodings in it are not the paper's, but for TAPE
     assert artifact.claim or not artifact.paper() or of_others
-    assert all(c.published.keys() >= {c.favourite} for c in artifact.contests("smoke", {}) if c.published)
+    assert all(
+        c.published.keys() >= {c.favourite} for c in artifact.contests("smoke", {}) if c.published
+    )
 
 
 def test_the_paper_agrees_with_its_own_claims():
     """Typed right: by the paper's numbers each favourite is ahead of every rival that has one."""
     checked = 0
-    for contest_ in (c for name in artifacts.names() for c in artifacts.load(name).contests("smoke", {})):
+    for contest_ in (
+        c for name in artifacts.names() for c in artifacts.load(name).contests("smoke", {})
+    ):
         for rival in (r for r in contest_.rivals if r in contest_.published):
             ours, theirs = contest_.published[contest_.favourite], contest_.published[rival]
             assert ours > theirs if contest_.higher else ours < theirs, contest_

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from tape_exp import runs
-from tape_exp.config import ConfigError
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, compare
+from tape_exp.settings import folders
+from tape_exp.settings.errors import ConfigError
 from tests.paper.test_artifacts import TINY, fake_record
 
 
@@ -19,7 +19,7 @@ def results(tmp_path, monkeypatch):
     shutil.copy(artifacts.RESULTS / "paper.yaml", folder)
     for module in (artifacts, paper):
         monkeypatch.setattr(module, "RESULTS", folder)
-    monkeypatch.setattr(runs, "RECORDS", folder / "records")
+    monkeypatch.setattr(folders, "RECORDS", folder / "records")
     return folder
 
 
@@ -29,7 +29,14 @@ def rows_of(results) -> dict[str, dict[str, str]]:
 
 
 def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys):
-    words = ["compare", "task=arithmetic", "model=rope,kerple_log", "seeds=0,1", f"runs={tmp_path}/runs", *TINY]
+    words = [
+        "compare",
+        "task=arithmetic",
+        "model=rope,kerple_log",
+        "seeds=0,1",
+        f"runs={tmp_path}/runs",
+        *TINY,
+    ]
     assert paper.main(words) == 0
     said = capsys.readouterr().out
     assert "| kerple_log |" in said
@@ -45,18 +52,37 @@ def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys
 
 
 def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
-    artifact, scale, seeds = compare.requested(["task=arithmetic", "model=rope,tape", "metrics=ood/exact_match", "seeds=0,1"])
-    assert (scale, seeds, artifact.models, artifact.overrides) == ("smoke", [0, 1], ["rope", "tape"], [])
-    records = [fake_record("rope", seed, value) | {"parameters": 1234} for seed, value in ((0, 10.0), (1, 12.0))]
+    artifact, scale, seeds = compare.requested(
+        ["task=arithmetic", "model=rope,tape", "metrics=ood/exact_match", "seeds=0,1"]
+    )
+    assert (scale, seeds, artifact.models, artifact.overrides) == (
+        "smoke",
+        [0, 1],
+        ["rope", "tape"],
+        [],
+    )
+    records = [
+        fake_record("rope", seed, value) | {"parameters": 1234}
+        for seed, value in ((0, 10.0), (1, 12.0))
+    ]
     found = artifact.collect("smoke", records)
     artifact.render("smoke", found, tmp_path)
     rows = rows_of(tmp_path)
-    assert list(rows["rope"]) == ["model", "parameters", "ood/exact_match", "seeds", "scale", "commit"]
+    assert list(rows["rope"]) == [
+        "model",
+        "parameters",
+        "ood/exact_match",
+        "seeds",
+        "scale",
+        "commit",
+    ]
     assert rows["rope"]["ood/exact_match"].startswith("11.00 ± 12.7")
     assert rows["rope"]["parameters"] == "1,234"
     assert set(rows["tape"].values()) == {"tape", ""}
     artifact.metrics = ["odd/exact_match"]
-    with pytest.raises(ConfigError, match=r"metrics=odd/exact_match is not known\. Did you mean 'ood/exact_match'"):
+    with pytest.raises(
+        ConfigError, match=r"metrics=odd/exact_match is not known\. Did you mean 'ood/exact_match'"
+    ):
         artifact.render("smoke", found, tmp_path)
 
 
@@ -65,8 +91,14 @@ def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
     [
         (["model=rope"], "a comparison needs task=, as in task=arithmetic."),
         (["task=arithmetic"], "a comparison needs model=, as in model=rope,tape."),
-        (["task=arithmetic", "model=rope", "seed=0"], "seed=0 is no word of a comparison; seeds are given as seeds=0,1,2"),
-        (["task=arithmetic", "model=rope", "fig_addition"], "fig_addition is no word of a comparison"),
+        (
+            ["task=arithmetic", "model=rope", "seed=0"],
+            "seed=0 is no word of a comparison; seeds are given as seeds=0,1,2",
+        ),
+        (
+            ["task=arithmetic", "model=rope", "fig_addition"],
+            "fig_addition is no word of a comparison",
+        ),
         (["task=arithmetic", "model=rope,tpae"], "model=tpae is not known. Did you mean 'tape'?"),
         (["task=arithmetic", "model=rope", "scale=tiny"], "scale=tiny is not known."),
     ],

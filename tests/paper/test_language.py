@@ -1,4 +1,6 @@
-"""The language tables and figures: what stands in which column, what stays empty, and runs that need another first."""
+"""The language tables and figures: what stands in which column, what stays empty, and runs that
+need another first.
+"""
 
 import csv
 import json
@@ -6,18 +8,23 @@ import json
 import numpy as np
 import pytest
 
-from tape_exp import runs
-from tape_exp.cli import compose_config
 from tape_exp.paper import artifacts, runner
 from tape_exp.paper import language as language_figures
-from tape_exp.runs import RunDirectory
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.settings import folders
+from tape_exp.settings.compose import compose_config
 from tests.conftest import SMALL
 
 
 def record(artifact, model: str, seed: int, metrics: dict, **facts) -> dict:
     (config,) = [cfg for name, cfg in artifact.configs("smoke", [seed]) if name == model]
-    told = json.loads(json.dumps(runs.without_folders(runs.identity(config))))
-    origin = {"git": {"commit": "0123456789", "dirty": False}, "started": "2026-01-01", "seed": seed}
+    told = json.loads(json.dumps(without_folders(identity_of(config))))
+    origin = {
+        "git": {"commit": "0123456789", "dirty": False},
+        "started": "2026-01-01",
+        "seed": seed,
+    }
     return {
         "config": told,
         "metrics": metrics,
@@ -43,12 +50,19 @@ def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
     records = []
     for seed in range(3):
         metrics = {f"pg19/perplexity@{n}": 100.0 - n / 64 + seed for n in (64, 128, 256, 512)}
-        metrics |= {"pg19/unigram_perplexity": 381.0, "pg19/bits_per_byte@256": 2.0, "pg19/bits_per_byte@64": 9.0}
+        metrics |= {
+            "pg19/unigram_perplexity": 381.0,
+            "pg19/bits_per_byte@256": 2.0,
+            "pg19/bits_per_byte@64": 9.0,
+        }
         records.append(record(artifact, "rope", seed, metrics, data_fingerprint=f"of seed {seed}"))
     markdown, _, comma = rendered(artifact, records, tmp_path)
     assert "saw the same tokens in the same order" in markdown.read_text()
     other = record(artifact, "nope", 0, metrics, data_fingerprint="of another corpus")
-    assert "saw NOT the same tokens" in rendered(artifact, [*records, other], tmp_path / "other")[0].read_text()
+    assert (
+        "saw NOT the same tokens"
+        in rendered(artifact, [*records, other], tmp_path / "other")[0].read_text()
+    )
     rows = table(comma)
     assert [row["model"] for row in rows] == [*artifact.models, "unigram"]
     rope, unigram = rows[0], rows[-1]
@@ -75,7 +89,9 @@ def test_ablation_has_the_paper_beside_ours(name, tmp_path):
     assert tape["shift error ours (%)"] == "3.0e-05"
     assert tape["added ours (M)"] == "0.0020"
     others = [row for row in rows if row["model"] != "tape"]
-    assert all(row["ours 256"] == row["shift error ours (%)"] == row["seeds"] == "" for row in others)
+    assert all(
+        row["ours 256"] == row["shift error ours (%)"] == row["seeds"] == "" for row in others
+    )
 
 
 def test_shift_table_pairs_layers_with_the_papers(tmp_path):
@@ -88,15 +104,26 @@ def test_shift_table_pairs_layers_with_the_papers(tmp_path):
         for layer in (1, 2, 4)
     }
     rows = table(rendered(artifact, [record(artifact, "tape", 0, metrics)], tmp_path)[2])
-    (row,) = [r for r in rows if (r["measure"], r["shift"], r["model"], r["layer"]) == ("products", "add_tokens", "tape", "4")]
-    assert (row["paper"], row["ours trained fp32 (%)"], row["ours trained bf16 (%)"]) == ("2.75", "0.40", "")
+    (row,) = [
+        r
+        for r in rows
+        if (r["measure"], r["shift"], r["model"], r["layer"])
+        == ("products", "add_tokens", "tape", "4")
+    ]
+    assert (row["paper"], row["ours trained fp32 (%)"], row["ours trained bf16 (%)"]) == (
+        "2.75",
+        "0.40",
+        "",
+    )
     blocks = [r for r in rows if r["measure"] == "blocks"]
     assert all(r["paper"] == "" for r in blocks)
 
 
 def test_figures_take_both_models(tmp_path, monkeypatch):
     pattern, layers = artifacts.load("fig_pattern"), artifacts.load("fig_dp_layers")
-    grids = {f"{kind}@{n}": np.eye(8).tolist() for kind in ("products", "attention") for n in (1, 4)}
+    grids = {
+        f"{kind}@{n}": np.eye(8).tolist() for kind in ("products", "attention") for n in (1, 4)
+    }
     tape = record(pattern, "tape", 0, {}, matrices=grids)
     rope = record(pattern, "rope", 0, {}, matrices=grids | {"attention@4": np.tri(8).tolist()})
     assert rendered(pattern, [tape], tmp_path) == []
@@ -116,19 +143,39 @@ def test_figures_take_both_models(tmp_path, monkeypatch):
 
 
 def test_a_run_that_needs_another_makes_it_first(tmp_path, monkeypatch, text_folder):
-    """Stability begins from the pre-training run of its model, scale and seed; both leave a record; none is run twice."""
-    monkeypatch.setattr(runs, "RECORDS", tmp_path / "records")
+    """Stability begins from the pre-training run of its model, scale and seed; both leave a record;
+    none is run twice.
+    """
+    monkeypatch.setattr(folders, "RECORDS", tmp_path / "records")
     artifact = artifacts.load("tab_shift")
     artifact.models = ["rope"]
-    settings = ["trainer=cpu", "trainer.progress=none", "logger=none", f"runs={tmp_path}/runs", f"cache={text_folder}/cache"]
+    settings = [
+        "trainer=cpu",
+        "trainer.progress=none",
+        "logger=none",
+        f"runs={tmp_path}/runs",
+        f"cache={text_folder}/cache",
+    ]
     original = compose_config
 
     def small(words):
         if "task=c4" in words:
-            words = [*words, "task.optim.max_steps=2", "task.optim.batch=2", "task.windows.tokens=64", "task.validation_rows=1"]
+            words = [
+                *words,
+                "task.optim.max_steps=2",
+                "task.optim.batch=2",
+                "task.windows.tokens=64",
+                "task.validation_rows=1",
+            ]
             words = [*words, f"task.tests.github.path={text_folder}"]
         sizes = [s for s in SMALL if "batch" not in s]
-        words = [*words, *sizes, "scale.text=local", f"task.text.path={text_folder}", "task.tokenizer.kind=byte"]
+        words = [
+            *words,
+            *sizes,
+            "scale.text=local",
+            f"task.text.path={text_folder}",
+            "task.tokenizer.kind=byte",
+        ]
         return original([*words, "task.train_length=24"])
 
     for module in (artifacts, runner):
@@ -136,5 +183,7 @@ def test_a_run_that_needs_another_makes_it_first(tmp_path, monkeypatch, text_fol
     assert runner.work(runner.missing([artifact], "smoke", [0], settings)) == runner.Outcome()
     names = sorted(path.name.split("-")[0] for path in (tmp_path / "records").glob("*.json"))
     assert names == ["c4", "stability"]
-    monkeypatch.setattr(runner, "run_and_record", lambda cfg, _: pytest.fail(f"{RunDirectory(cfg).name} ran again"))
+    monkeypatch.setattr(
+        runner, "run_and_record", lambda cfg, _: pytest.fail(f"{RunDirectory(cfg).name} ran again")
+    )
     assert runner.work(runner.missing([artifact], "smoke", [0], settings)) == runner.Outcome()

@@ -1,4 +1,6 @@
-"""results/paper.yaml against the tables and captions of the paper's source, where that lies beside the project."""
+"""results/paper.yaml against the tables and captions of the paper's source, where that lies beside
+the project.
+"""
 
 import re
 
@@ -7,15 +9,38 @@ from omegaconf import OmegaConf
 
 from tape_exp.paper import artifacts
 from tape_exp.paper.artifacts import RESULTS
-from tape_exp.runs import ROOT
+from tape_exp.settings.folders import ROOT
 
 SOURCE = ROOT.parent / "shared" / "paper" / "tape.tex"
-pytestmark = pytest.mark.skipif(not SOURCE.exists(), reason="the paper's source, ../shared/paper/tape.tex, is not here")
+pytestmark = pytest.mark.skipif(
+    not SOURCE.exists(), reason="the paper's source, ../shared/paper/tape.tex, is not here"
+)
 
-METHODS = {"LoRA": "lora", "LongLoRA": "longlora", "Theta Scaling": "theta", "ThetaScaling": "theta", "TAPE (Ours)": "tape"}
+METHODS = {
+    "LoRA": "lora",
+    "LongLoRA": "longlora",
+    "Theta Scaling": "theta",
+    "ThetaScaling": "theta",
+    "TAPE (Ours)": "tape",
+}
 NAMES = {**METHODS, "w/o EQ": "tape_no_equivariance"}
-SETS = ["qasper", "contract_nli", "narrative_qa", "quality", "qmsum", "summ_screen_fd", "gov_report"]
-LESSONS = ["mmlu_humanities", "mmlu_social_sciences", "mmlu_stem", "mmlu_other", "arc_challenge", "arc_easy"]
+SETS = [
+    "qasper",
+    "contract_nli",
+    "narrative_qa",
+    "quality",
+    "qmsum",
+    "summ_screen_fd",
+    "gov_report",
+]
+LESSONS = [
+    "mmlu_humanities",
+    "mmlu_social_sciences",
+    "mmlu_stem",
+    "mmlu_other",
+    "arc_challenge",
+    "arc_easy",
+]
 SHIFTS = ["add_tokens", "shift_ids"]
 ABLATIONS = [
     "rope",
@@ -34,10 +59,20 @@ def ours(name: str) -> dict:
 
 
 def table(label: str) -> list[list[str]]:
-    """The cells of every row of the paper's table with a number or a layer after its first cell, without LaTeX's commands."""
+    """The cells of every row of the paper's table with a number or a layer after its first cell,
+    without LaTeX's commands.
+    """
     text = SOURCE.read_text()
-    (found,) = re.findall(rf"\\begin{{table\*?}}(?:(?!\\end{{table).)*\\label{{tab:{label}}}.*?\\end{{table", text, re.DOTALL)
-    found = re.sub(r"\\(?:textbf|mathbf)\{([^{}]*)\}", r"\1", found.replace(r"\ding{51}", "yes").replace(r"\ding{55}", "no"))
+    (found,) = re.findall(
+        rf"\\begin{{table\*?}}(?:(?!\\end{{table).)*\\label{{tab:{label}}}.*?\\end{{table",
+        text,
+        re.DOTALL,
+    )
+    found = re.sub(
+        r"\\(?:textbf|mathbf)\{([^{}]*)\}",
+        r"\1",
+        found.replace(r"\ding{51}", "yes").replace(r"\ding{55}", "no"),
+    )
     rows = [[cell.strip() for cell in row.split("&")] for row in found.split(r"\\")]
     kept = [row for row in rows if any(re.match(r"(Layer )?\d", cell) for cell in row[1:])]
     return [[re.split(r"\n|\\midrule|\\toprule", row[0])[-1].strip(), *row[1:]] for row in kept]
@@ -50,30 +85,51 @@ def numbers(cells: list[str]) -> list[float]:
 
 def named(rows: list[list[str]]) -> dict[str, list[float]]:
     """Model or method -> the numbers of its row."""
-    return {NAMES.get(row[0], row[0].lower().replace(" (ours)", "")): numbers(row[1:]) for row in rows}
+    return {
+        NAMES.get(row[0], row[0].lower().replace(" (ours)", "")): numbers(row[1:]) for row in rows
+    }
 
 
 @pytest.mark.parametrize(
-    ("name", "label"), [("fig_addition", "arithmetic"), ("fig_addition_20", "arithmetic_app"), ("fig_addition_yarn", "yarn")]
+    ("name", "label"),
+    [
+        ("fig_addition", "arithmetic"),
+        ("fig_addition_20", "arithmetic_app"),
+        ("fig_addition_yarn", "yarn"),
+    ],
 )
 def test_means_of_the_addition_figures_are_those_of_the_captions(name, label):
     text = SOURCE.read_text()
     caption = text[: text.index(rf"\label{{fig:{label}}}")].rsplit(r"\caption", 1)[-1]
-    values, order = re.search(r"average accuracy.* is ((?:[\d.]+\\%(?:, | and | respectively)*)+) for (.*)", caption).groups()
-    order = re.sub(r"~?\\citep?\{[^}]*\}", "", order).replace("our ", "").replace("TAPE + YaRN", "tape_yarn")
+    values, order = re.search(
+        r"average accuracy.* is ((?:[\d.]+\\%(?:, | and | respectively)*)+) for (.*)", caption
+    ).groups()
+    order = (
+        re.sub(r"~?\\citep?\{[^}]*\}", "", order)
+        .replace("our ", "")
+        .replace("TAPE + YaRN", "tape_yarn")
+    )
     models = [word.strip(" .}\n").lower() for word in re.split(r",| and ", order)]
-    told = dict(zip(filter(None, models), map(float, re.findall(r"[\d.]+(?=\\%)", values)), strict=True))
+    told = dict(
+        zip(filter(None, models), map(float, re.findall(r"[\d.]+(?=\\%)", values)), strict=True)
+    )
     assert ours(name)["values"] == told
     assert set(told) == set(artifacts.load(name).models), "the artifact runs what the figure shows"
 
 
 def test_the_figure_of_other_encodings_repeats_the_papers_mean():
-    assert ours("fig_addition_contextual")["values"].items() <= ours("fig_addition")["values"].items()
+    assert (
+        ours("fig_addition_contextual")["values"].items() <= ours("fig_addition")["values"].items()
+    )
 
 
 def test_scrolls():
     scores = ours("tab_scrolls")["scores"]
-    told = {model: dict(zip(SETS, row, strict=True)) for model, row in named(table("scrolls")).items() if model in scores}
+    told = {
+        model: dict(zip(SETS, row, strict=True))
+        for model, row in named(table("scrolls")).items()
+        if model in scores
+    }
     assert {model: row for model, row in scores.items() if model != "nope"} == told
 
 
@@ -92,8 +148,12 @@ def test_operations_and_parameters():
 def test_time_of_attention():
     time, throughput = (numbers(row[1:]) for row in table("speed"))
     order, found = ["tape", "tape_separate", "rope", "fire", "t5"], ours("tab_speed")["time_ms"]
-    assert found == pytest.approx(dict(zip(order, (value / 10 for value in time), strict=True)), rel=1e-12)
-    assert [round(1000 / found[name]) for name in order] == pytest.approx(throughput, rel=2e-3), "the paper's other row"
+    assert found == pytest.approx(
+        dict(zip(order, (value / 10 for value in time), strict=True)), rel=1e-12
+    )
+    assert [round(1000 / found[name]) for name in order] == pytest.approx(throughput, rel=2e-3), (
+        "the paper's other row"
+    )
 
 
 def test_ablations():
@@ -108,18 +168,28 @@ def test_width_of_the_update():
     found, rows = ours("tab_ablation_I"), table("ablation_B")
     assert numbers(rows[0][2:]) == found["lengths"]
     models = artifacts.load("tab_ablation_I").models
-    assert found["perplexity"] == {name: numbers(row[2:]) for name, row in zip(models, rows[1:], strict=True)}
-    assert found["added_m"] == {name: float(row[0]) for name, row in zip(models, rows[1:], strict=True)}
+    assert found["perplexity"] == {
+        name: numbers(row[2:]) for name, row in zip(models, rows[1:], strict=True)
+    }
+    assert found["added_m"] == {
+        name: float(row[0]) for name, row in zip(models, rows[1:], strict=True)
+    }
 
 
 def test_shifts():
-    found, rows = ours("tab_shift"), [row for row in table("shift") if row[0] in ("RoPE", "TAPE", "w/o EQ")]
+    found, rows = (
+        ours("tab_shift"),
+        [row for row in table("shift") if row[0] in ("RoPE", "TAPE", "w/o EQ")],
+    )
     head = next(row for row in table("shift") if "Layer 1" in row)
     layers = len(found["layers"])
     assert head[1:] == [f"Layer {layer}" for layer in found["layers"] * len(SHIFTS)]
     for measure, half in (("attention", rows[:3]), ("products", rows[3:])):
         for place, shift in enumerate(SHIFTS):
-            told = {name: values[place * layers : (place + 1) * layers] for name, values in named(half).items()}
+            told = {
+                name: values[place * layers : (place + 1) * layers]
+                for name, values in named(half).items()
+            }
             assert found[measure][shift] == told, (measure, shift)
 
 

@@ -1,8 +1,10 @@
-"""The pass key figure: pooled seeds, the paper beside ours, and the runs that each method begins from."""
+"""The pass key figure: pooled seeds, the paper beside ours, and the runs that each method begins
+from.
+"""
 
 import pytest
 
-from tape_exp import heatmap
+from tape_exp.drawing import heatmap
 from tape_exp.paper import artifacts, extension, runner
 from tape_exp.paper import passkey as figure
 from tests.paper.test_language import record, table
@@ -14,7 +16,12 @@ LENGTHS = [96, *range(128, 513, 64)]
 def artifact():
     """Four methods that need nothing beyond what every model has; two of them are the paper's."""
     loaded = artifacts.load("fig_passkey")
-    methods = {"base": "checkpoint=c4", "lora": "model.theta=2e4", "tape": "model.theta=3e4", "theta": "model.theta=1e6"}
+    methods = {
+        "base": "checkpoint=c4",
+        "lora": "model.theta=2e4",
+        "tape": "model.theta=3e4",
+        "theta": "model.theta=1e6",
+    }
     loaded.methods = {name: ["model=rope", word] for name, word in methods.items()}
     loaded.__post_init__()
     return loaded
@@ -29,19 +36,33 @@ def trial_record(artifact, method: str, seed: int, shares: list[float]) -> dict:
 def records(artifact) -> list[dict]:
     falling = [[100.0, 100, 95, 90, 40, 10, 5, 0], [100.0, 90, 85, 80, 30, 0, 5, 0]]
     found = [trial_record(artifact, "lora", seed, shares) for seed, shares in enumerate(falling)]
-    return [*found, trial_record(artifact, "tape", 0, [100.0] * 7 + [95.0]), trial_record(artifact, "base", 0, [0.0] * 8)]
+    return [
+        *found,
+        trial_record(artifact, "tape", 0, [100.0] * 7 + [95.0]),
+        trial_record(artifact, "base", 0, [0.0] * 8),
+    ]
 
 
 def test_table_has_pooled_intervals_beside_the_paper(artifact, records, tmp_path):
     written = artifact.render("smoke", artifact.collect("smoke", records), tmp_path)
-    assert [path.name for path in written[:2]] == ["fig_passkey-smoke.png", "fig_passkey-smoke-depth.png"]
+    assert [path.name for path in written[:2]] == [
+        "fig_passkey-smoke.png",
+        "fig_passkey-smoke-depth.png",
+    ]
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in written[:2])
     rows = {row["method"]: row for row in table(written[-1])}
     assert list(rows) == ["base", "lora", "tape", "theta"]
-    assert (rows["tape"]["paper 7168"], rows["tape"]["ours 448"]) == ("95", "100.0 [84, 100]")  # Wilson, 20 of 20
+    assert (rows["tape"]["paper 7168"], rows["tape"]["ours 448"]) == (
+        "95",
+        "100.0 [84, 100]",
+    )  # Wilson, 20 of 20
     assert rows["lora"]["ours 320"] == "35.0 [22, 50]"  # 14 of 40 in two seeds
     assert rows["lora"]["seeds"] == "2"
-    assert (rows["theta"]["paper 8192"], rows["theta"]["ours 512"], rows["theta"]["seeds"]) == ("95", "", "")
+    assert (rows["theta"]["paper 8192"], rows["theta"]["ours 512"], rows["theta"]["seeds"]) == (
+        "95",
+        "",
+        "",
+    )
     assert (rows["base"]["paper 1024"], rows["base"]["ours 96"]) == ("", "0.0 [0, 16]")
 
 
@@ -54,7 +75,9 @@ def test_lines_and_panels_are_those_of_the_records(artifact, records, tmp_path, 
     grid = drawn["lora  51.9"]
     assert grid.to_rows() == [[100.0, 95.0, 90.0, 85.0, 35.0, 5.0, 5.0, 0.0]] * 4 + [[None] * 8]
     assert (grid.columns, grid.trained) == ([str(n) for n in LENGTHS], (5, 4))
-    ours, paper = ({line.get_label(): line for line in axis.get_lines()} for axis in figures[0].axes)
+    ours, paper = (
+        {line.get_label(): line for line in axis.get_lines()} for axis in figures[0].axes
+    )
     assert list(ours["lora"].get_ydata()) == [100, 95, 90, 85, 35, 5, 5, 0]
     assert list(ours["lora"].get_xdata()) == LENGTHS
     assert list(paper) == ["lora", "tape", "theta"]
@@ -70,14 +93,21 @@ def test_nothing_but_the_base_can_be_drawn(artifact, records, tmp_path):
 
 def test_each_method_begins_from_the_run_that_its_checkpoint_names(artifact, monkeypatch):
     """A task's name is made with the method's own choices; a folder or file is there already."""
-    artifact.methods["lora"] = ["model=rope", "model.theta=2e4", "checkpoint=pg19_proof_pile", "task.new_tokens=9"]
+    artifact.methods["lora"] = [
+        "model=rope",
+        "model.theta=2e4",
+        "checkpoint=pg19_proof_pile",
+        "task.new_tokens=9",
+    ]
     artifact.methods["tape"] = ["model=tape", "checkpoint=/somewhere/a.ckpt"]
     made = []
     monkeypatch.setattr(runner, "run_and_record", lambda cfg, _: made.append(cfg))
     monkeypatch.setattr(runner, "read_records", list)
     extra = ["task.trials=2", "trainer=cpu", "scale.text=local"]
     assert runner.work(runner.missing([artifact], "smoke", [3], extra)) == runner.Outcome()
-    steps = [(cfg.task.name, cfg.checkpoint, cfg.model.name, cfg.model.get("theta")) for cfg in made]
+    steps = [
+        (cfg.task.name, cfg.checkpoint, cfg.model.name, cfg.model.get("theta")) for cfg in made
+    ]
     assert steps == [
         ("c4", None, "rope", 10000.0),
         ("passkey", "c4", "rope", 10000.0),

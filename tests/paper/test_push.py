@@ -4,10 +4,10 @@ import csv
 import json
 
 import pytest
+from tests.runs.test_sinks import wandb_records
 
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import push as pushing
-from tests.test_sinks import wandb_records
 
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c63680000008200817f"
@@ -20,7 +20,11 @@ def results(tmp_path, monkeypatch):
     folder = tmp_path / "results"
     for name in ("tables", "figures", "records"):
         (folder / name).mkdir(parents=True)
-    rows = [["artifact", "holds"], ["fig_addition", "not tested, yet"], ["tab_ablation", "no (one seed)"]]
+    rows = [
+        ["artifact", "holds"],
+        ["fig_addition", "not tested, yet"],
+        ["tab_ablation", "no (one seed)"],
+    ]
     with (folder / "tables" / "claims.csv").open("w") as file:
         csv.writer(file).writerows(rows)
     (folder / "tables" / "claims.md").write_text("not sent")
@@ -32,7 +36,9 @@ def results(tmp_path, monkeypatch):
 
 def test_tables_and_figures_are_read_back(results, tmp_path):
     place = tmp_path / "sent"
-    assert paper.main(["push", "--mode", "offline", "--folder", str(place), "--project", "mine"]) == 0
+    assert (
+        paper.main(["push", "--mode", "offline", "--folder", str(place), "--project", "mine"]) == 0
+    )
     (files,) = place.glob("wandb/offline-run-*/files")
     table = json.loads(next(files.glob("media/table/tables/claims_*.table.json")).read_text())
     assert table["columns"] == ["artifact", "holds"]
@@ -42,7 +48,9 @@ def test_tables_and_figures_are_read_back(results, tmp_path):
     assert (started.job_type, started.project) == ("paper", "mine")
     assert started.run_id == f"paper-{pushing.of_records(results / 'records')}"
     assert files.parent.name.endswith(started.run_id)
-    assert list(place.glob("wandb/artifacts/staging/*")), "what `wandb sync` sends lies beside the run"
+    assert list(place.glob("wandb/artifacts/staging/*")), (
+        "what `wandb sync` sends lies beside the run"
+    )
 
 
 def test_the_same_records_are_the_same_run(results):
@@ -55,10 +63,16 @@ def test_the_same_records_are_the_same_run(results):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--entity", "hf_" + "a1B2" * 9], "--entity holds a secret"), (["--project", "hf_" + "a1B2" * 9], "--project holds")],
+    [
+        (["--entity", "hf_" + "a1B2" * 9], "--entity holds a secret"),
+        (["--project", "hf_" + "a1B2" * 9], "--project holds"),
+    ],
 )
 def test_secrets_are_refused(results, tmp_path, arguments, message, capsys):
-    assert paper.main(["push", "--mode", "offline", "--folder", str(tmp_path / "sent"), *arguments]) == 2
+    assert (
+        paper.main(["push", "--mode", "offline", "--folder", str(tmp_path / "sent"), *arguments])
+        == 2
+    )
     assert message in capsys.readouterr().err
     assert not (tmp_path / "sent").exists()
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tape_exp import runs
-from tape_exp.cli import compose_config
-from tape_exp.config import ConfigError
+from tape_exp.machine.preemption import REQUEUE, Preemption
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, runner
-from tape_exp.preemption import REQUEUE, Preemption
+from tape_exp.settings import folders
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
 from tests.conftest import SMALL
 
 
@@ -59,7 +59,7 @@ def endless(cfg, records: Path) -> None:
 
 @pytest.fixture
 def records(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(runs, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(folders, "RECORDS", tmp_path / "records")
     return tmp_path / "records"
 
 
@@ -81,7 +81,11 @@ def test_a_failed_base_costs_only_what_begins_from_it(records, monkeypatch, core
     assert [reason.split(":")[0] for reason in outcome.failed] == ["nope", "tape"]
     assert all("no luck" in reason for reason in outcome.failed)
     assert outcome.left == 0
-    assert sorted(path.name for path in records.iterdir()) == ["alibi.begun", "alibi.done", "nope.begun"]
+    assert sorted(path.name for path in records.iterdir()) == [
+        "alibi.begun",
+        "alibi.done",
+        "nope.begun",
+    ]
 
 
 def test_a_killed_process_costs_its_own_run_alone(records, monkeypatch):
@@ -109,16 +113,24 @@ def test_seeds_of_all_artifacts_come_in_turn_and_shared_runs_once(records):
     chosen = [artifacts.load("fig_addition_yarn"), artifacts.load("fig_addition")]
     found = list(runner.missing(chosen, "smoke", [0, 1]).values())
     assert [(job.cfg.model.name, job.cfg.seed) for job in found] == [
-        (model, seed) for seed in (0, 1) for model in ("fire", "tape", "tape_yarn", "rope", "randpe", "nope")
+        (model, seed)
+        for seed in (0, 1)
+        for model in ("fire", "tape", "tape_yarn", "rope", "randpe", "nope")
     ]
 
 
 def test_a_run_follows_the_run_that_it_begins_from(records):
-    found = runner.missing([artifacts.load("tab_bench"), artifacts.load("tab_tune_ppl")], "smoke", [0])
+    found = runner.missing(
+        [artifacts.load("tab_bench"), artifacts.load("tab_tune_ppl")], "smoke", [0]
+    )
     order = list(found)
     for key, job in found.items():
         assert job.needs is None or order.index(job.needs) < order.index(key)
-    sliding = [job for job in found.values() if job.cfg.task.name == "pg19_sliding" and job.cfg.peft.name == "lora"]
+    sliding = [
+        job
+        for job in found.values()
+        if job.cfg.task.name == "pg19_sliding" and job.cfg.peft.name == "lora"
+    ]
     assert [found[job.needs].cfg.task.name for job in sliding] == ["extend"]
     assert found[found[sliding[0].needs].needs].cfg.task.name == "pg19_proof_pile"
 
@@ -135,22 +147,45 @@ def test_limits_are_above_zero(options, capsys):
         paper.main(["run", "fig_addition", *options])
     assert left.value.code == 2
     kind = "whole number" if options[0] == "--cores" else "number"
-    assert f"argument {options[0]}: {options[1]} must be a {kind} above 0." in capsys.readouterr().err
+    assert (
+        f"argument {options[0]}: {options[1]} must be a {kind} above 0." in capsys.readouterr().err
+    )
 
 
 def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(tmp_path):
     """Real runs, two at a time, in the command as it is given; SIGTERM; then again, to the end."""
-    program = "import pathlib, sys; from tape_exp import runs; from tape_exp.paper import __main__ as paper, artifacts; "
-    program += f"runs.RECORDS = pathlib.Path({str(tmp_path)!r}, 'records'); paper.render_artifacts = lambda _: 0; "
+    program = (
+        "import pathlib, sys; from tape_exp.settings import folders; "
+        "from tape_exp.paper import __main__ as paper, artifacts; "
+    )
+    program += (
+        f"folders.RECORDS = pathlib.Path({str(tmp_path)!r}, 'records'); paper.render_artifacts = "
+        "lambda _: 0; "
+    )
     program += "sys.exit(paper.main(sys.argv[1:])) if __name__ == '__main__' else None"
-    words = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2", "trainer=cpu", "logger=none"]
+    words = [
+        *SMALL,
+        "task.train_digits=2",
+        "task.test_digits=3",
+        "task.samples_per_cell=2",
+        "trainer=cpu",
+        "logger=none",
+    ]
     words += [f"runs={tmp_path}/runs", "trainer.checkpoint_every=1000000"]
     command = [sys.executable, "-c", program, "run", "fig_addition_yarn", "--cores", "2", *words]
     first = subprocess.Popen(
-        [*command, "task.optim.max_steps=300"], cwd=runs.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "task.optim.max_steps=300"],
+        cwd=folders.ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 120
-    while len(list(tmp_path.rglob("metrics.jsonl"))) < 2 and first.poll() is None and time.monotonic() < deadline:
+    while (
+        len(list(tmp_path.rglob("metrics.jsonl"))) < 2
+        and first.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     first.send_signal(signal.SIGTERM)
     out, err = first.communicate(timeout=60)
@@ -158,7 +193,13 @@ def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(tmp_path):
     assert "3 runs are left; the same command goes on." in err
     saved = list(tmp_path.rglob("step*.ckpt"))
     assert len(saved) == 2
-    again = subprocess.run([*command, "task.optim.max_steps=300"], cwd=runs.ROOT, capture_output=True, text=True, timeout=200)
+    again = subprocess.run(
+        [*command, "task.optim.max_steps=300"],
+        cwd=folders.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert again.returncode == 0, again.stdout + again.stderr
     assert len(list((tmp_path / "records").glob("*.json"))) == 3
     assert sum("Going on from step" in path.read_text() for path in tmp_path.rglob("log.txt")) == 2

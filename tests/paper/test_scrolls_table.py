@@ -9,8 +9,15 @@ from tests.paper.test_language import record
 def test_scores_stand_beside_the_papers(tmp_path):
     artifact = artifacts.load("tab_scrolls")
     assert set(artifact.paper()["scores"]) == set(artifact.models)
-    metrics = {"quality/exact_match": 12.5, "quality/exact_match_low": 5.0, "quality/exact_match_high": 20.0}
-    summaries = {f"qmsum/rouge/geometric_mean{end}": value for end, value in (("", 9.0), ("_low", 8.0), ("_high", 10.0))}
+    metrics = {
+        "quality/exact_match": 12.5,
+        "quality/exact_match_low": 5.0,
+        "quality/exact_match_high": 20.0,
+    }
+    summaries = {
+        f"qmsum/rouge/geometric_mean{end}": value
+        for end, value in (("", 9.0), ("_low", 8.0), ("_high", 10.0))
+    }
     records = [record(artifact, "tape/quality", 0, metrics)]
     records += [record(artifact, "tape/qmsum", seed, summaries) for seed in (0, 1)]
     path = artifact.render("smoke", artifact.collect("smoke", records), tmp_path)[2]
@@ -27,11 +34,25 @@ def test_scores_stand_beside_the_papers(tmp_path):
 def test_answers_stand_side_by_side(tmp_path):
     artifact = artifacts.load("tab_quality_examples")
     samples = {
-        model: [{"id": "a", "question": "Which | one?\n(A) x", "references": "x", "prediction": f"of {model}"}]
+        model: [
+            {
+                "id": "a",
+                "question": "Which | one?\n(A) x",
+                "references": "x",
+                "prediction": f"of {model}",
+            }
+        ]
         for model in ("rope", "tape")
     }
-    records = [record(artifact, f"{model}/quality", 0, {}, samples=rows) for model, rows in samples.items()]
+    records = [
+        record(artifact, f"{model}/quality", 0, {}, samples=rows) for model, rows in samples.items()
+    ]
     path = artifact.render("smoke", artifact.collect("smoke", records), tmp_path)[2]
     (row,) = csv.DictReader(path.open())
     assert row["question"] == "Which / one? (A) x"
-    assert (row["reference"], row["rope"], row["tape"], row["fire"]) == ("x", "of rope", "of tape", "")
+    assert (row["reference"], row["rope"], row["tape"], row["fire"]) == (
+        "x",
+        "of rope",
+        "of tape",
+        "",
+    )

@@ -1,4 +1,6 @@
-"""The page in headless Chromium: every artifact, values as in the records, tables that sort, figures that tell their values."""
+"""The page in headless Chromium: every artifact, values as in the records, tables that sort,
+figures that tell their values.
+"""
 
 import csv
 import os
@@ -12,10 +14,15 @@ from playwright.sync_api import sync_playwright
 
 from tape_exp.paper import artifacts
 from tape_exp.report import __main__ as report
-from tape_exp.runs import ROOT
+from tape_exp.settings.folders import ROOT
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
+    None,
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium here: apt-get install chromium"
+)
 
 SECONDS_TO_OPEN = 1.0
 SECONDS_TO_DRAW = 2.0  # 1.3 on two free cores
@@ -38,13 +45,20 @@ def browser():
 
 @pytest.fixture
 def opened(browser, url):
-    """Open the page; afterwards nothing may have gone wrong, and nothing may have been asked but the page itself."""
+    """Open the page; afterwards nothing may have gone wrong, and nothing may have been asked but
+    the page itself.
+    """
     contexts, said, asked = [], [], []
 
     def open_page(width: int = 1280, before: str = "", **options):
         contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **options))
         page = contexts[-1].new_page()
-        page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                said.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
         if before:
@@ -65,7 +79,9 @@ def addition_records() -> dict:
 
 def drawn(page, artifact: str, title: str):
     """The figure of that title, drawn."""
-    figure = page.locator(f"#{artifact} figure", has=page.locator("figcaption", has_text=re.compile(f"^{title}")))
+    figure = page.locator(
+        f"#{artifact} figure", has=page.locator("figcaption", has_text=re.compile(f"^{title}"))
+    )
     figure.scroll_into_view_if_needed()
     figure.locator(".canvas[data-drawn]").wait_for()
     return figure
@@ -74,7 +90,9 @@ def drawn(page, artifact: str, title: str):
 def column(table, name: str) -> list[str]:
     place = table.locator("thead th").all_inner_texts()
     number = next(i for i, text in enumerate(place) if text.split("\u00a0")[0].strip() == name)
-    return [row.locator("th, td").nth(number).inner_text() for row in table.locator("tbody tr").all()]
+    return [
+        row.locator("th, td").nth(number).inner_text() for row in table.locator("tbody tr").all()
+    ]
 
 
 def test_every_artifact_is_there_with_its_values_or_the_reason(opened):
@@ -85,13 +103,19 @@ def test_every_artifact_is_there_with_its_values_or_the_reason(opened):
         assert section.locator("table, .canvas, img").count() > 0, name
         scales = [text.removeprefix("Scale ") for text in section.locator("h4").all_text_contents()]
         if not scales:
-            assert section.locator(".gaps").text_content().startswith("Not run yet: scale smoke (needs ")
+            assert (
+                section.locator(".gaps")
+                .text_content()
+                .startswith("Not run yet: scale smoke (needs ")
+            )
             continue
         rendered = [ROOT / "results" / "tables" / f"{name}-{scale}.csv" for scale in scales]
         tables = page.locator(f"#{name} > .scroll > table").all()
         for path, table in zip(filter(Path.exists, rendered), tables, strict=True):
             columns, *rows = csv.reader(path.read_text().splitlines())
-            cells = table.evaluate("t => [...t.rows].map(row => [...row.cells].map(cell => cell.textContent.trim()))")
+            cells = table.evaluate(
+                "t => [...t.rows].map(row => [...row.cells].map(cell => cell.textContent.trim()))"
+            )
             assert cells == [columns, *([cell.strip() for cell in row] for row in rows)]
 
 
@@ -100,13 +124,21 @@ def test_a_claim_stands_with_its_verdict(opened):
     with (ROOT / "results" / "tables" / "claims.csv").open() as file:
         rows = {row["artifact"]: row for row in csv.DictReader(file)}
     contents = page.locator("nav table")
-    assert dict(zip(column(contents, "artifact"), column(contents, "the claim holds"), strict=True)) == {
-        name: row["holds"] for name, row in rows.items()
-    }
+    assert dict(
+        zip(column(contents, "artifact"), column(contents, "the claim holds"), strict=True)
+    ) == {name: row["holds"] for name, row in rows.items()}
     parts = page.locator("#tab_tune_ppl .verdict div")
-    told = dict(parts.evaluate_all("parts => parts.map(part => [...part.children].map(child => child.textContent))"))
+    told = dict(
+        parts.evaluate_all(
+            "parts => parts.map(part => [...part.children].map(child => child.textContent))"
+        )
+    )
     row = rows["tab_tune_ppl"]
-    assert told == {f"holds at scale {row['scale']}": row["holds"], "paper": row["paper"], "ours": row["ours"]}
+    assert told == {
+        f"holds at scale {row['scale']}": row["holds"],
+        "paper": row["paper"],
+        "ours": row["ours"],
+    }
 
 
 def test_values_of_table_and_heatmap_are_those_of_the_records(opened):
@@ -121,7 +153,9 @@ def test_values_of_table_and_heatmap_are_those_of_the_records(opened):
         figure.locator("summary").click()
         figure.locator("details td").first.wait_for()
         cells = figure.locator("details td").all_inner_texts()
-        np.testing.assert_allclose(np.array(cells, dtype=float).reshape(expected.shape), expected, rtol=1e-3)
+        np.testing.assert_allclose(
+            np.array(cells, dtype=float).reshape(expected.shape), expected, rtol=1e-3
+        )
 
 
 def test_a_table_sorts_by_click_and_by_key(opened):
@@ -139,7 +173,10 @@ def test_a_table_sorts_by_click_and_by_key(opened):
     other = table.locator("thead th", has_text="model")
     other.locator("button").press(" ")
     assert column(table, "model") == sorted(column(table, "model"))
-    assert (head.get_attribute("aria-sort"), other.get_attribute("aria-sort")) == ("none", "ascending")
+    assert (head.get_attribute("aria-sort"), other.get_attribute("aria-sort")) == (
+        "none",
+        "ascending",
+    )
 
 
 def test_empty_cells_come_last_in_both_orders(opened):
@@ -155,7 +192,9 @@ def test_empty_cells_come_last_in_both_orders(opened):
 
 def test_a_heatmap_tells_its_values_to_pointer_and_keys(opened):
     page = opened()
-    grid = np.mean([np.array(r["heatmap"], dtype=float) for r in addition_records()["randpe"]], axis=0)
+    grid = np.mean(
+        [np.array(r["heatmap"], dtype=float) for r in addition_records()["randpe"]], axis=0
+    )
     figure = drawn(page, "fig_addition", "randpe")
     canvas, readout = figure.locator(".canvas"), figure.locator(".readout")
     canvas.press("ArrowDown")
@@ -197,9 +236,19 @@ def test_a_run_has_its_metrics_config_and_command(opened):
     page.locator("#fig_addition a", has_text=record["run"]).click()
     run = page.locator(f"[id='run-{record['run']}']")
     assert run.evaluate("run => run.open")
-    metrics = dict(run.locator("tbody tr").evaluate_all("rows => rows.map(r => [...r.cells].map(c => c.textContent.trim()))"))
-    assert float(metrics["test/exact_match"]) == pytest.approx(record["metrics"]["test/exact_match"], rel=1e-5)
-    assert run.locator("code").first.inner_text().startswith("python train.py model=tape task=arithmetic scale=smoke seed=")
+    metrics = dict(
+        run.locator("tbody tr").evaluate_all(
+            "rows => rows.map(r => [...r.cells].map(c => c.textContent.trim()))"
+        )
+    )
+    assert float(metrics["test/exact_match"]) == pytest.approx(
+        record["metrics"]["test/exact_match"], rel=1e-5
+    )
+    assert (
+        run.locator("code")
+        .first.inner_text()
+        .startswith("python train.py model=tape task=arithmetic scale=smoke seed=")
+    )
     canvas, readout = run.locator(".canvas"), run.locator(".readout")
     canvas.scroll_into_view_if_needed()
     run.locator(".canvas[data-drawn]").wait_for()
@@ -256,7 +305,7 @@ def test_can_be_read_without_seeing_it(opened):
         for (const id of ids.filter((id, i) => ids.indexOf(id) !== i)) found.push(`twice: ${id}`);
         for (const e of all("a[href^='#']"))
           if (!document.getElementById(e.getAttribute("href").slice(1))) found.push(`leads nowhere: ${e.href}`);
-        return found; }"""
+        return found; }"""  # noqa: E501
     )
     assert problems == []
     page.keyboard.press("Tab")
@@ -267,7 +316,8 @@ def test_can_be_read_without_seeing_it(opened):
 def test_contrast(opened, scheme):
     page = opened(color_scheme=scheme)
     told = page.evaluate(
-        "() => Object.fromEntries(['paper', 'shade', 'ink', 'soft', 'link', 'of-paper', 'of-ours', 'frame'].map(name =>"
+        "() => Object.fromEntries(['paper', 'shade', 'ink', 'soft', 'link', 'of-paper', 'of-ours', "
+        "'frame'].map(name =>"
         " [name, getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim()]))"
     )
     light = {name: luminance(colour) for name, colour in told.items()}
@@ -276,7 +326,8 @@ def test_contrast(opened, scheme):
         for name in ("ink", "soft", "link", "of-paper", "of-ours"):
             assert contrast(light[name], light[ground]) >= 4.5, (name, ground)  # WCAG 2 AA, text
     for colour in re.findall(
-        r"#[0-9a-f]{6}", re.search(r"COLOURS = \[(.*)\]", Path(report.HERE / "figures.js").read_text())[1]
+        r"#[0-9a-f]{6}",
+        re.search(r"COLOURS = \[(.*)\]", Path(report.HERE / "figures.js").read_text())[1],
     ):
         assert contrast(luminance(colour), light["paper"]) >= 3, colour  # WCAG 2 AA, graphics
 
@@ -319,7 +370,9 @@ def test_opens_at_once(opened):
         page = opened()
         page.locator("figure .canvas").first.scroll_into_view_if_needed()
         page.wait_for_function("() => performance.getEntriesByName('drawn').length > 0")
-        opening.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") / 1000)
+        opening.append(
+            page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") / 1000
+        )
         drawing.append(page.evaluate("performance.getEntriesByName('drawn')[0].startTime") / 1000)
     assert min(opening) < SECONDS_TO_OPEN
     assert min(drawing) < SECONDS_TO_DRAW

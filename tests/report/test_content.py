@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from tape_exp.config import ConfigError
 from tape_exp.paper import artifacts
 from tape_exp.report import __main__ as report
 from tape_exp.report import content
+from tape_exp.settings.errors import ConfigError
 
 
 def some_record() -> dict:
@@ -15,8 +15,13 @@ def some_record() -> dict:
 
 
 def test_the_curve_of_a_record_is_drawn():
-    record = {**some_record(), "curves": {"train/loss": {"step": [1, 2, 4], "value": [1.0, 0.5, 0.25]}}}
-    found = content.gather([], [record, {**record, "run": "evaluated", "curves": {}}], artifacts.RESULTS)
+    record = {
+        **some_record(),
+        "curves": {"train/loss": {"step": [1, 2, 4], "value": [1.0, 0.5, 0.25]}},
+    }
+    found = content.gather(
+        [], [record, {**record, "run": "evaluated", "curves": {}}], artifacts.RESULTS
+    )
     trained, evaluated = found.runs
     assert trained.curve is not None
     (line,) = found.figures[trained.curve.id]["lines"]
@@ -31,9 +36,14 @@ def test_records_without_a_rendered_table_are_refused(tmp_path):
 
 
 def test_commands_of_artifacts():
-    found = content.gather(list(map(artifacts.load, ("fig_addition_20", "tab_speed"))), [], artifacts.RESULTS)
+    found = content.gather(
+        list(map(artifacts.load, ("fig_addition_20", "tab_speed"))), [], artifacts.RESULTS
+    )
     told = {section.name: section.command for section in found.sections}
-    assert told["fig_addition_20"] == "python -m tape_exp.paper run fig_addition_20 scale=smoke seeds=0,1,2"
+    assert (
+        told["fig_addition_20"]
+        == "python -m tape_exp.paper run fig_addition_20 scale=smoke seeds=0,1,2"
+    )
     assert told["tab_speed"] == "python -m tape_exp.speed"
 
 

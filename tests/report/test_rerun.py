@@ -4,10 +4,10 @@ import shlex
 
 import pytest
 
-from tape_exp import runs
-from tape_exp.cli import compose_config
 from tape_exp.paper.artifacts import matches, read_records
 from tape_exp.report import rerun
+from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.settings.compose import compose_config
 
 
 def kinds() -> list:
@@ -16,7 +16,9 @@ def kinds() -> list:
     for record in read_records():
         config = record["config"]
         peft = config.get("peft", {}).get("name")
-        found.setdefault((config["task"]["name"].split("_")[0], peft, config.get("checkpoint")), record)
+        found.setdefault(
+            (config["task"]["name"].split("_")[0], peft, config.get("checkpoint")), record
+        )
     return list(found.values())
 
 
@@ -24,7 +26,7 @@ def kinds() -> list:
 def test_command_makes_the_same_run(record):
     program, script, *words = shlex.split(rerun.command(record))
     assert (program, script) == ("python", "train.py")
-    assert matches(record, runs.identity(compose_config(words)))
+    assert matches(record, identity_of(compose_config(words)))
 
 
 def test_what_was_set_apart_from_the_choices_is_in_the_command():
@@ -37,13 +39,16 @@ def test_what_was_set_apart_from_the_choices_is_in_the_command():
         "task.optim.decay=null",
         "trainer.precision=bf16-mixed",
     ]
-    config = runs.identity(compose_config(told))
+    config = identity_of(compose_config(told))
     words = rerun.words(config)
     assert set(told) <= set(words)
-    assert runs.identity(compose_config(words)) == config
+    assert identity_of(compose_config(words)) == config
 
 
-@pytest.mark.parametrize(("group", "name"), [("model", "tape_yarn"), ("model", "t5"), ("peft", "theta"), ("peft", "none")])
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [("model", "tape_yarn"), ("model", "t5"), ("peft", "theta"), ("peft", "none")],
+)
 def test_a_choice_is_what_hydra_composes(group, name):
-    composed = runs.identity(compose_config([f"{group}={name}"]))[group]
-    assert rerun._choice(group, name) == runs.without_folders(composed)
+    composed = identity_of(compose_config([f"{group}={name}"]))[group]
+    assert rerun._choice(group, name) == without_folders(composed)

@@ -1,4 +1,6 @@
-"""A SLURM of one node on this machine's loopback: munge, a controller and a node's daemon, all state below one folder."""
+"""A SLURM of one node on this machine's loopback: munge, a controller and a node's daemon, all
+state below one folder.
+"""
 
 import os
 import pwd
@@ -14,7 +16,8 @@ from pathlib import Path
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
-# cred_expire is also how long a requeued job waits before it starts again; a cluster has 120 seconds.
+# cred_expire is also how long a requeued job waits before it starts again; a cluster has 120
+# seconds.
 CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -59,7 +62,8 @@ def missing() -> str | None:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment in which sbatch, squeue and scontrol talk to a cluster that lives as long as the context.
+    """The environment in which sbatch, squeue and scontrol talk to a cluster that lives as long as
+    the context.
 
     Raises:
         RuntimeError: it does not come up; with the ends of the logs.
@@ -69,7 +73,9 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))
     (folder / "munge.key").chmod(0o600)
     user, host = pwd.getpwuid(os.getuid()).pw_name, socket.gethostname().split(".")[0]
-    (folder / "slurm.conf").write_text(CONF.format(host=host, user=user, folder=folder, ports=free_ports(2)))
+    (folder / "slurm.conf").write_text(
+        CONF.format(host=host, user=user, folder=folder, ports=free_ports(2))
+    )
     environment = {**os.environ, "PATH": PLACES, "SLURM_CONF": str(folder / "slurm.conf")}
     key = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
     commands = [
@@ -81,10 +87,16 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     try:
         for command in commands:
             with (folder / f"{command[0]}.out").open("w") as out:
-                daemons.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True))
+                daemons.append(
+                    subprocess.Popen(
+                        command, env=environment, stdout=out, stderr=out, start_new_session=True
+                    )
+                )
             if command[0] == "munged":
                 wait_for(lambda: (folder / "munge.socket").exists(), 10, folder)
-        wait_for(lambda: "idle" in ask(environment, "sinfo", "--noheader", "--format=%t"), 30, folder)
+        wait_for(
+            lambda: "idle" in ask(environment, "sinfo", "--noheader", "--format=%t"), 30, folder
+        )
         yield environment
     finally:
         if len(daemons) == len(commands):
@@ -102,7 +114,9 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
 
 def ask(environment: dict[str, str], *command: str) -> str:
     """What a command of SLURM's prints; nothing while the controller does not answer."""
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30).stdout.strip()
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=30
+    ).stdout.strip()
 
 
 def wait_for(condition, seconds: float, folder: Path, must: bool = True):
@@ -113,7 +127,10 @@ def wait_for(condition, seconds: float, folder: Path, must: bool = True):
             return found
         time.sleep(0.1)
     if must:
-        logs = [f"{p.name}:\n{p.read_text(errors='replace')[-1500:]}" for p in (*folder.glob("*.log"), *folder.glob("*.out"))]
+        logs = [
+            f"{p.name}:\n{p.read_text(errors='replace')[-1500:]}"
+            for p in (*folder.glob("*.log"), *folder.glob("*.out"))
+        ]
         raise RuntimeError("waited in vain;\n" + "\n".join(logs))
 
 

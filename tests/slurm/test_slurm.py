@@ -1,4 +1,6 @@
-"""Sweeps on a real SLURM, submitted in both ways: a run preempted by SLURM's signal and a run killed end as if undisturbed."""
+"""Sweeps on a real SLURM, submitted in both ways: a run preempted by SLURM's signal and a run
+killed end as if undisturbed.
+"""
 
 import os
 import signal
@@ -10,18 +12,35 @@ from pathlib import Path
 import pytest
 
 from launch import status, sweep
-from tape_exp.cli import compose_config
-from tape_exp.runs import ROOT, RunDirectory
-from tape_exp.sinks import read_metrics
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.sinks import read_metrics
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.folders import ROOT
 from tests.conftest import SMALL
 from tests.slurm.cluster import ask, cluster, missing, wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(missing() is not None, reason=str(missing())), pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.timeout(400),
+]
 
 GRID = ["model=rope,nope", "seed=0,1"]
 STEPS = 300
-FIXED = ["trainer=cpu", "logger=none", *SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=4"]
-FIXED += [f"task.optim.max_steps={STEPS}", "trainer.log_every=1", "trainer.checkpoint_every=10", "trainer.validate_every=100"]
+FIXED = [
+    "trainer=cpu",
+    "logger=none",
+    *SMALL,
+    "task.train_digits=2",
+    "task.test_digits=3",
+    "task.samples_per_cell=4",
+]
+FIXED += [
+    f"task.optim.max_steps={STEPS}",
+    "trainer.log_every=1",
+    "trainer.checkpoint_every=10",
+    "trainer.validate_every=100",
+]
 SLURM = ["hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.timeout_min=10"]
 TIMES = ("seconds", "train/tokens_per_second", "train/data_wait")
 
@@ -39,16 +58,26 @@ def slurm():
 def undisturbed(tmp_path_factory) -> Path:
     """The four runs, one after the other in one process."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    subprocess.run([sys.executable, "train.py", "-m", *GRID, *FIXED, f"runs={folder}"], cwd=ROOT, check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "train.py", "-m", *GRID, *FIXED, f"runs={folder}"],
+        cwd=ROOT,
+        check=True,
+        timeout=300,
+    )
     return folder
 
 
 def place(folder: Path, model: str, seed: int) -> Path:
-    return RunDirectory(compose_config([f"model={model}", f"seed={seed}", *FIXED, f"runs={folder}"])).path
+    return RunDirectory(
+        compose_config([f"model={model}", f"seed={seed}", *FIXED, f"runs={folder}"])
+    ).path
 
 
 def curve(path: Path) -> list[dict]:
-    return [{key: row[key] for key in row if key not in TIMES} for row in read_metrics(path / "metrics.jsonl")]
+    return [
+        {key: row[key] for key in row if key not in TIMES}
+        for row in read_metrics(path / "metrics.jsonl")
+    ]
 
 
 def reached(path: Path, step: int) -> bool:
@@ -75,7 +104,9 @@ def process_of(path: Path) -> int:
 
 
 def disturb(slurm: dict[str, str], folder: Path) -> None:
-    """Preempt rope's first run with the signal that SLURM sends, and kill nope's second with SIGKILL."""
+    """Preempt rope's first run with the signal that SLURM sends, and kill nope's second with
+    SIGKILL.
+    """
     preempted, killed = place(folder, "rope", 0), place(folder, "nope", 1)
     wait_for(lambda: reached(preempted, 40), 120, folder)
     task = task_of(process_of(preempted))
@@ -93,7 +124,9 @@ def idle(slurm: dict[str, str]) -> bool:
 def test_array_of_launch_sweep(slurm, undisturbed, tmp_path, monkeypatch, capsys):
     words = [*GRID, *FIXED, *SLURM, f"runs={tmp_path}"]
     command = [sys.executable, "-m", "launch.sweep", "--cap", "3", *words]
-    said = subprocess.run(command, cwd=ROOT, env=slurm, check=True, capture_output=True, text=True, timeout=100).stdout
+    said = subprocess.run(
+        command, cwd=ROOT, env=slurm, check=True, capture_output=True, text=True, timeout=100
+    ).stdout
     assert "0 done, 0 in the queue, 4 to submit" in said
     assert "--array=0-3%3" in said
     assert ask(slurm, "squeue", "--noheader"), "the sweep was over when the prompt came back"
@@ -117,23 +150,33 @@ def test_array_of_launch_sweep(slurm, undisturbed, tmp_path, monkeypatch, capsys
 
 def test_jobs_of_hydras_launcher(slurm, undisturbed, tmp_path):
     command = [sys.executable, "train.py", "-m", *GRID, *FIXED, *SLURM, f"runs={tmp_path}"]
-    waiting = subprocess.Popen(command, cwd=ROOT, env=slurm, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    waiting = subprocess.Popen(
+        command, cwd=ROOT, env=slurm, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     disturb(slurm, tmp_path)
     wait_for(lambda: idle(slurm), 120, tmp_path)
     assert len(list(tmp_path.rglob("DONE"))) == 3
-    waiting.kill()  # submitit asks sacct, which needs accounting: without, it waits for ever for a job that left no result
+    # submitit asks sacct, which needs accounting: without, it waits for ever for a job that left no
+    # result
+    waiting.kill()
     told, _ = waiting.communicate(timeout=60)
-    again = subprocess.run(command, cwd=ROOT, env=slurm, capture_output=True, text=True, timeout=120)
+    again = subprocess.run(
+        command, cwd=ROOT, env=slurm, capture_output=True, text=True, timeout=120
+    )
     assert again.returncode == 0, told + again.stderr
     check(tmp_path, undisturbed)
 
 
 def check(folder: Path, undisturbed: Path) -> None:
-    """Every run is DONE with the losses of the undisturbed one, bit for bit, and the two disturbed ones went on."""
+    """Every run is DONE with the losses of the undisturbed one, bit for bit, and the two disturbed
+    ones went on.
+    """
     for model in ("rope", "nope"):
         for seed in (0, 1):
             run = place(folder, model, seed)
-            assert (run / "DONE").read_text() == (place(undisturbed, model, seed) / "DONE").read_text()
+            assert (run / "DONE").read_text() == (
+                place(undisturbed, model, seed) / "DONE"
+            ).read_text()
             assert curve(run) == curve(place(undisturbed, model, seed)), (model, seed)
     for model, seed in (("rope", 0), ("nope", 1)):
         assert "Going on from step" in (place(folder, model, seed) / "log.txt").read_text()

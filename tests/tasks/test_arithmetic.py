@@ -1,4 +1,6 @@
-"""The addition task: its stream, its grid, and one forward pass instead of token-by-token decoding."""
+"""The addition task: its stream, its grid, and one forward pass instead of token-by-token
+decoding.
+"""
 
 import re
 import tracemalloc
@@ -7,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.data.batch import IGNORE
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.arithmetic import (
     EOS,
     EQUALS,
@@ -19,7 +23,6 @@ from tape_exp.tasks.arithmetic import (
     row_length,
     text,
 )
-from tape_exp.tasks.base import IGNORE
 from tests.conftest import make_decoder
 
 ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
@@ -32,7 +35,9 @@ def make(train_digits=3, test_digits=6, seed=0, **options) -> Arithmetic:
 
 
 def parse(tokens) -> tuple[int, int, int, int, int]:
-    """(a, b, a + b as written, length of a, length of b) of a row of tokens, least-significant digit first."""
+    """(a, b, a + b as written, length of a, length of b) of a row of tokens, least-significant
+    digit first.
+    """
     a, b, c = ROW.fullmatch(text(tokens)).groups()
     assert not c.endswith("0") or c == "0"
     return int(a[::-1]), int(b[::-1]), int(c[::-1]), len(a), len(b)
@@ -62,7 +67,9 @@ def test_lengths_and_digits_are_uniform_and_independent():
     for *_, a, b in rows:
         counts[a - 1, b - 1] += 1
     expected = len(rows) / 16
-    assert (((counts - expected) ** 2) / expected).sum() < 37.7  # χ², 15 degrees of freedom, p = 0.001
+    assert (
+        ((counts - expected) ** 2) / expected
+    ).sum() < 37.7  # χ², 15 degrees of freedom, p = 0.001
     first = np.bincount([a for a, *_, length, _ in rows if length == 1], minlength=10)[1:]
     assert ((first - first.mean()) ** 2 / first.mean()).sum() < 26.1  # 8 degrees of freedom
     second = np.bincount([a % 10 for a, *_, length, _ in rows if length == 2], minlength=10)
@@ -75,7 +82,9 @@ def test_sample_k_is_a_function_of_seed_and_k():
     parts = [task.train_batch(first, count) for first, count in ((0, 10), (10, 1), (11, 53))]
     assert torch.equal(whole["inputs"], torch.cat([p["inputs"] for p in parts]))
     assert torch.equal(whole["labels"], torch.cat([p["labels"] for p in parts]))
-    assert torch.equal(task.train_batch(10**12, 4)["inputs"], make().train_batch(10**12, 4)["inputs"])
+    assert torch.equal(
+        task.train_batch(10**12, 4)["inputs"], make().train_batch(10**12, 4)["inputs"]
+    )
     assert not torch.equal(whole["inputs"], make(seed=1).train_batch(0, 64)["inputs"])
     assert len({text(row.tolist()) for row in task.train_batch(0, 2000)["inputs"]}) > 1000
 
@@ -87,7 +96,9 @@ def test_loss_is_on_the_answer_and_eos_alone():
         equal = row.index(EQUALS)
         scored = [VOCABULARY[t] for t in labels[labels != IGNORE].tolist()]
         assert (labels[:equal] == IGNORE).all()
-        _, _, c = ROW.fullmatch(text([*row[: equal + 1], *labels[labels != IGNORE].tolist()])).groups()
+        _, _, c = ROW.fullmatch(
+            text([*row[: equal + 1], *labels[labels != IGNORE].tolist()])
+        ).groups()
         assert scored == [*c, "<eos>"]
 
 
@@ -142,7 +153,9 @@ def test_one_forward_pass_equals_greedy_decoding(tmp_path):
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(120):
         batch = task.train_batch(64 * step, 64)
-        loss = torch.nn.functional.cross_entropy(model(batch["inputs"]).flatten(0, 1), batch["labels"].flatten())
+        loss = torch.nn.functional.cross_entropy(
+            model(batch["inputs"]).flatten(0, 1), batch["labels"].flatten()
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -174,7 +187,9 @@ def test_metrics_and_standard_errors():
 
 
 def test_evaluate_fills_the_grid_in_the_right_cells():
-    """A model that answers from the row itself, and only where the first operand is the longer one."""
+    """A model that answers from the row itself, and only where the first operand is the longer
+    one.
+    """
     task = make(train_digits=2, test_digits=4, samples_per_cell=5, rows_per_batch=7)
 
     def model(tokens, sampler=None):
@@ -196,5 +211,7 @@ def test_evaluate_fills_the_grid_in_the_right_cells():
 def test_wrong_values_name_the_key():
     with pytest.raises(ConfigError, match=r"task\.train_digits=0 must be at least 1"):
         make(train_digits=0)
-    with pytest.raises(ConfigError, match=r"task\.test_digits=2 is below task\.train_digits=3; task\.test_digits=6"):
+    with pytest.raises(
+        ConfigError, match=r"task\.test_digits=2 is below task\.train_digits=3; task\.test_digits=6"
+    ):
         make(train_digits=3, test_digits=2)

@@ -1,4 +1,6 @@
-"""task=benchmarks: what is reported, that a model which knows the answers gets them, and two processes as one."""
+"""task=benchmarks: what is reported, that a model which knows the answers gets them, and two
+processes as one.
+"""
 
 import json
 import subprocess
@@ -8,18 +10,26 @@ import numpy as np
 import pytest
 import torch
 
-from tape_exp.cli import compose_config
-from tape_exp.config import Arch, ConfigError
 from tape_exp.data.benchmarks_builtin import DRAFTS, SUBJECTS, question
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.run import make_task, run
-from tape_exp.runs import ROOT
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
+from tape_exp.settings.schema import Arch
 from tape_exp.tasks.benchmarks import Benchmarks
+from tape_exp.training.assembly import make_task
+from tape_exp.training.run import run
 from tests.conftest import SMALL
 
 pytest.importorskip("lm_eval", reason="lm-eval is an optional package")
 ARCH = Arch(layers=1, width=16, heads=2, ffn=16)
-SIZES = ["task=benchmarks", "trainer=cpu", "logger=none", "trainer.progress=none", "task.tokenizer.kind=byte"]
+SIZES = [
+    "task=benchmarks",
+    "trainer=cpu",
+    "logger=none",
+    "trainer.progress=none",
+    "task.tokenizer.kind=byte",
+]
 SIZES += [word for word in SMALL if "batch" not in word]
 
 
@@ -36,12 +46,16 @@ def task(tmp_path_factory):
 
 
 def knowing(task, wrong: str = "none"):
-    """A model that gives every token of the right answer to each question, but for one benchmark."""
+    """A model that gives every token of the right answer to each question, but for one
+    benchmark.
+    """
     answers = {}
     for name in (n for n in DRAFTS if n != wrong):
         for index in range(60):
             text, choices, place = question(name, "test", index)
-            answers[text, tuple(choices)] = "ABCD"[place] if name.startswith("mmlu") else choices[place]
+            answers[text, tuple(choices)] = (
+                "ABCD"[place] if name.startswith("mmlu") else choices[place]
+            )
     texts = {text: (choices, answer) for (text, choices), answer in answers.items()}
 
     def model(inputs, logits_at, sampler):
@@ -52,7 +66,11 @@ def knowing(task, wrong: str = "none"):
             asked, _, rest = whole.partition("Answer:")
             asked = asked.removeprefix("Question: ").split("\n\n")[-1].strip()
             options = tuple(line[3:] for line in asked.split("\n")[1:])
-            told = answers.get((asked.split("\n")[0], options)) if options else texts.get(asked, (None, None))[1]
+            told = (
+                answers.get((asked.split("\n")[0], options))
+                if options
+                else texts.get(asked, (None, None))[1]
+            )
             if told is not None:
                 start = 1 + len(task.tokenizer.encode([whole[: len(whole) - len(rest)]])[0])
                 for place, token in enumerate(task.tokenizer.encode([f" {told}"])[0].tolist()):
@@ -66,13 +84,17 @@ def knowing(task, wrong: str = "none"):
 def test_a_model_that_knows_the_answers_gets_them(task):
     found = task.evaluate(knowing(task), silent)
     values = {key: value for key, value in found.metrics.items() if not key.endswith("_stderr")}
-    assert set(values) == {f"benchmarks/{name}" for name in ("mmlu", *SUBJECTS, "arc_challenge", "arc_easy")}
+    assert set(values) == {
+        f"benchmarks/{name}" for name in ("mmlu", *SUBJECTS, "arc_challenge", "arc_easy")
+    }
     assert all(value == 100 for value in values.values()), values
     assert all(found.metrics[f"{key}_stderr"] == 0 for key in values)
 
 
 def test_a_group_is_its_subjects_and_errors_are_lm_evals(task):
-    """One subject of two at chance: the group lies between; errors by the formulas of a mean and of a pooled one."""
+    """One subject of two at chance: the group lies between; errors by the formulas of a mean and of
+    a pooled one.
+    """
     found = task.evaluate(knowing(task, wrong="mmlu_python"), silent)
     rows = {row["task"]: row for row in found.tables["benchmarks"]}
     python = rows["mmlu_python"]
@@ -93,7 +115,9 @@ def test_a_group_is_its_subjects_and_errors_are_lm_evals(task):
 def test_a_limit_is_of_documents_a_task(task):
     found = task.evaluate(knowing(task), silent, limit=1)
     assert {row["documents"] for row in found.tables["benchmarks"]} == {1}
-    assert not [key for key in found.metrics if key.endswith("_stderr")]  # of one document there is none
+    assert not [
+        key for key in found.metrics if key.endswith("_stderr")
+    ]  # of one document there is none
 
 
 @pytest.mark.parametrize(
@@ -117,12 +141,22 @@ def test_wrong_settings_name_the_key(options, message):
 def test_scales_read_what_their_text_comes_from():
     for scale, source in (("smoke", "builtin"), ("small", "local"), ("paper", "hub")):
         node = compose_config(["task=benchmarks", f"scale={scale}"]).task
-        assert (node.source, list(node.tasks), node.limit) == (source, ["mmlu", "arc_challenge", "arc_easy"], None)
+        assert (node.source, list(node.tasks), node.limit) == (
+            source,
+            ["mmlu", "arc_challenge", "arc_easy"],
+            None,
+        )
 
 
 def test_a_trained_model_is_asked_with_its_own_tokenizer(text_run, tmp_path):
     trained, _ = text_run("model=rope", steps=2)
-    own = [f"runs={tmp_path}/runs", f"cache={tmp_path}/cache", "task.limit=2", "model=rope", "checkpoint=c4"]
+    own = [
+        f"runs={tmp_path}/runs",
+        f"cache={tmp_path}/cache",
+        "task.limit=2",
+        "model=rope",
+        "checkpoint=c4",
+    ]
     words = [*SIZES, *own, "task.train_length=32", "task.longest=200"]
     task = make_task(compose_config(words))
     task.prepare_data()
@@ -141,7 +175,13 @@ def make_text_tokenizer(cfg) -> str:
 
 def test_two_processes_answer_as_one(tmp_path):
     """Sampled positions included; batches that the processes cannot share evenly."""
-    words = [*SIZES, f"cache={tmp_path}/cache", "model=randpe", "task.limit=3", "task.rows_per_batch=7"]
+    words = [
+        *SIZES,
+        f"cache={tmp_path}/cache",
+        "model=randpe",
+        "task.limit=3",
+        "task.rows_per_batch=7",
+    ]
     words += ["task.tasks=[mmlu_stem,arc_easy]"]
     alone = run(compose_config([*words, f"runs={tmp_path}/alone"]))["metrics"]
     command = [sys.executable, "train.py", *words, f"runs={tmp_path}/both", "trainer.devices=2"]
@@ -149,4 +189,6 @@ def test_two_processes_answer_as_one(tmp_path):
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "both").rglob("record.json")
     assert json.loads(path.read_text())["metrics"] == alone
-    assert set(alone) == {f"benchmarks/{name}{end}" for name in ("mmlu_stem", "arc_easy") for end in ("", "_stderr")}
+    assert set(alone) == {
+        f"benchmarks/{name}{end}" for name in ("mmlu_stem", "arc_easy") for end in ("", "_stderr")
+    }

@@ -5,13 +5,14 @@ import json
 import pytest
 import torch
 
-from tape_exp.config import Arch, ConfigError
+from tape_exp.measure.speed import draw, measure
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts
-from tape_exp.speed import draw, measure
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tape_exp.tasks.efficiency import Efficiency, paper_convention, true_flops
 from tests.conftest import make_decoder, make_position
 
@@ -26,7 +27,9 @@ def test_counts_are_the_papers(model):
     macs, flops = paper_convention(decoder, 1024)
     assert round(flops / 1e9, 2) == published["flops_g"][model]
     assert round(macs / 1e9, 2) == published["macs_g"][model]
-    assert decoder.parameter_count() / 2**20 == pytest.approx(published["parameters_m"][model], abs=0.006)
+    assert decoder.parameter_count() / 2**20 == pytest.approx(
+        published["parameters_m"][model], abs=0.006
+    )
 
 
 def test_true_count_of_rope_by_hand():
@@ -37,7 +40,9 @@ def test_true_count_of_rope_by_hand():
 
 
 def test_tape_computes_little_more_than_rope():
-    """The complex state adds one product in attention, and two H × H products a token: 3.4 %, not the 14 % published."""
+    """The complex state adds one product in attention, and two H × H products a token: 3.4 %, not
+    the 14 % published.
+    """
     rope, tape = true_flops(PAPER, RoPE, 1024), true_flops(PAPER, TAPE, 1024)
     assert 1.02 < tape / rope < 1.04
     published = artifacts.load("tab_flops").paper()["flops_g"]
@@ -45,16 +50,35 @@ def test_tape_computes_little_more_than_rope():
 
 
 def test_task_times_a_step_beside_rope(tmp_path):
-    from tape_exp.cli import compose_config
-    from tape_exp.run import run
+    from tape_exp.settings.compose import compose_config
+    from tape_exp.training.run import run
 
-    sizes = ["task.arch.layers=2", "task.arch.width=32", "task.arch.heads=2", "task.arch.ffn=32", "task.length=16"]
+    sizes = [
+        "task.arch.layers=2",
+        "task.arch.width=32",
+        "task.arch.heads=2",
+        "task.arch.ffn=32",
+        "task.length=16",
+    ]
     timing = ["task.timing.layers=1", "task.timing.length=8", "task.timing.seconds=0.01"]
-    cfg = compose_config(["model=tape", "task=efficiency", "trainer=cpu", "logger=none", f"runs={tmp_path}", *sizes, *timing])
+    cfg = compose_config(
+        [
+            "model=tape",
+            "task=efficiency",
+            "trainer=cpu",
+            "logger=none",
+            f"runs={tmp_path}",
+            *sizes,
+            *timing,
+        ]
+    )
     metrics = run(cfg)["metrics"]
     assert metrics["time/step_ms"] > 0
     assert metrics["time/step_ratio_to_rope"] > 0
-    assert metrics["count/parameters"] == make_decoder("tape", Arch(2, 32, 2, 32, vocab=32_000)).parameter_count()
+    assert (
+        metrics["count/parameters"]
+        == make_decoder("tape", Arch(2, 32, 2, 32, vocab=32_000)).parameter_count()
+    )
 
 
 def test_wrong_length():
@@ -63,13 +87,24 @@ def test_wrong_length():
 
 
 def test_speed_record_table_and_plot(tmp_path, monkeypatch):
-    """The whole benchmark at tiny shapes: rivals in the same run, ratios, a record, a table and a plot."""
-    import tape_exp.speed as speed
+    """The whole benchmark at tiny shapes: rivals in the same run, ratios, a record, a table and a
+    plot.
+    """
+    import tape_exp.measure.speed as speed
 
-    shapes = speed.Shapes(Arch(2, 32, 2, 32, vocab=20, max_length=64, train_length=64), 1, (16, 32), (32,), 0.01, torch.float32)
+    shapes = speed.Shapes(
+        Arch(2, 32, 2, 32, vocab=20, max_length=64, train_length=64),
+        1,
+        (16, 32),
+        (32,),
+        0.01,
+        torch.float32,
+    )
     monkeypatch.setattr(speed, "decoding", lambda device: [])
     record = measure(torch.device("cpu"), shapes, lambda line: None)
-    cases = {(r["what"], r["encoding"], r["backend"], r["T"], r["backward"]) for r in record["rows"]}
+    cases = {
+        (r["what"], r["encoding"], r["backend"], r["T"], r["backward"]) for r in record["rows"]
+    }
     for name in ("rope", "tape", "alibi", "t5", "fire", "kerple_log"):
         for backend in ("reference", "sdpa"):
             assert ("core", name, backend, 32, True) in cases
@@ -77,7 +112,9 @@ def test_speed_record_table_and_plot(tmp_path, monkeypatch):
     base = [r for r in record["rows"] if r["what"] == "step" and r["encoding"] == "rope"]
     assert base[0]["ratio_to_rope"] == 1
     assert all(r["rounds"] >= 5 and r["ms"] > 0 for r in record["rows"])
-    memory = {r["encoding"]: r["activation_bytes"] for r in record["rows"] if "activation_bytes" in r}
+    memory = {
+        r["encoding"]: r["activation_bytes"] for r in record["rows"] if "activation_bytes" in r
+    }
     assert memory["tape"] > memory["rope"] > 0
 
     folder = tmp_path / "results"
@@ -95,8 +132,8 @@ def test_speed_record_table_and_plot(tmp_path, monkeypatch):
 
 def test_the_rival_computes_the_same_function():
     """SeparateTAPE in three calls equals TAPE, or its time would mean nothing."""
+    from tape_exp.measure.speed import SeparateTAPE, separate_calls
     from tape_exp.models import attention
-    from tape_exp.speed import SeparateTAPE, separate_calls
     from tests.conftest import randomise
 
     arch = Arch(3, 32, 4, 32, vocab=14, max_length=32, train_length=32)
@@ -113,7 +150,7 @@ def test_the_rival_computes_the_same_function():
 
 
 def test_encodings_of_the_benchmark_are_the_yamls_own(arch):
-    from tape_exp.speed import ENCODINGS
+    from tape_exp.measure.speed import ENCODINGS
 
     for name, make in ENCODINGS.items():
         ours, theirs = make(arch), make_position(name, arch)

@@ -1,4 +1,6 @@
-"""Pass keys: trials that depend on the seed alone, prompts that fill their length, answers and where they are counted."""
+"""Pass keys: trials that depend on the seed alone, prompts that fill their length, answers and
+where they are counted.
+"""
 
 import json
 import os
@@ -10,18 +12,35 @@ import numpy as np
 import pytest
 import torch
 
-from tape_exp.cli import compose_config
-from tape_exp.config import ConfigError
-from tape_exp.evaluation import wilson
-from tape_exp.run import make_decoder, make_task
-from tape_exp.runs import ROOT, RunDirectory
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.evaluation import wilson
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
 from tape_exp.tasks import passkey
-from tape_exp.tasks.passkey import FILLER, HIGHEST, KEY_LINE, QUESTION, is_correct, make_trial, prompt
+from tape_exp.tasks.passkey import (
+    FILLER,
+    HIGHEST,
+    KEY_LINE,
+    QUESTION,
+    is_correct,
+    make_trial,
+    prompt,
+)
+from tape_exp.training.assembly import make_decoder, make_task
 from tests.conftest import on_text
 
 
 def config(text_folder, *overrides: str, model: str = "rope"):
-    return compose_config([f"model={model}", "task=passkey", "trainer=cpu", *on_text(text_folder, "passkey"), *overrides])
+    return compose_config(
+        [
+            f"model={model}",
+            "task=passkey",
+            "trainer=cpu",
+            *on_text(text_folder, "passkey"),
+            *overrides,
+        ]
+    )
 
 
 def prepared(text_folder, *overrides: str):
@@ -42,11 +61,18 @@ def ask(text_folder, monkeypatch):
         task = prepared(text_folder, *overrides)
 
         def generate(decoder, prompts, new_tokens, sampler):
-            assert max(map(len, prompts)) - min(map(len, prompts)) <= 20  # of one length, so nearly no padding
-            return [task.tokenizer.encode([answer(task.tokenizer.decode(p))])[0].tolist() for p in prompts]
+            assert (
+                max(map(len, prompts)) - min(map(len, prompts)) <= 20
+            )  # of one length, so nearly no padding
+            return [
+                task.tokenizer.encode([answer(task.tokenizer.decode(p))])[0].tolist()
+                for p in prompts
+            ]
 
         monkeypatch.setattr(passkey, "generate", generate)
-        return task, task.evaluate(torch.nn.ModuleDict({"decoder": torch.nn.Identity()}), silent, limit)
+        return task, task.evaluate(
+            torch.nn.ModuleDict({"decoder": torch.nn.Identity()}), silent, limit
+        )
 
     return call
 
@@ -59,7 +85,17 @@ def told(text: str) -> str:
 def test_a_trial_is_a_function_of_seed_length_and_number():
     trials = [make_trial(0, 512, k, 5) for k in range(1000)]
     assert trials == [make_trial(0, 512, k, 5) for k in range(1000)]
-    assert len({make_trial(seed, length, k, 5).key for seed in (0, 1) for length in (64, 65) for k in (0, 1)}) == 8
+    assert (
+        len(
+            {
+                make_trial(seed, length, k, 5).key
+                for seed in (0, 1)
+                for length in (64, 65)
+                for k in (0, 1)
+            }
+        )
+        == 8
+    )
     keys, depths = np.array([(t.key, t.depth) for t in trials]).T
     assert keys.min() >= 1
     assert keys.max() <= HIGHEST
@@ -70,7 +106,13 @@ def test_a_trial_is_a_function_of_seed_length_and_number():
 
 @pytest.mark.parametrize("tokenizer", ["task.tokenizer.kind=byte", "task.tokenizer.kind=bpe"])
 def test_prompts_fill_their_length_and_hold_the_key_at_its_depth(tokenizer, text_folder):
-    task = prepared(text_folder, tokenizer, "task.tokenizer.vocab=300", "task.lengths=[192,700]", "task.trials=10")
+    task = prepared(
+        text_folder,
+        tokenizer,
+        "task.tokenizer.vocab=300",
+        "task.lengths=[192,700]",
+        "task.trials=10",
+    )
     for trial, ids in zip(task.trials, task.prompts, strict=True):
         room = trial.length - task.new_tokens
         text = task.tokenizer.decode(ids)
@@ -88,7 +130,9 @@ def test_prompts_fill_their_length_and_hold_the_key_at_its_depth(tokenizer, text
 
 
 def test_built_in_text_leaves_room_at_the_shortest_length_of_smoke():
-    """The smoke scale's own tokenizer, trained on text in which most of these words do not occur."""
+    """The smoke scale's own tokenizer, trained on text in which most of these words do not
+    occur.
+    """
     task = make_task(compose_config(["task=passkey"]))
     task.prepare_data()
     assert (task.lengths, len(task.prompts)) == ([96, *range(128, 513, 64)], 160)
@@ -120,7 +164,10 @@ def test_interval_matches_the_formula():
     """(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n), z = 1.96."""
     for correct, trials in ((0, 20), (8, 20), (20, 20)):
         p, z = correct / trials, 1.959964
-        centre, half = p + z**2 / (2 * trials), z * (p * (1 - p) / trials + (z / (2 * trials)) ** 2) ** 0.5
+        centre, half = (
+            p + z**2 / (2 * trials),
+            z * (p * (1 - p) / trials + (z / (2 * trials)) ** 2) ** 0.5,
+        )
         expected = [100 * (centre + sign * half) / (1 + z**2 / trials) for sign in (-1, 1)]
         assert wilson(correct, trials) == pytest.approx(expected, abs=1e-4)
 
@@ -128,15 +175,21 @@ def test_interval_matches_the_formula():
 def test_whoever_reads_the_text_finds_every_key(ask):
     task, found = ask(told, "task.trials=7", "task.rows_per_batch=3")
     assert found.metrics["passkey/accuracy"] == 100
-    assert [found.metrics[f"passkey/accuracy@{n}{end}"] for n in (160, 192) for end in ("", "_high")] == [100] * 4
+    assert [
+        found.metrics[f"passkey/accuracy@{n}{end}"] for n in (160, 192) for end in ("", "_high")
+    ] == [100] * 4
     assert found.metrics["passkey/accuracy@160_low"] == pytest.approx(64.57, abs=0.01)
-    assert [(r["length"], r["key"]) for r in found.tables["passkey"]] == [(t.length, t.key) for t in task.trials]
+    assert [(r["length"], r["key"]) for r in found.tables["passkey"]] == [
+        (t.length, t.key) for t in task.trials
+    ]
     assert np.all(found.heatmap.values == 100)
     assert 3 <= len(found.samples) <= 4
 
 
 def test_who_sees_only_the_end_finds_the_deep_keys(ask):
-    """Rows of the heatmap are depths from the top, columns lengths; what is out of sight is wrong."""
+    """Rows of the heatmap are depths from the top, columns lengths; what is out of sight is
+    wrong.
+    """
     _, found = ask(
         lambda text: told(text[-600:]),
         "task.lengths=[1200,300]",
@@ -149,8 +202,13 @@ def test_who_sees_only_the_end_finds_the_deep_keys(ask):
     assert heatmap.values[:, 0].tolist() == [100] * 4
     assert heatmap.values[[0, 1, 3], 1].tolist() == [0, 0, 100]
     assert heatmap.trained == (4, 1)
-    shares = [np.mean([r["correct"] for r in found.tables["passkey"] if r["length"] == n]) for n in (300, 1200)]
-    assert [found.metrics[f"passkey/accuracy@{n}"] for n in (300, 1200)] == [100 * share for share in shares]
+    shares = [
+        np.mean([r["correct"] for r in found.tables["passkey"] if r["length"] == n])
+        for n in (300, 1200)
+    ]
+    assert [found.metrics[f"passkey/accuracy@{n}"] for n in (300, 1200)] == [
+        100 * share for share in shares
+    ]
     assert np.mean(heatmap.values[:, 1]) == pytest.approx(100 * shares[1])
 
 
@@ -185,10 +243,14 @@ def test_answers_are_greedy_whatever_the_batch(model, text_folder):
 
 
 def test_of_a_trained_run_with_its_tokenizer(text_run):
-    begun, _ = text_run("model=tape", "task.tokenizer.kind=bpe", "task.tokenizer.vocab=300", steps=2)
+    begun, _ = text_run(
+        "model=tape", "task.tokenizer.kind=bpe", "task.tokenizer.vocab=300", steps=2
+    )
     cfg, record = text_run("model=tape", "checkpoint=c4", task="passkey")
     folder = RunDirectory(cfg)
-    assert (folder.path / "tokenizer.json").read_text() == (RunDirectory(begun).path / "tokenizer.json").read_text()
+    assert (folder.path / "tokenizer.json").read_text() == (
+        RunDirectory(begun).path / "tokenizer.json"
+    ).read_text()
     assert len(json.loads((folder.artifacts / "passkey.json").read_text())) == 2 * 3
     assert np.array(record["heatmap"], dtype=float).shape == (5, 2)
     assert (folder.artifacts / "heatmap.png").exists()
@@ -198,21 +260,43 @@ def test_two_sharded_processes_ask_the_same(text_run, text_folder, tmp_path):
     """FSDP computes where all processes do: an odd number of batches must not leave one waiting."""
     overrides = ["task.trials=3", "task.rows_per_batch=2", "task.lengths=[160]", "model=tape"]
     cfg, _ = text_run(*overrides, task="passkey")
-    words = ["task=passkey", *on_text(text_folder, "passkey"), *overrides, "trainer=cpu", "logger=none", "task.lengths=[160]"]
-    words += ["trainer.strategy=fsdp", "trainer.devices=2", f"runs={tmp_path}/two", "task.rows_per_batch=1"]
+    words = [
+        "task=passkey",
+        *on_text(text_folder, "passkey"),
+        *overrides,
+        "trainer=cpu",
+        "logger=none",
+        "task.lengths=[160]",
+    ]
+    words += [
+        "trainer.strategy=fsdp",
+        "trainer.devices=2",
+        f"runs={tmp_path}/two",
+        "task.rows_per_batch=1",
+    ]
     done = subprocess.run(
-        [sys.executable, "train.py", *words], cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=240
+        [sys.executable, "train.py", *words],
+        cwd=ROOT,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     (two,) = (tmp_path / "two").rglob("passkey.json")
-    assert json.loads(two.read_text()) == json.loads((RunDirectory(cfg).artifacts / "passkey.json").read_text())
+    assert json.loads(two.read_text()) == json.loads(
+        (RunDirectory(cfg).artifacts / "passkey.json").read_text()
+    )
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         ("task.lengths=[]", r"task\.lengths=\[\] must list numbers of tokens above 0"),
-        ("task.lengths=[0,64]", r"task\.lengths=\[0, 64\] must list .* as task\.lengths=\[512,1024\] does"),
+        (
+            "task.lengths=[0,64]",
+            r"task\.lengths=\[0, 64\] must list .* as task\.lengths=\[512,1024\] does",
+        ),
         ("task.lengths=512", r"task\.lengths=512 must list"),
         ("task.lengths=[long]", r"task\.lengths=\['long'\] must list"),
         ("task.trials=0", r"task\.trials=0 must be at least 1"),
@@ -226,7 +310,9 @@ def test_bad_values_name_the_key(override, message, text_folder):
 
 
 def test_a_length_that_is_too_short_names_one_that_works(text_folder):
-    with pytest.raises(ConfigError, match=r"task\.lengths=\[100, 192\]: 100 tokens are too few .*; \d+ would do") as error:
+    with pytest.raises(
+        ConfigError, match=r"task\.lengths=\[100, 192\]: 100 tokens are too few .*; \d+ would do"
+    ) as error:
         prepared(text_folder, "task.lengths=[192,100]", "task.trials=50")
     enough = int(re.search(r"(\d+) would do", str(error.value)).group(1))
     task = prepared(text_folder, f"task.lengths=[{enough}]", "task.trials=50")

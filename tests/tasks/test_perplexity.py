@@ -1,4 +1,4 @@
-"""Perplexity: by hand on a known model, every token once, windows, bits per byte, standard error."""
+"""Perplexity: by hand on a known model, each token once, windows, bits per byte, errors."""
 
 import json
 import math
@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from tape_exp.cli import compose_config
-from tape_exp.config import Arch, ConfigError, build
+from tape_exp.data.batch import IGNORE
 from tape_exp.data.packing import tokenise
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models.decoder import token_nll
-from tape_exp.tasks.base import IGNORE
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.construct import build
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tape_exp.tasks.perplexity import (
     Windows,
     bootstrap,
@@ -33,7 +35,13 @@ def tokenizer(text_folder):
 
 @pytest.fixture
 def tokens(text_folder, tokenizer):
-    return tokenise(Text("set", source="local", path=str(text_folder)), "test", tokenizer, text_folder / "cache", 501)
+    return tokenise(
+        Text("set", source="local", path=str(text_folder)),
+        "test",
+        tokenizer,
+        text_folder / "cache",
+        501,
+    )
 
 
 def silent(items, description):
@@ -63,7 +71,9 @@ def scoring(model):
 @pytest.mark.parametrize("length", [7, 32, 500, 800])
 def test_blocks_score_every_token_but_the_first_once(length, tokens, tokenizer):
     model = model_of(tokenizer.vocab)
-    nll, count = score(scoring(model), tokens, Windows((length,), tokens_per_batch=64), length, "", silent)
+    nll, count = score(
+        scoring(model), tokens, Windows((length,), tokens_per_batch=64), length, "", silent
+    )
     ids = torch.from_numpy(tokens[:])
     expected = 0.0
     for start in range(0, len(ids) - 1, length):
@@ -76,7 +86,9 @@ def test_blocks_score_every_token_but_the_first_once(length, tokens, tokenizer):
 
 @pytest.mark.parametrize(("length", "stride"), [(32, 8), (32, 5), (40, 40), (600, 100)])
 def test_sliding_windows(length, stride, tokens):
-    """``new`` scores every token once with as much context as there is; ``all`` scores each as often as windows hold it."""
+    """``new`` scores every token once with as much context as there is; ``all`` scores each as
+    often as windows hold it.
+    """
     ids = tokens[:]
     for mode in ("new", "all"):
         windows = Windows((length,), stride=stride, score=mode, tokens_per_batch=3 * length)
@@ -96,20 +108,25 @@ def test_sliding_windows(length, stride, tokens):
             assert scored[1:].max() == 1
         else:
             assert scored[1:].max() == min(
-                -(-length // stride), len(range(0, max(len(ids) - 1 - (length - stride), 1), stride))
+                -(-length // stride),
+                len(range(0, max(len(ids) - 1 - (length - stride), 1), stride)),
             )
 
 
 def one_by_one(model, ids: torch.Tensor, length: int, stride: int, mode: str) -> float:
-    """exp of the mean of what every window's plain logits give, one window at a time, summed in fp64.
+    """exp of the mean of what every window's plain logits give, one window at a time, summed in
+    fp64.
 
-    ``all``: windows of ``length`` tokens begin every ``stride``, and every token of a window is scored. ``new``: those that
+    ``all``: windows of ``length`` tokens begin every ``stride``, and every token of a window is
+        scored. ``new``: those that
     no window before has scored.
     """
     total, count, reached = 0.0, 0, 0
     for start in range(0, len(ids), stride):
         window = ids[start : start + length + 1]
-        nll = torch.nn.functional.cross_entropy(model(window[None, :-1])[0].double(), window[1:], reduction="none")
+        nll = torch.nn.functional.cross_entropy(
+            model(window[None, :-1])[0].double(), window[1:], reduction="none"
+        )
         scored = nll[reached - start :] if mode == "new" and start else nll
         total, count = total + float(scored.sum()), count + len(scored)
         reached = start + len(window) - 1
@@ -122,25 +139,44 @@ def one_by_one(model, ids: torch.Tensor, length: int, stride: int, mode: str) ->
 @pytest.mark.parametrize("name", ["rope", "tape"])
 @torch.no_grad()
 def test_sliding_perplexity_is_that_of_one_window_at_a_time(name, mode, text_folder, tokenizer):
-    """Lengths that are and are not multiples of the stride, one beyond the text, and a text of 457 tokens, a prime."""
+    """Lengths that are and are not multiples of the stride, one beyond the text, and a text of 457
+    tokens, a prime.
+    """
     text = Text("set", source="local", path=str(text_folder))
     tokens = tokenise(text, "test", tokenizer, text_folder / "cache", 457)
     assert len(tokens) == 457
-    model = make_decoder(name, Arch(2, 32, 4, 48, vocab=tokenizer.vocab, max_length=600, train_length=96))
+    model = make_decoder(
+        name, Arch(2, 32, 4, 48, vocab=tokenizer.vocab, max_length=600, train_length=96)
+    )
     randomise(model)
     lengths, stride = (33, 64, 96, 200, 600), 32
-    found = perplexity(model, tokens, tokenizer.decode, Windows(lengths, stride, mode, tokens_per_batch=300), "set", silent)
+    found = perplexity(
+        model,
+        tokens,
+        tokenizer.decode,
+        Windows(lengths, stride, mode, tokens_per_batch=300),
+        "set",
+        silent,
+    )
     expected = {n: one_by_one(model, torch.from_numpy(tokens[:]), n, stride, mode) for n in lengths}
     assert len({round(value, 3) for value in expected.values()}) == len(lengths)
     for length in lengths:
-        assert found[f"set/perplexity@{length}"] == pytest.approx(expected[length], rel=1e-5), length
+        assert found[f"set/perplexity@{length}"] == pytest.approx(expected[length], rel=1e-5), (
+            length
+        )
 
 
 @pytest.mark.parametrize("task", ["pg19_sliding", "proof_pile_sliding"])
 def test_the_sliding_tasks_have_the_papers_protocol(task):
-    """1k … 8k, a window every 256 tokens, all of its tokens scored; at each scale up to beyond the trained length."""
+    """1k … 8k, a window every 256 tokens, all of its tokens scored; at each scale up to beyond the
+    trained length.
+    """
     windows = build(compose_config([f"task={task}", "scale=paper"]).task, "task", seed=0).windows
-    assert (list(windows.lengths), windows.stride, windows.score) == ([1024, 2048, 4096, 8192], 256, "all")
+    assert (list(windows.lengths), windows.stride, windows.score) == (
+        [1024, 2048, 4096, 8192],
+        256,
+        "all",
+    )
     for scale in ("smoke", "small"):
         made = build(compose_config([f"task={task}", f"scale={scale}"]).task, "task", seed=0)
         assert made.windows.score == "all"
@@ -158,14 +194,18 @@ def test_numbers_of_a_model_that_knows_nothing(tokens, tokenizer):
         assert found[f"set/perplexity@{length}"] == pytest.approx(tokenizer.vocab)
         assert found[f"set/perplexity@{length}_stderr"] == pytest.approx(0, abs=1e-6)
         bytes_per_token = (len(tokens) - documents) / len(tokens)  # a byte a token, but for BOS
-        assert found[f"set/bits_per_byte@{length}"] == pytest.approx(math.log2(tokenizer.vocab) / bytes_per_token)
+        assert found[f"set/bits_per_byte@{length}"] == pytest.approx(
+            math.log2(tokenizer.vocab) / bytes_per_token
+        )
     assert found["set/tokens"] == 500
 
 
 def test_bits_per_byte_are_of_the_text_whatever_the_tokenizer(text_folder):
     """All bits that a uniform model spends on a split, over the bytes of its documents."""
     text = Text("set", source="local", path=str(text_folder))
-    documents = [json.loads(line)["text"] for line in (text_folder / "test.jsonl").read_text().splitlines()]
+    documents = [
+        json.loads(line)["text"] for line in (text_folder / "test.jsonl").read_text().splitlines()
+    ]
     size = sum(len(document.encode()) for document in documents)
     for tokenization in (Tokenization("byte"), Tokenization(vocab=300)):
         tokenizer = tokenization.make(text, text_folder / "cache")
@@ -175,7 +215,9 @@ def test_bits_per_byte_are_of_the_text_whatever_the_tokenizer(text_folder):
         def uniform(ids, vocab=tokenizer.vocab):
             return torch.zeros(*ids.shape, vocab)
 
-        bits = perplexity(scoring(uniform), tokens, tokenizer.decode, Windows((32,)), "set", silent)["set/bits_per_byte@32"]
+        bits = perplexity(
+            scoring(uniform), tokens, tokenizer.decode, Windows((32,)), "set", silent
+        )["set/bits_per_byte@32"]
         assert bits == pytest.approx(math.log2(tokenizer.vocab) * len(tokens) / size)
 
 
@@ -198,7 +240,10 @@ def test_bootstrap_agrees_with_the_delta_method():
     ("options", "message"),
     [
         ({"lengths": ()}, "must name at least one length"),
-        ({"lengths": (64, 32), "stride": 33}, r"stride=33 must be between 1 and the shortest length, 32"),
+        (
+            {"lengths": (64, 32), "stride": 33},
+            r"stride=33 must be between 1 and the shortest length, 32",
+        ),
         ({"score": "some"}, r"windows\.score=some is not known"),
         ({"tokens": 0}, r"windows\.tokens=0 must be at least 1"),
     ],

@@ -1,4 +1,6 @@
-"""Pre-training: blocks of the corpus, the same for every model; checkpoints that other tasks begin from; bad input."""
+"""Pre-training: blocks of the corpus, the same for every model; checkpoints that other tasks begin
+from; bad input.
+"""
 
 import json
 import shutil
@@ -7,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from tape_exp.cli import compose_config
-from tape_exp.config import ConfigError
 from tape_exp.models.decoder import Decoder
-from tape_exp.run import make_position, make_task
-from tape_exp.runs import RunDirectory
-from tape_exp.sinks import read_metrics
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.sinks import read_metrics
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.training.assembly import make_position, make_task
 from tests.conftest import on_text
 
 
@@ -56,12 +58,16 @@ def test_sample_k_is_a_function_of_seed_and_k(text_folder):
 
 
 def test_models_see_the_same_tokens(text_run):
-    fingerprints = {text_run(f"model={model}", steps=1)[1]["data_fingerprint"] for model in ("rope", "tape")}
+    fingerprints = {
+        text_run(f"model={model}", steps=1)[1]["data_fingerprint"] for model in ("rope", "tape")
+    }
     assert len(fingerprints) == 1
 
 
 def test_training_beats_the_unigram_baseline_and_waits_little_for_data(text_run):
-    cfg, record = text_run("model=rope", "task.optim.lr=3e-3", "task.arch.width=64", "task.arch.ffn=128", steps=120)
+    cfg, record = text_run(
+        "model=rope", "task.optim.lr=3e-3", "task.arch.width=64", "task.arch.ffn=128", steps=120
+    )
     metrics = record["metrics"]
     assert metrics["github/perplexity@32"] < 0.5 * metrics["github/unigram_perplexity"]
     assert metrics["val/perplexity"] == pytest.approx(np.exp(metrics["val/loss"]))
@@ -99,13 +105,24 @@ def test_a_run_goes_on_from_a_checkpoints_weights(text_run):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["checkpoint=pg19"], r"no finished run of a task of that name lies in .*python train\.py task=pg19 model=tape"),
-        (["checkpoint={folder}/checkpoints"], "is neither the folder of a run with checkpoints nor a Llama"),
+        (
+            ["checkpoint=pg19"],
+            r"no finished run of a task of that name lies in .*"
+            r"python train\.py task=pg19 model=tape",
+        ),
+        (
+            ["checkpoint={folder}/checkpoints"],
+            "is neither the folder of a run with checkpoints nor a Llama",
+        ),
         (
             ["checkpoint={folder}", "model=rope"],
-            r"is of another model: .*position.* is in the checkpoint alone\. Its run has model=tape",
+            r"is of another model: .*position.* is in the checkpoint alone\. "
+            r"Its run has model=tape",
         ),
-        (["checkpoint={folder}", "task.arch.width=64"], r"is of another size: .* Its run has .*task\.arch\.width=32"),
+        (
+            ["checkpoint={folder}", "task.arch.width=64"],
+            r"is of another size: .* Its run has .*task\.arch\.width=32",
+        ),
         (["checkpoint={folder}/config.yaml"], "config.yaml is not a readable checkpoint"),
     ],
 )
@@ -144,7 +161,10 @@ def test_a_checkpoint_without_its_run_needs_its_tokenizer(text_run, tmp_path):
     folder = RunDirectory(cfg).path
     alone = shutil.copy(folder / "checkpoints" / "step00000001.ckpt", tmp_path / "alone.ckpt")
     words = ["model=rope", f"checkpoint={alone}"]
-    with pytest.raises(ConfigError, match=r"another tokenizer than task\.tokenizer gives.*task\.tokenizer\.kind=file"):
+    with pytest.raises(
+        ConfigError,
+        match=r"another tokenizer than task\.tokenizer gives.*task\.tokenizer\.kind=file",
+    ):
         text_run(*words, "task.tokenizer.kind=bpe", "task.tokenizer.vocab=270", task="github")
     with_its_own = ["task.tokenizer.kind=file", f"task.tokenizer.path={folder}/tokenizer.json"]
     _, record = text_run(*words, *with_its_own, task="github")
@@ -165,7 +185,10 @@ def test_a_corpus_that_changed_under_a_run(text_run, text_folder, tmp_path):
 def test_a_corpus_shorter_than_a_block(text_folder, tmp_path):
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text('{"text": "a short one"}\n')
-    with pytest.raises(ConfigError, match=r"its split train has 12 tokens, fewer than one block .*task\.train_length=6"):
+    with pytest.raises(
+        ConfigError,
+        match=r"its split train has 12 tokens, fewer than one block .*task\.train_length=6",
+    ):
         prepared(text_folder, f"task.text.path={tmp_path}")
 
 
@@ -178,7 +201,7 @@ def test_bad_input_leaves_no_folder_behind(text_run, tmp_path):
 def test_paper_scale_is_the_papers():
     """155 M in units of 2^20, 5.24 B tokens, and the parameters that the paper counts."""
     cfg = compose_config(["task=c4", "scale=paper", "model=rope"])
-    from tape_exp.config import Arch, Optim
+    from tape_exp.settings.schema import Arch, Optim
 
     optim = Optim(**{k: tuple(v) if k == "betas" else v for k, v in cfg.task.optim.items()})
     assert optim.batch * optim.max_steps * cfg.task.train_length == 5_242_880_000
@@ -189,9 +212,11 @@ def test_paper_scale_is_the_papers():
         assert Decoder(arch, lambda a: make_position(cfg.model, a)).parameter_count() == 162_417_408
 
 
-@pytest.mark.parametrize(("scale", "vocab", "millions"), [("smoke", 2048, 0.48), ("small", 8192, 25.2)])
+@pytest.mark.parametrize(
+    ("scale", "vocab", "millions"), [("smoke", 2048, 0.48), ("small", 8192, 25.2)]
+)
 def test_sizes_of_the_scales(scale, vocab, millions):
-    from tape_exp.config import Arch
+    from tape_exp.settings.schema import Arch
 
     cfg = compose_config(["task=c4", f"scale={scale}", "model=rope"])
     assert cfg.task.tokenizer.vocab == vocab

@@ -1,22 +1,31 @@
-"""SCROLLS as a task: rows, generation that goes on where it was killed, scores, checkpoints that do not fit."""
+"""SCROLLS as a task: rows, generation that goes on where it was killed, scores, checkpoints that do
+not fit.
+"""
 
 import json
 
 import pytest
 import torch
 
-from tape_exp.cli import compose_config
-from tape_exp.config import ConfigError
 from tape_exp.data import scrolls
-from tape_exp.run import make_task, run
-from tape_exp.runs import RunDirectory
-from tape_exp.tasks.base import IGNORE
+from tape_exp.data.batch import IGNORE
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.scrolls import Predictions
+from tape_exp.training.assembly import make_task
+from tape_exp.training.run import run
 from tests.conftest import SMALL, on_text
 
 WORDS = ["task.tokenizer.kind=byte", "trainer=cpu", "trainer.progress=none", "logger=none"]
 WORDS += [word for word in SMALL if "batch" not in word]
-SHORT = ["task.max_length=512", "task.new_tokens=12", "task.optim.batch=4", "task.validation_rows=4", "task.optim.max_steps=2"]
+SHORT = [
+    "task.max_length=512",
+    "task.new_tokens=12",
+    "task.optim.batch=4",
+    "task.validation_rows=4",
+    "task.optim.max_steps=2",
+]
 
 
 @pytest.fixture
@@ -30,7 +39,14 @@ def scrolls_run(tmp_path, text_folder):
 
 
 def prepared(text_folder, dataset: str, *overrides: str):
-    words = ["task=scrolls", f"task.dataset={dataset}", *WORDS, *SHORT, f"cache={text_folder}/cache", *overrides]
+    words = [
+        "task=scrolls",
+        f"task.dataset={dataset}",
+        *WORDS,
+        *SHORT,
+        f"cache={text_folder}/cache",
+        *overrides,
+    ]
     task = make_task(compose_config(words))
     task.prepare_data()
     return task
@@ -78,7 +94,9 @@ def test_every_question_is_answered_once_and_scored(scrolls_run):
 
 def test_predictions_are_a_table_of_wandb(scrolls_run):
     cfg, record = scrolls_run("model=rope", "logger=wandb", dataset="quality")
-    (path,) = RunDirectory(cfg).path.glob("wandb/offline-run-*/files/media/table/test/predictions_*.table.json")
+    (path,) = RunDirectory(cfg).path.glob(
+        "wandb/offline-run-*/files/media/table/test/predictions_*.table.json"
+    )
     table = json.loads(path.read_text())
     assert table["columns"] == ["id", "question", "references", "prediction", "exact_match"]
     assert len(table["data"]) == len(scrolls.read("quality", "validation"))
@@ -87,11 +105,16 @@ def test_predictions_are_a_table_of_wandb(scrolls_run):
 
 
 def test_killed_generation_goes_on(scrolls_run):
-    """Predictions that were written are not made again, those that were not are; a line cut short counts as not written."""
+    """Predictions that were written are not made again, those that were not are; a line cut short
+    counts as not written.
+    """
     cfg, _ = scrolls_run("model=rope", "task.rows_per_batch=16")
     folder = RunDirectory(cfg)
     lines = (folder.artifacts / "predictions.jsonl").read_text().splitlines(keepends=True)
-    kept = [json.dumps({"id": json.loads(line)["id"], "prediction": "kept"}) + "\n" for line in lines[:20]]
+    kept = [
+        json.dumps({"id": json.loads(line)["id"], "prediction": "kept"}) + "\n"
+        for line in lines[:20]
+    ]
     (folder.artifacts / "predictions.jsonl").write_text("".join(kept) + lines[20][:9])
     (folder.path / "DONE").unlink()
     scrolls_run("model=rope", "task.rows_per_batch=16")
@@ -111,11 +134,15 @@ def test_it_begins_from_a_run_of_ours_and_refuses_another(scrolls_run, text_fold
         *WORDS[-3:],
         f"runs={tmp_path}/runs",
     ]
-    begun = compose_config([*words, "model=tape", "task.tokenizer.kind=bpe", "task.tokenizer.vocab=300"])
+    begun = compose_config(
+        [*words, "model=tape", "task.tokenizer.kind=bpe", "task.tokenizer.vocab=300"]
+    )
     run(begun)
     cfg, record = scrolls_run("model=tape", "task.init_from=c4")
     assert record["config"]["checkpoint"] == "c4"
-    assert (RunDirectory(cfg).path / "tokenizer.json").read_text() == (RunDirectory(begun).path / "tokenizer.json").read_text()
+    assert (RunDirectory(cfg).path / "tokenizer.json").read_text() == (
+        RunDirectory(begun).path / "tokenizer.json"
+    ).read_text()
     with pytest.raises(ConfigError, match=r"another model: .*position"):
         scrolls_run("model=rope", f"task.init_from={RunDirectory(begun).path}")
     with pytest.raises(ConfigError, match="no finished run of a task of that name"):
@@ -126,7 +153,10 @@ def test_it_begins_from_a_run_of_ours_and_refuses_another(scrolls_run, text_fold
     ("overrides", "message"),
     [
         (["task.dataset=qualty"], r"task\.dataset=qualty is not known\. Did you mean 'quality'"),
-        (["task.max_length=40"], r"task\.max_length=40 is too short for qasper .*task\.max_length=\d+"),
+        (
+            ["task.max_length=40"],
+            r"task\.max_length=40 is too short for qasper .*task\.max_length=\d+",
+        ),
         (["task.new_tokens=0"], r"task\.new_tokens=0 must be at least 1"),
         (["scale.text=local", "task.path=/nowhere"], r"holds none of qasper/train\.jsonl"),
     ],

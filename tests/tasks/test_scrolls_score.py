@@ -1,4 +1,6 @@
-"""The stand-alone scorer: what it prints and writes, where it finds references, one sentence for each mistake."""
+"""The stand-alone scorer: what it prints and writes, where it finds references, one sentence for
+each mistake.
+"""
 
 import gzip
 import json
@@ -7,8 +9,8 @@ import sys
 
 import pytest
 
-from tape_exp.config import ConfigError
-from tape_exp.runs import ROOT
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.scrolls import main, read_predictions, read_references
 
 DATA = ROOT.parent / "shared" / "data" / "scrolls"
@@ -17,7 +19,10 @@ PREDICTIONS = {"q1": "yes it is!", "q2": "yes", "q3": "ünïcode"}
 
 
 def rows(content=ROWS) -> str:
-    found = [{"id": key, "pid": f"{key}_{n}", "input": "", "output": output} for n, (key, output) in enumerate(content)]
+    found = [
+        {"id": key, "pid": f"{key}_{n}", "input": "", "output": output}
+        for n, (key, output) in enumerate(content)
+    ]
     return "".join(json.dumps(row) + "\n" for row in found)
 
 
@@ -29,7 +34,14 @@ def folder(tmp_path):
 
 
 def run(folder, *options, dataset="quality", references="validation.jsonl"):
-    command = ["score", str(folder / "predictions.json"), "--dataset", dataset, "--references", str(folder / references)]
+    command = [
+        "score",
+        str(folder / "predictions.json"),
+        "--dataset",
+        dataset,
+        "--references",
+        str(folder / references),
+    ]
     return main([*command, *map(str, options)])
 
 
@@ -51,7 +63,9 @@ def test_scores_are_printed_and_written(folder, capsys):
     assert [path.name for path in (folder / "new").iterdir()] == ["scores.json"]
 
 
-@pytest.mark.parametrize(("dataset", "names"), [("qasper", ["f1"]), ("qmsum", ["geometric_mean", "1", "2", "L"])])
+@pytest.mark.parametrize(
+    ("dataset", "names"), [("qasper", ["f1"]), ("qmsum", ["geometric_mean", "1", "2", "L"])]
+)
 def test_every_number_has_a_line(dataset, names, folder, capsys):
     assert run(folder, dataset=dataset) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
@@ -60,7 +74,15 @@ def test_every_number_has_a_line(dataset, names, folder, capsys):
 
 
 def test_as_a_command(folder):
-    command = [sys.executable, "-m", "tape_exp.tasks.scrolls", "score", "predictions.json", "--dataset", "quality"]
+    command = [
+        sys.executable,
+        "-m",
+        "tape_exp.tasks.scrolls",
+        "score",
+        "predictions.json",
+        "--dataset",
+        "quality",
+    ]
     (folder / "data").mkdir()
     (folder / "data" / "scrolls").mkdir()
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -74,14 +96,24 @@ def test_as_a_command(folder):
     assert "66.67" in done.stdout
 
 
-@pytest.mark.parametrize("place", ["test.jsonl", "test.jsonl.gz", "quality/test.jsonl", "quality/test.jsonl.gz"])
+@pytest.mark.parametrize(
+    "place", ["test.jsonl", "test.jsonl.gz", "quality/test.jsonl", "quality/test.jsonl.gz"]
+)
 def test_references_in_a_folder(place, tmp_path):
     path = tmp_path / place
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(gzip.compress(rows().encode()) if path.suffix == ".gz" else b"\n" + rows().encode())
+    path.write_bytes(
+        gzip.compress(rows().encode()) if path.suffix == ".gz" else b"\n" + rows().encode()
+    )
     expected = {"q1": ["Yes", "Yes, it is"], "q2": ["No"], "q3": ["Ünïcode"]}
-    assert read_references(tmp_path, "quality", "test") == read_references(path, "qasper", "train") == expected
-    with pytest.raises(ConfigError, match=r"nor a folder with validation\.jsonl or validation\.jsonl\.gz"):
+    assert (
+        read_references(tmp_path, "quality", "test")
+        == read_references(path, "qasper", "train")
+        == expected
+    )
+    with pytest.raises(
+        ConfigError, match=r"nor a folder with validation\.jsonl or validation\.jsonl\.gz"
+    ):
         read_references(tmp_path, "quality", "validation")
 
 
@@ -95,7 +127,10 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path):
     ("content", "message"),
     [
         ('{"q1": "yes"}', "predictions are missing for 2 of 3 ids: q2, q3;"),
-        ('{"q1": "a", "q2": "b", "q1": "c", "q3": "d"}', "predictions.json has ids more than once, 1 in all: q1."),
+        (
+            '{"q1": "a", "q2": "b", "q1": "c", "q3": "d"}',
+            "predictions.json has ids more than once, 1 in all: q1.",
+        ),
         (
             '{"q1": "a", "q2": "b", "q3": "c", "z1": "d", "z2": "e", "z3": "f", "z4": "g"}',
             "predictions have no reference for 4 of 7 ids: z1, z2, z3, …;",
@@ -138,9 +173,16 @@ def test_wrong_references(content, message, folder, capsys):
     [
         (rows().encode(), "cannot be read beyond line 0"),
         (gzip.compress(rows().encode())[:-9], "validation.jsonl.gz cannot be read beyond line"),
-        (gzip.compress(rows().encode())[:10] + b"\xff" * 40, "validation.jsonl.gz cannot be read beyond line"),
+        (
+            gzip.compress(rows().encode())[:10] + b"\xff" * 40,
+            "validation.jsonl.gz cannot be read beyond line",
+        ),
     ],
-    ids=["not compressed", "cut short", "damaged"],  # a gzip header holds the time: the two workers would disagree
+    ids=[
+        "not compressed",
+        "cut short",
+        "damaged",
+    ],  # a gzip header holds the time: the two workers would disagree
 )
 def test_damaged_gzip(content, message, folder, capsys):
     (folder / "validation.jsonl.gz").write_bytes(content)
@@ -148,7 +190,9 @@ def test_damaged_gzip(content, message, folder, capsys):
 
 
 def test_unknown_dataset(folder, capsys):
-    assert_refused(folder, capsys, "--dataset=qualty is not known. Did you mean 'quality'?", dataset="qualty")
+    assert_refused(
+        folder, capsys, "--dataset=qualty is not known. Did you mean 'quality'?", dataset="qualty"
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,8 +225,22 @@ def assert_refused(folder, capsys, message, out="scores.json", **options):
 @pytest.mark.skipif(not (DATA / "qmsum").exists(), reason="QMSum is not on this machine")
 def test_real_references(tmp_path, capsys):
     references = read_references(DATA, "qmsum", "validation")
-    (tmp_path / "predictions.json").write_text(json.dumps({key: wanted[0] for key, wanted in references.items()}))
-    assert main(["score", str(tmp_path / "predictions.json"), "--dataset", "qmsum", "--references", str(DATA)]) == 0
+    (tmp_path / "predictions.json").write_text(
+        json.dumps({key: wanted[0] for key, wanted in references.items()})
+    )
+    assert (
+        main(
+            [
+                "score",
+                str(tmp_path / "predictions.json"),
+                "--dataset",
+                "qmsum",
+                "--references",
+                str(DATA),
+            ]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith(f"qmsum: {len(references)} examples")
     assert printed[1].split() == ["rouge/geometric_mean", "100.00", "[100.00,", "100.00]"]

@@ -1,4 +1,6 @@
-"""Stability under shifts: proposition 2 holds where it should, and the comparison would see where it does not."""
+"""Stability under shifts: proposition 2 holds where it should, and the comparison would see where
+it does not.
+"""
 
 import itertools
 import json
@@ -6,15 +8,26 @@ import json
 import pytest
 import torch
 
-from tape_exp.config import Arch, ConfigError
 from tape_exp.models.trace import trace
-from tape_exp.runs import RunDirectory
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tape_exp.tasks.stability import random_copy, shift_error, shift_rows
 from tests.conftest import MODELS, make_decoder, randomise
 
 BOS = 1
 TOKENS = torch.randint(2, 14, (2, 24), generator=torch.Generator().manual_seed(0))
-STABLE = ["rope", "tape", "tape_tensor", "tape_fourier", "tape_yarn", "alibi", "t5", "nope", "randpe"]
+STABLE = [
+    "rope",
+    "tape",
+    "tape_tensor",
+    "tape_fourier",
+    "tape_yarn",
+    "alibi",
+    "t5",
+    "nope",
+    "randpe",
+]
 
 
 @pytest.fixture
@@ -49,7 +62,15 @@ def test_without_equivariance_they_change_from_the_second_layer_on(name, arch):
     model = random_decoder(name, arch)
     _, (first, second, third) = by_shift(shift_rows(model, TOKENS, BOS, [1, 2, 3]))
     assert max(first["attention_relative"], first["products"], first["blocks"]) < 1e-5
-    assert min(second["attention_relative"], third["attention_relative"], second["blocks"], third["products"]) > 1e-2
+    assert (
+        min(
+            second["attention_relative"],
+            third["attention_relative"],
+            second["blocks"],
+            third["products"],
+        )
+        > 1e-2
+    )
     assert shift_error(model, TOKENS) > 1e-2
 
 
@@ -61,7 +82,9 @@ def test_traces_of_the_second_layer_do_not_see_what_its_blocks_do(arch):
 
 
 def test_added_tokens_are_compared_with_the_original_ones(arch):
-    """With q = 0 attention is uniform: 1 / (i + 1) becomes 1 / (i + 4), from an entry further down and to the right."""
+    """With q = 0 attention is uniform: 1 / (i + 1) becomes 1 / (i + 4), from an entry further down
+    and to the right.
+    """
     model = make_decoder("nope", arch)
     with torch.no_grad():
         for block in model.blocks():
@@ -75,15 +98,23 @@ def test_added_tokens_are_compared_with_the_original_ones(arch):
     assert added["attention_max"] == pytest.approx(changes[0])
     assert added["attention_relative"] == pytest.approx(mean / (2 / (T + 1)), rel=1e-5)
     assert added["products"] is None
-    assert shifted == {"shift": "shift_ids", "layer": 2, "attention": 0, "attention_max": 0, "attention_relative": 0} | {
-        "products": None,
-        "blocks": None,
-    }
+    assert shifted == {
+        "shift": "shift_ids",
+        "layer": 2,
+        "attention": 0,
+        "attention_max": 0,
+        "attention_relative": 0,
+    } | {"products": None, "blocks": None}
 
 
 def test_added_tokens_leave_ropes_products_and_change_tapes(arch):
-    """RoPE's depend on distances alone; TAPE's also on the content, which now begins with other tokens."""
-    rope, tape = (by_shift(shift_rows(random_decoder(m, arch), TOKENS, BOS, [1, 3]))[0] for m in ("rope", "tape"))
+    """RoPE's depend on distances alone; TAPE's also on the content, which now begins with other
+    tokens.
+    """
+    rope, tape = (
+        by_shift(shift_rows(random_decoder(m, arch), TOKENS, BOS, [1, 3]))[0]
+        for m in ("rope", "tape")
+    )
     assert max(row["products"] for row in rope) < 1e-5
     assert tape[0]["products"] < 1e-5
     assert tape[1]["products"] > 1e-2
@@ -93,19 +124,29 @@ def test_added_tokens_leave_ropes_products_and_change_tapes(arch):
 def test_rows_written_out(name, arch):
     """The numbers of one row against a plain loop over pairs."""
     model = random_decoder(name, arch)
-    row = next(row for row in shift_rows(model, TOKENS, BOS, [2], shift=2) if row["shift"] == "add_tokens")
+    row = next(
+        row for row in shift_rows(model, TOKENS, BOS, [2], shift=2) if row["shift"] == "add_tokens"
+    )
     before = trace(model, TOKENS, [2])[2]
     after = trace(model, torch.cat([torch.full((2, 2), BOS), TOKENS], 1), [2])[2]
     attention, products, size, blocks, block_size = [], [], [], [], []
     for i, j in itertools.product(range(TOKENS.shape[1]), repeat=2):
-        old, new = (layer.blocks[0][:, i + s] @ layer.blocks[1][:, j + s].mT for layer, s in ((before, 0), (after, 2)))
+        old, new = (
+            layer.blocks[0][:, i + s] @ layer.blocks[1][:, j + s].mT
+            for layer, s in ((before, 0), (after, 2))
+        )
         blocks.append((new - old).square())
         block_size.append(old.square())
         if j <= i:
-            attention.append((after.attention[:, :, i + 2, j + 2] - before.attention[:, :, i, j]).abs())
+            attention.append(
+                (after.attention[:, :, i + 2, j + 2] - before.attention[:, :, i, j]).abs()
+            )
             products.append((after.products[:, i + 2, j + 2] - before.products[:, i, j]).abs())
             size.append(before.products[:, i, j].abs())
-    means = [float(torch.stack(values).mean()) for values in (attention, products, size, blocks, block_size)]
+    means = [
+        float(torch.stack(values).mean())
+        for values in (attention, products, size, blocks, block_size)
+    ]
     assert row["attention"] == pytest.approx(means[0], rel=1e-4)
     assert row["products"] == pytest.approx(means[1] / means[2], rel=1e-4)
     assert row["blocks"] == pytest.approx((means[3] / means[4]) ** 0.5, rel=1e-4)
@@ -138,12 +179,16 @@ def test_random_copy_is_reproducible_and_leaves_the_original_alone(name, arch):
 def test_random_copy_adds_its_std(arch):
     model = make_decoder("tape", arch)
     pairs = zip(model.named_parameters(), random_copy(model, 0, 0.5).parameters(), strict=True)
-    added = torch.cat([(after - before).flatten() for (name, before), after in pairs if ".position." in name])
+    added = torch.cat(
+        [(after - before).flatten() for (name, before), after in pairs if ".position." in name]
+    )
     assert float(added.detach().std()) == pytest.approx(0.5, rel=0.05)
 
 
 def test_task_measures_both_weights_in_both_precisions(text_run):
-    """From a checkpoint: trained and random weights; without one there is nothing trained to measure."""
+    """From a checkpoint: trained and random weights; without one there is nothing trained to
+    measure.
+    """
     words = ["model=tape", "task.layers=[1,2,8]", "task.rows=2", "task.length=24"]
     _, alone = text_run(*words, task="stability")
     text_run("model=tape", steps=2)
@@ -151,14 +196,23 @@ def test_task_measures_both_weights_in_both_precisions(text_run):
     cases = {"trained_fp32", "trained_bf16", "random_fp32", "random_bf16"}
     assert {key.split("/")[0] for key in record["metrics"]} == cases
     assert {key.split("/")[0] for key in alone["metrics"]} == {"random_fp32", "random_bf16"}
-    assert {key.split("@")[1] for key in record["metrics"]} == {"1", "2"}  # the model has no layer 8
-    fp32, bf16 = (record["metrics"][f"random_{p}/shift_ids/attention_relative@2"] for p in ("fp32", "bf16"))
+    assert {key.split("@")[1] for key in record["metrics"]} == {
+        "1",
+        "2",
+    }  # the model has no layer 8
+    fp32, bf16 = (
+        record["metrics"][f"random_{p}/shift_ids/attention_relative@2"] for p in ("fp32", "bf16")
+    )
     assert fp32 < 1e-5 < bf16
 
 
 def test_patterns_reach_the_record_the_folder_and_wandb(text_run):
-    """Matrices of the asked layers and the last one; the picture is among the offline run's files."""
-    cfg, record = text_run("model=tape", "task.layers=[1]", "task.length=16", "logger=wandb", task="patterns")
+    """Matrices of the asked layers and the last one; the picture is among the offline run's
+    files.
+    """
+    cfg, record = text_run(
+        "model=tape", "task.layers=[1]", "task.length=16", "logger=wandb", task="patterns"
+    )
     assert list(record["matrices"]) == ["attention@1", "products@1", "attention@2", "products@2"]
     attention = torch.tensor(record["matrices"]["attention@2"])
     assert attention.shape == (16, 16)

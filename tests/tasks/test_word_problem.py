@@ -1,12 +1,15 @@
-"""Word problems: labels are products, samples are functions of (seed, k), metrics count what they say."""
+"""Word problems: labels are products, samples are functions of (seed, k), metrics count what they
+say.
+"""
 
 import numpy as np
 import pytest
 import torch
 
-from tape_exp.config import Arch, ConfigError, Optim
+from tape_exp.data.batch import IGNORE
 from tape_exp.data.groups import GROUPS
-from tape_exp.tasks.base import IGNORE
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.word_problem import WordProblem
 
 ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
@@ -51,7 +54,9 @@ def test_sample_k_is_a_function_of_seed_and_k():
     parts = [task.train_batch(first, count) for first, count in ((0, 10), (10, 1), (11, 53))]
     for key in ("inputs", "labels"):
         assert torch.equal(whole[key], torch.cat([part[key] for part in parts]))
-    assert torch.equal(task.train_batch(10**12, 4)["inputs"], make().train_batch(10**12, 4)["inputs"])
+    assert torch.equal(
+        task.train_batch(10**12, 4)["inputs"], make().train_batch(10**12, 4)["inputs"]
+    )
     assert not torch.equal(whole["inputs"], make(seed=1).train_batch(0, 64)["inputs"])
     validation = task.validation_batches(), make(seed=1).validation_batches()
     assert all(torch.equal(a["inputs"], b["inputs"]) for a, b in zip(*validation, strict=True))
@@ -77,7 +82,9 @@ class Knows:
         self.rows += len(tokens)
         wrong = (torch.arange(states.shape[1]) >= self.letters) & ~even[:, None]
         answers = torch.where(wrong, (states + 1) % len(self.task.group.elements), states)
-        return torch.nn.functional.one_hot(torch.nn.functional.pad(answers, (1, 0)), self.task.arch.vocab).float()
+        return torch.nn.functional.one_hot(
+            torch.nn.functional.pad(answers, (1, 0)), self.task.arch.vocab
+        ).float()
 
 
 @pytest.mark.parametrize("rows", [64, 7])
@@ -85,8 +92,16 @@ def test_metrics_of_a_model_that_is_right_up_to_a_place(rows):
     task = make(words=40, rows_per_batch=rows)
     evaluation = task.evaluate(Knows(task, 5), silent)
     metrics = evaluation.metrics
-    assert (metrics["test/state@4"], metrics["test/state@6"], metrics["test/state@12"]) == (100, 75, 50)
-    assert (metrics["test/word@4"], metrics["test/word@6"], metrics["test/word@12"]) == (100, 50, 50)
+    assert (metrics["test/state@4"], metrics["test/state@6"], metrics["test/state@12"]) == (
+        100,
+        75,
+        50,
+    )
+    assert (metrics["test/word@4"], metrics["test/word@6"], metrics["test/word@12"]) == (
+        100,
+        50,
+        50,
+    )
     assert metrics["id/state"] == pytest.approx(100 * 5.5 / 6)
     assert metrics["ood/state"] == 50
     assert metrics["ood/state_stderr"] == pytest.approx(50 / 39**0.5)
@@ -120,11 +135,16 @@ def test_validation_counts_right_states():
 
 
 def test_wrong_values_name_the_key():
-    with pytest.raises(ConfigError, match=r"task\.group=s4 is not known.*Choose one of: parity, s3, a5, s5"):
+    with pytest.raises(
+        ConfigError, match=r"task\.group=s4 is not known.*Choose one of: parity, s3, a5, s5"
+    ):
         make("s4")
     with pytest.raises(ConfigError, match=r"task\.train_letters=0 must be at least 1"):
         make(train_letters=0)
-    with pytest.raises(ConfigError, match=r"task\.lengths=\[4\] ends below task\.train_letters=6; task\.train_letters=4"):
+    with pytest.raises(
+        ConfigError,
+        match=r"task\.lengths=\[4\] ends below task\.train_letters=6; task\.train_letters=4",
+    ):
         make(lengths=[4])
     with pytest.raises(ConfigError, match=r"task\.lengths=\[\] must list numbers of letters"):
         make(lengths=[])

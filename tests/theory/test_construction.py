@@ -1,4 +1,6 @@
-"""Theorem 1: right at every position, by layers that are equivariant; and what the printed proof gives instead."""
+"""Theorem 1: right at every position, by layers that are equivariant; and what the printed proof
+gives instead.
+"""
 
 import itertools
 import time
@@ -8,7 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape_exp.theory.construction import BOS, SWAPS, Form, Theorem1, every_word, eye, labels, random_words
+from tape_exp.theory.construction import (
+    BOS,
+    SWAPS,
+    Form,
+    Theorem1,
+    every_word,
+    eye,
+    labels,
+    random_words,
+)
 from tape_exp.theory.topology import Causal, Masked
 
 PRINTED = Form(strict=False, scale="printed", readout="printed")
@@ -26,11 +37,15 @@ def there_and_back(swaps: int, seed: int):
 
 
 def in_lemma(xi, strict):
-    """Π_j (I - ξ_j ξ_jᵀ) and the right side of the lemma on WY representations, over a whole sequence."""
+    """Π_j (I - ξ_j ξ_jᵀ) and the right side of the lemma on WY representations, over a whole
+    sequence.
+    """
     product = torch.eye(xi.shape[1], dtype=xi.dtype)
     for vector in xi:
         product = product @ (torch.eye(len(vector), dtype=xi.dtype) - torch.outer(vector, vector))
-    w = Masked(torch.ones(len(xi), len(xi), dtype=torch.bool).tril(), strict).invert(xi[None], xi[None])[0]
+    w = Masked(torch.ones(len(xi), len(xi), dtype=torch.bool).tril(), strict).invert(
+        xi[None], xi[None]
+    )[0]
     return product, torch.eye(xi.shape[1], dtype=xi.dtype) - w.mT @ xi
 
 
@@ -87,7 +102,9 @@ def test_no_label_depends_on_what_follows():
     tokens, _ = words_of(1, 200)
     model = Theorem1()
     for length in (1, 2, 63, 64, 65, 130):
-        assert torch.allclose(model.argument(tokens[:, :length]), model.argument(tokens)[:, :length], atol=1e-10)
+        assert torch.allclose(
+            model.argument(tokens[:, :length]), model.argument(tokens)[:, :length], atol=1e-10
+        )
 
 
 @pytest.mark.parametrize("form", [Form(), PRINTED], ids=["repaired", "printed"])
@@ -107,7 +124,9 @@ def test_rotated_states_stay_rotated():
     """Eq. (ortho_equiv): E⁽⁰⁾R leaves the labels alone and turns the last state by R."""
     tokens, _ = words_of(3, 100)
     model = Theorem1()
-    R = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
+    R = torch.linalg.qr(
+        torch.randn(6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    )[0]
     x, e = model.embed(tokens)
     labelled, state = model.layers(x, e, Causal())
     labelled_R, state_R = model.layers(x, e @ R, Causal())
@@ -116,17 +135,23 @@ def test_rotated_states_stay_rotated():
 
 
 @pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(("length", "block"), [(1, 64), (63, 64), (64, 64), (200, 64), (50, 1), (50, 7)])
+@pytest.mark.parametrize(
+    ("length", "block"), [(1, 64), (63, 64), (64, 64), (200, 64), (50, 1), (50, 7)]
+)
 def test_blocks_solve_what_the_whole_does(length, block, strict):
     generator = torch.Generator().manual_seed(length)
-    keys = torch.nn.functional.normalize(torch.randn(2, length, 6, generator=generator, dtype=torch.float64), dim=-1)
+    keys = torch.nn.functional.normalize(
+        torch.randn(2, length, 6, generator=generator, dtype=torch.float64), dim=-1
+    )
     values = torch.randn(2, length, 9, generator=generator, dtype=torch.float64)
     whole = Masked(torch.ones(length, length, dtype=torch.bool).tril(), strict).invert(keys, values)
     assert torch.allclose(Causal(strict, block).invert(keys, values), whole, atol=1e-10)
 
 
 def test_masked_attention_under_the_causal_mask_is_the_projects():
-    q, k, v, carried = torch.randn(4, 2, 70, 3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    q, k, v, carried = torch.randn(
+        4, 2, 70, 3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     masked = Masked(torch.ones(70, 70, dtype=torch.bool).tril()).attend(q, k, v, carried)
     for found, expected in zip(masked, Causal().attend(q, k, v, carried), strict=True):
         assert torch.allclose(found, expected, atol=1e-12)
@@ -136,7 +161,9 @@ def test_masked_attention_under_the_causal_mask_is_the_projects():
 
 
 def test_printed_mask_with_the_diagonal_is_no_product_of_householders():
-    xi = torch.nn.functional.normalize(torch.randn(64, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    xi = torch.nn.functional.normalize(
+        torch.randn(64, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    )
     xi *= 2**0.5
     product, strict = in_lemma(xi, strict=True)
     assert (product - strict).abs().max() < 1e-12
@@ -161,7 +188,9 @@ def test_printed_read_out_is_zero_at_the_first_position_and_reaches_no_label():
 
 
 def test_printed_form_with_a_strict_mask_has_the_right_sign_after_the_first_position():
-    """What the proof's last step needs of x̃₁ holds; that its size is below 1 / i is what keeps the label from 1."""
+    """What the proof's last step needs of x̃₁ holds; that its size is below 1 / i is what keeps the
+    label from 1.
+    """
     tokens, told = words_of(4, 2000)
     argument = Theorem1(Form(scale="printed", readout="printed")).argument(tokens)[:, 1:]
     assert torch.equal(argument > 0, told[:, 1:])
@@ -170,7 +199,9 @@ def test_printed_form_with_a_strict_mask_has_the_right_sign_after_the_first_posi
 
 @pytest.mark.parametrize("told", [True, False], ids=["identity", "other"])
 def test_printed_scale_leaves_a_margin_that_shrinks(told):
-    """|x̃₁| near (√e - 1) / i where the product is the identity, (1 - 1 / √e) / i where it is one exchange of neighbours."""
+    """|x̃₁| near (√e - 1) / i where the product is the identity, (1 - 1 / √e) / i where it is one
+    exchange of neighbours.
+    """
     model = Theorem1(Form(scale="printed", readout="printed"))
     for swaps in (50, 200, 1000):
         tokens = there_and_back(swaps, seed=3)
@@ -184,7 +215,9 @@ def test_printed_scale_leaves_a_margin_that_shrinks(told):
 
 @pytest.mark.parametrize("scale", ["printed", "remark"])
 def test_printed_scales_leave_the_identity_at_one_half_however_long(scale):
-    """The logit of BOS stays 0.5, so that its weight, and with it any read-out, falls to nothing."""
+    """The logit of BOS stays 0.5, so that its weight, and with it any read-out, falls to
+    nothing.
+    """
     tokens = there_and_back(400, seed=0)
     assert labels(tokens)[0, -1]
     model = Theorem1(Form(scale=scale))
@@ -209,7 +242,9 @@ def test_printed_sum_over_the_wrong_index_spoils_the_labels():
 
 
 def test_third_feed_forward_must_read_the_output_of_attention():
-    """ψ⁽³⁾ takes 1 / x₁. In X⁽²⁾, which the general form g(X⁽ˡ⁻¹⁾, E⁽ˡ⁻¹⁾) would hand it, x₁ is 0."""
+    """ψ⁽³⁾ takes 1 / x₁. In X⁽²⁾, which the general form g(X⁽ˡ⁻¹⁾, E⁽ˡ⁻¹⁾) would hand it, x₁ is
+    0.
+    """
     tokens, _ = words_of(1, 8)
     model = Theorem1()
     x, e = model.second(*model.first(*model.embed(tokens)), Causal())
@@ -219,6 +254,8 @@ def test_third_feed_forward_must_read_the_output_of_attention():
 
 
 def test_logit_separates_the_identity_by_one():
-    """Σ_v v π(v) = 55 for the identity alone, at most 54 for the other 119: what 54.5 stands between."""
+    """Σ_v v π(v) = 55 for the identity alone, at most 54 for the other 119: what 54.5 stands
+    between.
+    """
     sums = [sum(v * w for v, w in enumerate(p, 1)) for p in itertools.permutations(range(1, 6))]
     assert sorted(sums)[-2:] == [54, 55]

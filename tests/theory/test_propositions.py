@@ -1,4 +1,6 @@
-"""Propositions 1 and 2: which variants of TAPE satisfy which equation, and the printed formulas that would not."""
+"""Propositions 1 and 2: which variants of TAPE satisfy which equation, and the printed formulas
+that would not.
+"""
 
 import pytest
 import torch
@@ -15,11 +17,22 @@ CASES = cases()
 NOT_EQUIVARIANT = [case for case in CASES if not case.general["equivariant"]]
 MIXES_FREQUENCIES = [case for case in CASES if case.general["weights"] == "full"]
 NO_ROTATION_AT_ALL = [case for case in CASES if case.general["R"] == 1]  # O(1) holds no shift
-STABLE = [case for case in CASES if case not in (*NOT_EQUIVARIANT, *MIXES_FREQUENCIES, *NO_ROTATION_AT_ALL)]
+STABLE = [
+    case
+    for case in CASES
+    if case not in (*NOT_EQUIVARIANT, *MIXES_FREQUENCIES, *NO_ROTATION_AT_ALL)
+]
 
 
 def test_every_variant_is_there_from_both_starts():
-    assert {case.variant for case in CASES} >= {"tape", "tape_tensor", "tape_full", "tape_fourier", "tape_neither", "tape_yarn"}
+    assert {case.variant for case in CASES} >= {
+        "tape",
+        "tape_tensor",
+        "tape_full",
+        "tape_fourier",
+        "tape_neither",
+        "tape_yarn",
+    }
     for name in ("tape_full", "tape_no_attention", "tape_no_equivariance"):
         assert {case.initial for case in CASES if case.variant == name} == {"rope", "fourier"}
     assert NOT_EQUIVARIANT
@@ -36,7 +49,10 @@ def test_permutations_commute_with_every_variant(case, seed, T):
 
 
 @settings(max_examples=40, deadline=None)
-@given(case=st.sampled_from([c for c in CASES if c not in NOT_EQUIVARIANT]), seed=st.integers(0, 10_000))
+@given(
+    case=st.sampled_from([c for c in CASES if c not in NOT_EQUIVARIANT]),
+    seed=st.integers(0, 10_000),
+)
 def test_rotations_and_reflections_commute_with_every_equivariant_variant(case, seed):
     """f(X, ER, M) = f(X, E, M) and g(X, ER, M) = g(X, E, M) R for R ∈ O(R)."""
     assert layer_errors(case, seed)["rotation"] < HOLDS
@@ -57,7 +73,9 @@ def test_mixing_over_r_breaks_both(case):
 @pytest.mark.parametrize("case", MIXES_FREQUENCIES, ids=str)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_mixing_frequencies_satisfies_the_equation_and_breaks_the_shift(case, seed):
-    """The counter-example to proposition 2 as stated: one O(R) for all blocks is not what a shift applies."""
+    """The counter-example to proposition 2 as stated: one O(R) for all blocks is not what a shift
+    applies.
+    """
     errors = layer_errors(case, seed)
     assert max(errors["permutation"], errors["rotation"]) < HOLDS
     assert errors["rotations"] > 0.1
@@ -65,7 +83,9 @@ def test_mixing_frequencies_satisfies_the_equation_and_breaks_the_shift(case, se
 
 
 def test_two_frequencies_added_by_hand():
-    """e = e_1 + e_2 turns with E as the equation asks, but eᵢ eⱼᵀ holds cos(θ_1 i - θ_2 j), which a shift changes."""
+    """e = e_1 + e_2 turns with E as the equation asks, but eᵢ eⱼᵀ holds cos(θ_1 i - θ_2 j), which a
+    shift changes.
+    """
     positions = torch.arange(6, dtype=torch.float64)[None]
     gram = []
     for shift in (0.0, 1.3):
@@ -87,8 +107,12 @@ def test_flattened_to_scalars_the_start_is_not_turned_by_a_shift(case):
 
 
 def test_printed_denominator_sees_the_future():
-    """Eq. (g_attn) prints M_{i,j} under the sum over j': weights then sum to less than 1 and depend on later tokens."""
-    q, k = torch.randn(2, 1, 8, 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    """Eq. (g_attn) prints M_{i,j} under the sum over j': weights then sum to less than 1 and depend
+    on later tokens.
+    """
+    q, k = torch.randn(
+        2, 1, 8, 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     mask = torch.ones(8, 8, dtype=torch.float64).tril()
 
     def printed(k):
@@ -100,12 +124,17 @@ def test_printed_denominator_sees_the_future():
     assert (printed(k).sum(-1)[:-1] < 1 - 1e-3).all()
     later = k.clone()
     later[:, -1] += 1
-    assert torch.equal(attend(q, later, torch.eye(8, dtype=torch.float64)[None, :, None])[0][0, :-1, 0], weights[:-1])
+    assert torch.equal(
+        attend(q, later, torch.eye(8, dtype=torch.float64)[None, :, None])[0][0, :-1, 0],
+        weights[:-1],
+    )
     assert (printed(later)[:-1] - printed(k)[:-1]).abs().max() > 1e-3
 
 
 def test_printed_frequencies_are_not_those_of_rope():
-    """θ_m = -10000^{2m/C} turns by 1 radian a token and more, up to thousands; RoPE's by 1 and less."""
+    """θ_m = -10000^{2m/C} turns by 1 radian a token and more, up to thousands; RoPE's by 1 and
+    less.
+    """
     C = ARCH.head_dim
     m = torch.arange(C // 2, dtype=torch.float64)
     frequencies, _ = RoPE(ARCH).frequencies(torch.zeros(1, dtype=torch.float64))
@@ -118,10 +147,14 @@ def test_printed_rotation_of_fourier_features_shifts_backward():
     """[cos a, sin a] O with the printed O is the feature of a - θΔ; its transpose gives a + θΔ."""
     encoding = TensorTAPE(ARCH, initial="fourier", R=2)
     positions, shift = torch.arange(5, dtype=torch.float64)[None], 1.7
-    E, later, earlier = (encoding.initial_state(positions + by)[0, :, 0, 0] for by in (0.0, shift, -shift))  # first block
+    E, later, earlier = (
+        encoding.initial_state(positions + by)[0, :, 0, 0] for by in (0.0, shift, -shift)
+    )  # first block
     theta = encoding.theta ** -torch.tensor(0.6180339887498949, dtype=torch.float64)
     angle = theta * shift
-    O = torch.stack([torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])])  # noqa: E741
+    O = torch.stack(  # noqa: E741
+        [torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])]
+    )
     assert torch.allclose(E @ O, earlier, atol=1e-9)
     assert torch.allclose(E @ O.T, later, atol=1e-9)
     assert (E @ O - later).abs().max() > 1e-3

@@ -23,7 +23,12 @@ def test_report_is_printed_written_and_drawn(tmp_path, monkeypatch, capsys):
     assert repaired["all"] == repaired["identity"] == [100.0] * 8
     assert repaired["exact"] == 100
     assert repaired["margin"] >= 1 - 1e-9
-    assert record["theorem"]["exhaustive"] == {"swaps": 4, "sequences": 11_111, "positions": 54_321, "wrong": 0}
+    assert record["theorem"]["exhaustive"] == {
+        "swaps": 4,
+        "sequences": 11_111,
+        "positions": 54_321,
+        "wrong": 0,
+    }
     assert record["theorem"]["forms"]["printed"]["identity"] == [0.0] * 8
     assert [row["variant"] for row in record["propositions"]] == [case.variant for case in first]
     assert all(set(PROPERTIES) < set(row) for row in record["propositions"])

@@ -1,7 +1,9 @@
-"""Fused causal attention: one probability matrix for the values and for what positions carry, in Triton, with gradients.
+"""Fused causal attention: one probability matrix for the values and for what positions carry, in
+Triton, with gradients.
 
-Shape suffixes as in :mod:`tape_exp.models.attention`, whose ``reference`` backend is the oracle of this one. The programs are
-in :mod:`tape_exp.models.kernels.causal_triton`, which is imported at the first use: torch for CPUs comes without triton.
+Shape suffixes as in :mod:`tape_exp.models.attention`, whose ``reference`` backend is the oracle of
+this one. The programs are in :mod:`tape_exp.models.kernels.causal_triton`, which is imported at the
+first use: torch for CPUs comes without triton.
 """
 
 import functools
@@ -19,7 +21,9 @@ WIDEST = 128
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-@torch.compiler.disable(reason="the programs choose their tiles at the first call, and are as fused as they get")
+@torch.compiler.disable(
+    reason="the programs choose their tiles at the first call, and are as fused as they get"
+)
 def fused_attention(
     q_BTHD: Tensor,
     k_BSKD: Tensor,
@@ -28,23 +32,28 @@ def fused_attention(
     slopes: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """``p = softmax(scale · q kᵀ + alibi)`` under the causal mask, and ``p v`` and ``p carried``; p is never in memory.
+    """``p = softmax(scale · q kᵀ + alibi)`` under the causal mask, and ``p v`` and ``p carried``; p
+    is never in memory.
 
-    Query t sees keys up to t + S - T. The forward pass computes q kᵀ once for both products. The backward pass computes p
-    anew, with the gradients of both products in it: dp = d_out vᵀ + d_carried carriedᵀ. It is deterministic, and cannot be
-    differentiated again.
+    Query t sees keys up to t + S - T. The forward pass computes q kᵀ once for both products. The
+    backward pass computes p anew, with the gradients of both products in it: dp = d_out vᵀ +
+    d_carried carriedᵀ. It is deterministic, and cannot be differentiated again.
 
     Args:
-        q_BTHD: queries: bf16, fp16 or fp32. Sums, softmax and, for fp32, products are of fp32 accuracy (products of
-            fp32 inputs follow ``torch.backends.cuda.matmul.fp32_precision``).
-        k_BSKD: keys, in the dtype of q; with fewer heads than q each serves H / K query heads in turn.
+        q_BTHD: queries: bf16, fp16 or fp32. Sums, softmax and, for fp32, products are of fp32
+            accuracy (products of fp32 inputs follow ``torch.backends.cuda.matmul.fp32_precision``).
+        k_BSKD: keys, in the dtype of q; with fewer heads than q each serves H / K query heads in
+            turn.
         v_BSKD: values, of the shape and dtype of the keys.
-        carried: (B, S, H, C), or with 1 in place of B or H, which is read in place, never expanded. Cast to v's dtype.
-        slopes: (H,), ALiBi: -slope_h · (t + S - T - s) is added to the scaled logits. Gets no gradient.
+        carried: (B, S, H, C), or with 1 in place of B or H, which is read in place, never expanded.
+            Cast to v's dtype.
+        slopes: (H,), ALiBi: -slope_h · (t + S - T - s) is added to the scaled logits. Gets no
+            gradient.
         scale: of the logits, positive; 1 / √D by default.
 
     Returns:
-        The attended values (B, T, H, D) and the attended state (B, T, H, C), or None where nothing is carried.
+        The attended values (B, T, H, D) and the attended state (B, T, H, C), or None where nothing
+        is carried.
 
     Raises:
         ValueError: where :func:`supports` has a reason not to.
@@ -65,7 +74,9 @@ def fused_attention(
 
 def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> str | None:
     """None if :func:`fused_attention` can serve these tensors, else a sentence why not."""
-    if q.device.type != "cuda" and not (q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"):
+    if q.device.type != "cuda" and not (
+        q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    ):
         return f"The tensors are on {q.device.type}, not cuda (and TRITON_INTERPRET=1 is not set)."
     if not _has_triton():
         return "triton is not installed."
@@ -78,18 +89,28 @@ def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> 
     if any(x.device != q.device for x in others):
         return "The tensors are on different devices."
     if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
-        return f"q, k and v are {q.dtype}, {k.dtype} and {v.dtype}; they should all be one of bf16, fp16 and fp32."
+        return (
+            f"q, k and v are {q.dtype}, {k.dtype} and {v.dtype}; they should all be one of bf16, "
+            "fp16 and fp32."
+        )
     if carried is not None and not carried.is_floating_point():
         return f"What is carried is {carried.dtype}, not floating point."
     (B, T, H, D), (S, K) = q.shape, k.shape[1:3]
     if k.shape != (B, S, K, D) or v.shape != k.shape or H % K:
         return (
-            f"The shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)} are not (B, T, H, D) and twice (B, S, K, D)."
+            f"The shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)} are not (B, T, H, "
+            "D) and twice (B, S, K, D)."
         )
     if not 0 < T <= S or B == 0:
-        return f"There are {T} queries for {S} keys in a batch of {B}; at least one, and a key for each, are needed."
+        return (
+            f"There are {T} queries for {S} keys in a batch of {B}; at least one, and a key for "
+            "each, are needed."
+        )
     if carried is not None and not (
-        carried.ndim == 4 and carried.shape[0] in (1, B) and carried.shape[1] == S and carried.shape[2] in (1, H)
+        carried.ndim == 4
+        and carried.shape[0] in (1, B)
+        and carried.shape[1] == S
+        and carried.shape[2] in (1, H)
     ):
         return f"What is carried is {tuple(carried.shape)}; ({B} or 1, {S}, {H} or 1, C) is needed."
     widest = max(D, 0 if carried is None else carried.shape[-1])
@@ -99,11 +120,19 @@ def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> 
 
 
 class _FusedAttention(torch.autograd.Function):
-    """The calls of the programs. A missing carried, or a missing gradient of its average, drops out of every sum."""
+    """The calls of the programs. A missing carried, or a missing gradient of its average, drops out
+    of every sum.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None, slopes: Tensor | None, scale: float
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        carried: Tensor | None,
+        slopes: Tensor | None,
+        scale: float,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = _rows(q), _rows(k), _rows(v)
         carried = None if carried is None else _rows(carried)
@@ -114,7 +143,8 @@ class _FusedAttention(torch.autograd.Function):
         with torch.cuda.device_of(q):
             _programs().attention[_grid(B * H, T, "BLOCK_M")](
                 q, k, v, carried, slopes, out, out_c, lse, scale, *_sizes(q, k),
-                *_strides(q, k, v), *_carried_strides(carried, B, H), **_constants(q, carried, slopes),
+                *_strides(q, k, v), *_carried_strides(carried, B, H),
+                **_constants(q, carried, slopes),
             )  # fmt: skip
         ctx.save_for_backward(q, k, v, carried, slopes, out, out_c, lse)
         ctx.scale = scale
@@ -123,7 +153,9 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor | None, d_out_c: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, d_out: Tensor | None, d_out_c: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         q, k, v, carried, slopes, out, out_c, lse = ctx.saved_tensors
         (B, T, H, D), (S, K) = q.shape, k.shape[1:3]
         learns = ctx.needs_input_grad[3] and d_out_c is not None
@@ -134,11 +166,13 @@ class _FusedAttention(torch.autograd.Function):
         dq = torch.empty_like(out)
         delta = torch.empty_like(lse)
         strides = (
-            *_strides(q, k, v), *_carried_strides(carried, B, H), *_strides(d_out), *_carried_strides(d_out_c, B, H)
+            *_strides(q, k, v), *_carried_strides(carried, B, H),
+            *_strides(d_out), *_carried_strides(d_out_c, B, H)
         )  # fmt: skip
         constants = _constants(q, carried, slopes)
-        # Heads that share keys, and heads and rows that share what is carried, write gradients of their own in fp32, which
-        # are summed afterwards: unlike atomic additions this gives the same sum every time.
+        # Heads that share keys, and heads and rows that share what is carried, write gradients of
+        # their own in fp32, which are summed afterwards: unlike atomic additions this gives the
+        # same sum every time.
         dk = q.new_empty(B, S, H, D, dtype=torch.float32 if K < H else q.dtype)
         dv = torch.empty_like(dk)
         dc = None
@@ -167,12 +201,16 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _grid(pairs: int, length: int, block: str) -> Callable[[dict[str, int]], tuple[int]]:
-    """One program for every block of every head of the batch; one axis, since the others end at 65535."""
+    """One program for every block of every head of the batch; one axis, since the others end at
+    65535.
+    """
     return lambda meta: (pairs * -(-length // meta[block]),)
 
 
 def _sizes(q: Tensor, k: Tensor) -> tuple[int, ...]:
-    """T, S, H, query heads a key head, and what tiles are chosen for: T rounded up to a power of two."""
+    """T, S, H, query heads a key head, and what tiles are chosen for: T rounded up to a power of
+    two.
+    """
     T, S, H = q.shape[1], k.shape[1], q.shape[2]
     return T, S, H, H // k.shape[2], max(64, 1 << (T - 1).bit_length())
 
@@ -189,7 +227,9 @@ def _carried_strides(x: Tensor | None, B: int, H: int) -> tuple[int, int, int]:
 
 
 def _constants(q: Tensor, carried: Tensor | None, slopes: Tensor | None) -> dict[str, Any]:
-    """What the programs are compiled for. Widths are padded to a power of two, at least the 16 of a tensor core."""
+    """What the programs are compiled for. Widths are padded to a power of two, at least the 16 of a
+    tensor core.
+    """
     D, C = q.shape[-1], 0 if carried is None else carried.shape[-1]
     rounded = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return {

@@ -1,18 +1,21 @@
 """The Triton programs of :mod:`tape_exp.models.kernels.causal`; importing this module needs triton.
 
-Shape suffixes as in :mod:`tape_exp.models.attention`: B batch, T queries, S keys, H query heads, D head dimension, C width of
-what is carried. An argument is named after the tensor it points to, ``q_b, q_t, q_h`` are its strides in elements, and the
-last dimension of every tensor is contiguous. What a program writes is contiguous altogether: (B, T, H, D), (B, H, T) …
+Shape suffixes as in :mod:`tape_exp.models.attention`: B batch, T queries, S keys, H query heads, D
+head dimension, C width of what is carried. An argument is named after the tensor it points to,
+``q_b, q_t, q_h`` are its strides in elements, and the last dimension of every tensor is contiguous.
+What a program writes is contiguous altogether: (B, T, H, D), (B, H, T) …
 
-Every program owns one block of queries or keys of one head and walks over the blocks of the other side in two phases,
-unrolled by ``static_range``: first those on the diagonal of the causal mask, which alone compute it, then the inner ones,
-which it leaves whole. Blocks that it hides are never visited. The diagonal is never empty, and says so by ``assume``: were
-the first loop's accumulators to be set by a path around it, Hopper's asynchronous products would be serialised. Logits are
-kept in units of ln 2, since exp2 is what the hardware has::
+Every program owns one block of queries or keys of one head and walks over the blocks of the other
+side in two phases, unrolled by ``static_range``: first those on the diagonal of the causal mask,
+which alone compute it, then the inner ones, which it leaves whole. Blocks that it hides are never
+visited. The diagonal is never empty, and says so by ``assume``: were the first loop's accumulators
+to be set by a path around it, Hopper's asynchronous products would be serialised. Logits are kept
+in units of ln 2, since exp2 is what the hardware has::
 
     z = log2(e) (scale · q kᵀ + alibi),   lse = log2 Σ 2^z,   p = 2^(z - lse)
 
-A product whose fp32 inputs must not lose their lower bits has PRECISION ``tf32x3``: three products on the tensor cores.
+A product whose fp32 inputs must not lose their lower bits has PRECISION ``tf32x3``: three products
+on the tensor cores.
 """
 
 from typing import Any
@@ -22,24 +25,34 @@ import triton.language as tl
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 LOG2E = tl.constexpr(1.4426950408889634)
-# Lengths differ from batch to batch; programs specialised on their divisibility would be compiled over and over.
+# Lengths differ from batch to batch; programs specialised on their divisibility would be compiled
+# over and over.
 UNSPECIALISED = ("T", "S", "bucket")
 
 
 def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, int]):
-    """Autotune over tile sizes, (BLOCK_M, BLOCK_N, warps, stages); the interpreter gets one that is small and uneven.
+    """Autotune over tile sizes, (BLOCK_M, BLOCK_N, warps, stages); the interpreter gets one that is
+    small and uneven.
 
-    Only tiles that fit into the registers are tried: of its 255 a thread may fill 192 with its share of the fp32 sums over
-    the block ``owner``, as wide as the letters of ``sums`` (D, C, or L: C if carried learns), and of ``squares`` tiles of
-    logits and the like. fp32 inputs take the small tiles, since their products are split in three.
+    Only tiles that fit into the registers are tried: of its 255 a thread may fill 192 with its
+    share of the fp32 sums over the block ``owner``, as wide as the letters of ``sums`` (D, C, or L:
+    C if carried learns), and of ``squares`` tiles of logits and the like. fp32 inputs take the
+    small tiles, since their products are split in three.
 
-    The choice is kept on disk beside the compiled programs, so that a resumed run computes with the same tiles.
+    The choice is kept on disk beside the compiled programs, so that a resumed run computes with the
+    same tiles.
     """
 
-    def affordable(tiles: list[triton.Config], arguments: dict[str, Any], **constants: Any) -> list[triton.Config]:
+    def affordable(
+        tiles: list[triton.Config], arguments: dict[str, Any], **constants: Any
+    ) -> list[triton.Config]:
         single = arguments["q"].element_size() == 4
         carried = constants["PAD_C"] if constants["CARRIES"] else 0
-        widths = {"D": constants["PAD_D"], "C": carried, "L": carried if constants.get("CARRIED_LEARNS") else 0}
+        widths = {
+            "D": constants["PAD_D"],
+            "C": carried,
+            "L": carried if constants.get("CARRIED_LEARNS") else 0,
+        }
         width = sum(widths[letter] for letter in sums)
 
         def fits(tile: triton.Config) -> bool:
@@ -52,7 +65,10 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
     if INTERPRETED:
         choices = ((32, 16, 4, 1),)
     return triton.autotune(
-        [triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=w, num_stages=s) for m, n, w, s in choices],
+        [
+            triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=w, num_stages=s)
+            for m, n, w, s in choices
+        ],
         key=["bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "SLOPED", "PRECISION"],
         prune_configs_by={"early_config_prune": affordable},
         cache_results=True,
@@ -60,20 +76,35 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
 
 
 @triton.jit
-def tile(base, first, end, stride, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, BOUNDED: tl.constexpr):
-    """Rows first … first + BLOCK of the matrix at ``base``, (BLOCK, PADDED), with zeros beyond its WIDTH and its ``end``.
+def tile(
+    base,
+    first,
+    end,
+    stride,
+    BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PADDED: tl.constexpr,
+    BOUNDED: tl.constexpr,
+):
+    """Rows first … first + BLOCK of the matrix at ``base``, (BLOCK, PADDED), with zeros beyond its
+    WIDTH and its ``end``.
 
     Without BOUNDED the rows are known to lie before ``end``.
     """
     rows = tl.arange(0, BLOCK)
     columns = tl.arange(0, PADDED)
-    # 64 bits for where the block begins, which may lie beyond 2^31 elements; within it 32 are enough.
-    pointers = base + tl.cast(first, tl.int64) * stride + (rows[:, None] * stride + columns[None, :])
+    # 64 bits for where the block begins, which may lie beyond 2^31 elements; within it 32 are
+    # enough.
+    pointers = (
+        base + tl.cast(first, tl.int64) * stride + (rows[:, None] * stride + columns[None, :])
+    )
     if BOUNDED:
         if WIDTH == PADDED:
             return tl.load(pointers, mask=(first + rows < end)[:, None], other=0.0)
         else:
-            return tl.load(pointers, mask=(first + rows < end)[:, None] & (columns < WIDTH)[None, :], other=0.0)
+            return tl.load(
+                pointers, mask=(first + rows < end)[:, None] & (columns < WIDTH)[None, :], other=0.0
+            )
     else:
         if WIDTH == PADDED:
             return tl.load(pointers)
@@ -82,11 +113,17 @@ def tile(base, first, end, stride, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PAD
 
 
 @triton.jit
-def put(base, first, end, stride, values, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """Write ``values`` (BLOCK, PADDED) to rows first … first + BLOCK, as far as they lie within WIDTH and before ``end``."""
+def put(
+    base, first, end, stride, values, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
+):
+    """Write ``values`` (BLOCK, PADDED) to rows first … first + BLOCK, as far as they lie within
+    WIDTH and before ``end``.
+    """
     rows = tl.arange(0, BLOCK)
     columns = tl.arange(0, PADDED)
-    pointers = base + tl.cast(first, tl.int64) * stride + (rows[:, None] * stride + columns[None, :])
+    pointers = (
+        base + tl.cast(first, tl.int64) * stride + (rows[:, None] * stride + columns[None, :])
+    )
     mask = (first + rows < end)[:, None] & (columns < WIDTH)[None, :]
     tl.store(pointers, values.to(base.dtype.element_ty), mask=mask)
 
@@ -102,7 +139,8 @@ def product(a, b, total, PRECISION: tl.constexpr):
 
 @tuned(
     "BLOCK_M", "DC", 2,
-    (128, 128, 8, 2), (128, 64, 8, 3), (128, 64, 4, 3), (128, 32, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (32, 32, 4, 2),
+    (128, 128, 8, 2), (128, 64, 8, 3), (128, 64, 4, 3), (128, 32, 8, 3),
+    (64, 64, 4, 3), (64, 32, 4, 2), (32, 32, 4, 2),
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def attention(
@@ -112,11 +150,15 @@ def attention(
     CARRIES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """out = p v, out_c = p c and lse, for one block of queries of one head, by the online softmax."""
+    """out = p v, out_c = p c and lse, for one block of queries of one head, by the online
+    softmax.
+    """
     past = S - T
     blocks = tl.cdiv(T, BLOCK_M)
     pair = tl.cast(tl.program_id(0) // blocks, tl.int64)
-    m0 = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M  # the last queries see the most keys: they start first
+    m0 = (
+        blocks - 1 - tl.program_id(0) % blocks
+    ) * BLOCK_M  # the last queries see the most keys: they start first
     b = pair // H
     h = pair % H
     rows = m0 + tl.arange(0, BLOCK_M)
@@ -142,10 +184,13 @@ def attention(
             k_ND = tile(k, n0, S, k_s, BLOCK_N, D, PAD_D, not inner)
             z = product(q_MD, tl.trans(k_ND), tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
             if SLOPED:
-                z = z * z_scale + slope * (columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None])
+                z = z * z_scale + slope * (
+                    columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None]
+                )
             if not inner:
                 z = tl.where(columns[None, :] <= (rows + past)[:, None], z, float("-inf"))
-            # Every row sees a key in the first block visited, so that `higher` is finite from there on.
+            # Every row sees a key in the first block visited, so that `higher` is finite from there
+            # on.
             if SLOPED:
                 higher_M = tl.maximum(top_M, tl.max(z, 1))
                 p = tl.exp2(z - higher_M[:, None])
@@ -171,7 +216,16 @@ def attention(
         put(out_c + (b * T * H + h) * C, m0, T, H * C, out_MC / sum_M[:, None], BLOCK_M, C, PAD_C)
 
 
-@tuned("BLOCK_M", "D", 3, (128, 64, 8, 2), (128, 32, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1))
+@tuned(
+    "BLOCK_M",
+    "D",
+    3,
+    (128, 64, 8, 2),
+    (128, 32, 8, 2),
+    (64, 64, 4, 2),
+    (64, 32, 4, 2),
+    (32, 32, 4, 1),
+)
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def query_gradient(
     q, k, v, c, slopes, out, out_c, lse, d_out, d_out_c, delta, dq, scale, T, S, H, group, bucket,
@@ -180,7 +234,8 @@ def query_gradient(
     CARRIES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dq for one block of queries of one head, and delta = rowsum(d_out ∘ out + d_out_c ∘ out_c), which dk needs as well.
+    """dq for one block of queries of one head, and delta = rowsum(d_out ∘ out + d_out_c ∘ out_c),
+    which dk needs as well.
 
     dp = d_out vᵀ + d_out_c cᵀ,  dz = p ∘ (dp - delta),  dq = scale · dz k.
     """
@@ -201,7 +256,9 @@ def query_gradient(
         delta_M += tl.sum(dc_MC.to(tl.float32) * out_MC.to(tl.float32), 1)
         c += b * c_b + h * c_h
     tl.store(delta + pair * T + rows, delta_M, mask=rows < T)
-    lse_M = tl.load(lse + pair * T + rows, mask=rows < T, other=float("inf"))  # p = 0 in rows that do not exist
+    lse_M = tl.load(
+        lse + pair * T + rows, mask=rows < T, other=float("inf")
+    )  # p = 0 in rows that do not exist
     k += b * k_b + h // group * k_h
     v += b * v_b + h // group * v_h
     if SLOPED:
@@ -217,9 +274,14 @@ def query_gradient(
             columns = n0 + tl.arange(0, BLOCK_N)
             k_ND = tile(k, n0, S, k_s, BLOCK_N, D, PAD_D, not inner)
             v_ND = tile(v, n0, S, v_s, BLOCK_N, D, PAD_D, not inner)
-            z = product(q_MD, tl.trans(k_ND), tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION) * z_scale
+            z = (
+                product(q_MD, tl.trans(k_ND), tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
+                * z_scale
+            )
             if SLOPED:
-                z += slope * (columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None])
+                z += slope * (
+                    columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None]
+                )
             if not inner:
                 z = tl.where(columns[None, :] <= (rows + past)[:, None], z, float("-inf"))
             p = tl.exp2(z - lse_M[:, None])
@@ -235,7 +297,8 @@ def query_gradient(
 
 @tuned(
     "BLOCK_N", "DDL", 3,
-    (64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2), (32, 64, 8, 2), (64, 64, 4, 2), (32, 64, 4, 2), (32, 32, 4, 1),
+    (64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2), (32, 64, 8, 2),
+    (64, 64, 4, 2), (32, 64, 4, 2), (32, 32, 4, 1),
     (16, 32, 4, 1),
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
@@ -243,17 +306,21 @@ def key_gradient(
     q, k, v, c, slopes, lse, d_out, d_out_c, delta, dk, dv, dc, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
-    CARRIES: tl.constexpr, CARRIED_LEARNS: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    CARRIES: tl.constexpr, CARRIED_LEARNS: tl.constexpr, SLOPED: tl.constexpr,
+    PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dk, dv and dc for one block of keys of one query head; transposed throughout: keys are the rows.
+    """dk, dv and dc for one block of keys of one query head; transposed throughout: keys are the
+    rows.
 
     dv = pᵀ d_out,  dc = pᵀ d_out_c,  dk = scale · dzᵀ q, with dz as in :func:`query_gradient`.
     """
     past = S - T
     blocks = tl.cdiv(S, BLOCK_N)
     pair = tl.cast(tl.program_id(0) // blocks, tl.int64)
-    n0 = tl.program_id(0) % blocks * BLOCK_N  # the first keys are seen by the most queries: they start first
+    n0 = (
+        tl.program_id(0) % blocks * BLOCK_N
+    )  # the first keys are seen by the most queries: they start first
     b = pair // H
     h = pair % H
     columns = n0 + tl.arange(0, BLOCK_N)
@@ -281,11 +348,18 @@ def key_gradient(
             rows = m0 + tl.arange(0, BLOCK_M)
             q_MD = tile(q, m0, T, q_t, BLOCK_M, D, PAD_D, True)
             do_MD = tile(d_out, m0, T, do_t, BLOCK_M, D, PAD_D, True)
-            lse_M = tl.load(lse + rows, mask=rows < T, other=float("inf"))  # p = 0 in rows that do not exist
+            lse_M = tl.load(
+                lse + rows, mask=rows < T, other=float("inf")
+            )  # p = 0 in rows that do not exist
             delta_M = tl.load(delta + rows, mask=rows < T, other=0.0)
-            z = product(k_ND, tl.trans(q_MD), tl.zeros((BLOCK_N, BLOCK_M), tl.float32), PRECISION) * z_scale
+            z = (
+                product(k_ND, tl.trans(q_MD), tl.zeros((BLOCK_N, BLOCK_M), tl.float32), PRECISION)
+                * z_scale
+            )
             if SLOPED:
-                z += slope * (columns.to(tl.float32)[:, None] - (rows + past).to(tl.float32)[None, :])
+                z += slope * (
+                    columns.to(tl.float32)[:, None] - (rows + past).to(tl.float32)[None, :]
+                )
             if not inner:
                 z = tl.where(columns[:, None] <= (rows + past)[None, :], z, float("-inf"))
             p = tl.exp2(z - lse_M[None, :])

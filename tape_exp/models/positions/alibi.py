@@ -5,12 +5,14 @@ import math
 import torch
 from torch import Tensor
 
-from tape_exp.config import Arch
 from tape_exp.models.positions.base import RelativeBias
+from tape_exp.settings.schema import Arch
 
 
 class ALiBi(RelativeBias):
-    """ALiBi: b(i, j) = -r_h (i - j) with fixed slopes r_h per head (Press et al., "Train Short, Test Long", 2021)."""
+    """ALiBi: b(i, j) = -r_h (i - j) with fixed slopes r_h per head (Press et al., "Train Short,
+    Test Long", 2021).
+    """
 
     slopes: Tensor
 
@@ -24,7 +26,8 @@ class ALiBi(RelativeBias):
 
 
 def slopes(heads: int) -> list[float]:
-    """2^(-8h/H), h = 1 … H, for a power of two; otherwise those of the power below, then every other one of the next.
+    """2^(-8h/H), h = 1 … H, for a power of two; otherwise those of the power below, then every
+    other one of the next.
 
     For 12 heads: 2^-1 … 2^-8, then 2^-0.5, 2^-1.5, 2^-2.5, 2^-3.5.
     """

@@ -6,45 +6,59 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from tape_exp.config import Arch
-from tape_exp.seeding import RowSampler
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.settings.schema import Arch
 
 
 class PositionEncoding(nn.Module):
-    """NoPE: no positional encoding at all; order is seen through the causal mask alone (Kazemnejad et al., 2023).
+    """NoPE: no positional encoding at all; order is seen through the causal mask alone (Kazemnejad
+    et al., 2023).
 
-    Every layer of the decoder owns one instance, so that trainable parts are per layer. A subclass overrides only
-    what differs:
+    Every layer of the decoder owns one instance, so that trainable parts are per layer. A subclass
+    overrides only what differs:
 
     - ``positions``: the position of every token (RandPE samples here),
-    - ``initial_state``: what the stack carries from layer to layer (RoPE: rotations; TAPE: E; others: None),
+    - ``initial_state``: what the stack carries from layer to layer (RoPE: rotations; TAPE: E;
+      others: None),
     - ``rotate``: queries and keys before the dot product (RoPE, xPos, TAPE),
     - ``bias``: added to the scaled logits (ALiBi, T5, FIRE, Kerple),
-    - ``features`` and ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE), and what else tokens bring to
-      it (PaTH); it is computed for every pair, so that no fused kernel serves it,
-    - ``carried`` and ``update``: what attention averages besides the values, and the state of the next layer (TAPE),
-    - ``accumulated``: what ``update`` reads instead of such an average, from the features of all tokens (tape_householder),
+    - ``features`` and ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE), and
+      what else tokens bring to it (PaTH); it is computed for every pair, so that no fused kernel
+      serves it,
+    - ``carried`` and ``update``: what attention averages besides the values, and the state of the
+      next layer (TAPE),
+    - ``accumulated``: what ``update`` reads instead of such an average, from the features of all
+      tokens (tape_householder),
     - ``blocks``: the state as the matrices that ``rotate`` multiplies by, for analysis alone.
 
-    ``positions`` and ``initial_state`` are asked of the first layer's instance. Shape suffixes: B batch (1 where all rows
-    agree), T tokens, H heads, D head dimension. Positions, angles and phases are fp32, under every autocast.
+    ``positions`` and ``initial_state`` are asked of the first layer's instance. Shape suffixes: B
+    batch (1 where all rows agree), T tokens, H heads, D head dimension. Positions, angles and
+    phases are fp32, under every autocast.
     """
 
     context = "attention"  # which output of the block `update` reads: "attention" or "mlp"
-    update_parameters: tuple[str, ...] = ()  # names of the parameters that only `update` uses: idle in the last layer
+    update_parameters: tuple[
+        str, ...
+    ] = ()  # names of the parameters that only `update` uses: idle in the last layer
 
     def __init__(self, arch: Arch) -> None:
         super().__init__()
         self.arch = arch
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialise this layer's parameters: N(0, 0.02) for matrices; vectors stay as constructed."""
+        """Initialise this layer's parameters: N(0, 0.02) for matrices; vectors stay as
+        constructed.
+        """
         for parameter in self.parameters():
             if parameter.ndim > 1:
                 nn.init.normal_(parameter, std=0.02, generator=generator)
 
-    def positions(self, batch: int, length: int, device: torch.device, sampler: RowSampler | None = None) -> Tensor:
-        """Positions of the tokens, fp32, (1, T) or (B, T): 0 … T-1. ``sampler`` is for encodings that sample."""
+    def positions(
+        self, batch: int, length: int, device: torch.device, sampler: RowSampler | None = None
+    ) -> Tensor:
+        """Positions of the tokens, fp32, (1, T) or (B, T): 0 … T-1. ``sampler`` is for encodings
+        that sample.
+        """
         return torch.arange(length, device=device, dtype=torch.float32)[None]
 
     def initial_state(self, positions_BT: Tensor) -> Tensor | None:
@@ -56,19 +70,24 @@ class PositionEncoding(nn.Module):
         return q_BTHD, k_BTHD
 
     def blocks(self, state: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """The matrices e of queries and those of keys, each (B, T, H, M, L, R) with 1 for B or H where all agree.
+        """The matrices e of queries and those of keys, each (B, T, H, M, L, R) with 1 for B or H
+        where all agree.
 
-        With them, and M pairs of channels (m, m + d/2) for q_m and k_m, ``rotate`` makes the logit of i and j
-        Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m} / √d: eq. (f_attn) of the TAPE paper. None where there is no state.
+        With them, and M pairs of channels (m, m + d/2) for q_m and k_m, ``rotate`` makes the logit
+        of i and j Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m} / √d: eq. (f_attn) of the TAPE paper. None
+        where there is no state.
         """
         return None
 
     def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor | None:
-        """What is added to the scaled logits, fp32, broadcastable to (B, H, T, S). Keys after the query are masked anyway."""
+        """What is added to the scaled logits, fp32, broadcastable to (B, H, T, S). Keys after the
+        query are masked anyway.
+        """
         return None
 
     def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
-        """What a token leaves for later ones besides its key and value, (B, T, …) each, from what these are made of.
+        """What a token leaves for later ones besides its key and value, (B, T, …) each, from what
+        these are made of.
 
         It is cached as they are, and of padding it is zero.
         """
@@ -77,15 +96,18 @@ class PositionEncoding(nn.Module):
     def contextual_bias(
         self, q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor], bias: Tensor | None
     ) -> Tensor | None:
-        """What is added to the scaled logits instead of ``bias``, as it depends on queries, keys and features: (B, H, T, S).
+        """What is added to the scaled logits instead of ``bias``, as it depends on queries, keys
+        and features: (B, H, T, S).
 
-        The T queries are the last of the S tokens; ``features`` are (B, S, …). Pairs that the causal mask hides may hold
-        anything finite, and a pair depends on no token after its query.
+        The T queries are the last of the S tokens; ``features`` are (B, S, …). Pairs that the
+        causal mask hides may hold anything finite, and a pair depends on no token after its query.
         """
         return bias
 
     def bias_by_distance(self, length: int, device: torch.device) -> Tensor | None:
-        """(H, length): the bias at distances 0 … length - 1, where it depends on nothing else; fused kernels look it up."""
+        """(H, length): the bias at distances 0 … length - 1, where it depends on nothing else;
+        fused kernels look it up.
+        """
         return None
 
     def carried(self, state: Tensor | None) -> Tensor | None:
@@ -93,23 +115,31 @@ class PositionEncoding(nn.Module):
         return None
 
     def accumulated(self, features: dict[str, Tensor], T: int) -> Tensor | None:
-        """Where nothing is carried: what the features (B, S, …) of all tokens give the last T, `update`'s ``attended``."""
+        """Where nothing is carried: what the features (B, S, …) of all tokens give the last T,
+        `update`'s ``attended``.
+        """
         return None
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor | None:
-        """The next layer's state, from this one's, its attended average (B, T, H, C) and the block's output ``x``."""
+        """The next layer's state, from this one's, its attended average (B, T, H, C) and the
+        block's output ``x``.
+        """
         return state
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """(MACs, further FLOPs) that one layer adds to a forward pass of batch 1, as table flops of the TAPE paper counts.
+        """(MACs, further FLOPs) that one layer adds to a forward pass of batch 1, as table flops of
+        the TAPE paper counts.
 
-        That table was made from the paper's public code, so the counts are of its way to compute, not of this one's.
+        That table was made from the paper's public code, so the counts are of its way to compute,
+        not of this one's.
         """
         return 0, 0
 
 
 class RelativeBias(PositionEncoding, ABC):
-    """Base of encodings whose bias is a function of the distance alone: a subclass gives :meth:`at`."""
+    """Base of encodings whose bias is a function of the distance alone: a subclass gives
+    :meth:`at`.
+    """
 
     @abstractmethod
     def at(self, distance: Tensor) -> Tensor:
@@ -126,15 +156,21 @@ class RelativeBias(PositionEncoding, ABC):
 
 def full_precision(x: Tensor) -> AbstractContextManager:
     """No autocast on x's device: what is computed inside stays in its own dtype."""
-    return nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
+    return (
+        nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
+    )
 
 
 def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:
-    """(B, T, heads, D): with grouped queries, each key head as often as there are heads that it serves."""
+    """(B, T, heads, D): with grouped queries, each key head as often as there are heads that it
+    serves.
+    """
     groups = heads // x_BTKD.shape[2]
     return x_BTKD.repeat_interleave(groups, 2) if groups > 1 else x_BTKD
 
 
 def distances(q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
-    """(B, 1, T, S): how far each key lies before the query; 0 for keys after it, which the causal mask hides."""
+    """(B, 1, T, S): how far each key lies before the query; 0 for keys after it, which the causal
+    mask hides.
+    """
     return (q_positions_BT[:, None, :, None] - k_positions_BS[:, None, None, :]).clamp(min=0)

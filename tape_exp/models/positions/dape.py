@@ -6,20 +6,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.config import Arch, ConfigError
 from tape_exp.models.positions.base import for_heads, full_precision
 from tape_exp.models.positions.kerple import Kerple
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 
 
 class DAPE(Kerple):
-    """DAPE on Kerple (Zheng et al., "DAPE: Data-Adaptive Positional Encoding for Length Extrapolation", 2024).
+    """DAPE on Kerple (Zheng et al., "DAPE: Data-Adaptive Positional Encoding for Length
+    Extrapolation", 2024).
 
     For every pair (i, j), with A the scaled logits of all H heads and B Kerple's logarithmic bias::
 
         logits = A + B + f([A, B])        f: 2H → hidden, LeakyReLU, hidden → H, an MLP a layer
 
-    so that heads see each other's logits. B + f is a contextual bias, in fp32. Of the paper's static encodings below it
-    (ALiBi, Kerple, FIRE) this is the one that its tables have most of.
+    so that heads see each other's logits. B + f is a contextual bias, in fp32. Of the paper's
+    static encodings below it (ALiBi, Kerple, FIRE) this is the one that its tables have most of.
 
     Args:
         hidden: inner size of f.
@@ -49,7 +51,9 @@ class DAPE(Kerple):
             q_BTHD, k_BSHD = q_BTHD.to(bias.dtype), for_heads(k_BSKD, H).to(bias.dtype)
             logits_BTSH = torch.einsum("bthd,bshd->btsh", q_BTHD, k_BSHD) / math.sqrt(D)
             bias_BTSH = bias.permute(0, 2, 3, 1).expand_as(logits_BTSH)
-            adapted_BTSH = self.outer(F.leaky_relu(self.inner(torch.cat([logits_BTSH, bias_BTSH], -1))))
+            adapted_BTSH = self.outer(
+                F.leaky_relu(self.inner(torch.cat([logits_BTSH, bias_BTSH], -1)))
+            )
             return bias + adapted_BTSH.permute(0, 3, 1, 2)
 
     def counted_operations(self, length: int) -> tuple[int, int]:

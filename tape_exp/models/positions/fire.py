@@ -4,15 +4,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.config import Arch
 from tape_exp.models.positions.base import PositionEncoding, distances, full_precision
+from tape_exp.settings.schema import Arch
 
 
 class FIRE(PositionEncoding):
-    """FIRE: b(i, j) = f(ψ(i - j) / ψ(max(i, L))), ψ(x) = log(|c| x + 1), f an MLP 1 → 32 → H (Li et al., 2023).
+    """FIRE: b(i, j) = f(ψ(i - j) / ψ(max(i, L))), ψ(x) = log(|c| x + 1), f an MLP 1 → 32 → H (Li et
+    al., 2023).
 
-    c and a factor on L are trained per layer, beginning at ``c`` and 1. The bias is added after the factor 1/√d. Inside
-    the threshold (i <= L) it depends on the distance alone.
+    c and a factor on L are trained per layer, beginning at ``c`` and 1. The bias is added after the
+    factor 1/√d. Inside the threshold (i <= L) it depends on the distance alone.
 
     Args:
         hidden: inner size of f.
@@ -20,7 +21,9 @@ class FIRE(PositionEncoding):
         threshold: initial L, in tokens.
     """
 
-    def __init__(self, arch: Arch, hidden: int = 32, c: float = 0.1, threshold: float = 512.0) -> None:
+    def __init__(
+        self, arch: Arch, hidden: int = 32, c: float = 0.1, threshold: float = 512.0
+    ) -> None:
         super().__init__(arch)
         self.threshold = threshold
         self.inner = nn.Linear(1, hidden)
@@ -29,7 +32,9 @@ class FIRE(PositionEncoding):
         self.threshold_factor = nn.Parameter(torch.tensor(1.0))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Both linear maps uniform in ± 1/√inputs: a bias of near zero everywhere would learn its shape late."""
+        """Both linear maps uniform in ± 1/√inputs: a bias of near zero everywhere would learn its
+        shape late.
+        """
         for linear in (self.inner, self.outer):
             bound = linear.in_features**-0.5
             nn.init.uniform_(linear.weight, -bound, bound, generator=generator)

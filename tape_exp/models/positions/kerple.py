@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.config import Arch, one_of
 from tape_exp.models.positions.base import RelativeBias
+from tape_exp.settings.errors import one_of
+from tape_exp.settings.schema import Arch
 
 
 class Kerple(RelativeBias):
@@ -16,7 +17,8 @@ class Kerple(RelativeBias):
     - ``log``: b(i, j) = -r1 log(1 + r2 (i - j))
     - ``power``: b(i, j) = -r1 (i - j)^r2 with r2 <= 2
 
-    Deliberately different: r1, r2 stay in their range by softplus and sigmoid instead of clamping, so that no head gets
+    Deliberately different: r1, r2 stay in their range by softplus and sigmoid instead of clamping,
+        so that no head gets
     stuck at a bound. All heads begin at r1 = r2 = 1.
     """
 
@@ -26,7 +28,9 @@ class Kerple(RelativeBias):
         self.kernel = kernel
         one_by_softplus = math.log(math.e - 1)
         self.raw_r1 = nn.Parameter(torch.full((arch.heads,), one_by_softplus))
-        self.raw_r2 = nn.Parameter(torch.full((arch.heads,), one_by_softplus if kernel == "log" else 0.0))
+        self.raw_r2 = nn.Parameter(
+            torch.full((arch.heads,), one_by_softplus if kernel == "log" else 0.0)
+        )
 
     def at(self, distance: Tensor) -> Tensor:
         """The decay at each distance."""

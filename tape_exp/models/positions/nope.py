@@ -4,5 +4,6 @@ from tape_exp.models.positions.base import PositionEncoding
 
 
 class NoPE(PositionEncoding):
-    """NoPE: logits are q·k / √d and nothing else (Kazemnejad et al., "The Impact of Positional Encoding on Length
-    Generalization", 2023)."""
+    """NoPE: logits are q·k / √d and nothing else (Kazemnejad et al., "The Impact of Positional
+    Encoding on Length Generalization", 2023).
+    """

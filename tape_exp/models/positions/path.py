@@ -1,4 +1,6 @@
-"""PaTH: keys reach a query through a product of Householder-like matrices that the tokens between them choose."""
+"""PaTH: keys reach a query through a product of Householder-like matrices that the tokens between
+them choose.
+"""
 
 import math
 
@@ -6,29 +8,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.config import Arch, ConfigError
 from tape_exp.models.positions.base import PositionEncoding, for_heads, full_precision
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 
 
 class PaTH(PositionEncoding):
-    """PaTH attention (Yang et al., "PaTH Attention: Position Encoding via Accumulating Householder Transformations", 2025).
+    """PaTH attention (Yang et al., "PaTH Attention: Position Encoding via Accumulating Householder
+    Transformations", 2025).
 
     The logit of query i and key j, per head, and the matrices on the way from j to i::
 
         k_jᵀ H_{j+1} H_{j+2} ⋯ H_i q_i / √d        H_t = I - β_t w_t w_tᵀ
-        w_t = v_t / |v_t|                          v: causal convolution over 3 tokens, per channel, of W_up W_down x
-        β_t = 2 sigmoid(b·x_t + c)                 in (0, 2): H_t keeps, shrinks or mirrors what lies along w_t
+        w_t = v_t / |v_t|                          v: causal convolution over 3 tokens, per channel,
+        of W_up W_down x β_t = 2 sigmoid(b·x_t + c)                 in (0, 2): H_t keeps, shrinks or
+        mirrors what lies along w_t
 
-    All products at once (the paper's UT transform), with D = diag(β), W the rows w_t, and tril_k what lies on or below the
-    k-th diagonal::
+    All products at once (the paper's UT transform), with D = diag(β), W the rows w_t, and tril_k
+    what lies on or below the k-th diagonal::
 
         logits √d = tril_0(Q Kᵀ) - tril_0(Q Wᵀ) D (I + tril_-1(W Wᵀ) D)⁻¹ tril_-1(W Kᵀ)
 
-    The subtrahend is a contextual bias, in fp32. x is what queries and keys are made of. Where keys have fewer heads than
-    queries, each key head has one path.
+    The subtrahend is a contextual bias, in fp32. x is what queries and keys are made of. Where keys
+    have fewer heads than queries, each key head has one path.
 
-    Deliberately different: no blockwise kernel, so that memory grows with the square of the length and the triangular solve
-    with its cube; W_up W_down also where keys have fewer heads; no forget gate (the paper's PaTH-FoX).
+    Deliberately different: no blockwise kernel, so that memory grows with the square of the length
+        and the triangular solve
+    with its cube; W_up W_down also where keys have fewer heads; no forget gate (the paper's
+    PaTH-FoX).
 
     Args:
         rank: of W_up W_down.
@@ -40,7 +47,9 @@ class PaTH(PositionEncoding):
             raise ConfigError(f"model.rank={rank} must be at least 1; 32 is the paper's.")
         self.down = nn.Parameter(torch.empty(rank, arch.width))
         self.up = nn.Parameter(torch.empty(arch.key_heads * arch.head_dim, rank))
-        self.taps = nn.Parameter(torch.empty(3, arch.key_heads * arch.head_dim))  # of this token, the one before, …
+        self.taps = nn.Parameter(
+            torch.empty(3, arch.key_heads * arch.head_dim)
+        )  # of this token, the one before, …
         self.b = nn.Parameter(torch.empty(arch.key_heads, arch.width))
         self.c = nn.Parameter(torch.zeros(arch.key_heads))
 
@@ -53,7 +62,9 @@ class PaTH(PositionEncoding):
             self.taps.copy_(torch.tensor([[1.0], [0.0], [0.0]]).expand_as(self.taps))
 
     def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
-        """``w``: W_up W_down x before the convolution, (B, T, K·D); ``beta``: (B, T, K). Both fp32."""
+        """``w``: W_up W_down x before the convolution, (B, T, K·D); ``beta``: (B, T, K). Both
+        fp32.
+        """
         with full_precision(x_BTC):
             x_BTC = x_BTC.to(self.down.dtype)
             beta = 2 * torch.sigmoid(x_BTC @ self.b.T + self.c)
@@ -67,21 +78,36 @@ class PaTH(PositionEncoding):
         with full_precision(q_BTHD):
             w_BHSD = for_heads(self._unit_vectors(features["w"]), H).transpose(1, 2)
             beta_BH1S = for_heads(features["beta"][..., None], H).permute(0, 2, 3, 1)
-            q_BHTD, k_BHSD = (x.to(w_BHSD.dtype).transpose(1, 2) for x in (q_BTHD, for_heads(k_BSKD, H)))
+            q_BHTD, k_BHSD = (
+                x.to(w_BHSD.dtype).transpose(1, 2) for x in (q_BTHD, for_heads(k_BSKD, H))
+            )
             w_BHDS = w_BHSD.transpose(-1, -2)
             along_BHTS = (q_BHTD @ w_BHDS).tril(S - T) * beta_BH1S
-            mixed_BHSS = (w_BHSD @ w_BHDS).tril(-1) * beta_BH1S  # the solve takes the diagonal to be 1
-            solved_BHTS = torch.linalg.solve_triangular(mixed_BHSS, along_BHTS, upper=False, left=False, unitriangular=True)
+            mixed_BHSS = (w_BHSD @ w_BHDS).tril(
+                -1
+            ) * beta_BH1S  # the solve takes the diagonal to be 1
+            solved_BHTS = torch.linalg.solve_triangular(
+                mixed_BHSS, along_BHTS, upper=False, left=False, unitriangular=True
+            )
             return -(solved_BHTS @ (w_BHSD @ k_BHSD.transpose(-1, -2)).tril(-1)) / math.sqrt(D)
 
     def _unit_vectors(self, raw_BSE: Tensor) -> Tensor:
-        """The convolution over this token and the two before, then norm 1: (B, S, K, D). Padding, which is zero, stays so."""
+        """The convolution over this token and the two before, then norm 1: (B, S, K, D). Padding,
+        which is zero, stays so.
+        """
         S = raw_BSE.shape[1]
-        shifted = (F.pad(raw_BSE, (0, 0, back, 0))[:, :S] * tap for back, tap in enumerate(self.taps.to(raw_BSE.dtype)))
-        return F.normalize(sum(shifted, torch.zeros_like(raw_BSE)).unflatten(-1, (self.arch.key_heads, -1)), dim=-1)
+        shifted = (
+            F.pad(raw_BSE, (0, 0, back, 0))[:, :S] * tap
+            for back, tap in enumerate(self.taps.to(raw_BSE.dtype))
+        )
+        return F.normalize(
+            sum(shifted, torch.zeros_like(raw_BSE)).unflatten(-1, (self.arch.key_heads, -1)), dim=-1
+        )
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """W and β, three products of T × T dot products, the solve and the product behind it, causality not regarded."""
+        """W and β, three products of T × T dot products, the solve and the product behind it,
+        causality not regarded.
+        """
         H, d = self.arch.heads, self.arch.head_dim
         maps = self.down.numel() + self.up.numel() + self.taps.numel() + self.b.numel()
         return length * maps + H * (3 * length**2 * d + 2 * length**3), 0

@@ -3,18 +3,20 @@
 import torch
 from torch import Tensor
 
-from tape_exp.config import Arch, ConfigError
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.seeding import RowSampler
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 
 
 class RandPE(RoPE):
-    """RandPE: RoPE on a sorted random subset of 0 … L_max - 1 (Ruoss et al., "Randomized Positional Encodings", 2023).
+    """RandPE: RoPE on a sorted random subset of 0 … L_max - 1 (Ruoss et al., "Randomized Positional
+    Encodings", 2023).
 
-    Training then meets every position that longer sequences will need. One subset a sequence is drawn, at evaluation too,
-    from the sampler it is given; every layer and every cached step of that sequence sees the same one. The paper's
-    public code draws S positions out of S for arithmetic, which is RoPE: here L_max = ``range_factor`` × the longest
-    sequence of the task.
+    Training then meets every position that longer sequences will need. One subset a sequence is
+    drawn, at evaluation too, from the sampler it is given; every layer and every cached step of
+    that sequence sees the same one. The paper's public code draws S positions out of S for
+    arithmetic, which is RoPE: here L_max = ``range_factor`` × the longest sequence of the task.
 
     Args:
         theta: base of the frequencies.
@@ -24,10 +26,15 @@ class RandPE(RoPE):
     def __init__(self, arch: Arch, theta: float = 10_000.0, range_factor: float = 2.0) -> None:
         super().__init__(arch, theta)
         if range_factor <= 1:
-            raise ConfigError(f"model.range_factor={range_factor} must be above 1: with 1 there is nothing to draw from.")
+            raise ConfigError(
+                f"model.range_factor={range_factor} must be above 1: with 1 there is nothing to "
+                "draw from."
+            )
         self.range = round(range_factor * arch.max_length)
 
-    def positions(self, batch: int, length: int, device: torch.device, sampler: RowSampler | None = None) -> Tensor:
+    def positions(
+        self, batch: int, length: int, device: torch.device, sampler: RowSampler | None = None
+    ) -> Tensor:
         """(B, T): a sorted sample without replacement for each row."""
         if length > self.range:
             raise ConfigError(

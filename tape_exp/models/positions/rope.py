@@ -6,21 +6,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tape_exp.config import Arch, ConfigError, one_of
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.schema import Arch
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How RoPE's frequencies are stretched by ``factor`` = s for contexts longer than the training length.
+    """How RoPE's frequencies are stretched by ``factor`` = s for contexts longer than the training
+    length.
 
     - ``none``: θ_m = θ^(-2m/d)
     - ``linear``: position interpolation, positions / s (Chen et al., 2023)
     - ``ntk``: θ ← θ · s^(d/(d-2)): high frequencies stay, the lowest is divided by s (bloc97, 2023)
-    - ``yarn``: interpolates each frequency by how often it turns within the training length, and multiplies q and k by
-      0.1 ln s + 1 (Peng et al., 2023)
-    - ``llama3``: frequencies that turn more than ``high_frequency`` times within the training length stay, those that turn
-      less than ``low_frequency`` times are divided by s, between them is a linear passage in the number of turns (Llama 3.1)
+    - ``yarn``: interpolates each frequency by how often it turns within the training length, and
+      multiplies q and k by 0.1 ln s + 1 (Peng et al., 2023)
+    - ``llama3``: frequencies that turn more than ``high_frequency`` times within the training
+      length stay, those that turn less than ``low_frequency`` times are divided by s, between them
+      is a linear passage in the number of turns (Llama 3.1)
 
     A larger base ("theta scaling", Liu et al., 2023) is the encoding's own ``theta``.
     """
@@ -29,7 +32,9 @@ class Scaling:
     factor: float | None = None  # null: longest sequence of the task / original, at least 1
     when: str = "always"  # always | evaluation: train unscaled, stretch afterwards
     original: int | None = None  # training length before stretching, in tokens; null: the task's
-    beta_fast: float = 32.0  # yarn: turns within the training length above which a frequency is kept
+    beta_fast: float = (
+        32.0  # yarn: turns within the training length above which a frequency is kept
+    )
     beta_slow: float = 1.0  # yarn: turns below which a frequency is divided by s
     low_frequency: float = 1.0  # llama3: turns below which a frequency is divided by s
     high_frequency: float = 4.0  # llama3: turns above which a frequency is kept
@@ -38,9 +43,14 @@ class Scaling:
         one_of("model.scaling.method", self.method, ("none", "linear", "ntk", "yarn", "llama3"))
         one_of("model.scaling.when", self.when, ("always", "evaluation"))
         if self.factor is not None and self.factor < 1:
-            raise ConfigError(f"model.scaling.factor={self.factor} must be at least 1: the context grows by it.")
+            raise ConfigError(
+                f"model.scaling.factor={self.factor} must be at least 1: the context grows by it."
+            )
         if self.original is not None and self.original < 1:
-            raise ConfigError(f"model.scaling.original={self.original} must be at least 1: it is a length in tokens.")
+            raise ConfigError(
+                f"model.scaling.original={self.original} must be at least 1: it is a length in "
+                "tokens."
+            )
         if self.low_frequency >= self.high_frequency:
             raise ConfigError(
                 f"model.scaling.low_frequency={self.low_frequency} must be below "
@@ -49,10 +59,12 @@ class Scaling:
 
 
 class RoPE(PositionEncoding):
-    """RoPE: the pair (q_m, q_{m+d/2}) is a complex number and is turned by the angle θ_m · position, θ_m = θ^(-2m/d).
+    """RoPE: the pair (q_m, q_{m+d/2}) is a complex number and is turned by the angle θ_m ·
+    position, θ_m = θ^(-2m/d).
 
-    The dot product then depends on distances alone (Su et al., 2021). Pairs are half-split as in Llama. The state is
-    (B, T, 1, 2, d/2): cosines and sines, the same for every head, handed unchanged from layer to layer.
+    The dot product then depends on distances alone (Su et al., 2021). Pairs are half-split as in
+    Llama. The state is (B, T, 1, 2, d/2): cosines and sines, the same for every head, handed
+    unchanged from layer to layer.
 
     Args:
         theta: base of the frequencies.
@@ -65,13 +77,17 @@ class RoPE(PositionEncoding):
         self.scaling = scaling or Scaling()
 
     def initial_state(self, positions_BT: Tensor) -> Tensor:
-        """(B, T, 1, 2, d/2): cos and sin of every angle, times YaRN's attention factor where it applies."""
+        """(B, T, 1, 2, d/2): cos and sin of every angle, times YaRN's attention factor where it
+        applies.
+        """
         frequencies, magnitude = self.frequencies(positions_BT)
         angles = positions_BT[:, :, None, None] * frequencies
         return torch.stack([angles.cos(), angles.sin()], -2) * magnitude
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        """θ_m for m = 0 … d/2 - 1 in ``like``'s dtype and on its device, and the factor on q and k (1 but for YaRN)."""
+        """θ_m for m = 0 … d/2 - 1 in ``like``'s dtype and on its device, and the factor on q and k
+        (1 but for YaRN).
+        """
         d = self.arch.head_dim
         method, s = self.scaling.method, self._factor()
         theta = self.base(s) if method == "ntk" else self.theta
@@ -93,7 +109,9 @@ class RoPE(PositionEncoding):
         low, high = max(math.floor(low), 0), min(math.ceil(high), d - 1)
         index = torch.arange(d // 2, device=like.device, dtype=like.dtype)
         interpolated = ((index - low) / (high - low or 1e-3)).clamp(0, 1)
-        return frequencies * (1 - interpolated) + frequencies / s * interpolated, 0.1 * math.log(s) + 1
+        return frequencies * (1 - interpolated) + frequencies / s * interpolated, 0.1 * math.log(
+            s
+        ) + 1
 
     @property
     def stretch(self) -> float:
@@ -130,14 +148,21 @@ class RoPE(PositionEncoding):
 
 
 def as_matrices(state_BTHCM: Tensor) -> Tensor:
-    """Complex numbers as what turns a row vector likewise: (B, T, H, M, 2, 2), [[real, imaginary], [-imaginary, real]]."""
+    """Complex numbers as what turns a row vector likewise: (B, T, H, M, 2, 2), [[real, imaginary],
+    [-imaginary, real]].
+    """
     cos, sin = state_BTHCM.unbind(-2)
     return torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
 
 
 def turn(x_BTHD: Tensor, state_BTHCM: Tensor) -> Tensor:
-    """x, read as d/2 complex numbers (x_m, x_{m+d/2}), times the state's; computed in the state's dtype, returned in x's."""
+    """x, read as d/2 complex numbers (x_m, x_{m+d/2}), times the state's; computed in the state's
+    dtype, returned in x's.
+    """
     real, imaginary = x_BTHD.to(state_BTHCM.dtype).chunk(2, -1)
     cos, sin = state_BTHCM.unbind(-2)
-    turned = torch.addcmul(real * cos, imaginary, sin, value=-1), torch.addcmul(real * sin, imaginary, cos)
+    turned = (
+        torch.addcmul(real * cos, imaginary, sin, value=-1),
+        torch.addcmul(real * sin, imaginary, cos),
+    )
     return torch.cat(turned, -1).to(x_BTHD.dtype)

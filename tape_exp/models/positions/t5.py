@@ -5,15 +5,16 @@ import math
 import torch
 from torch import Tensor, nn
 
-from tape_exp.config import Arch
 from tape_exp.models.positions.base import RelativeBias
+from tape_exp.settings.schema import Arch
 
 
 class T5(RelativeBias):
     """T5 bias: b(i, j) = r_h[bucket(i - j)], learned per layer and head (Raffel et al., 2020).
 
-    The first half of the buckets holds one distance each, the second half grows logarithmically up to ``max_distance``,
-    and the last one takes all beyond. Deliberately different from T5: logits keep the factor 1/√d.
+    The first half of the buckets holds one distance each, the second half grows logarithmically up
+    to ``max_distance``, and the last one takes all beyond. Deliberately different from T5: logits
+    keep the factor 1/√d.
     """
 
     def __init__(self, arch: Arch, buckets: int = 64, max_distance: int = 128) -> None:

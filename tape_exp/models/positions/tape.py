@@ -1,36 +1,45 @@
-"""TAPE: positions that the content updates from layer to layer, each 2 × 2 block carried as one complex number."""
+"""TAPE: positions that the content updates from layer to layer, each 2 × 2 block carried as one
+complex number.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.config import Arch, ConfigError, one_of
 from tape_exp.models.positions.base import for_heads, full_precision
 from tape_exp.models.positions.rope import RoPE, Scaling
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.schema import Arch
 
 
 class TAPE(RoPE):
-    """TAPE (Zhu et al., "Rethinking Addressing in Language Models via Contextualized Equivariant Positional Encoding", 2025).
+    """TAPE (Zhu et al., "Rethinking Addressing in Language Models via Contextualized Equivariant
+    Positional Encoding", 2025).
 
-    State E: (B, T, H, 2, d/2) fp32. Beginning from RoPE's rotations and mixing over heads alone, every 2 × 2 block of the
-    paper's E ∈ R^{H × M × L × R} (M = d/2, L = R = 2) stays a scaled rotation: one complex number, kept as its real and
-    imaginary part. The general layout is :class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`, the oracle of this one.
+    State E: (B, T, H, 2, d/2) fp32. Beginning from RoPE's rotations and mixing over heads alone,
+        every 2 × 2 block of the
+    paper's E ∈ R^{H × M × L × R} (M = d/2, L = R = 2) stays a scaled rotation: one complex number,
+    kept as its real and imaginary part. The general layout is
+    :class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`, the oracle of this one.
 
-    One block, with Ẽ the average of E by the attention probabilities (eq. g_attn) and x̃ the output of attention::
+    One block, with Ẽ the average of E by the attention probabilities (eq. g_attn) and x̃ the output
+    of attention::
 
         E ← E + P Ẽ                            P: H × H over heads
         E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E     W1, W2: H × I, W_x: I × C (eq. g_mlp)
 
-    P and W2 begin at zero, so that the model at step 0 is exactly RoPE (section 3.3). Both lines are linear in E and are
-    composed to two H × H matrices a token, A = I + W2 diag(ψ) W1ᵀ and A P, applied to E and Ẽ in one pass. E turned by any
-    rotation on the right turns the result likewise: logits depend on distances alone (proposition 2).
+    P and W2 begin at zero, so that the model at step 0 is exactly RoPE (section 3.3). Both lines
+    are linear in E and are composed to two H × H matrices a token, A = I + W2 diag(ψ) W1ᵀ and A P,
+    applied to E and Ẽ in one pass. E turned by any rotation on the right turns the result likewise:
+    logits depend on distances alone (proposition 2).
 
     Args:
         theta, scaling: of the initial rotations, as in RoPE.
         intermediate: I as a multiple of H.
-        psi_input: ψ reads the output of ``attention`` (the paper) or of the ``mlp`` (its public code).
-        head_mixing: P as a ``linear`` map over heads (the paper), or ``scale``: each head times its row sum of P, as the
-            paper's public language-model code has it.
+        psi_input: ψ reads the output of ``attention`` (the paper) or of the ``mlp`` (its public
+            code).
+        head_mixing: P as a ``linear`` map over heads (the paper), or ``scale``: each head times its
+            row sum of P, as the paper's public language-model code has it.
         attention: update E from Ẽ (ablation).
         feed_forward: update E from x̃ (ablation).
     """
@@ -52,40 +61,57 @@ class TAPE(RoPE):
         one_of("model.psi_input", psi_input, ("attention", "mlp"))
         one_of("model.head_mixing", head_mixing, ("linear", "scale"))
         if intermediate < 1:
-            raise ConfigError(f"model.intermediate={intermediate} must be at least 1: it is I as a multiple of the heads.")
+            raise ConfigError(
+                f"model.intermediate={intermediate} must be at least 1: it is I as a multiple of "
+                "the heads."
+            )
         self.context = psi_input
         self.head_mixing = head_mixing
         self.attention = attention
         self.feed_forward = feed_forward
-        self._make_weights(rows=arch.heads, attended_rows=arch.heads, inner=intermediate * arch.heads)
+        self._make_weights(
+            rows=arch.heads, attended_rows=arch.heads, inner=intermediate * arch.heads
+        )
 
     def _make_weights(self, rows: int, attended_rows: int, inner: int) -> None:
-        """P over ``attended_rows``, W1 and W2 over ``rows`` of the flattened E, W_x: the only parameters of TAPE."""
+        """P over ``attended_rows``, W1 and W2 over ``rows`` of the flattened E, W_x: the only
+        parameters of TAPE.
+        """
         if self.attention:
             self.p = nn.Parameter(torch.zeros(attended_rows, attended_rows))
         if self.feed_forward:
             self.wx = nn.Parameter(torch.zeros(inner, self.arch.width))
-            self.w1 = nn.Parameter(torch.zeros(inner, rows))  # stored transposed, as linear layers are
+            self.w1 = nn.Parameter(
+                torch.zeros(inner, rows)
+            )  # stored transposed, as linear layers are
             self.w2 = nn.Parameter(torch.zeros(rows, inner))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """N(0, 0.02), W1 by 1/√rows so that W1ᵀ E is of E's size; P and W2 are zero: step 0 is RoPE."""
+        """N(0, 0.02), W1 by 1/√rows so that W1ᵀ E is of E's size; P and W2 are zero: step 0 is
+        RoPE.
+        """
         if self.feed_forward:
             nn.init.normal_(self.wx, std=0.02, generator=generator)
             nn.init.normal_(self.w1, std=self.w1.shape[1] ** -0.5, generator=generator)
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """q E and k E, as in RoPE. A key head that serves several query heads is turned by the E of each of them."""
+        """q E and k E, as in RoPE. A key head that serves several query heads is turned by the E of
+        each of them.
+        """
         assert state is not None
         return super().rotate(q_BTHD, for_heads(k_BTHD, state.shape[2]), state)
 
     def carried(self, state: Tensor | None) -> Tensor | None:
-        """E itself, its two parts side by side: (B, S, H, d). Nothing if attention does not update it."""
+        """E itself, its two parts side by side: (B, S, H, d). Nothing if attention does not update
+        it.
+        """
         assert state is not None
         return state.flatten(3) if self.attention else None
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
-        """E of the next layer, from E, Ẽ and x̃, in fp32: one batched product that reads E and Ẽ once."""
+        """E of the next layer, from E, Ẽ and x̃, in fp32: one batched product that reads E and Ẽ
+        once.
+        """
         assert state is not None
         B, T = x_BTC.shape[:2]
         with full_precision(x_BTC):
@@ -95,20 +121,26 @@ class TAPE(RoPE):
                 P = self._p(state.dtype)
                 maps_NHH = (P.expand(B * T, -1, -1) if A is None else A @ P).flatten(0, -3)
                 kept_NHd = (E_BTHd if A is None else A @ E_BTHd).flatten(0, 1)
-                E_BTHd = torch.baddbmm(kept_NHd, maps_NHH, attended.to(state.dtype).flatten(0, 1)).unflatten(0, (B, T))
+                E_BTHd = torch.baddbmm(
+                    kept_NHd, maps_NHH, attended.to(state.dtype).flatten(0, 1)
+                ).unflatten(0, (B, T))
             elif A is not None:
                 E_BTHd = A @ E_BTHd
         return E_BTHd.unflatten(-1, (2, -1))
 
     def _token_maps(self, x_BTC: Tensor) -> Tensor:
-        """A = I + W2 diag(ψ(x)) W1ᵀ of every token: (B, T, H, H). W2 and W1 are multiplied out first: one product a batch."""
+        """A = I + W2 diag(ψ(x)) W1ᵀ of every token: (B, T, H, H). W2 and W1 are multiplied out
+        first: one product a batch.
+        """
         psi_BTI = F.silu(x_BTC @ self.wx.to(x_BTC.dtype).T)
         outer_IHH = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(x_BTC.dtype)
         identity = torch.eye(self.arch.heads, dtype=x_BTC.dtype, device=x_BTC.device)
         return identity + (psi_BTI @ outer_IHH).unflatten(-1, identity.shape)
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """Attention over cosines and sines and ψ for each of them; the maps over heads, einsums there, as FLOPs alone."""
+        """Attention over cosines and sines and ψ for each of them; the maps over heads, einsums
+        there, as FLOPs alone.
+        """
         H, d, C = self.arch.heads, self.arch.head_dim, self.arch.width
         inner = self.wx.shape[0] if self.feed_forward else 0
         macs = (2 * H * d * length**2 if self.attention else 0) + 2 * length * inner * C

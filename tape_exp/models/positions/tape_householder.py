@@ -4,30 +4,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.config import Arch, ConfigError
 from tape_exp.models.positions.base import full_precision
 from tape_exp.models.positions.rope import Scaling
 from tape_exp.models.positions.tape_tensor import TensorTAPE
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 
 
 class HouseholderTAPE(TensorTAPE):
-    """TAPE whose state is turned by ∏_{j<=i} (I - ξ_j ξ_jᵀ), as the proof of theorem 1 (Zhu et al., 2025) does it.
+    """TAPE whose state is turned by ∏_{j<=i} (I - ξ_j ξ_jᵀ), as the proof of theorem 1 (Zhu et al.,
+    2025) does it.
 
-    State E: (B, T, H, M, R, R) fp32, M = d/R blocks a head. At first a block holds the rotations of R/2 pairs of RoPE. Each
+    State E: (B, T, H, M, R, R) fp32, M = d/R blocks a head. At first a block holds the rotations of
+        R/2 pairs of RoPE. Each
     token brings two vectors a block, and one update is, per head and block::
 
-        ξ = √2 (a_jᵀ E_j) / |a_jᵀ E_j|,  ξ' = √2 ((a_j + b_j)ᵀ E_j) / |(a_j + b_j)ᵀ E_j|,   a = U D x, b = U' D x
+        ξ = √2 (a_jᵀ E_j) / |a_jᵀ E_j|,  ξ' = √2 ((a_j + b_j)ᵀ E_j) / |(a_j + b_j)ᵀ E_j|,   a = U D
+        x, b = U' D x
         Ξ: the rows ξ_1, ξ'_1, ξ_2, ξ'_2, …        η = (I + tril_-1(Ξ Ξᵀ))⁻¹ Ξ
-        E_i ← E_i (I - Σ_{j<=i} ξ_j η_jᵀ + ξ'_j η'_jᵀ) = E_i (∏_{j<=i} (I - ξ_j ξ_jᵀ)(I - ξ'_j ξ'_jᵀ))ᵀ
-        E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E         as in TAPE
+        E_i ← E_i (I - Σ_{j<=i} ξ_j η_jᵀ + ξ'_j η'_jᵀ) = E_i (∏_{j<=i} (I - ξ_j ξ_jᵀ)(I - ξ'_j
+        ξ'_jᵀ))ᵀ E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E         as in TAPE
 
-    which the next layer sees between query i and key j as the product over the tokens from j + 1 to i. The sum with the
-    triangular inverse takes the place of P Ẽ. E turned by any rotation on the right turns ξ, η and the result likewise.
+    which the next layer sees between query i and key j as the product over the tokens from j + 1 to
+    i. The sum with the triangular inverse takes the place of P Ẽ. E turned by any rotation on the
+    right turns ξ, η and the result likewise.
 
-    What the proof has otherwise: its mask is printed with the diagonal, and the lemma holds for the strict one alone; a token
-    brings one vector, of any norm. Two of norm √2 make every factor a rotation: the product neither shrinks nor grows with
-    the length, and with U' = 0 at first it is the identity: step 0 is RoPE. A swap is such a factor too, with a spare
-    dimension mirrored beside it.
+    What the proof has otherwise: its mask is printed with the diagonal, and the lemma holds for the
+        strict one alone; a token
+    brings one vector, of any norm. Two of norm √2 make every factor a rotation: the product neither
+    shrinks nor grows with the length, and with U' = 0 at first it is the identity: step 0 is RoPE.
+    A swap is such a factor too, with a spare dimension mirrored beside it.
 
     Args:
         theta, scaling: of the initial rotations, as in RoPE.
@@ -51,12 +57,15 @@ class HouseholderTAPE(TensorTAPE):
     ) -> None:
         if R < 2 or R % 2 or arch.head_dim % R:
             raise ConfigError(
-                f"model.R={R} must be even and divide the head dimension task.arch.width / task.arch.heads = {arch.head_dim}; "
+                f"model.R={R} must be even and divide the head dimension task.arch.width / "
+                f"task.arch.heads = {arch.head_dim}; "
                 "model.R=2 always does."
             )
         if rank < 1:
             raise ConfigError(f"model.rank={rank} must be at least 1, as model.rank=32 is.")
-        super().__init__(arch, theta, scaling, intermediate, psi_input, "linear", False, feed_forward)
+        super().__init__(
+            arch, theta, scaling, intermediate, psi_input, "linear", False, feed_forward
+        )
         self.L = self.R = R
         self.M = arch.head_dim // R
         self.down = nn.Parameter(torch.empty(rank, arch.width))
@@ -70,10 +79,19 @@ class HouseholderTAPE(TensorTAPE):
         nn.init.normal_(self.up, std=self.up.shape[1] ** -0.5, generator=generator)
 
     def initial_state(self, positions_BT: Tensor) -> Tensor:
-        """(B, T, 1, M, R, R): the rotation of the pair c = l·M + m, l < R/2, in rows and columns l and l + R/2 of block m."""
+        """(B, T, 1, M, R, R): the rotation of the pair c = l·M + m, l < R/2, in rows and columns l
+        and l + R/2 of block m.
+        """
         frequencies, magnitude = self.frequencies(positions_BT)
-        angles = (positions_BT[:, :, None, None] * frequencies).unflatten(-1, (-1, self.M)).transpose(-1, -2)
-        cos, sin = torch.diag_embed(angles.cos()) * magnitude, torch.diag_embed(angles.sin()) * magnitude
+        angles = (
+            (positions_BT[:, :, None, None] * frequencies)
+            .unflatten(-1, (-1, self.M))
+            .transpose(-1, -2)
+        )
+        cos, sin = (
+            torch.diag_embed(angles.cos()) * magnitude,
+            torch.diag_embed(angles.sin()) * magnitude,
+        )
         return torch.cat([torch.cat([cos, sin], -1), torch.cat([-sin, cos], -1)], -2)
 
     def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
@@ -83,7 +101,11 @@ class HouseholderTAPE(TensorTAPE):
             inner = x_BTC.to(state.dtype) @ self.down.to(state.dtype).T
             a, b = (inner @ up.to(state.dtype).T for up in (self.up, self.up_apart))
             both = torch.stack([a, a + b], 2).unflatten(-1, (self.arch.heads, self.M, self.R))
-            rows = torch.einsum("btnhml,bthmlr->btnhmr", both, state.expand(*x_BTC.shape[:2], *both.shape[3:4], -1, -1, -1))
+            rows = torch.einsum(
+                "btnhml,bthmlr->btnhmr",
+                both,
+                state.expand(*x_BTC.shape[:2], *both.shape[3:4], -1, -1, -1),
+            )
             return {"xi": 2**0.5 * F.normalize(rows, dim=-1)}
 
     def accumulated(self, features: dict[str, Tensor], T: int) -> Tensor:
@@ -91,14 +113,18 @@ class HouseholderTAPE(TensorTAPE):
         with full_precision(features["xi"]):
             xi_BHMNR = features["xi"].flatten(1, 2).permute(0, 2, 3, 1, 4)  # N = 2 S vectors
             mixed_BHMNN = (xi_BHMNR @ xi_BHMNR.transpose(-1, -2)).tril(-1)
-            eta_BHMNR = torch.linalg.solve_triangular(mixed_BHMNN, xi_BHMNR, upper=False, unitriangular=True)
+            eta_BHMNR = torch.linalg.solve_triangular(
+                mixed_BHMNN, xi_BHMNR, upper=False, unitriangular=True
+            )
             pairs = (x.unflatten(3, (-1, 2)) for x in (xi_BHMNR, eta_BHMNR))
             sums_BHMSRR = torch.einsum("bhmsni,bhmsnj->bhmsij", *pairs).cumsum(3)
             identity = torch.eye(self.R, dtype=xi_BHMNR.dtype, device=xi_BHMNR.device)
             return (identity - sums_BHMSRR[:, :, :, -T:]).permute(0, 3, 1, 2, 4, 5)
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
-        """E times what :meth:`accumulated` gives, then times A = I + W2 diag(ψ) W1ᵀ from the left, in fp32."""
+        """E times what :meth:`accumulated` gives, then times A = I + W2 diag(ψ) W1ᵀ from the left,
+        in fp32.
+        """
         assert state is not None
         with full_precision(x_BTC):
             turned = state if attended is None else state @ attended

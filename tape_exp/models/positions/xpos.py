@@ -3,16 +3,17 @@
 import torch
 from torch import Tensor
 
-from tape_exp.config import Arch
 from tape_exp.models.positions.rope import RoPE, as_matrices, turn
+from tape_exp.settings.schema import Arch
 
 
 class XPos(RoPE):
-    """xPos: RoPE whose pair m is also scaled, q by ζ_m^{(t-c)/B} and k by ζ_m^{-(t-c)/B}, ζ_m = (2m + 0.4 d) / (1.4 d).
+    """xPos: RoPE whose pair m is also scaled, q by ζ_m^{(t-c)/B} and k by ζ_m^{-(t-c)/B}, ζ_m = (2m
+    + 0.4 d) / (1.4 d).
 
-    The dot product decays with distance as ζ^{distance/B} (Sun et al., "A Length-Extrapolatable Transformer", 2022).
-    Deliberately different: the centre c, which cancels in the dot product, is half the longest length of the task and not
-    of the batch, so that a cache of keys stays valid.
+    The dot product decays with distance as ζ^{distance/B} (Sun et al., "A Length-Extrapolatable
+    Transformer", 2022). Deliberately different: the centre c, which cancels in the dot product, is
+    half the longest length of the task and not of the batch, so that a cache of keys stays valid.
 
     Args:
         theta: base of the frequencies.
@@ -26,7 +27,9 @@ class XPos(RoPE):
     def initial_state(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 3, d/2): cosines, sines and the scale of the queries."""
         d = self.arch.head_dim
-        zeta = (torch.arange(0, d, 2, device=positions_BT.device, dtype=positions_BT.dtype) + 0.4 * d) / (1.4 * d)
+        zeta = (
+            torch.arange(0, d, 2, device=positions_BT.device, dtype=positions_BT.dtype) + 0.4 * d
+        ) / (1.4 * d)
         exponent = (positions_BT - self.arch.max_length / 2)[:, :, None, None] / self.scale_base
         return torch.cat([super().initial_state(positions_BT), (zeta**exponent)[..., None, :]], -2)
 

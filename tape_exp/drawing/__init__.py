@@ -1,0 +1,1 @@
+"""Pictures: heatmaps and patterns."""

@@ -1,0 +1,97 @@
+"""A run that is told to leave: SIGUSR1 and SIGTERM save a checkpoint and end with a status that
+asks for a requeue.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from tape_exp.machine.processes import first_process
+
+REQUEUE = 85  # exit status: the checkpoint is saved, start the same command again
+SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
+DISMISS = signal.SIGUSR2  # to a process that prepares data
+
+
+class Preempted(SystemExit):
+    """The run leaves because it was told to. Of several processes the first has the status REQUEUE,
+    the others 0.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(REQUEUE if first_process() else 0)
+        self.name = name
+
+
+class Preemption:
+    """Catches the signals while a run is under way (``with Preemption() as preemption:``).
+
+    In training the signal is remembered, and the checkpoints leave at the end of the step:
+    ``waits``. At any other time the first process leaves at once, by raising :class:`Preempted`;
+    further processes are ended by it. A second signal changes nothing: SLURM sends SIGTERM after
+    SIGUSR1.
+    """
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self.waits = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Preemption":
+        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+        self.install()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+
+    def install(self) -> None:
+        """Take the signals; a thread other than the main one cannot, and runs without."""
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.received is not None:
+            return
+        self.received = signal.Signals(number).name
+        if not self.waits and first_process():
+            raise Preempted(self.received)
+
+    def wait(self, waits: bool) -> None:
+        """Whether a signal waits for the end of the step from now on."""
+        self.waits = waits
+        if not waits and self.received is not None and first_process():
+            raise Preempted(self.received)
+
+
+def worker_signals(_: int) -> None:
+    """In a process that prepares data: SLURM signals it too, and its batches are needed until the
+    step is saved.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(DISMISS, lambda *_: os._exit(0))
+
+
+@contextmanager
+def workers_dismissed() -> Iterator[None]:
+    """End the data processes that were started in between: Python waits for them, and they do not
+    heed its SIGTERM.
+    """
+    before = set(multiprocessing.active_children())
+    try:
+        yield
+    finally:
+        for worker in set(multiprocessing.active_children()) - before:
+            assert worker.pid is not None
+            with suppress(ProcessLookupError):
+                os.kill(worker.pid, DISMISS)
+            worker.join(5)

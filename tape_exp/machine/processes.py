@@ -1,0 +1,63 @@
+"""The processes of a run: which one writes, who takes which items, and sums over all of them.
+
+torch is imported where it is used, so that commands that only read records start quickly.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Item = TypeVar("Item")
+
+
+def first_process() -> bool:
+    """Whether this is the process that writes: of several, the one of rank 0 on node 0."""
+    return all(
+        os.environ.get(name, "0") == "0"
+        for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+    )
+
+
+def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:
+    """This process's part of ``items``, and whether each counts.
+
+    All processes get equally many, since a sharded model computes only where all of them do: the
+    last item is repeated where they do not divide, and its repetitions do not count.
+    """
+    import torch
+
+    rank, world = 0, 1
+    if torch.distributed.is_initialized():
+        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    rounds = -(-len(items) // world)
+    mine = (round_ * world + rank for round_ in range(rounds))
+    return [(items[min(index, len(items) - 1)], index < len(items)) for index in mine]
+
+
+def gather(item: Item) -> list[Item]:
+    """The item of every process, in their order."""
+    import torch
+
+    if not torch.distributed.is_initialized():
+        return [item]
+    found: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, item)
+    return found
+
+
+def sum_over_processes(values: "Tensor") -> "Tensor":
+    """Add up a tensor of every process, in place; nothing to do where there is one."""
+    import torch
+
+    if torch.distributed.is_initialized():
+        on_gpu = (
+            torch.distributed.get_backend() == "nccl"
+        )  # which adds up nothing that lies on a CPU
+        summed = values.cuda() if on_gpu else values
+        torch.distributed.all_reduce(summed)
+        if summed is not values:
+            values.copy_(summed)
+    return values

@@ -1,0 +1,1 @@
+"""Benchmarks and the soak: each writes a record of what it measured."""

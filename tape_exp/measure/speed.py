@@ -1,0 +1,454 @@
+"""How fast each positional encoding is, beside RoPE in the same run: ``python -m tape_exp.speed
+[--out FOLDER]``.
+
+Needs torch and matplotlib alone. Every measurement is a round-robin over its cases, so that a slow
+minute of the machine meets all of them; times are medians with quartiles, ratios are medians of the
+rounds' own ratios.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tape_exp.machine.hardware import file_name, machine_name, peak_flops
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.models import attention
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.generation import generate, new_cache
+from tape_exp.models.positions.alibi import ALiBi
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.fire import FIRE
+from tape_exp.models.positions.kerple import Kerple
+from tape_exp.models.positions.nope import NoPE
+from tape_exp.models.positions.randpe import RandPE
+from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.t5 import T5
+from tape_exp.models.positions.tape import TAPE
+from tape_exp.models.positions.xpos import XPos
+from tape_exp.models.timing import Row, Shapes, round_robin, step_case, summary
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
+
+ENCODINGS: dict[str, Callable[[Arch], PositionEncoding]] = {
+    "rope": RoPE,
+    "tape": TAPE,
+    "nope": NoPE,
+    "xpos": XPos,
+    "randpe": RandPE,
+    "alibi": ALiBi,
+    "t5": T5,
+    "fire": FIRE,
+    "kerple_log": Kerple,
+}
+
+
+def default_shapes(device: torch.device) -> Shapes:
+    """Two layers of the 155 M model on a CPU, all twelve on a GPU."""
+    if device.type == "cuda":
+        arch = Arch(12, 768, 12, 3072, vocab=32_000, max_length=8192, train_length=8192)
+        return Shapes(arch, 16, (512, 1024, 2048, 4096, 8192), (1024,), 2.0, torch.bfloat16)
+    arch = Arch(2, 768, 12, 3072, vocab=1000, max_length=1024, train_length=1024)
+    return Shapes(arch, 2, (256, 512, 1024), (512,), 12.0, torch.float32)
+
+
+class SeparateTAPE(TAPE):
+    """The rival: TAPE as public code writes it. Cosines and sines have the full head dimension, are
+    averaged by two further attention calls, and are updated one after the other, ψ computed for
+    each and E widened to I rows; after the last layer too, where nobody reads the result. Same
+    function.
+    """
+
+    def initial_state(self, positions_BT: Tensor) -> Tensor:
+        """(B, T, 1, 2, d): each half twice, as RoPE's tables usually are."""
+        return super().initial_state(positions_BT).repeat(1, 1, 1, 1, 2)
+
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x · cos + rotate_half(x) · sin over the full width."""
+        assert state is not None
+        cos, sin = state.unbind(-2)
+        rotated = []
+        for x in (q_BTHD, k_BTHD):
+            real, imaginary = x.chunk(2, -1)
+            rotated.append((x * cos + torch.cat([-imaginary, real], -1) * sin).to(x.dtype))
+        return rotated[0], rotated[1]
+
+    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
+        """E + P Ẽ, then E + W2 diag(ψ) W1ᵀ E, literally, for the cosines and for the sines."""
+        assert state is not None
+        assert attended is not None
+        B, T = x_BTC.shape[:2]
+        parts = []
+        for E, averaged in zip(state.unbind(-2), attended.chunk(2, -1), strict=True):
+            E = E.expand(B, T, self.arch.heads, -1) + torch.einsum(
+                "hg,btgc->bthc", self.p.float(), averaged.float()
+            )
+            psi = F.silu(x_BTC.float() @ self.wx.float().T)
+            wide = torch.einsum("ih,bthc->btic", self.w1.float(), E) * psi[..., None]
+            parts.append(E + torch.einsum("hi,btic->bthc", self.w2.float(), wide))
+        return torch.stack(parts, -2)
+
+
+def separate_calls(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
+    """One attention call for the values and one for each d columns of what is carried."""
+    out, _ = attention._sdpa(attention.Inputs(inputs.q, inputs.k, inputs.v, None, None, None, None))
+    if inputs.carried is None:
+        return out, None
+    parts = (
+        inputs.carried.to(inputs.v.dtype)
+        .expand(*inputs.q.shape[:3], -1)
+        .split(inputs.v.shape[-1], -1)
+    )
+    attended = [
+        attention._sdpa(attention.Inputs(inputs.q, inputs.k, p, None, None, None, None))[0]
+        for p in parts
+    ]
+    return out, torch.cat(attended, -1)
+
+
+def core_cases(
+    shapes: Shapes, T: int, backward: bool, device: torch.device
+) -> dict[str, Callable[[], Any]]:
+    """Attention alone, ``<encoding>/<backend>`` for every backend that can: q, k, v given, bias or
+    carried state with it.
+    """
+    arch = shapes.arch
+    cases: dict[str, Callable[[], Any]] = {}
+    for name, make in ENCODINGS.items():
+        if name in ("nope", "xpos", "randpe"):
+            continue  # their core is RoPE's
+        position = make(arch).to(device)
+        position.init_weights(torch.Generator().manual_seed(0))
+        heads = (shapes.batch, T, arch.heads, arch.head_dim)
+        q, k, v = (
+            torch.randn(heads, device=device, dtype=shapes.dtype, requires_grad=backward)
+            for _ in range(3)
+        )
+        positions = position.positions(1, T, device)
+        extra: dict[str, Any] = {}
+        if isinstance(position, TAPE):
+            extra["carried"] = torch.randn(
+                heads, device=device, dtype=shapes.dtype, requires_grad=backward
+            )
+
+        def biases(
+            position: PositionEncoding = position, positions: Tensor = positions, T: int = T
+        ) -> dict[str, Any]:
+            table = position.bias_by_distance(T, positions.device)
+            if table is not None:
+                return {"by_distance": table, "slopes": getattr(position, "slopes", None)}
+            return {"bias": position.bias(positions, positions)}
+
+        def once(
+            backend: str,
+            q: Tensor = q,
+            k: Tensor = k,
+            v: Tensor = v,
+            extra: Any = extra,
+            biases: Any = biases,
+        ) -> Any:
+            with torch.set_grad_enabled(backward):
+                out, attended = attention.attend(q, k, v, backend=backend, **extra, **biases())
+                if backward:
+                    (
+                        out.float().sum() + (0 if attended is None else attended.float().sum())
+                    ).backward()
+
+        for backend in attention.BACKENDS:
+            if (backend == "reference" and T > 2048) or (
+                backend in ("flex", "triton") and device.type == "cpu"
+            ):
+                continue  # the scores would not fit; neither is made for a CPU
+            try:
+                once(backend)
+            except ConfigError:
+                continue
+            cases[f"{name}/{backend}"] = partial(once, backend)
+    return cases
+
+
+def compiled_cases(
+    shapes: Shapes, T: int, device: torch.device, say: Callable[[str], Any]
+) -> dict[str, Callable[[], Any]]:
+    """The steps of RoPE and TAPE under torch.compile; one that does not compile is said and left
+    out.
+    """
+    cases = {}
+    for name in ("rope", "tape"):
+        case = step_case(shapes, T, device, ENCODINGS[name], compiled=True)
+        try:
+            case()
+        except (
+            Exception
+        ) as error:  # whatever the compiler raises: the eager measurements must not be lost
+            say(f"step {name} does not compile here: {type(error).__name__}")
+            continue
+        cases[f"{name}/compiled"] = case
+    return cases
+
+
+def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) -> int:
+    """Bytes that a forward pass keeps for its backward pass, each storage once, parameters left
+    out.
+    """
+    model = Decoder(shapes.arch, ENCODINGS[name]).to(device)
+    own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}
+
+    def pack(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    tokens = torch.zeros(shapes.batch, T, dtype=torch.long, device=device)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        loss = model(tokens, sampler=RowSampler(0)).square().mean()
+    total = sum(kept.values())
+    del loss
+    return total
+
+
+def core_flops(name: str, shapes: Shapes, T: int, backward: bool) -> float:
+    """Floating-point operations of causal attention; TAPE's values are twice as wide. Backward: 2.5
+    times forward.
+    """
+    d, arch = shapes.arch.head_dim, shapes.arch
+    widths = d + (2 * d if name == "tape" else d)
+    return 2 * shapes.batch * arch.heads * T * T / 2 * widths * (3.5 if backward else 1)
+
+
+def core_bytes(name: str, shapes: Shapes, T: int, backward: bool) -> int:
+    """What attention must read and write at least: q, k, v and its output, TAPE's state and its
+    average, and the gradients.
+    """
+    tensors = 6 if name == "tape" else 4
+    one = shapes.batch * T * shapes.arch.width * torch.finfo(shapes.dtype).bits // 8
+    return one * (3 * tensors if backward else tensors)
+
+
+def peak_memory(case: Callable[[], Any], device: torch.device) -> int:
+    """Bytes that a case allocates at once on a GPU, beyond what was there before."""
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    case()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def decoding(device: torch.device, rows: int = 64, prompt: int = 512, new: int = 128) -> list[Row]:
+    """``rows`` rows continued by ``new`` tokens, with the cache and without, and the cost of a
+    token against the context.
+    """
+    arch = Arch(3, 96, 4, 256, vocab=1000, max_length=8192, train_length=8192)
+    found = []
+    for name in ("rope", "tape", "alibi"):
+        model = Decoder(arch, ENCODINGS[name]).to(device).eval()
+        tokens = torch.randint(arch.vocab, (rows, prompt + new), device=device)
+        began = time.perf_counter()
+        generate(model, list(tokens[:, :prompt]), new)
+        cached = time.perf_counter() - began
+        lengths = [prompt + round(i * (new - 1) / 4) for i in range(5)]
+        without = []
+        with torch.inference_mode():
+            for length in lengths:
+                began = time.perf_counter()
+                model(tokens[:, :length], last_only=True)
+                without.append(time.perf_counter() - began)
+            uncached = new * statistics.mean(
+                without
+            )  # every length costs between the first and the last
+            per_token = {}
+            for context in (256, 512, 1024, 2048, 4096):
+                cache = new_cache(model, context + 16, None, 4)
+                model(
+                    torch.zeros(4, context, dtype=torch.long, device=device),
+                    cache=cache,
+                    last_only=True,
+                )
+                spent = []
+                for _ in range(16):
+                    began = time.perf_counter()
+                    model(torch.zeros(4, 1, dtype=torch.long, device=device), cache=cache)
+                    if device.type == "cuda":
+                        torch.cuda.synchronize(device)
+                    spent.append(1e3 * (time.perf_counter() - began))
+                per_token[context] = round(statistics.median(spent), 3)
+        found.append(
+            {
+                "encoding": name,
+                "rows": rows,
+                "prompt": prompt,
+                "new_tokens": new,
+                "cached_s": round(cached, 3),
+                "uncached_s": round(uncached, 3),
+                "uncached_from": f"mean of the lengths {lengths} times {new}",
+                "speedup": round(uncached / cached, 2),
+                "ms_per_token_by_context": per_token,
+            }
+        )
+    return found
+
+
+def measure(
+    device: torch.device, shapes: Shapes, say: Callable[[str], Any] = print
+) -> dict[str, Any]:
+    """Everything, as one JSON-ready record of this machine."""
+    attention.BACKENDS["separate"] = attention.Backend(separate_calls, lambda _: None)
+    rows: list[Row] = []
+    peak = peak_flops(device)
+    try:
+        for T in shapes.lengths:
+            for backward in (False, True):
+                with_separate = attention.BACKENDS.pop("separate")
+                cases = core_cases(shapes, T, backward, device)
+                times = round_robin(cases, device, shapes.seconds)
+                attention.BACKENDS["separate"] = with_separate
+                base = min(
+                    (n for n in times if n.startswith("rope/")),
+                    key=lambda n: statistics.median(times[n]),
+                )
+                for case, spent in times.items():
+                    name, backend = case.split("/")
+                    row: Row = {
+                        "what": "core",
+                        "encoding": name,
+                        "backend": backend,
+                        "T": T,
+                        "backward": backward,
+                    }
+                    row |= summary(spent, times[base])
+                    flops = core_flops(name, shapes, T, backward)
+                    row["tflops"] = round(flops / row["ms"] / 1e9, 3)
+                    row["bytes"] = core_bytes(name, shapes, T, backward)
+                    if peak:
+                        row["share_of_peak"] = round(flops / row["ms"] * 1e3 / peak, 4)
+                        row["peak_memory_bytes"] = peak_memory(cases[case], device)
+                    rows.append(row)
+                    say(_line(row))
+        for T in shapes.step_lengths:
+            cases = {
+                f"{name}/eager": step_case(shapes, T, device, make)
+                for name, make in ENCODINGS.items()
+            }
+            cases["tape_separate/eager"] = step_case(
+                shapes, T, device, SeparateTAPE, "separate", updates_last=True
+            )
+            if device.type == "cuda":
+                cases |= compiled_cases(shapes, T, device, say)
+            times = round_robin(cases, device, 4 * shapes.seconds)
+            with torch.device("meta"):
+                flops = Decoder(shapes.arch, RoPE).flops_per_token(T)
+            base = min(
+                (n for n in times if n.startswith("rope/")),
+                key=lambda n: statistics.median(times[n]),
+            )
+            for case, spent in times.items():
+                name, backend = case.split("/")
+                row = {
+                    "what": "step",
+                    "encoding": name,
+                    "backend": backend,
+                    "T": T,
+                    "backward": True,
+                }
+                row |= summary(spent, times[base])
+                row["tokens_per_second"] = round(1e3 * shapes.batch * T / row["ms"], 1)
+                if peak:
+                    row["mfu"] = round(row["tokens_per_second"] * flops / peak, 4)
+                if name in ENCODINGS:
+                    row["activation_bytes"] = activation_bytes(shapes, T, device, name)
+                rows.append(row)
+                say(_line(row))
+        decoded = decoding(device)
+    finally:
+        attention.BACKENDS.pop("separate", None)
+    for row in decoded:
+        both = f"cached {row['cached_s']:.2f} s, without {row['uncached_s']:.2f} s"
+        say(f"decode {row['encoding']:12} {both}: {row['speedup']:.1f} ×")
+    return {
+        "machine": machine_name(device),
+        "torch": torch.__version__,
+        "dtype": str(shapes.dtype).removeprefix("torch."),
+        "batch": shapes.batch,
+        "arch": {k: getattr(shapes.arch, k) for k in ("layers", "width", "heads", "ffn", "vocab")},
+        "peak_flops": peak or None,
+        "rows": rows,
+        "decoding": decoded,
+    }
+
+
+def _line(row: Row) -> str:
+    mode = "forward + backward" if row["backward"] else "forward"
+    label = f"{row['what']:5} T {row['T']:5} {mode:19} {row['encoding']:14} {row['backend']:10}"
+    return f"{label} {row['ms']:10.3f} ms  {row['ratio_to_rope']:6.3f} × RoPE"
+
+
+def draw(record: dict[str, Any], path: Path) -> Path:
+    """Time of attention against T on logarithmic axes, each encoding on its fastest backend."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axis, backward in zip(figure.subplots(1, 2), (False, True), strict=True):
+        rows = [r for r in record["rows"] if r["what"] == "core" and r["backward"] == backward]
+        for name in dict.fromkeys(r["encoding"] for r in rows):
+            lengths = sorted({r["T"] for r in rows})
+            best = [
+                min(
+                    (r for r in rows if r["encoding"] == name and r["T"] == T),
+                    key=lambda r: r["ms"],
+                )
+                for T in lengths
+            ]
+            axis.plot(
+                lengths,
+                [r["ms"] for r in best],
+                marker="o",
+                label=f"{name} ({best[-1]['backend']})",
+            )
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xticks(lengths, [str(T) for T in lengths])
+        axis.set_xlabel("tokens")
+        axis.set_ylabel("ms")
+        axis.set_title("forward + backward" if backward else "forward")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    figure.suptitle(f"Attention, {record['machine']}, {record['dtype']}")
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def main() -> None:
+    """Measure this machine, write ``speed-<machine>.json`` and ``.png``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tape_exp.speed", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/speed"), help="folder of the record and the plot"
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given = parser.parse_args()
+    device = torch.device(given.device)
+    record = measure(device, default_shapes(device), partial(print, flush=True))
+    given.out.mkdir(parents=True, exist_ok=True)
+    stem = f"speed-{file_name(record['machine'])}"
+    temporary = given.out / f".{stem}.json"
+    temporary.write_text(json.dumps(record, indent=1) + "\n")
+    temporary.replace(given.out / f"{stem}.json")
+    print(given.out / f"{stem}.json", draw(record, given.out / f"{stem}.png"), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

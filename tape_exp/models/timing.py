@@ -1,0 +1,100 @@
+"""How long a decoder takes: training steps of several encodings measured in turn, in one run."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.settings.schema import Arch
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What is measured: small on a CPU, the 155 M model on a GPU."""
+
+    arch: Arch
+    batch: int
+    lengths: tuple[int, ...]
+    step_lengths: tuple[int, ...]
+    seconds: float  # for each measurement
+    dtype: torch.dtype
+
+
+def round_robin(
+    cases: dict[str, Callable[[], Any]], device: torch.device, seconds: float
+) -> dict[str, list[float]]:
+    """Milliseconds of each case in each round, after warming up; rounds until the time is spent, at
+    least five.
+    """
+
+    def timed(case: Callable[[], Any]) -> float:
+        began = time.perf_counter()
+        case()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return 1e3 * (time.perf_counter() - began)
+
+    for case in cases.values():
+        timed(case)
+        timed(case)
+    times: dict[str, list[float]] = {name: [] for name in cases}
+    deadline = time.perf_counter() + seconds
+    while len(next(iter(times.values()))) < 5 or time.perf_counter() < deadline:
+        for name, case in cases.items():
+            times[name].append(timed(case))
+    return times
+
+
+def summary(times: list[float], base: list[float]) -> Row:
+    """Median and quartiles of the times, and of their ratio to ``base`` in the same round."""
+    ratios = [a / b for a, b in zip(times, base, strict=True)]
+    quartiles, ratio_quartiles = statistics.quantiles(times, n=4), statistics.quantiles(ratios, n=4)
+    return {
+        "ms": round(quartiles[1], 4),
+        "ms_quartiles": [round(quartiles[0], 4), round(quartiles[2], 4)],
+        "ratio_to_rope": round(ratio_quartiles[1], 4),
+        "ratio_quartiles": [round(ratio_quartiles[0], 4), round(ratio_quartiles[2], 4)],
+        "rounds": len(times),
+    }
+
+
+def step_case(
+    shapes: Shapes,
+    T: int,
+    device: torch.device,
+    make: Callable[[Arch], PositionEncoding],
+    backend: str = "auto",
+    compiled: bool = False,
+    updates_last: bool = False,
+) -> Callable[[], None]:
+    """A whole training step: forward, loss, backward, fused AdamW; ``updates_last``: also the last
+    layer's state.
+    """
+    tokens = torch.randint(
+        shapes.arch.vocab, (shapes.batch, T + 1), generator=torch.Generator().manual_seed(0)
+    ).to(device)
+    model = Decoder(shapes.arch, make, backend=backend).to(device)
+    model.blocks()[-1].updates_state = updates_last
+    optimizer = torch.optim.AdamW(
+        [p for p in model.parameters() if p.requires_grad], lr=1e-5, fused=True
+    )
+
+    forward: Any = torch.compile(model) if compiled else model
+
+    def step() -> None:
+        with torch.autocast(device.type, dtype=shapes.dtype, enabled=shapes.dtype != torch.float32):
+            logits = forward(tokens[:, :-1], sampler=RowSampler(0))
+        F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step

@@ -1,0 +1,175 @@
+"""Checkpoints that are written atomically, carry a checksum, and load without pickle."""
+
+import json
+import logging
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint
+
+from tape_exp.machine.files import sha256, write_atomically
+from tape_exp.machine.preemption import Preempted, Preemption
+from tape_exp.settings.errors import ConfigError
+
+log = logging.getLogger("tape_exp")
+
+
+class SafeCheckpointIO(TorchCheckpointIO):
+    """Writes ``step….ckpt`` beside its final place, then a ``.json`` with its SHA-256 and config
+    hash, then renames it.
+
+    A file that its signature does not fit is damaged and is not used. Loading allows tensors and
+    plain values only.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Write, flush to the disk, sign, rename: a checkpoint that is there is signed."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.writing")
+        try:
+            with temporary.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            signature = {
+                "sha256": sha256(temporary),
+                "config_hash": checkpoint["config_hash"],
+                "step": checkpoint["global_step"],
+            }
+            write_atomically(signature_of(path), json.dumps(signature) + "\n")
+            os.replace(temporary, path)
+        except BaseException as error:
+            temporary.unlink(missing_ok=True)
+            unwritten = next(
+                (
+                    found
+                    for found in (error.__cause__, error.__context__)
+                    if isinstance(found, OSError)
+                ),
+                None,
+            )
+            if unwritten is not None and not isinstance(error, OSError):
+                raise unwritten from error  # torch says only that its writer failed
+            raise
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any = lambda s, _: s, weights_only: bool | None = True
+    ) -> Any:
+        """Load tensors and plain values; anything else is refused."""
+        return super().load_checkpoint(path, map_location, weights_only=True)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Remove a checkpoint and its signature."""
+        signature_of(Path(path)).unlink(missing_ok=True)
+        super().remove_checkpoint(path)
+
+
+class Checkpoints(Checkpoint):
+    """Saves the end of every ``every``-th step, and of the step in which the run is told to leave;
+    keeps the newest two.
+
+    The end of a step is after its report, and after its validation where one is due: going on
+    repeats neither. (Lightning's own callback saves before both, and a run killed in between would
+    lack them.) All processes leave at the same step.
+
+    Args:
+        folder: holds the checkpoints.
+        every: optimizer steps.
+        validate_every: optimizer steps.
+        preemption: knows whether the run has been told to leave.
+    """
+
+    def __init__(
+        self, folder: Path, every: int, validate_every: int, preemption: Preemption
+    ) -> None:
+        self.folder, self.every, self.validate_every, self.preemption = (
+            folder,
+            every,
+            validate_every,
+            preemption,
+        )
+        self.seconds = 0.0  # for which training has waited
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        """The end of a step, unless its validation follows."""
+        last = (index + 1) % trainer.accumulate_grad_batches == 0
+        validates = trainer.global_step % self.validate_every == 0 and any(trainer.num_val_batches)
+        if last and not validates:
+            self._step_ends(trainer)
+
+    def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
+        """The end of a step with its validation."""
+        if trainer.state.fn == "fit":
+            self._step_ends(trainer)
+
+    def _step_ends(self, trainer: Trainer) -> None:
+        leave = trainer.strategy.reduce_boolean_decision(
+            self.preemption.received is not None, all=False
+        )
+        if leave or trainer.global_step % self.every == 0:
+            self.save(trainer)
+        if leave:
+            raise Preempted(self.preemption.received or "a signal to another process")
+
+    def save(self, trainer: Trainer) -> None:
+        """Save this step, unless it is there; remove all but the newest two."""
+        began = time.perf_counter()
+        path = self.folder / f"step{trainer.global_step:08d}.ckpt"
+        there = trainer.strategy.broadcast(path.exists())
+        if not there:
+            trainer.save_checkpoint(path)
+        for old in sorted(self.folder.glob("step*.ckpt"))[:-2]:
+            trainer.strategy.remove_checkpoint(old)
+        self.seconds += time.perf_counter() - began
+
+
+def signature_of(path: Path) -> Path:
+    """The signature's file."""
+    return path.with_suffix(".json")
+
+
+def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
+    """The newest intact checkpoint and its step, or (None, 0). A damaged one is put aside and said
+    so.
+
+    Raises:
+        ConfigError: the checkpoint belongs to a run of another config.
+    """
+    for unfinished in folder.glob(".step*"):  # a process was killed while it wrote it
+        unfinished.unlink(missing_ok=True)
+    for path in sorted(folder.glob("step*.ckpt"), reverse=True):
+        try:
+            signature = json.loads(signature_of(path).read_text())
+            intact = signature["sha256"] == sha256(path)
+        except (OSError, ValueError, KeyError):
+            intact = False
+        if not intact:
+            aside = path.with_suffix(".damaged")
+            with suppress(FileNotFoundError):  # another process of the run has put it aside
+                os.replace(path, aside)
+            signature_of(path).unlink(missing_ok=True)
+            log.warning(
+                "checkpoint %s is damaged: put aside as %s, going back to the one before.",
+                path.name,
+                aside.name,
+            )
+            continue
+        if signature["config_hash"] != config_hash:
+            raise ConfigError(
+                f"{path} belongs to a run of another config ({signature['config_hash']}, this one "
+                f"is {config_hash}); "
+                "remove it from there to begin anew."
+            )
+        return path, signature["step"]
+    return None, 0

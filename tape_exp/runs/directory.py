@@ -1,0 +1,163 @@
+"""A run's directory: where it lies, what is in it, and the record that tables are made from.
+
+``runs/<task>/<scale>/<model>/seed<seed>-<hash>/`` (of an adapted model ``<model>-<peft>``) holds
+config.yaml, manifest.json, metrics.jsonl, log.txt, checkpoints/, artifacts/, record.json and, at
+the end, DONE or FAILED. The path is a function of config and seed, never of the clock: the same
+command finds the same run, goes on from its last checkpoint or says that it is done.
+"""
+
+import json
+import shutil
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from omegaconf import DictConfig
+
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.processes import first_process
+from tape_exp.runs import weights
+from tape_exp.runs.identity import config_hash, shown_config
+from tape_exp.runs.record import dump_record, manifest
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.redaction import redact
+
+LOCK = ".lock"
+LOCK_SECONDS = 10.0  # data workers of a killed process hold its lock until they notice
+
+
+class RunDirectory:
+    """One run on disk. Writing is atomic: a file is whole or absent, whatever kills the process.
+
+    Raises:
+        ConfigError: a symbolic link leads out of ``runs``.
+    """
+
+    def __init__(self, cfg: DictConfig) -> None:
+        self.cfg = cfg
+        self.hash = config_hash(cfg)
+        self.name = (
+            f"{cfg.task.name}-{cfg.scale.name}-{weights.variant(cfg)}-seed{cfg.seed}-{self.hash}"
+        )
+        place = Path(
+            cfg.task.name, cfg.scale.name, weights.variant(cfg), f"seed{cfg.seed}-{self.hash}"
+        )
+        self.path = Path(cfg.runs).expanduser().resolve() / place
+        self.checkpoints = self.path / "checkpoints"
+        self.artifacts = self.path / "artifacts"
+        for folder in (self.path, self.checkpoints, self.artifacts):
+            if folder.resolve() != folder:
+                raise ConfigError(
+                    f"{folder} leads out of runs={cfg.runs} to {folder.resolve()}; replace the "
+                    "link, or set runs=."
+                )
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has finished."""
+        return (self.path / "DONE").exists()
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other commands off the run, by a lock that the system releases when the process
+        dies.
+
+        Of several processes the first alone holds it. Raises :class:`ConfigError` where another
+        command works on the run, or the directory cannot be written.
+        """
+        if not first_process():
+            yield
+            return
+        with self._writable():
+            self.path.mkdir(parents=True, exist_ok=True)
+            held = FileLock(self.path / LOCK, timeout=LOCK_SECONDS)
+            try:
+                held.acquire()
+            except Timeout:
+                raise ConfigError(
+                    f"another process works on {self.path}; wait for its end or stop it, then give "
+                    "the same command again."
+                ) from None
+        try:
+            yield
+        finally:
+            held.release()
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"the run directory {self.path} cannot be written ({error.strerror}); set runs=<a "
+                "folder that can>."
+            ) from error
+
+    def open(self, assets: Mapping[str, str]) -> None:
+        """Create the directory, and write config, manifest and the task's ``assets`` (name ->
+        content).
+
+        Of several processes the first alone writes. Raises :class:`ConfigError` where it cannot be
+        written.
+        """
+        if not first_process():
+            return
+        with self._writable():
+            if self.cfg.debug.name != "none":
+                self._clear()
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.artifacts.mkdir(exist_ok=True)
+            (self.path / "FAILED").unlink(missing_ok=True)
+            self.write("config.yaml", shown_config(self.cfg))
+            self.write_json("manifest.json", manifest(self.hash))
+            for name, content in assets.items():
+                self.write(name, content)
+
+    def _clear(self) -> None:
+        """Remove what an earlier run left, but not the lock, which this one holds."""
+        for path in self.path.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a text file atomically."""
+        path = self.path / name
+        write_atomically(path, text)
+        return path
+
+    def write_json(self, name: str, content: Any) -> Path:
+        """Write a JSON file atomically."""
+        return self.write(name, json.dumps(content, indent=1) + "\n")
+
+    def finish(self, record: dict[str, Any]) -> None:
+        """Write the record and mark the run as done."""
+        self.write("record.json", dump_record(record))
+        self.write("DONE", json.dumps(record["metrics"]) + "\n")
+        (self.path / "FAILED").unlink(
+            missing_ok=True
+        )  # of a process that another of an earlier command left behind
+
+    def fail(self, error: BaseException) -> Path | None:
+        """Write FAILED with the traceback; checkpoints stay. The first process that fails writes:
+        the others fail of it.
+
+        Returns None where it cannot be written.
+        """
+        path = self.path / "FAILED"
+        try:
+            return (
+                path
+                if path.exists()
+                else self.write("FAILED", redact("".join(traceback.format_exception(error))))
+            )
+        except OSError:
+            return None
+
+    def record(self) -> dict[str, Any]:
+        """The record of a finished run."""
+        return json.loads((self.path / "record.json").read_text())

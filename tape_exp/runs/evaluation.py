@@ -1,0 +1,60 @@
+"""What an evaluation returns: metrics, a grid, tables and samples. Nothing here imports torch, so
+that drawing stays quick.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Heatmap:
+    """Values from 0 to 100 over two axes, drawn and stored with the run."""
+
+    values: np.ndarray  # (rows, columns)
+    title: str
+    row_label: str
+    column_label: str
+    trained: tuple[int, int]  # rows and columns up to here were seen in training
+    rows: list[str] = field(default_factory=list)  # their names; none: 1, 2, …
+    columns: list[str] = field(default_factory=list)
+
+    def to_rows(self) -> list[list[float | None]]:
+        """Rounded values for a record; None where a cell was not scored."""
+        return [[None if np.isnan(v) else round(float(v), 2) for v in row] for row in self.values]
+
+
+@dataclass
+class Evaluation:
+    """What ``Task.evaluate`` returns."""
+
+    metrics: dict[str, float]  # split/name -> value
+    heatmap: Heatmap | None = None
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # a few rows of a table, small enough for a record
+    matrices: dict[str, np.ndarray] = field(default_factory=dict)  # (T, T) each, drawn side by side
+
+
+def depth_heatmap(values: np.ndarray, lengths: list[int], train_length: int) -> Heatmap:
+    """Accuracy by depth (rows) and length (columns), in percent; NaN where nothing was asked."""
+    bins = len(values)
+    return Heatmap(
+        values,
+        title="accuracy (%)",
+        row_label="depth of the pass key (%)",
+        column_label="length (tokens)",
+        trained=(bins, sum(length <= train_length for length in lengths)),
+        rows=[f"{100 * n / bins:.0f} – {100 * (n + 1) / bins:.0f}" for n in range(bins)],
+        columns=list(map(str, lengths)),
+    )
+
+
+def wilson(correct: int, trials: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of successes, in percent."""
+    from scipy.stats import binomtest
+
+    interval = binomtest(correct, trials).proportion_ci(method="wilson")
+    return 100 * float(interval.low), 100 * float(interval.high)

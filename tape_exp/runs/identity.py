@@ -1,0 +1,59 @@
+"""Which run a config stands for: the part of it that decides what is computed, and its hash."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from tape_exp.runs import weights
+from tape_exp.settings.redaction import redact_tree
+
+
+def identity_of(cfg: DictConfig) -> dict[str, Any]:
+    """The part of a config that decides what is computed: everything but where it runs and where it
+    reports.
+    """
+    resolved: Any = OmegaConf.to_container(cfg, resolve=True)
+    keep = {key: resolved[key] for key in ("model", "task", "peft", "seed")}
+    keep["scale"] = resolved["scale"]["name"]
+    keep["precision"] = resolved["trainer"]["precision"]
+    keep["checkpoint"] = weights.wanted(cfg)
+    debug = {
+        key: value for key, value in resolved["debug"].items() if value not in (None, False, "none")
+    }
+    return keep | ({"debug": debug} if debug else {})
+
+
+def config_hash(cfg: DictConfig) -> str:
+    """Ten hexadecimal digits of :func:`identity`; a checkpoint to begin from counts as the run and
+    the step that it is of.
+    """
+    told = identity_of(cfg)
+    if told["checkpoint"] is None:
+        del told["checkpoint"]
+    else:
+        told["checkpoint"] = weights.title(weights.find(told["checkpoint"], cfg))
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def without_folders(told: Any) -> Any:
+    """A config as a record shows it: of each path its last name, so that a record says nothing of
+    the machine.
+    """
+    if not isinstance(told, dict):
+        return told
+    return {
+        key: Path(value).name
+        if key in ("path", "checkpoint", "init_from") and isinstance(value, str)
+        else without_folders(value)
+        for key, value in told.items()
+    }
+
+
+def shown_config(cfg: DictConfig) -> str:
+    """The resolved config as YAML, without secrets."""
+    return OmegaConf.to_yaml(
+        OmegaConf.create(redact_tree(OmegaConf.to_container(cfg, resolve=True)))
+    )

@@ -1,0 +1,137 @@
+"""The record that tables are made from, and what it says of its circumstances: commit, versions,
+machine, time.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.settings.folders import ROOT
+from tape_exp.settings.redaction import redact, redact_tree
+
+if TYPE_CHECKING:
+    from tape_exp.runs.directory import RunDirectory
+
+PACKAGES = (
+    "torch",
+    "lightning",
+    "hydra-core",
+    "numpy",
+    "wandb",
+    "datasets",
+    "transformers",
+    "lm_eval",
+    "triton",
+    "flash-attn",
+)
+
+
+def manifest(hash_: str) -> dict[str, Any]:
+    """Who made this run: command, commit, versions, machine, time."""
+    return {
+        "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
+        "config_hash": hash_,
+        **circumstances(),
+    }
+
+
+def circumstances() -> dict[str, Any]:
+    """What every record begins with: commit, versions, machine, time."""
+    return {
+        "git": git_state(),
+        "packages": package_versions(),
+        "hardware": hardware(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def git_state() -> dict[str, Any]:
+    """The commit, and whether tracked files outside results/ differ from it."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changed)}
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "dirty": None}
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that matter, those that are installed."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores, threads and GPUs; no host name."""
+    import torch
+
+    from tape_exp.machine.hardware import cpu_name
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpus": gpus,
+    }
+
+
+def make_record(
+    run: "RunDirectory", task: Any, metrics: dict[str, float], **facts: Any
+) -> dict[str, Any]:
+    """The record of a finished run: all that tables and figures need, small enough to commit."""
+    made = json.loads((run.path / "manifest.json").read_text())
+    return {
+        "run": run.name,
+        "config_hash": run.hash,
+        "config": redact_tree(without_folders(identity_of(run.cfg))),
+        "seed": run.cfg.seed,
+        **{key: made[key] for key in ("git", "packages", "hardware", "started")},
+        "data_fingerprint": task.fingerprint(),
+        **facts,
+        "metrics": metrics,
+        "artifacts": sorted(p.name for p in run.artifacts.iterdir()),
+    }
+
+
+def dump_record(record: dict[str, Any]) -> str:
+    """JSON with one line for each row of a grid and for each curve, so that a record reads and
+    diffs well.
+    """
+    parts: list[str] = []
+
+    def apart(text: str) -> str:
+        parts.append(text)
+        return f"@part {len(parts) - 1}@"
+
+    def rows(grid: list[Any]) -> str:
+        return apart("[\n  " + ",\n  ".join(map(json.dumps, grid)) + "\n ]")
+
+    told = dict(record)
+    if "heatmap" in told:
+        told["heatmap"] = rows(told["heatmap"])
+    if "matrices" in told:
+        told["matrices"] = {name: rows(grid) for name, grid in told["matrices"].items()}
+    if "curves" in told:
+        told["curves"] = {name: apart(json.dumps(curve)) for name, curve in told["curves"].items()}
+    text = json.dumps(told, indent=1)
+    for number, part in enumerate(parts):
+        text = text.replace(f'"@part {number}@"', part, 1)
+    return text + "\n"

@@ -1,0 +1,280 @@
+"""Where metrics and artifacts go: metrics.jsonl always, and W&B, CSV or TensorBoard as ``logger=``
+says.
+"""
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import matplotlib.image
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+from omegaconf import DictConfig
+
+from tape_exp.machine.files import write_atomically
+from tape_exp.runs.clock import Stopwatch
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.runs.identity import identity_of
+from tape_exp.settings.redaction import redact, redact_tree
+
+log = logging.getLogger("tape_exp")
+POINTS = 100  # of a curve in a record
+ASKED_DATA_DIR = os.environ.get("WANDB_DATA_DIR")
+
+
+class JsonlLogger(Logger):
+    """One JSON object a line, ``{"step": 10, "train/loss": …}``, flushed as it is written: the
+    truth of a run's curve.
+    """
+
+    name = "jsonl"
+    version = None
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.watch = Stopwatch()
+        self._resumed: set[tuple] = (
+            set()
+        )  # step and names of the rows at the step that the run goes on from
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Append a line; ``seconds`` is what the run has taken so far. What a killed process has
+        reported is not repeated.
+        """
+        if (step, *metrics) in self._resumed:
+            return
+        row = {"step": step, **metrics, "seconds": round(self.watch.seconds(), 2)}
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """The config lies beside it already."""
+
+    @rank_zero_only
+    def rewind(self, step: int) -> None:
+        """Drop what a killed process wrote after ``step``, and a line that it left unfinished; go
+        on counting seconds.
+        """
+        if self.path.exists():
+            kept = [row for row in read_metrics(self.path) if row["step"] <= step]
+            write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+            self.watch = Stopwatch(kept[-1]["seconds"] if kept else 0.0)
+            self._resumed = {
+                tuple(value if key == "step" else key for key, value in row.items()) for row in kept
+            }
+            self._resumed = {row[:-1] for row in self._resumed if row[0] == step}
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; an unfinished last line is left out."""
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """The losses of a run while it trained, ``{"train/loss": {"step": […], "value": […]},
+    "val/loss": …}``.
+
+    At most :data:`POINTS` of each, evenly spaced, with the first and the last; a single value is no
+    curve.
+    """
+    found: dict[str, dict[str, list[Any]]] = {}
+    for name in ("train/loss", "val/loss"):
+        told = [(row["step"], row[name]) for row in rows if name in row]
+        if len(told) > 1:
+            last = len(told) - 1
+            kept = (
+                [told[round(i * last / (POINTS - 1))] for i in range(POINTS)]
+                if len(told) > POINTS
+                else told
+            )
+            found[name] = {
+                "step": [step for step, _ in kept],
+                "value": [float(f"{value:.5g}") for _, value in kept],
+            }
+    return found
+
+
+def make_loggers(cfg: DictConfig, run: RunDirectory) -> list[Logger]:
+    """The JSONL logger, and the one that was asked for. A sink that fails to start is reported and
+    left out.
+    """
+    loggers: list[Logger] = [JsonlLogger(run.path / "metrics.jsonl")]
+    name = cfg.logger.name
+    if name == "csv":
+        loggers.append(CSVLogger(run.path, name="csv", version=""))
+    elif name == "tensorboard":
+        loggers.append(
+            TensorBoardLogger(run.path, name="tensorboard", version="", default_hp_metric=False)
+        )
+    elif name == "wandb":
+        loggers.append(_wandb(cfg, run))
+    return loggers
+
+
+def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
+    """Lightning's W&B logger with its run id fixed, so that a resumed run goes on in the same
+    one.
+    """
+    os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
+    keep_tables_in(run.path / "wandb")
+    import wandb
+
+    mode = cfg.logger.mode
+    if mode == "auto":
+        mode = "online" if has_key() else "offline"
+    options: dict[str, Any] = {
+        "project": cfg.logger.project,
+        "entity": cfg.logger.entity,
+        "id": run.hash,
+        "name": run.name,
+        "group": f"{cfg.task.name}-{cfg.scale.name}",
+        "save_dir": str(run.path),
+        "resume": "allow",
+        "config": redact_tree(identity_of(cfg)),
+    }
+    settings = wandb.Settings(
+        init_timeout=cfg.logger.timeout, silent=True, disable_git=True, disable_code=True
+    )
+    if mode == "online" and not reachable(cfg.logger.timeout):
+        log.warning("W&B cannot be reached: going on offline; `wandb sync` uploads the run later.")
+        mode = "offline"
+    if mode == "online":
+        try:
+            logger = _quiet(WandbLogger(offline=False, settings=settings, **options))
+            with _time_limit(cfg.logger.timeout + 10), arguments_without_secrets():
+                _ = logger.experiment
+            return logger
+        except Exception as error:  # whatever W&B raises: a run never dies of its sink
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            log.warning(
+                "W&B cannot be reached (%s): going on offline; `wandb sync` uploads the run later.",
+                reason,
+            )
+            wandb.teardown()
+            options["id"] += "-offline"  # the service still holds the other one
+    logger = _quiet(WandbLogger(offline=True, settings=settings, **options))
+    with arguments_without_secrets():
+        _ = logger.experiment
+    return logger
+
+
+def keep_tables_in(folder: Path) -> None:
+    """Where W&B leaves its copies of tables, which `wandb sync` needs: with the run, unless
+    WANDB_DATA_DIR says otherwise.
+    """
+    os.environ["WANDB_DATA_DIR"] = ASKED_DATA_DIR or str(folder)
+
+
+def _quiet(logger: WandbLogger) -> WandbLogger:
+    """Without an option of Lightning's that W&B only warns about."""
+    logger._wandb_init.pop("anonymous", None)
+    return logger
+
+
+def reachable(timeout: int) -> bool:
+    """Whether W&B's server answers a connection; a proxy is trusted to."""
+    address = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
+    if os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"):
+        return True
+    try:
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname or "", port), timeout).close()
+    except (OSError, ValueError):  # of a port that is no number
+        return False
+    return True
+
+
+def has_key() -> bool:
+    """Whether a W&B key is configured: in the environment or in netrc."""
+    import netrc
+
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return any("wandb" in host for host in netrc.netrc().hosts)
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+@contextmanager
+def arguments_without_secrets() -> Any:
+    """W&B stores the command line, as it finds it while it starts."""
+    before = sys.argv
+    sys.argv = [redact(argument) for argument in before]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+@contextmanager
+def _time_limit(seconds: int) -> Any:
+    """Raise TimeoutError after ``seconds``: W&B's own limits do not cover every way of waiting."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"no answer in {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def publish(loggers: list[Logger], evaluation: Evaluation, images: list[Path], step: int) -> None:
+    """Send an evaluation to every sink: metrics to all, images to W&B and TensorBoard, tables to
+    W&B.
+    """
+    for logger in loggers:
+        logger.log_metrics(evaluation.metrics, step)
+        if isinstance(logger, WandbLogger):
+            for image in images:
+                logger.log_image(f"test/{image.stem}", [str(image)])
+            for name, rows in evaluation.tables.items():
+                logger.log_table(
+                    f"test/{name}", columns=list(rows[0]), data=[list(row.values()) for row in rows]
+                )
+        elif isinstance(logger, TensorBoardLogger):
+            for image in images:
+                logger.experiment.add_image(
+                    f"test/{image.stem}", matplotlib.image.imread(image), step, dataformats="HWC"
+                )
+        logger.save()
+
+
+def close(loggers: list[Logger], timeout: int, done: bool, preempted: bool) -> None:
+    """End the W&B run, if there is one, so that the next run of this process gets a run of its own.
+
+    It is tried for ``timeout`` seconds where the run must leave, else for at most ten minutes: what
+    has not been sent by then lies in the run's folder, for `wandb sync`.
+    """
+    for logger in loggers:
+        if (
+            isinstance(logger, WandbLogger)
+            and "wandb" in sys.modules
+            and sys.modules["wandb"].run is not None
+        ):
+            try:
+                with _time_limit(timeout if preempted else 600):
+                    if preempted:
+                        logger.experiment.mark_preempting()
+                    logger.experiment.finish(exit_code=int(not done))
+            except Exception as error:  # whatever W&B raises: a run never dies of its sink
+                log.warning(
+                    "W&B did not end its run (%s); `wandb sync` uploads it later.",
+                    type(error).__name__,
+                )

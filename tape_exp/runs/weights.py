@@ -1,0 +1,425 @@
+"""The weights that a run begins from: which file ``checkpoint=`` means, and how a model takes it
+up.
+
+A checkpoint is a ``.ckpt`` of ours, with all weights or, of a run that adapted a base model
+(``peft=``), with the trained ones alone, or the folder of a Llama in Hugging Face's format.
+"""
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from tape_exp.machine.files import sha256
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import CONF
+
+if TYPE_CHECKING:
+    from tape_exp.models.decoder import Decoder
+    from tape_exp.models.peft import Adaptation
+
+
+ADOPTED = ("task.arch", "model.theta", "model.scaling", "task.tokenizer.bos", "task.tokenizer.eos")
+"""What follows from the Llama that a run begins from, whatever the config says."""
+
+
+def wanted(cfg: DictConfig) -> str | None:
+    """What the config says to begin from: ``checkpoint``, or the task's own ``init_from``."""
+    return cfg.checkpoint or cfg.task.get("init_from")
+
+
+def variant(cfg: DictConfig) -> str:
+    """The model and how it was adapted: ``tape``, ``rope-lora``."""
+    return cfg.model.name if cfg.peft.name == "none" else f"{cfg.model.name}-{cfg.peft.name}"
+
+
+def find(spec: str, cfg: DictConfig) -> Path:
+    """The checkpoint that ``checkpoint=<spec>`` means: a file, the newest of a run's folder, a
+    task's finished run, a Llama.
+
+    A task's name stands for its run of the same model, ``peft``, scale and seed below ``runs``, or,
+    where a base model is adapted, for the base's run. ``owner/name`` is a repository of the Hugging
+    Face hub.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
+    if (path := _at(spec)) is not None:
+        return path
+    if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
+        from tape_exp.models import llama
+
+        return llama.fetch(spec, f"checkpoint={spec}")
+    names = [variant(cfg)] if cfg.peft.name == "none" else [variant(cfg), cfg.peft.base]
+    places = [Path(cfg.runs).expanduser() / spec / cfg.scale.name / name for name in names]
+    for place in places:
+        finished = _finished(place, cfg)
+        if len(finished) > 1:
+            raise ConfigError(
+                f"checkpoint={spec}: {len(finished)} finished runs of this model, scale and seed "
+                f"lie in {place}; name one: " + ", ".join(f"checkpoint={f}" for f in finished)
+            )
+        if finished:
+            return _newest(finished[0], spec)
+    make = [
+        f"python train.py task={spec} model={cfg.model.name} scale={cfg.scale.name} seed={cfg.seed}"
+    ]
+    if cfg.peft.name != "none":
+        make = [
+            f"{make[0]} peft={cfg.peft.name}",
+            make[0].replace(f"model={cfg.model.name}", f"model={cfg.peft.base}"),
+        ]
+    raise ConfigError(
+        f"checkpoint={spec} is neither a file nor a run's folder, and no finished run of a task of "
+        "that name lies "
+        f"in {' or '.join(map(str, places))}. To make it: {', or: '.join(make)}."
+    )
+
+
+def is_task(spec: str) -> bool:
+    """Whether ``checkpoint=<spec>`` is a task's name: its finished run is meant, whatever else is
+    called so.
+    """
+    return "/" not in spec and (CONF / "task" / f"{spec}.yaml").is_file()
+
+
+def _at(spec: str) -> Path | None:
+    """The checkpoint, or the Llama, that a path means; None of a name, and of what is not there."""
+    path = Path(spec).expanduser()
+    if not path.exists() or (path.is_dir() and is_task(spec)):
+        return None
+    from tape_exp.models import llama
+
+    return path if path.is_file() or llama.is_llama(path) else _newest(path, spec)
+
+
+def _finished(place: Path, cfg: DictConfig) -> list[Path]:
+    """The finished runs of the seed there, but for those of ``debug=``.
+
+    Of several those on the same text, and of several of these the one in which no key of its task
+    was changed.
+    """
+    told = {
+        done.parent: OmegaConf.load(done.with_name("config.yaml"))
+        for done in place.glob(f"seed{cfg.seed}-*/DONE")
+    }
+    runs = {
+        run: kept
+        for run, kept in told.items()
+        if OmegaConf.select(kept, "debug.name", default="none") == "none"
+    }
+    for same in (lambda kept: kept.scale.text == cfg.scale.text, _is_plain):
+        if len(runs) > 1:
+            runs = {run: kept for run, kept in runs.items() if same(kept)} or runs
+    return sorted(runs)
+
+
+def _is_plain(kept: Any) -> bool:
+    """Whether a run's config is what its choices compose to."""
+    from tape_exp.settings.compose import compose_config
+    from tape_exp.settings.overrides import choice_of
+
+    words = [
+        f"task={choice_of('task', kept.task.name)}",
+        f"scale={kept.scale.name}",
+        f"scale.text={kept.scale.text}",
+    ]
+    return OmegaConf.to_container(
+        compose_config(words).task, resolve=True
+    ) == OmegaConf.to_container(kept.task, resolve=True)
+
+
+def _newest(folder: Path, spec: str) -> Path:
+    found = sorted((folder / "checkpoints").glob("step*.ckpt"))
+    if not found:
+        raise ConfigError(
+            f"checkpoint={spec}: {folder} is neither the folder of a run with checkpoints nor a "
+            "Llama."
+        )
+    return found[-1]
+
+
+def companion(checkpoint: Path, name: str) -> Path | None:
+    """A file that the checkpoint's run, or the Llama, keeps in its folder, if it does."""
+    path = (checkpoint if checkpoint.is_dir() else checkpoint.parent.parent) / name
+    return path if path.is_file() else None
+
+
+def title(checkpoint: Path) -> str:
+    """The run's name and the step, or of what lies elsewhere its own name and a fingerprint of its
+    content.
+    """
+    if checkpoint.is_dir():
+        from tape_exp.models import llama
+
+        return f"{checkpoint.name}-{llama.fingerprint(checkpoint)[:10]}"
+    if companion(checkpoint, "config.yaml"):
+        return "-".join(checkpoint.parent.parent.parts[-4:]) + "/" + checkpoint.stem
+    return f"{checkpoint.name}-{sha256(checkpoint)[:10]}"
+
+
+def title_of(spec: str | None) -> str | None:
+    """The title of ``checkpoint=<spec>`` where that is a path, None where it is a name or leads
+    nowhere.
+    """
+    path = None if spec is None else _at(spec)
+    return None if path is None else title(path)
+
+
+def adapted(checkpoint: Path) -> DictConfig | None:
+    """The config of the run that the checkpoint is of, if it adapted a base model."""
+    kept = None if checkpoint.is_dir() else companion(checkpoint, "config.yaml")
+    cfg: Any = OmegaConf.load(kept) if kept else None
+    return cfg if kept and cfg.peft.name != "none" else None
+
+
+def base_of(checkpoint: Path, cfg: DictConfig) -> Path:
+    """What an adapted run, of that config, began from. Raises :class:`ConfigError` where it is no
+    more.
+    """
+    cfg.runs = str(checkpoint.parents[5])
+    spec = wanted(cfg)
+    try:
+        assert spec is not None
+        return find(spec, cfg)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{checkpoint} holds what was trained beside its base alone, and the base is missing: "
+            f"{error}"
+        ) from error
+
+
+def base_title(checkpoint: Path | None) -> str | None:
+    """The title of the base model that a run beginning from the checkpoint adapts, or goes on
+    adapting.
+    """
+    if checkpoint is None:
+        return None
+    cfg = adapted(checkpoint)
+    return title(checkpoint if cfg is None else base_of(checkpoint, cfg))
+
+
+def llama_below(checkpoint: Path) -> Path | None:
+    """The Llama that the weights are, or that they adapt."""
+    if checkpoint.is_dir():
+        return checkpoint
+    cfg = adapted(checkpoint)
+    return None if cfg is None else llama_below(base_of(checkpoint, cfg))
+
+
+def adopt(cfg: DictConfig) -> DictConfig:
+    """The config with the sizes, the positions and the special tokens of the Llama that it begins
+    from, if it does.
+
+    Raises:
+        ConfigError: the checkpoint is missing, is no Llama, or ``model`` is not rotary.
+    """
+    spec = wanted(cfg)
+    folder = llama_below(find(spec, cfg)) if spec else None
+    if folder is None:
+        return cfg
+    from tape_exp.models import llama
+
+    told = llama.read_config(folder)
+    if "scaling" not in cfg.model:
+        raise ConfigError(
+            f"checkpoint={spec} is a Llama, whose positions are RoPE's; model={cfg.model.name} "
+            "cannot take them up."
+        )
+    cfg = copy.deepcopy(cfg)
+    with open_dict(cfg):
+        cfg.task.arch = told.sizes()
+        cfg.model.theta = told.theta
+        cfg.model.scaling = OmegaConf.merge(cfg.model.scaling, told.scaling)
+        for kind, token in (("bos", told.bos), ("eos", told.eos)):
+            if token is not None:
+                cfg.task.tokenizer[kind] = token
+    return cfg
+
+
+def without_adopted(config: dict[str, Any]) -> dict[str, Any]:
+    """A recorded config without the keys that :func:`adopt` sets."""
+    config = copy.deepcopy(config)
+    for path in ADOPTED:
+        *above, last = path.split(".")
+        node = config
+        for key in above:
+            node = node.get(key, {})
+        node.pop(last, None)
+    return config
+
+
+def trained_length(checkpoint: Path) -> int | None:
+    """The longest row that the weights were trained on, where their run or the Llama says so."""
+    if checkpoint.is_dir():
+        from tape_exp.models import llama
+
+        return llama.read_config(checkpoint).max_positions
+    kept = companion(checkpoint, "config.yaml")
+    return OmegaConf.load(kept).task.get("train_length") if kept else None
+
+
+def begin(
+    decoder: "Decoder",
+    checkpoint: Path,
+    adaptation: "Adaptation | None",
+    seed: int,
+    trains: bool = True,
+) -> None:
+    """Give the decoder the weights of a checkpoint, and adapt it.
+
+    Raises:
+        ConfigError: the file is damaged, of another model, size, adaptation or base; the sentence
+            says which key to change.
+    """
+    cfg = adapted(checkpoint)
+    if cfg is None:
+        if adaptation is not None and adaptation.partial and not trains:
+            raise ConfigError(
+                f"checkpoint {checkpoint} is a base model, and peft={adaptation.name} untrained "
+                "changes nothing. Train it: "
+                f"python train.py task=extend peft={adaptation.name}, then checkpoint=extend; or "
+                "set peft=none."
+            )
+        _load_base(decoder, checkpoint, adaptation)
+        if adaptation is not None:
+            adaptation.apply(decoder, seed)
+        return
+    if adaptation is None or adaptation.name != cfg.peft.name:
+        raise ConfigError(
+            f"checkpoint {checkpoint} was adapted with peft={cfg.peft.name}; set "
+            f"model={cfg.model.name} peft={cfg.peft.name}."
+        )
+    if not adaptation.partial:
+        load_weights(decoder, checkpoint)
+        adaptation.apply(decoder, seed)
+        return
+    _load_base(decoder, base_of(checkpoint, cfg), adaptation)
+    adaptation.apply(decoder, seed)
+    _load_trained(decoder, checkpoint)
+
+
+def check_base(checkpoint: Path) -> None:
+    """Refuse an adapted run whose base is another now. Raises :class:`ConfigError`."""
+    cfg = adapted(checkpoint)
+    told = _content(checkpoint).get("base") if cfg is not None else None
+    if cfg is None or told is None:
+        return
+    base = title(base_of(checkpoint, cfg))
+    if told != base:
+        raise ConfigError(
+            f"checkpoint {checkpoint} was trained beside another base, {told}, than lies there "
+            f"now, {base}. "
+            "Restore that base, or train anew."
+        )
+
+
+def _load_base(decoder: "Decoder", checkpoint: Path, adaptation: "Adaptation | None") -> None:
+    if checkpoint.is_dir():
+        from tape_exp.models import llama
+
+        llama.load(decoder, checkpoint)
+    else:
+        load_weights(
+            decoder,
+            checkpoint,
+            without_positions=adaptation is not None and "positions" in adaptation.train,
+        )
+
+
+def _load_trained(decoder: "Decoder", checkpoint: Path) -> None:
+    """The trained parameters of an adapted run, which holds no others."""
+    from tape_exp.models.peft import trained
+
+    found = _named(_content(checkpoint)["state_dict"])
+    own = dict(trained(decoder))
+    if wrong := sorted(
+        found.keys() ^ own.keys()
+        | {n for n in found.keys() & own.keys() if found[n].shape != own[n].shape}
+    ):
+        raise ConfigError(
+            f"checkpoint {checkpoint} was adapted with other settings of peft: {wrong[0]} does not "
+            "fit. Its run's config.yaml "
+            "holds them."
+        )
+    decoder.load_state_dict(found, strict=False)
+
+
+def _named(state: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key.removeprefix("decoder.").removeprefix("_orig_mod."): value
+        for key, value in state.items()
+    }
+
+
+def load_weights(decoder: Any, checkpoint: Path, without_positions: bool = False) -> None:
+    """Give the decoder the weights of a checkpoint that holds all of them.
+
+    Args:
+        without_positions: what the checkpoint lacks of the positional encoding may stay as it was
+            initialised.
+
+    Raises:
+        ConfigError: the file is damaged, or of another model or size; the sentence says which key
+            of the config to change.
+    """
+    content = _content(checkpoint)
+    weights = _named(content["state_dict"])
+    if "base" in content:
+        raise ConfigError(
+            f"{checkpoint} holds what was trained beside a base model alone; name its run's folder "
+            "in checkpoint=."
+        )
+    own = decoder.state_dict()
+    if without_positions:
+        weights = {name: value for name, value in own.items() if ".position." in name} | weights
+    kept = companion(checkpoint, "config.yaml")
+    hint = f" Its run has {_sizes(kept)}." if kept else ""
+    for key in sorted(own.keys() | weights.keys()):
+        if key not in weights or key not in own:
+            whose = "the model" if key in own else "the checkpoint"
+            raise ConfigError(
+                f"checkpoint {checkpoint} is of another model: {key} is in {whose} alone.{hint}"
+            )
+        if own[key].shape != weights[key].shape:
+            raise ConfigError(
+                f"checkpoint {checkpoint} is of another size: {key} is {list(weights[key].shape)} "
+                "there and "
+                f"{list(own[key].shape)} here.{hint}"
+            )
+    decoder.load_state_dict(weights)
+
+
+def trained_tokenizer(checkpoint: Path) -> str | None:
+    """The fingerprint of the tokenizer that a checkpoint was trained with, where it says so."""
+    if checkpoint.is_dir():
+        return None
+    told = (
+        value["tokenizer"]
+        for value in _content(checkpoint).values()
+        if isinstance(value, dict) and "tokenizer" in value
+    )
+    return next(told, None)
+
+
+def _content(checkpoint: Path) -> dict[str, Any]:
+    """What a checkpoint holds, mapped and not yet read. Raises :class:`ConfigError`."""
+    import torch
+
+    try:
+        content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        content["state_dict"]
+    except Exception as error:  # torch raises whatever the broken content leads to
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{checkpoint} is not a readable checkpoint ({reason}); name another in checkpoint=."
+        ) from error
+    return content
+
+
+def _sizes(config: Path) -> str:
+    """What a run's config says of its model, as words of the command line."""
+    cfg = OmegaConf.load(config)
+    arch = " ".join(f"task.arch.{key}={value}" for key, value in cfg.task.arch.items())
+    return f"model={cfg.model.name} scale={cfg.scale.name} {arch}"

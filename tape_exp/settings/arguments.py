@@ -1,0 +1,23 @@
+"""Types of the options that the commands share."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+
+def positive(kind: type) -> Callable[[str], Any]:
+    """The type of an option that must be above 0, ``kind`` int or float; argparse tells what was
+    wrong.
+    """
+
+    def number(text: str) -> Any:
+        try:
+            if (value := kind(text)) > 0:
+                return value
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(
+            f"{text} must be a {'whole number' if kind is int else 'number'} above 0."
+        )
+
+    return number

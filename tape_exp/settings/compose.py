@@ -1,0 +1,161 @@
+"""Hydra's composition, with a did-you-mean: the config that a command line stands for."""
+
+import copy
+import functools
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.folders import CONF
+from tape_exp.settings.schema import Config
+from tape_exp.settings.targets import check_targets
+
+GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
+
+
+def register() -> None:
+    """Give Hydra the schema that ``conf/config.yaml`` starts from, the search of what it composes,
+    and its help's resolver.
+    """
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
+    from tape_exp.settings.targets import guard
+
+    guard()
+
+    ConfigStore.instance().store(name="schema", node=Config)
+    OmegaConf.register_new_resolver("choices", _choices, replace=True)
+
+
+def _choices(group: str) -> str:
+    """The YAMLs of a group, wrapped and indented for ``--help``."""
+    names = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
+    return textwrap.fill(names, 100, initial_indent=f"  {group:9}", subsequent_indent=" " * 11)
+
+
+def compose_config(overrides: Sequence[str]) -> DictConfig:
+    """The config that ``python train.py <overrides>`` would run.
+
+    Raises:
+        ConfigError: an override is wrong; the sentence says which and what would be right.
+    """
+    try:
+        return copy.deepcopy(_composed(tuple(overrides)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, overrides)) from error
+
+
+@functools.lru_cache(maxsize=1024)
+def _composed(overrides: tuple[str, ...]) -> DictConfig:
+    """Composing reads and merges a dozen YAML files, and a table asks for hundreds of configs:
+    those that differ in values alone are composed once, and the values set as Hydra sets them,
+    last.
+    """
+    choices = tuple(
+        word for word in overrides if re.match(rf"({'|'.join(GROUPS)})=|\w+@[\w.]+=", word)
+    )
+    values = [
+        word for word in overrides if re.match(r"(seed|checkpoint|runs|cache|\w+\.[\w.]+)=", word)
+    ]
+    if (
+        not values
+        or len(choices) + len(values) < len(overrides)
+        or any(word.startswith("hydra") for word in overrides)
+    ):
+        return _compose(overrides)
+    cfg = copy.deepcopy(_composed(choices))
+    try:
+        for value in OverridesParser.create().parse_overrides(values):
+            OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
+    except (HydraException, OmegaConfBaseException):
+        return _compose(overrides)  # which tells what is wrong
+    check_targets(cfg)
+    return cfg
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", list(overrides))
+
+
+def explain(error: BaseException, arguments: Sequence[str]) -> str:
+    """One sentence for an error of the config, Hydra's or ours, with the nearest right word."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    text = str(error)
+    if text.startswith("Error merging override") and isinstance(
+        error.__cause__, OmegaConfBaseException
+    ):
+        error = error.__cause__
+        text = str(error)
+    if match := re.search(r"Could not find '(\w+)/([^']+)'", text):
+        group, choice = match.groups()
+        if group == "scale" and "/" in choice:  # the task's own sizes of a scale
+            part, scale = choice.split("/", 1)
+            return (
+                f"scale={scale} is not one of {part}'s. Choose one of: "
+                f"{', '.join(scales_of(part))}."
+            )
+        choices = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+        return (
+            f"{group}={choice}{did_you_mean(choice, choices)} Choose one of: {', '.join(choices)}."
+        )
+    if match := re.search(r"Could not override '([^']+)'", text) or re.search(
+        r"Key '([^']+)' (?:is )?not in", text
+    ):
+        key = match.group(1)
+        if key == "paper":
+            return (
+                "paper holds tables and figures: `python -m tape_exp.paper run <artifact>` runs "
+                "one."
+            )
+        known = known_keys([a for a in arguments if not a.lstrip("+~").startswith(f"{key}=")])
+        return f"{key}{did_you_mean(key, known)} `python train.py --cfg job` shows every key."
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        where = next(
+            (line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), ""
+        )
+        return (f"{where}: " if where else "") + (lines[0] if lines else type(error).__name__)
+    return f"{type(error).__name__}: {text}"
+
+
+def scales_of(part: str) -> list[str]:
+    """The scales that ``conf/scale/<part>/`` has sizes for."""
+    return sorted(path.stem for path in (CONF / "scale" / part).glob("*.yaml"))
+
+
+def known_keys(arguments: Sequence[str]) -> list[str]:
+    """Every dotted key of the config that the other overrides give, and the groups."""
+    overrides = [a for a in arguments if "=" in a and not a.startswith("-") and "," not in a]
+    try:
+        cfg: Any = _compose([o for o in overrides if not o.startswith("hydra")])
+    except (HydraException, OmegaConfBaseException):
+        cfg = _compose([])
+    keys: list[str] = [*GROUPS]
+
+    def walk(node: Any, prefix: str) -> None:
+        for key in node:
+            keys.append(prefix + key)
+            child = node._get_node(key)
+            if (
+                isinstance(child, DictConfig)
+                and not child._is_none()
+                and not child._is_interpolation()
+            ):
+                walk(child, f"{prefix}{key}.")
+
+    walk(cfg, "")
+    return keys

@@ -1,0 +1,95 @@
+"""Objects from open sections of a config: the constructor of the class that ``_target_`` names is
+the schema.
+"""
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from tape_exp.settings.errors import ConfigError, did_you_mean
+
+
+def build(node: Any, section: str, **given: Any) -> Any:
+    """Instantiate ``node._target_`` with the node's keys and ``given``, checking every key against
+    its constructor.
+
+    Keys whose annotation is a dataclass are converted to it. ``name`` is the YAML's own and is not
+    passed on, unless the constructor asks for it. Returns a :func:`functools.partial` if required
+    arguments are still missing from ``given``.
+
+    Raises:
+        ConfigError: unknown key (with did-you-mean), missing key, value of a wrong type,
+            ``_target_`` outside tape_exp.
+    """
+    from omegaconf import OmegaConf
+
+    from tape_exp.settings.targets import locate
+
+    container: Any = (
+        OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    )
+    arguments = dict(container)
+    target = arguments.pop("_target_", None)
+    cls = locate(target, section)
+    parameters = {k: p for k, p in inspect.signature(cls).parameters.items() if k not in given}
+    if "name" not in parameters:
+        arguments.pop("name", None)
+    hints = typing.get_type_hints(vars(cls).get("__init__", cls.__init__))  # type: ignore[misc]
+    for key, value in arguments.items():
+        if key not in parameters:
+            raise ConfigError(
+                f"{section}.{key}{did_you_mean(key, parameters)} Known keys: "
+                f"{', '.join(parameters)}."
+            )
+        arguments[key] = _convert(value, hints.get(key, Any), f"{section}.{key}")
+    missing = [k for k, p in parameters.items() if p.default is p.empty and k not in arguments]
+    if missing:
+        raise ConfigError(f"{section}.{missing[0]} is missing: {target} needs it.")
+    return cls(**given, **arguments)
+
+
+def _convert(value: Any, hint: Any, key: str) -> Any:
+    """``value`` as ``hint`` asks: dataclasses are built, simple types are checked, anything else
+    passes.
+    """
+    if dataclasses.is_dataclass(hint):
+        return _as_dataclass(value, hint, key)
+    if typing.get_origin(hint) is dict and dataclasses.is_dataclass(typing.get_args(hint)[1]):
+        return {
+            name: _as_dataclass(one, typing.get_args(hint)[1], f"{key}.{name}")
+            for name, one in value.items()
+        }
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in options:
+        if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
+            return _as_dataclass(value, option, key)
+    simple = [o for o in options if o in (int, float, str, bool, type(None))]
+    if len(simple) < len(options):
+        return value
+    if float in simple and type(value) is int:
+        return float(value)
+    if type(value) not in simple:
+        names = " or ".join("null" if o is type(None) else o.__name__ for o in simple)
+        raise ConfigError(f"{key}={value} is of a wrong type: {names} is expected.")
+    return value
+
+
+def _as_dataclass(value: Any, cls: Any, key: str) -> Any:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    fields = [f.name for f in dataclasses.fields(cls)]
+    for name in value or {}:
+        if name not in fields:
+            raise ConfigError(
+                f"{key}.{name}{did_you_mean(name, fields)} Known keys: {', '.join(fields)}."
+            )
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(cls), value)
+        return OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        where = f"{key}.{error.key}" if getattr(error, "key", None) else key
+        raise ConfigError(f"{where}: {str(error).splitlines()[0]}.") from error

@@ -1,0 +1,36 @@
+"""Mistakes of the user, each told in one sentence: what was wrong, which key or file, what to
+do.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigError(ValueError):
+    """A mistake of the user's, told in one sentence: what was wrong, which key or file, what to
+    do.
+    """
+
+
+def one_of(key: str, value: str, choices: Iterable[str]) -> None:
+    """Raise a :class:`ConfigError` unless ``value`` is one of ``choices``."""
+    choices = list(choices)
+    if value not in choices:
+        raise ConfigError(
+            f"{key}={value}{did_you_mean(value, choices)} Choose one of: {', '.join(choices)}."
+        )
+
+
+def at_least_one(section: str, **values: float | None) -> None:
+    """Raise a :class:`ConfigError` naming ``<section>.<key>`` unless every value is 1 or more; None
+    stands for no value.
+    """
+    for key, value in values.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"{section}.{key}={value} must be at least 1.")
+
+
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """`` is not known. Did you mean 'tape'?``, or the first half alone where nothing is near."""
+    near = difflib.get_close_matches(str(word), list(candidates), n=1, cutoff=0.5)
+    return " is not known." + (f" Did you mean '{near[0]}'?" if near else "")

@@ -1,0 +1,7 @@
+"""Where the project's own files are: the configs, and the committed results and records."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf"
+RECORDS = ROOT / "results" / "records"

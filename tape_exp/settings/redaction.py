@@ -1,0 +1,100 @@
+"""Secrets are left out of what a run writes down: config, manifest, records, logs, error reports,
+W&B.
+
+A secret is known by where it stands (a key or an environment variable named token, key, password,
+…), by its shape (a token of the hub, of W&B, of GitHub, of AWS, a private key, a JSON web token) or
+by its place in a URL. What is left out is shown as ``[hidden]``.
+"""
+
+import json
+import logging
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+HIDDEN = "[hidden]"
+WORDS = (
+    r"(?:token|key|apikey|password|passwd|passphrase|pass|secret|credentials?"
+    r"|auth|authorization|pat)"
+)
+_NAMED = re.compile(rf"(?:^|[_.\-]){WORDS}(?:$|[_.\-\d])", re.IGNORECASE)
+_PLACES = re.compile(
+    r"_(?:path|file|dir|home|sock)$", re.IGNORECASE
+)  # where a secret lies, not what it is
+_SHORTEST = 8  # characters of an environment variable; a shorter one would be found in any text
+_URL = re.compile(r"(\b[a-z][a-z0-9+.\-]*://)[^\s/@'\"]+@", re.IGNORECASE)
+_ASSIGNED = re.compile(
+    rf"((?<![A-Za-z0-9])(?:[\w.\-]*[_.\-])?{WORDS}(?:[_.\-\d][\w.\-]*)?['\"]?\s?=\s?['\"]?|"
+    rf"['\"](?:[\w.\-]*[_.\-])?{WORDS}['\"]\s*:\s*['\"])(?!['\"]|\$\{{|\[hidden\])[^\s'\",;&)}}\]]+",
+    re.IGNORECASE,
+)
+_HEADER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{8,}", re.IGNORECASE)
+_SHAPES = re.compile(
+    r"\bhf_[A-Za-z0-9]{16,}"
+    r"|\bsk-[A-Za-z0-9_\-]{16,}"
+    r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w\-]{16,}"
+    r"|\bwandb_v\d_\w{20,}"
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
+    r"|\bxox[abprs]-[A-Za-z0-9\-]{10,}"
+    r"|\beyJ[\w\-]{8,}\.[\w\-]{8,}\.[\w\-]+"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+)
+_WANDB = re.compile(
+    r"(?<![\w/])(?<!revision=)(?<!revision: )(?<!commit )(?<!commit=)[0-9a-f]{40}(?![\w/])"
+)
+_COMMITS = ("revision", "commit")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a key or an environment variable of that name holds a secret: ``HF_TOKEN``,
+    ``api_key``; not ``tokens``.
+    """
+    return bool(_NAMED.search(name)) and not _PLACES.search(name)
+
+
+def redact(text: str) -> str:
+    """The text without secrets, those of this process's environment included."""
+    for value in sorted(_of_environment(), key=len, reverse=True):  # one may begin with another
+        text = text.replace(value, HIDDEN)
+    text = _URL.sub(rf"\1{HIDDEN}@", text)
+    text = _HEADER.sub(rf"\1 {HIDDEN}", text)
+    text = _SHAPES.sub(HIDDEN, text)
+    text = _ASSIGNED.sub(rf"\1{HIDDEN}", text)
+    return _WANDB.sub(HIDDEN, text)
+
+
+def _of_environment() -> set[str]:
+    """The secrets of this process's environment, as they are, quoted and in a URL."""
+    plain = [
+        value for name, value in os.environ.items() if len(value) >= _SHORTEST and is_secret(name)
+    ]
+    return {
+        form
+        for value in plain
+        for form in (value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe=""))
+    }
+
+
+def redact_tree(value: Any, key: str = "") -> Any:
+    """Plain containers without secrets: strings below a secret's key, and secrets inside of any
+    other string.
+    """
+    if isinstance(value, Mapping):
+        return {name: redact_tree(inner, str(name)) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_tree(inner, key) for inner in value]
+    if not isinstance(value, str) or not value:
+        return value
+    if is_secret(key):
+        return HIDDEN
+    return value if key in _COMMITS and re.fullmatch("[0-9a-f]{40}", value) else redact(value)
+
+
+class RedactingFormatter(logging.Formatter):
+    """A formatter whose lines hold no secrets, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        return redact(super().format(record))

@@ -1,0 +1,228 @@
+"""The schema of a run's configuration and the checks that cross its keys.
+
+Fixed sections (``trainer``, ``logger``, ``debug``) are dataclasses, so that Hydra itself refuses a
+wrong type. ``model``, ``task`` and ``peft`` are open: their schema is the constructor of the class
+that ``_target_`` names, checked by :func:`build`. Nothing here imports torch, so that ``--help``
+and ``--cfg`` stay quick, and Hydra is imported where it is used, so that the models work without
+it.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tape_exp.settings.errors import ConfigError, at_least_one, one_of
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+@dataclass
+class TrainerConfig:
+    """Where and how a run is executed. Nothing here but ``precision`` and ``compile`` may change
+    what it computes.
+    """
+
+    name: str = "auto"
+    accelerator: str = "auto"
+    devices: int = 1
+    nodes: int = 1
+    strategy: str = "auto"  # auto | ddp | fsdp
+    precision: str = "auto"  # auto: bf16-mixed where the device has it, 32-true elsewhere
+    micro_batch: int | None = (
+        None  # rows per device and forward pass; null: the whole share of the device
+    )
+    workers: int = 0  # processes that prepare data
+    compile: bool = False
+    checkpoint_activations: bool = False  # recompute each block in the backward pass
+    frozen_bf16: bool = (
+        False  # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed
+    )
+    attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton
+    log_every: int = 10  # optimizer steps
+    validate_every: int = 250  # optimizer steps
+    checkpoint_every: int = 250  # optimizer steps
+    progress: str = "auto"  # auto: rich on a terminal, lines elsewhere | rich | lines | none
+
+
+@dataclass
+class LoggerConfig:
+    """Where metrics go besides ``metrics.jsonl``."""
+
+    name: str = "wandb"  # wandb | csv | tensorboard | none
+    project: str = "tape_exp"
+    entity: str | None = None
+    mode: str = "auto"  # wandb: auto (online where a key is present) | online | offline
+    timeout: int = 20  # wandb: seconds to wait for the server before going on offline
+
+
+@dataclass
+class DebugConfig:
+    """A shortened run, or the plan of one. ``debug=`` also shows whole tracebacks and starts the
+    run afresh each time.
+    """
+
+    name: str = "none"
+    max_steps: int | None = None  # optimizer steps instead of the task's
+    evaluation_batches: int | None = None  # stop the evaluation after as many
+    overfit: bool = False  # every step sees the samples of step 0
+    profiler: str | None = None  # simple | pytorch
+    plan: bool = False  # print an estimate of memory and hours instead of running
+
+
+@dataclass
+class Config:
+    """The whole configuration: ``conf/config.yaml`` and its groups."""
+
+    model: Any = None
+    task: Any = None
+    scale: Any = None
+    peft: Any = None
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    debug: DebugConfig = field(default_factory=DebugConfig)
+    seed: int = 0
+    checkpoint: str | None = (
+        None  # a run's folder, a .ckpt, or a task: its run of this model, scale and seed
+    )
+    runs: str = "runs"
+    cache: str = "cache"  # tokens and tokenizers, shared by all runs
+
+
+@dataclass(frozen=True)
+class Arch:
+    """Sizes of a decoder. The task and the scale choose them, never the positional encoding."""
+
+    layers: int
+    width: int  # hidden size C
+    heads: int  # H; the head dimension is C / H
+    ffn: int  # inner size of SwiGLU
+    vocab: int = 0  # set by the task
+    max_length: int = (
+        0  # longest sequence the task shows the model, training or evaluation; set by the task
+    )
+    train_length: int = 0  # longest sequence seen in training; set by the task
+    kv_heads: int | None = (
+        None  # K, heads of keys and values, each for H / K of the queries'; null: H
+    )
+    head_size: int | None = None  # d where it is not C / H
+    tied: bool = False  # the head's matrix is the embedding's
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        at_least_one(
+            "task.arch", layers=self.layers, width=self.width, heads=self.heads, ffn=self.ffn
+        )
+        at_least_one("task.arch", kv_heads=self.kv_heads, head_size=self.head_size)
+        if self.heads % self.key_heads:
+            divisors = (k for k in range(self.key_heads, 0, -1) if self.heads % k == 0)
+            raise ConfigError(
+                f"task.arch.heads={self.heads} is not divisible by "
+                f"task.arch.kv_heads={self.kv_heads}; task.arch.kv_heads={next(divisors)} would do."
+            )
+        if self.head_size is None and self.width % self.heads:
+            fitting = max(self.width // self.heads, 1) * self.heads
+            raise ConfigError(
+                f"task.arch.width={self.width} is not divisible by task.arch.heads={self.heads}; "
+                f"task.arch.width={fitting + fitting % (2 * self.heads)} would be."
+            )
+        if self.head_size is not None and self.head_size % 2:
+            raise ConfigError(
+                f"task.arch.head_size={self.head_size} must be even; {self.head_size + 1} would do."
+            )
+        if self.head_dim % 2:
+            raise ConfigError(
+                f"the head dimension task.arch.width / task.arch.heads = {self.head_dim} must be "
+                "even; "
+                f"task.arch.width={self.heads * (self.head_dim + 1)} would do."
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """d, as a rule C / H."""
+        return self.head_size or self.width // self.heads
+
+    @property
+    def key_heads(self) -> int:
+        """K, as a rule H."""
+        return self.kv_heads or self.heads
+
+
+@dataclass(frozen=True)
+class Optim:
+    """AdamW and its schedule: linear warm-up, plateau, decay. Fractions are of ``max_steps``."""
+
+    batch: int  # rows of the global batch, whatever the number of devices
+    max_steps: int
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01  # matrices only: norms, biases and scalars are exempt
+    clip: float = 1.0  # gradient norm
+    warmup: float = 0.02
+    decay: float = (
+        0.0  # the last part of training, over which the rate falls; 1 - warmup: no plateau
+    )
+    decay_shape: str = "linear"  # linear | cosine
+    final_lr: float = 0.0  # fraction of lr where the decay ends
+    position_lr: float = (
+        1.0  # the learning rate of the positional encoding's parameters, as a multiple of lr
+    )
+
+    def __post_init__(self) -> None:
+        at_least_one("task.optim", batch=self.batch, max_steps=self.max_steps)
+        if not self.lr > 0:
+            raise ConfigError(f"task.optim.lr={self.lr} must be positive.")
+        if not self.position_lr > 0:
+            raise ConfigError(
+                f"task.optim.position_lr={self.position_lr} must be positive; 1.0 is the rate of "
+                "all others."
+            )
+        if self.warmup < 0 or self.decay < 0 or self.warmup + self.decay > 1 + 1e-9:
+            raise ConfigError(
+                f"task.optim.warmup={self.warmup} and task.optim.decay={self.decay} are fractions "
+                "of the run: "
+                "neither negative, their sum at most 1."
+            )
+        one_of("task.optim.decay_shape", self.decay_shape, ("linear", "cosine"))
+
+
+def check(cfg: "DictConfig") -> None:
+    """Checks that need no torch: choices and signs of the fixed sections. Raises
+    :class:`ConfigError`.
+    """
+    from tape_exp.settings.targets import check_names
+
+    one_of("trainer.progress", cfg.trainer.progress, ("auto", "rich", "lines", "none"))
+    one_of("trainer.strategy", cfg.trainer.strategy, ("auto", "ddp", "fsdp"))
+    one_of(
+        "trainer.attention",
+        cfg.trainer.attention,
+        ("auto", "reference", "sdpa", "flex", "flash", "triton"),
+    )
+    one_of("trainer.accelerator", cfg.trainer.accelerator, ("auto", "cpu", "gpu"))
+    one_of(
+        "trainer.precision",
+        cfg.trainer.precision,
+        ("auto", "32-true", "bf16-mixed", "bf16-true", "16-mixed"),
+    )
+    one_of("logger.name", cfg.logger.name, ("wandb", "csv", "tensorboard", "none"))
+    one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
+    check_names(cfg)
+    counts = ("devices", "nodes", "log_every", "validate_every", "checkpoint_every")
+    at_least_one("trainer", **{key: cfg.trainer[key] for key in counts})
+    if cfg.trainer.micro_batch is not None and cfg.trainer.micro_batch < 1:
+        raise ConfigError(
+            f"trainer.micro_batch={cfg.trainer.micro_batch} must be at least 1, or null."
+        )
+    if cfg.trainer.frozen_bf16 and (
+        cfg.trainer.precision != "bf16-mixed" or cfg.trainer.strategy == "fsdp"
+    ):
+        raise ConfigError(
+            "trainer.frozen_bf16=true needs trainer.precision=bf16-mixed and whole weights on "
+            "every device, as "
+            "trainer.strategy=ddp has them."
+        )
+    if cfg.trainer.strategy == "fsdp" and cfg.trainer.precision == "16-mixed":
+        raise ConfigError(
+            "trainer.strategy=fsdp does not train in 16-mixed; trainer.precision=bf16-mixed works."
+        )

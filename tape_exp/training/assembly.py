@@ -1,0 +1,204 @@
+"""The parts of a run, each made from its section of the config."""
+
+import logging
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Trainer
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import Strategy
+from omegaconf import DictConfig, OmegaConf
+
+from tape_exp.models import peft
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.peft import Adaptation
+from tape_exp.runs import checkpoints, weights
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.settings.construct import build
+from tape_exp.settings.errors import ConfigError
+from tape_exp.tasks.base import Task
+
+log = logging.getLogger("tape_exp")
+
+
+def make_task(cfg: DictConfig) -> Task:
+    """The task, with the checkpoint that its run begins from."""
+    task = blank_task(cfg)
+    begin = weights.wanted(cfg)
+    task.checkpoint = weights.find(begin, cfg) if begin else None
+    return task
+
+
+def blank_task(cfg: DictConfig) -> Task:
+    """The task, with the debug section's shortcuts applied and no checkpoint looked for."""
+    section: Any = OmegaConf.to_container(cfg.task, resolve=True)
+    if cfg.debug.max_steps is not None and "optim" in section:
+        section["optim"]["max_steps"] = cfg.debug.max_steps
+    task: Task = build(section, "task", seed=cfg.seed)
+    task.overfit = cfg.debug.overfit
+    task.workers = cfg.trainer.workers
+    task.cache = Path(cfg.cache).expanduser()
+    return task
+
+
+def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
+    """The method of ``peft``, if it is one.
+
+    Raises:
+        ConfigError: there is nothing to adapt, or the context is longer than positions reach.
+    """
+    if cfg.peft.name == "none":
+        return None
+    adaptation: Adaptation = build(cfg.peft, "peft", name=cfg.peft.name)
+    if task.checkpoint is None:
+        raise ConfigError(
+            f"peft={adaptation.name} adapts a trained model: name it in checkpoint=<run, folder or "
+            "repository>."
+        )
+    weights.check_base(task.checkpoint)
+    length, reach = task.arch.train_length, weights.trained_length(task.checkpoint)
+    if (
+        task.trains
+        and reach
+        and adaptation.theta is None
+        and length > reach * adaptation.interpolation
+    ):
+        raise ConfigError(
+            f"task.train_length={length} is longer than the {reach} tokens that the base was "
+            "trained on, times "
+            f"peft.interpolation={adaptation.interpolation}; set "
+            f"peft.interpolation={-(-length // reach)}."
+        )
+    return adaptation
+
+
+def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = None) -> Decoder:
+    """The model that the positional encoding and the task's sizes make, with the weights of
+    ``checkpoint``, adapted.
+    """
+    model: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    if adaptation is not None:
+        model = adaptation.positions(model)
+    blank = task.checkpoint is not None and weights.llama_below(task.checkpoint) is not None
+    decoder = Decoder(
+        task.arch, partial(make_position, model), cfg.seed, cfg.trainer.attention, blank
+    )
+    if task.checkpoint is not None:
+        weights.begin(decoder, task.checkpoint, adaptation, cfg.seed, task.trains)
+        log.info("Weights of %s.", weights.title(task.checkpoint))
+    elif adaptation is not None:
+        adaptation.apply(decoder, cfg.seed)  # of a plan, which loads no weights
+    if task.trains and task.optim.position_lr != 1 and not decoder.positional_count():
+        raise ConfigError(
+            f"task.optim.position_lr={task.optim.position_lr} has no effect: "
+            f"model={cfg.model.name} trains no parameters of "
+            "positions; leave it at 1.0."
+        )
+    decoder.recompute = cfg.trainer.checkpoint_activations
+    if cfg.trainer.frozen_bf16:
+        peft.freeze_in_bf16(decoder)
+    return decoder
+
+
+def make_position(model: dict[str, Any], arch: Any) -> Any:
+    """One layer's positional encoding from the ``model`` section."""
+    return build(model, "model", arch=arch)
+
+
+def make_trainer(
+    cfg: DictConfig, directory: RunDirectory, task: Task, loggers: list, callbacks: list[Callback]
+) -> Trainer:
+    """Lightning's trainer for the config, with accumulation to the global batch."""
+    devices = cfg.trainer.devices * cfg.trainer.nodes
+    accumulate = micro_batches(cfg, task)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Trainer(
+            accelerator=cfg.trainer.accelerator,
+            devices=cfg.trainer.devices,
+            num_nodes=cfg.trainer.nodes,
+            strategy=strategy(cfg.trainer.strategy, devices),
+            precision=precision(cfg.trainer.precision, cfg.trainer.accelerator),  # type: ignore[arg-type]
+            logger=loggers,
+            callbacks=callbacks,
+            plugins=[checkpoints.SafeCheckpointIO(), *without_requeue()],
+            max_epochs=-1,
+            max_steps=task.optim.max_steps,
+            accumulate_grad_batches=accumulate,
+            val_check_interval=min(cfg.trainer.validate_every, task.optim.max_steps) * accumulate,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            profiler=profiler(cfg.debug.profiler, directory),
+        )
+
+
+def micro_batches(cfg: DictConfig, task: Task) -> int:
+    """Forward passes of each device per optimizer step. Raises :class:`ConfigError` where the
+    global batch does not split.
+    """
+    if not task.trains:
+        return 1
+    devices, batch = cfg.trainer.devices * cfg.trainer.nodes, task.optim.batch
+    if batch % devices:
+        raise ConfigError(
+            f"task.optim.batch={batch} cannot be shared by {devices} devices; "
+            f"task.optim.batch={-(-batch // devices) * devices} could."
+        )
+    per_device = batch // devices
+    micro = min(cfg.trainer.micro_batch or per_device, per_device)
+    if per_device % micro:
+        fitting = next(m for m in range(micro, 0, -1) if per_device % m == 0)
+        raise ConfigError(
+            f"trainer.micro_batch={micro} does not divide the {per_device} rows of a device; "
+            f"trainer.micro_batch={fitting} does."
+        )
+    return per_device // micro
+
+
+def strategy(name: str, devices: int) -> "str | Strategy":
+    """Lightning's strategy of that name; ``auto`` is DDP where there are several devices."""
+    if name == "fsdp":
+        from lightning.pytorch.strategies import ModelParallelStrategy
+
+        return ModelParallelStrategy(
+            data_parallel_size=devices, tensor_parallel_size=1, save_distributed_checkpoint=False
+        )
+    return "ddp" if devices > 1 or name == "ddp" else "auto"
+
+
+def without_requeue() -> list[SLURMEnvironment]:
+    """Lightning's plugin for a process that SLURM started: without its own requeueing, which would
+    act beside ours.
+    """
+    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+
+
+def precision(name: str, accelerator: str) -> str:
+    """bf16-mixed where a GPU has it and ``auto`` is asked for; 32-true on a CPU."""
+    if name != "auto":
+        return name
+    return (
+        "bf16-mixed"
+        if accelerator != "cpu" and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+        else "32-true"
+    )
+
+
+def profiler(name: str | None, directory: RunDirectory) -> Any:
+    """Lightning's profiler, writing into the run's artifacts."""
+    if name == "simple":
+        from lightning.pytorch.profilers import SimpleProfiler
+
+        return SimpleProfiler(directory.artifacts, "profile")
+    if name == "pytorch":
+        from lightning.pytorch.profilers import PyTorchProfiler
+
+        return PyTorchProfiler(directory.artifacts, "profile", export_to_chrome=True)
+    return None

@@ -1,0 +1,206 @@
+"""What watches a run: throughput, and progress on a terminal or in a log."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import rich.progress
+from lightning import Callback, LightningModule, Trainer
+
+from tape_exp.machine.hardware import peak_flops
+from tape_exp.machine.preemption import Preempted, Preemption
+from tape_exp.models.decoder import Decoder
+from tape_exp.training.module import LanguageModule
+
+log = logging.getLogger("tape_exp")
+progress_log = logging.getLogger("tape_exp.progress")
+Item = TypeVar("Item")
+
+
+class Throughput(Callback):
+    """Tokens a second between two reports, and the share of the device's peak (MFU) where that is
+    known.
+
+    Tokens are positions that the model computes, padding included. ``train/data_wait`` is the part
+    of the time, in percent, in which the model waited for data.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self._since: tuple[int, float, float] | None = None  # step, time, time waited for data
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        """Every ``every`` optimizer steps, hand the rate to the module's next report."""
+        assert isinstance(module, LanguageModule)
+        if (index + 1) % trainer.accumulate_grad_batches or trainer.global_step % self.every:
+            return
+        now = time.perf_counter()
+        length = batch["inputs"].shape[1]
+        if self._since is not None and trainer.global_step > self._since[0]:
+            steps, seconds = trainer.global_step - self._since[0], now - self._since[1]
+            rate = steps * module.task.optim.batch * length / seconds
+            waited = 100 * (module.task.waited - self._since[2]) / seconds
+            module.gauges = {"train/tokens_per_second": rate, "train/data_wait": waited}
+            peak = peak_flops(module.device) * trainer.world_size
+            if peak:
+                module.gauges["train/mfu"] = rate * module.decoder.flops_per_token(length) / peak
+        self._since = trainer.global_step, now, module.task.waited
+
+    def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
+        """Leave the validation out of the rate."""
+        if self._since is not None:
+            assert isinstance(module, LanguageModule)
+            self._since = trainer.global_step, time.perf_counter(), module.task.waited
+
+
+class Report(Callback):
+    """Reports every step, after its throughput is known and before its checkpoint is saved."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        """Let the module report."""
+        assert isinstance(module, LanguageModule)
+        module.report_step(index)
+
+
+class OwnSignals(Callback):
+    """Takes the signals back from Lightning, whose handler ends training without a checkpoint.
+
+    It also ends the processes that Lightning has started when the first leaves outside training:
+    they may wait for it.
+    """
+
+    def __init__(self, preemption: Preemption) -> None:
+        self.preemption = preemption
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """From now on a signal waits for the end of the step."""
+        self.preemption.install()
+        self.preemption.waits = True
+
+    def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Of a validation outside training."""
+        self.preemption.install()
+
+    def on_test_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Before the evaluation."""
+        self.preemption.install()
+
+    def on_exception(
+        self, trainer: Trainer, module: LightningModule, exception: BaseException
+    ) -> None:
+        """Let nobody wait for a process that has left."""
+        if isinstance(exception, Preempted) and not self.preemption.waits:
+            children = getattr(trainer.strategy.launcher, "procs", [])
+            ended = list(children)
+            children.clear()  # Lightning's observer would end this process too, with another status
+            for child in ended:
+                child.kill()
+        self.preemption.waits = False
+
+
+class Progress(Callback):
+    """Shows where a run is: a rich bar on a terminal, a line every few seconds otherwise. Lines
+    always go to log.txt.
+
+    Args:
+        mode: ``rich``, ``lines`` or ``none``.
+        seconds: between two lines.
+    """
+
+    def __init__(self, mode: str, seconds: float = 10.0) -> None:
+        self.mode, self.seconds = mode, seconds
+        self._bar: rich.progress.Progress | None = None
+        self._last = 0.0
+        self._began = (0, 0.0)
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Open the bar."""
+        self._last = time.monotonic()
+        self._began = trainer.global_step, self._last
+        if self.mode == "rich" and trainer.is_global_zero:
+            self._bar = _bar()
+            self._bar.start()
+            self._task = self._bar.add_task(
+                "training", total=trainer.max_steps, completed=trainer.global_step
+            )
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        """Move on."""
+        step, now = trainer.global_step, time.monotonic()
+        if self._bar is not None:
+            self._bar.update(
+                self._task, completed=step, description=f"training  {self._figures(trainer)}"
+            )
+        if trainer.is_global_zero and (
+            now - self._last > self.seconds or step == trainer.max_steps
+        ):
+            self._last = now
+            rate = (step - self._began[0]) / max(now - self._began[1], 1e-9)
+            left = (trainer.max_steps - step) / max(rate, 1e-9)
+            text = (
+                f"step {step}/{trainer.max_steps}  {self._figures(trainer)}  "
+                f"{1 / max(rate, 1e-9):.3f} s/step"
+            )
+            progress_log.info("%s  %d:%02d left", text, left // 60, left % 60)
+
+    @staticmethod
+    def _figures(trainer: Trainer) -> str:
+        shown = {
+            "train/loss": "loss {:.4f}",
+            "val/loss": "val loss {:.4f}",
+            "val/exact_match": "val exact match {:.1f} %",
+        }
+        shown["val/perplexity"] = "val perplexity {:.2f}"
+        metrics = trainer.progress_bar_metrics
+        return "  ".join(text.format(metrics[key]) for key, text in shown.items() if key in metrics)
+
+    def teardown(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+        """Close the bar, whatever ended the run."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def tracker(mode: str, seconds: float = 10.0) -> Callable[[Sequence[Item], str], Iterator[Item]]:
+    """``for item in track(items, "evaluating")`` in the style of :class:`Progress`."""
+
+    def track(items: Sequence[Item], description: str) -> Iterator[Item]:
+        bar = _bar() if mode == "rich" else None
+        shown: AbstractContextManager = bar or nullcontext()
+        with shown:
+            task = bar.add_task(description, total=len(items)) if bar else None
+            last = time.monotonic()
+            for done, item in enumerate(items, 1):
+                yield item
+                if bar is not None and task is not None:
+                    bar.advance(task)
+                if time.monotonic() - last > seconds:
+                    last = time.monotonic()
+                    progress_log.info("%s: %d/%d", description, done, len(items))
+
+    return track
+
+
+def _bar() -> rich.progress.Progress:
+    return rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeRemainingColumn(),
+    )
+
+
+def trainable_summary(decoder: Decoder) -> str:
+    """``279,744 parameters (5,040 of the positional encoding)``."""
+    positional = decoder.positional_count()
+    return f"{decoder.parameter_count():,} parameters" + (
+        f" ({positional:,} of them positional)" if positional else ""
+    )

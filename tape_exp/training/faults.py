@@ -1,0 +1,128 @@
+"""What stopped a run, in one sentence that names the folder to free, the keys to turn or the
+process that died.
+"""
+
+import errno
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from omegaconf import DictConfig
+
+from tape_exp.runs.directory import RunDirectory
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class StorageError(RuntimeError):
+    """A file of the run cannot be written: the disk is full, or a quota is reached."""
+
+
+class OutOfMemoryError(RuntimeError):
+    """The model does not fit into memory."""
+
+
+class LostProcessError(RuntimeError):
+    """Another process of the run has died."""
+
+
+def explain(
+    error: Exception, cfg: DictConfig, directory: RunDirectory, lost: str | None
+) -> Exception:
+    """``error``, or what a person can act on where it is known: a lost process, a full disk, a lack
+    of memory.
+    """
+    if lost is not None:
+        return LostProcessError(f"{lost} The same command goes on from the last checkpoint.")
+    for cause in chain(error):
+        if isinstance(cause, OSError) and cause.errno in FULL:
+            return StorageError(
+                f"{directory.path} cannot be written ({cause.strerror}): free space there or raise "
+                "the quota, and give the "
+                "same command again; the last checkpoint is whole."
+            )
+        if isinstance(
+            cause, torch.OutOfMemoryError | MemoryError
+        ) or "can't allocate memory" in str(cause):
+            return OutOfMemoryError(
+                f"out of memory; {memory_keys(cfg)}; debug=plan estimates what a run needs."
+            )
+    return error
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it came from."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def memory_keys(cfg: DictConfig) -> str:
+    """The keys that lower memory, cheapest first, with values that go further down than the present
+    ones.
+    """
+    trainer, advice = cfg.trainer, []
+    batch = cfg.task.optim.batch if "optim" in cfg.task else 1
+    rows = trainer.micro_batch or batch // (trainer.devices * trainer.nodes)
+    if rows > 1:
+        advice.append(f"trainer.micro_batch={rows // 2}")
+    if not trainer.checkpoint_activations:
+        advice.append("trainer.checkpoint_activations=true")
+    if trainer.strategy != "fsdp":
+        advice.append("trainer=fsdp with more trainer.devices")
+    for key in ("rows_per_batch", "windows.tokens_per_batch"):
+        section, _, last = key.rpartition(".")
+        holder = cfg.task.get(section) if section else cfg.task
+        if holder is not None and holder.get(last):
+            advice.append(f"in evaluation task.{key}={max(holder[last] // 2, 1)}")
+    return "try " + ", ".join([*advice, "or a smaller task.arch"])
+
+
+class Watch(Callback):
+    """Notices at once when a process that Lightning started dies, and writes FAILED: this one may
+    be killed next.
+
+    Args:
+        fail: is called with the sentence.
+        leaving: whether the run is leaving anyway.
+    """
+
+    def __init__(self, fail: Callable[[Exception], object], leaving: Callable[[], bool]) -> None:
+        self.fail, self.leaving = fail, leaving
+        self.lost: str | None = None
+        self._threads: list[threading.Thread] = []
+
+    def setup(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
+        """Begin to watch, once."""
+        if not self._threads:
+            for rank, child in enumerate(getattr(trainer.strategy.launcher, "procs", []), 1):
+                self._threads.append(
+                    threading.Thread(
+                        target=self._wait, args=(rank, trainer.world_size, child), daemon=True
+                    )
+                )
+                self._threads[-1].start()
+
+    def _wait(self, rank: int, world: int, child: subprocess.Popen) -> None:
+        code = child.wait()
+        if code == 0 or self.leaving() or self.lost is not None:
+            return
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended with status {code}"
+        )
+        self.lost = f"the process of rank {rank} of {world} {how}."
+        self.fail(LostProcessError(self.lost))
+
+    def verdict(self, seconds: float = 2.0) -> str | None:
+        """What has been noticed; an error of this process may be the first sign of another's death,
+        a little before it.
+        """
+        for thread in self._threads:
+            thread.join(seconds / len(self._threads))
+        return self.lost

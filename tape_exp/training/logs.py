@@ -1,0 +1,45 @@
+"""What a run says: to the console and to log.txt."""
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+from tape_exp.machine.processes import first_process
+from tape_exp.settings.redaction import RedactingFormatter
+
+log = logging.getLogger("tape_exp")
+
+
+def progress_mode(name: str) -> str:
+    """rich on a terminal, lines elsewhere, unless the config says which."""
+    if name != "auto":
+        return name
+    return "rich" if sys.stdout.isatty() else "lines"
+
+
+def set_up_logging(path: Path | None, progress: str) -> None:
+    """Messages to the console and to log.txt; progress lines to the console only where there is no
+    bar.
+
+    Of several processes the first alone speaks, but for warnings.
+    """
+    console = logging.StreamHandler(sys.stdout)
+    handlers: list[logging.Handler] = [console]
+    console.setFormatter(RedactingFormatter("%(message)s"))
+    console.addFilter(lambda r: progress == "lines" or r.name != "tape_exp.progress")
+    if path is not None and first_process():
+        file = logging.FileHandler(path)
+        file.handleError = lambda record: None  # type: ignore[method-assign] # a full disk: the console says it
+        file.setFormatter(RedactingFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+        handlers.append(file)
+    for old in list(log.handlers):
+        log.removeHandler(old)
+        old.close()
+    for handler in handlers:
+        log.addHandler(handler)
+    log.setLevel(logging.INFO if first_process() else logging.WARNING)
+    log.propagate = False
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")

@@ -1,0 +1,260 @@
+"""The only LightningModule: a decoder, its loss and its optimizer."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning import LightningModule
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from tape_exp.data.batch import IGNORE, Batch
+from tape_exp.machine.processes import sum_over_processes
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.peft import trained
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.schema import Optim
+from tape_exp.tasks.base import Task
+
+
+class NotFiniteError(RuntimeError):
+    """The loss became NaN or infinite."""
+
+
+class LanguageModule(LightningModule):
+    """Next-token training of a :class:`Decoder` on a :class:`Task`.
+
+    The loss is the mean over all labelled tokens of the global batch: each micro-batch adds its sum
+    divided by the number of the whole batch, so that neither accumulation nor the number of devices
+    changes it.
+
+    Args:
+        decoder: the model.
+        task: gives the recipe, validation metrics and the evaluation.
+        seed: for encodings that sample positions: those of sample k are a function of (seed, k).
+        log_every: optimizer steps between reports.
+        config_hash: written into checkpoints; one of another config is refused.
+        progress: how ``Task.evaluate`` shows how far it is.
+        evaluation_batches: stop the evaluation after as many.
+        base: what the decoder's frozen weights are of; checkpoints then hold the trained ones
+            alone.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        task: Task,
+        seed: int,
+        log_every: int,
+        config_hash: str,
+        progress: Callable[..., Any],
+        evaluation_batches: int | None = None,
+        base: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.task = task
+        self.seed = seed
+        self.log_every = log_every
+        self.config_hash = config_hash
+        self.progress = progress
+        self.evaluation_batches = evaluation_batches
+        self.base = base
+        self.strict_loading = base is None
+        self.evaluation: Evaluation | None = None
+        self.validation: dict[str, float] = {}
+        self.gauges: dict[str, float] = {}  # of the throughput callback, for the next report
+        self._loss = torch.zeros(())
+        self._grad_norm = torch.zeros(())
+        self._sums: dict[str, Tensor] = {}
+
+    def configure_model(self) -> None:
+        """Under ``trainer.strategy=fsdp``, shard every block and the rest over the devices
+        (FSDP2).
+        """
+        mesh = self.device_mesh
+        if mesh is None or isinstance(self.decoder, FSDPModule):
+            return
+        for part in (*self.decoder.layers, self.decoder):
+            fully_shard(part, mesh=mesh["data_parallel"])
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """This micro-batch's part of the mean loss, scaled so that Lightning's and DDP's averaging
+        gives the mean.
+        """
+        sampler = RowSampler(self.seed, "positions", first=int(batch["first"]))
+        total = sum_over_processes(batch["loss_tokens"].clone())
+        loss = self._loss_sum(self.decoder(batch["inputs"], sampler=sampler), batch) / total
+        self._loss = self._loss.to(loss.device) + loss.detach()
+        return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
+
+    def _loss_sum(self, logits: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(
+            logits.flatten(0, 1).float(),
+            batch["labels"].flatten(),
+            ignore_index=IGNORE,
+            reduction="sum",
+        )
+
+    def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
+        """Clip by norm, and keep the norm for the report."""
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.task.optim.clip)
+        self._grad_norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def report_step(self, batch_idx: int) -> None:
+        """At the end of an optimizer step: report, and stop if the loss is not finite.
+
+        A callback calls it: Lightning's own hook comes after the callbacks, and a checkpoint must
+            not precede the report
+        of its step, which nobody would write again.
+        """
+        if (batch_idx + 1) % self.trainer.accumulate_grad_batches:
+            return
+        loss, self._loss = self._loss, torch.zeros_like(self._loss)
+        if self.global_step % self.log_every and self.global_step != self.task.optim.max_steps:
+            return
+        value = float(sum_over_processes(loss))
+        if not math.isfinite(value) or not math.isfinite(float(self._grad_norm)):
+            raise NotFiniteError(
+                f"the loss is {value} and the gradient norm {float(self._grad_norm)} at step "
+                f"{self.global_step}. "
+                f"Lower task.optim.lr={self.task.optim.lr} or "
+                f"task.optim.clip={self.task.optim.clip}, "
+                "or train with trainer.precision=32-true."
+            )
+        lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
+        self.report(
+            {
+                "train/loss": value,
+                "train/lr": lr,
+                "train/grad_norm": float(self._grad_norm),
+                **self.gauges,
+            }
+        )
+
+    def report(self, metrics: dict[str, float]) -> None:
+        """Send metrics to every sink at this step, and to the progress display."""
+        for logger in self.trainer.loggers:
+            logger.log_metrics(metrics, self.global_step)
+        self.trainer.progress_bar_metrics.update(metrics)
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin new sums."""
+        self._sums = {}
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Add up loss, tokens, rows and the task's own sums."""
+        logits = self.decoder(
+            batch["inputs"], sampler=RowSampler(0, "validation positions", batch_idx)
+        )
+        sums = {
+            "loss": self._loss_sum(logits, batch),
+            "tokens": (batch["labels"] != IGNORE).sum(),
+            "rows": (batch["labels"] != IGNORE).any(-1).sum(),
+            **self.task.validation_metrics(logits, batch),
+        }
+        for key, value in sums.items():
+            self._sums[key] = self._sums.get(key, 0) + value.double()
+
+    def on_validation_epoch_end(self) -> None:
+        """Report ``val/loss`` per token and the task's metrics per row."""
+        sums = {key: float(sum_over_processes(value)) for key, value in self._sums.items()}
+        tokens, rows, loss = (sums.pop(key) for key in ("tokens", "rows", "loss"))
+        self.validation = {"val/loss": loss / tokens} | {
+            f"val/{key}": value / rows for key, value in sums.items()
+        }
+        if self.task.reports_perplexity:
+            self.validation["val/perplexity"] = math.exp(min(loss / tokens, 700))
+        self.report(self.validation)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Run the task's evaluation once, on the device and in the precision that the trainer set
+        up.
+        """
+
+        self.evaluation = self.task.evaluate(
+            OnDevice(self.decoder, self.device), self.progress, self.evaluation_batches
+        )
+
+    def configure_optimizers(self) -> Any:
+        """AdamW with the task's schedule: only matrices decay, and the positional encoding may have
+        a rate of its own.
+        """
+        optim = self.task.optim
+        trainable = [(name, p) for name, p in self.named_parameters() if p.requires_grad]
+        groups = parameter_groups(trainable, optim)
+        optimizer = torch.optim.AdamW(
+            groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, optim))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Sign the checkpoint with the config it belongs to; leave out what is frozen, if it lies
+        elsewhere.
+        """
+        checkpoint["config_hash"] = self.config_hash
+        if self.base is not None:
+            checkpoint["base"] = self.base
+            kept = {
+                name for name, _ in trained(self)
+            }  # of a sharded model, all but the first process have none
+            checkpoint["state_dict"] = {
+                name: value for name, value in checkpoint["state_dict"].items() if name in kept
+            }
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """A decoder as ``Task.evaluate`` calls it: tokens and labels may lie anywhere."""
+
+    decoder: Decoder
+    device: torch.device
+
+    def __call__(self, tokens: Tensor, **options: Any) -> Tensor:
+        """What the decoder returns."""
+        moved = {
+            key: value.to(self.device) if isinstance(value, Tensor) else value
+            for key, value in options.items()
+        }
+        return self.decoder(tokens.to(self.device), **moved)
+
+
+def parameter_groups(trainable: Sequence[tuple[str, Tensor]], optim: Optim) -> list[dict[str, Any]]:
+    """AdamW's groups: matrices, which decay, and norms, biases and scalars, which do not.
+
+    Where ``optim.position_lr`` is not 1 the positional encoding's parameters are two further
+    groups, whose rate it multiplies.
+    """
+    shared, positional = trainable, []
+    if optim.position_lr != 1:
+        shared = [(name, p) for name, p in trainable if ".position." not in name]
+        positional = [(name, p) for name, p in trainable if ".position." in name]
+    groups = []
+    for parameters, factor in ((shared, 1.0), (positional, optim.position_lr)):
+        for decays in (True, False):
+            chosen = [p for _, p in parameters if (p.ndim > 1) == decays]
+            if chosen or parameters is shared:
+                decay = optim.weight_decay if decays else 0.0
+                groups.append({"params": chosen, "weight_decay": decay, "lr": optim.lr * factor})
+    return groups
+
+
+def rate(step: int, optim: Optim) -> float:
+    """The learning rate before ``step + 1``, as a fraction of ``optim.lr``: linear warm-up,
+    plateau, decay.
+    """
+    warmup, decay = optim.warmup * optim.max_steps, optim.decay * optim.max_steps
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    begun = step - (optim.max_steps - decay)
+    if begun <= 0:
+        return 1.0
+    done = min(begun / decay, 1.0)
+    left = 0.5 * (1 + math.cos(math.pi * done)) if optim.decay_shape == "cosine" else 1 - done
+    return optim.final_lr + (1 - optim.final_lr) * left

@@ -1,0 +1,381 @@
+"""``debug=plan``: memory and hours of a run, estimated from its config. Nothing is loaded, written
+or measured.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from tape_exp.machine.hardware import PEAK_FLOPS, device_memory, machine_name, peak_flops
+from tape_exp.machine.processes import first_process
+from tape_exp.models.decoder import Decoder
+from tape_exp.settings.construct import build
+from tape_exp.tasks.base import Task
+from tape_exp.tasks.text import TextTask
+from tape_exp.training.assembly import blank_task, make_decoder, micro_batches, precision
+
+UTILISATION = 0.4  # of the peak
+ASSUMED = "H100"  # where this machine has no GPU whose peak is known
+
+# Bytes that autograd keeps of a token in one block, a unit of the width C and of SwiGLU's inner
+# size F: of each norm its input and its normalised input in fp32; what q, k, v, gate and up read,
+# under autocast a 16-bit copy for each of the five; q, k, v and what they attend to; SwiGLU's four
+# products.
+KEPT = {"32-true": (40, 16), "bf16-true": (28, 8), "mixed": (34, 8)}
+STATE, MAPS = (
+    24,
+    8,
+)  # of a position state that every block updates, a number of it: six in fp32; its two H × H maps
+LOGITS = 12  # a word of the vocabulary: the log-softmax and two gradients in fp32
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a run is spread over devices, and of which kind they are."""
+
+    devices: int
+    strategy: str  # one device | ddp | fsdp
+    precision: str
+    rows: int  # of a device's forward pass
+    accumulate: int  # forward passes a step
+    gpu: str
+    peak: float  # FLOP/s of one device, dense bf16
+    memory: int  # bytes of one device; 0: none is present
+
+    @property
+    def mixed(self) -> bool:
+        """Whether autocast makes 16-bit copies of fp32 weights."""
+        return self.precision.endswith("mixed")
+
+    @property
+    def width(self) -> int:
+        """Bytes of a weight, and of each number that belongs to it."""
+        return 2 if self.precision == "bf16-true" else 4
+
+    @property
+    def shards(self) -> int:
+        """Parts that weights, gradients and AdamW's numbers are cut into."""
+        return self.devices if self.strategy == "fsdp" else 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would need.
+
+    Args:
+        parameters, positional, trainable: of the model.
+        memory: bytes of one device, part by part.
+        tokens: of the whole training, padding included; 0 where nothing is trained.
+        flops_per_token: of a training step.
+        hours: of the training, every device at :data:`UTILISATION` of its peak.
+    """
+
+    parameters: int
+    positional: int
+    trainable: int
+    memory: dict[str, float]
+    tokens: int
+    flops_per_token: float
+    hours: float
+
+
+def show(cfg: DictConfig) -> None:
+    """Print the plan of the run that ``cfg`` describes. Raises
+    :class:`~tape_exp.settings.errors.ConfigError` where it could not run.
+    """
+    decoder, task, setting, whence = described(cfg)
+    if not first_process():
+        return
+    plans = [estimate(decoder, task, setting, recompute) for recompute in (False, True)]
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}: an estimate, nothing was "
+        "loaded or measured."
+    )
+    console.print(_model_table(plans[0], task, whence))
+    console.print(_need_table(plans, task, setting))
+    if task.trains:
+        chosen = plans[cfg.trainer.checkpoint_activations]
+        console.print(
+            f"trainer.checkpoint_activations={str(cfg.trainer.checkpoint_activations).lower()}: "
+            f"{_verdict(chosen, setting)}\n"
+        )
+    console.print("\n".join(f"- {line}" for line in assumptions(decoder, task, setting)))
+
+
+def described(cfg: DictConfig) -> tuple[Decoder, Task, Setting, str]:
+    """Model without storage, task with its vocabulary, devices, and whence the vocabulary is."""
+    task = blank_task(cfg)
+    setting = setting_of(cfg, task)
+    vocabulary, whence = vocabulary_of(task)
+    task.arch = dataclasses.replace(task.arch, vocab=vocabulary)
+    return decoder_of(cfg, task), task, setting, whence
+
+
+def decoder_of(cfg: DictConfig, task: Task) -> Decoder:
+    """The model of a run, adapted as ``peft`` says, without storage and weights."""
+    adaptation = None if cfg.peft.name == "none" else build(cfg.peft, "peft", name=cfg.peft.name)
+    with torch.device("meta"):
+        return make_decoder(cfg, task, adaptation)
+
+
+def setting_of(cfg: DictConfig, task: Task) -> Setting:
+    """The devices that the trainer section asks for; :data:`ASSUMED` ones where this machine has no
+    GPU of a known peak.
+    """
+    device = torch.device(
+        "cuda" if torch.cuda.is_available() and cfg.trainer.accelerator != "cpu" else "cpu"
+    )
+    peak = peak_flops(device)
+    numbers = precision(cfg.trainer.precision, cfg.trainer.accelerator)
+    if (
+        cfg.trainer.precision == "auto"
+        and cfg.trainer.accelerator != "cpu"
+        and device.type == "cpu"
+    ):
+        numbers = "bf16-mixed"  # as on the GPU that is assumed
+    devices = cfg.trainer.devices * cfg.trainer.nodes
+    accumulate = micro_batches(cfg, task)
+    strategy = (
+        "fsdp"
+        if cfg.trainer.strategy == "fsdp"
+        else "ddp"
+        if devices > 1 or cfg.trainer.strategy == "ddp"
+        else "auto"
+    )
+    return Setting(
+        devices=devices,
+        strategy=strategy,
+        precision=numbers,
+        rows=max(task.optim.batch // devices // accumulate, 1),
+        accumulate=accumulate,
+        gpu=machine_name(device) if peak else ASSUMED,
+        peak=peak or PEAK_FLOPS[ASSUMED],
+        memory=device_memory(device),
+    )
+
+
+def vocabulary_of(task: Task) -> tuple[int, str]:
+    """The size of the vocabulary as the config gives it, and whence it is, since no tokenizer is
+    loaded.
+    """
+    if task.arch.vocab:
+        return task.arch.vocab, "task.arch.vocab" if isinstance(
+            task, TextTask
+        ) else "the task's own"
+    assert isinstance(task, TextTask)
+    given = task.tokenization
+    if given.kind == "byte":
+        return 258, "bytes and two special tokens"
+    known = (
+        "the size that it is trained to"
+        if given.kind == "bpe"
+        else f"a guess: the tokenizer {given.path} is not loaded"
+    )
+    return given.vocab, f"task.tokenizer.vocab, {known}"
+
+
+def estimate(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> Plan:
+    """The plan of a model, which may lie on the meta device.
+
+    A training step costs 6 FLOPs a trainable parameter of the matrices and token, 4 a frozen one
+    (no gradient of its own), 6 · layers · C · T of causal attention; with ``recompute`` the blocks'
+    forward pass once more.
+    """
+    matrices = _matrices(decoder)
+    flops = decoder.flops_per_token(task.arch.train_length) - 2 * sum(
+        p.numel() for p in matrices if not p.requires_grad
+    )
+    if recompute:
+        flops += (
+            decoder.flops_per_token(task.arch.train_length) / 3 - 2 * decoder.head.weight.numel()
+        )
+    tokens = task.optim.max_steps * task.optim.batch * task.arch.train_length if task.trains else 0
+    return Plan(
+        decoder.parameter_count(),
+        decoder.positional_count(),
+        sum(p.numel() for p in decoder.parameters() if p.requires_grad),
+        memory(decoder, task, setting, recompute),
+        tokens,
+        flops,
+        tokens * flops / (UTILISATION * setting.peak * setting.devices) / 3600,
+    )
+
+
+def memory(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> dict[str, float]:
+    """Bytes of one device, part by part; of a task that trains nothing the weights alone."""
+    weights = decoder.parameter_count()
+    trainable = sum(p.numel() for p in decoder.parameters() if p.requires_grad)
+    blocks = [sum(p.numel() for p in block.parameters()) for block in decoder.blocks()]
+    held = sum(p.numel() * min(setting.width, p.element_size()) for p in decoder.parameters())
+    parts: dict[str, float] = {"weights": held / setting.shards}
+    if setting.mixed:
+        wide = [p for p in _matrices(decoder) if p.ndim > 1 and p.dtype == torch.float32]
+        copied = [p.numel() for p in wide if p.requires_grad or not recompute]
+        parts["16-bit copies of the weights"] = 2 * sum(copied)
+    if setting.strategy == "fsdp":
+        parts["weights gathered at a time"] = setting.width * (
+            weights - sum(blocks) + 2 * max(blocks)
+        )
+    if not task.trains:
+        return parts
+    parts["gradients"] = setting.width * trainable / setting.shards
+    if setting.strategy == "ddp":
+        parts["DDP's buckets"] = setting.width * trainable
+    parts["AdamW"] = 2 * setting.width * trainable / setting.shards
+    tokens = setting.rows * task.arch.train_length
+    parts["activations"] = tokens * activations(decoder, setting, recompute)
+    parts["logits"] = tokens * LOGITS * task.arch.vocab
+    return parts
+
+
+def activations(decoder: Decoder, setting: Setting, recompute: bool) -> float:
+    """Bytes that a token keeps until the backward pass: of all blocks, or the inputs of all and one
+    block whole.
+    """
+    arch, state = decoder.arch, _state_size(decoder)
+    per_width, per_ffn = KEPT["mixed" if setting.mixed else setting.precision]
+    block = (
+        per_width * arch.width
+        + per_ffn * arch.ffn
+        + (STATE * state + MAPS * arch.heads**2 if state else 0)
+    )
+    if recompute:
+        return arch.layers * (setting.width * arch.width + 4 * state) + block
+    return arch.layers * block
+
+
+def assumptions(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
+    """What the numbers rest on, a sentence each."""
+    per_width, per_ffn = KEPT["mixed" if setting.mixed else setting.precision]
+    halved = (
+        ", frozen matrices 2"
+        if setting.width == 4 and any(p.dtype == torch.bfloat16 for p in decoder.parameters())
+        else ""
+    )
+    told = [
+        f"Weights: {setting.width} bytes each{halved} ({setting.precision}). Sizes are the "
+        "config's; a Llama brings its own."
+    ]
+    if setting.mixed:
+        told.append(
+            "Autocast keeps a 16-bit copy of every matrix until the backward pass; of frozen ones "
+            "not if recomputed."
+        )
+    if setting.strategy == "fsdp":
+        told.append(
+            f"fsdp: weights, gradients and AdamW are cut into {setting.shards}, 16-bit copies are "
+            "not; embedding, head and "
+            "two blocks are gathered at a time."
+        )
+    if not task.trains:
+        return [
+            *told,
+            "Nothing is trained; what an evaluation needs beyond the weights is not estimated.",
+        ]
+    told.append(
+        f"Gradients: {setting.width} bytes a trainable parameter; AdamW: two numbers of "
+        f"{setting.width} bytes each."
+    )
+    if setting.strategy == "ddp":
+        told.append(
+            "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
+        )
+    formula = f"{per_width} C + {per_ffn} F"
+    if _state_size(decoder):
+        formula += f" + {STATE} per number of the position state + {MAPS} H²"
+    told += [
+        f"Activations: {formula} bytes a token and layer (C width, F inner size, H heads), by a "
+        "fused attention that keeps no "
+        "T × T scores; recomputed: each block's input, and one block whole. Frozen weights are not "
+        "taken to save any.",
+        f"Logits: {LOGITS} bytes a token and word of the vocabulary (log-softmax and two gradients "
+        "in fp32).",
+        "Not counted: CUDA's context (about 1 GiB), kernels' workspace, fragmentation.",
+        "FLOPs a token: 6 a trainable parameter but the embedding's, 4 a frozen one, 6 · layers · "
+        "C · T of causal attention, "
+        "also where it is sparse; recomputed: the blocks' forward pass once more.",
+        f"Hours: {UTILISATION:.0%} of {setting.peak / 1e12:.0f} TFLOP/s, the dense bf16 peak of an "
+        f"{setting.gpu}"
+        + (", since no GPU of a known peak is here" if setting.gpu == ASSUMED else "")
+        + f", on {setting.devices} of them; without validation, evaluation, checkpoints "
+        + "and waiting for data.",
+    ]
+    return told
+
+
+def _matrices(decoder: Decoder) -> list[torch.nn.Parameter]:
+    """All parameters but an embedding that is only looked up."""
+    return [
+        p
+        for p in decoder.parameters()
+        if p is not decoder.embedding.weight or p is decoder.head.weight
+    ]
+
+
+def _state_size(decoder: Decoder) -> int:
+    """Numbers a token of the position state, over all heads, where blocks update it; else 0."""
+    position = decoder.blocks()[0].position
+    if not position.update_parameters:
+        return 0
+    state = position.initial_state(torch.zeros(1, 1, device="meta"))
+    return 0 if state is None else state.numel() // state.shape[2] * decoder.arch.heads
+
+
+def _model_table(plan: Plan, task: Task, whence: str) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    table.add_row("parameters", f"{plan.parameters:,}")
+    table.add_row("of them positional", f"{plan.positional:,}")
+    table.add_row("trainable", f"{plan.trainable if task.trains else 0:,}")
+    table.add_row("vocabulary", f"{task.arch.vocab:,} ({whence})")
+    return table
+
+
+def _need_table(plans: list[Plan], task: Task, setting: Setting) -> Table:
+    """Memory, FLOPs and hours, with every activation kept and with each block recomputed."""
+    spread = f"{setting.devices} x {setting.gpu}, {setting.strategy}, {setting.precision}"
+    if task.trains:
+        spread += (
+            f"; {setting.rows} rows x {task.arch.train_length} tokens a forward pass, "
+            f"{setting.accumulate} a step"
+        )
+    table = Table(title=spread, title_justify="left", box=None, padding=(0, 2))
+    shown = plans if task.trains else plans[:1]
+    table.add_column("GiB a device")
+    for name in ("activations kept", "recomputed")[: len(shown)]:
+        table.add_column(name if task.trains else "evaluation", justify="right")
+    for part in plans[0].memory:
+        table.add_row(part, *(_short(plan.memory[part] / 2**30) for plan in shown))
+    table.add_row("sum", *(_short(sum(plan.memory.values()) / 2**30) for plan in shown))
+    if setting.memory:
+        table.add_row("of the device", *(_short(setting.memory / 2**30) for _ in shown))
+    if task.trains:
+        table.add_row()
+        table.add_row("tokens", *(f"{plan.tokens:,}" for plan in plans))
+        table.add_row("FLOPs a token", *(f"{plan.flops_per_token:.3g}" for plan in plans))
+        table.add_row("FLOPs", *(f"{plan.tokens * plan.flops_per_token:.3g}" for plan in plans))
+        table.add_row("hours", *(_short(plan.hours) for plan in plans))
+    return table
+
+
+def _verdict(plan: Plan, setting: Setting) -> str:
+    """Whether it fits, and what makes it smaller."""
+    needed = sum(plan.memory.values())
+    told = f"{_short(needed / 2**30)} GiB a device, {_short(plan.hours)} hours"
+    if not setting.memory:
+        return f"{told}; no GPU here to compare with."
+    if needed <= setting.memory:
+        return f"{told}; it fits."
+    return (
+        f"{told}; it does not fit. trainer.micro_batch below {setting.rows}, "
+        "trainer.checkpoint_activations=true, or "
+        "trainer=fsdp with more trainer.devices need less."
+    )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.2f}" if value >= 0.01 or value == 0 else f"{value:.1e}"

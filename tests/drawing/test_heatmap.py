@@ -1,0 +1,83 @@
+"""Heatmaps: what a terminal shows, and a PNG that is whole or absent."""
+
+import io
+import os
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tape_exp.drawing import heatmap
+from tape_exp.runs.evaluation import Heatmap
+
+
+def grid(values) -> Heatmap:
+    return Heatmap(
+        np.array(values, dtype=float), "exact match (%)", "rows", "columns", trained=(1, 1)
+    )
+
+
+def test_plain_text_shows_tenths_and_missing_cells():
+    out = io.StringIO()
+    heatmap.show({"a": grid([[100, 49], [0, np.nan]])}, Console(file=out, width=80))
+    assert [line.split() for line in out.getvalue().splitlines()] == [
+        ["a"],
+        ["9", "4"],
+        ["0", "··"],
+    ]
+
+
+def test_terminal_shows_coloured_blocks():
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system="truecolor")
+    heatmap.show({"a": grid([[100, 0]]), "b": grid([[50, 50]])}, console)
+    assert "48;2;8;29;88" in out.getvalue()  # the darkest blue of YlGnBu
+    assert out.getvalue().splitlines()[0].count("a") == 1
+
+
+def test_wide_panels_go_below_each_other():
+    out = io.StringIO()
+    heatmap.show({name: grid([[1] * 20] * 2) for name in "ab"}, Console(file=out, width=60))
+    assert len(out.getvalue().splitlines()) == 6
+
+
+def test_png_is_whole_or_absent(tmp_path, monkeypatch):
+    path = heatmap.draw({"a": grid([[1, 2], [3, 4]])}, tmp_path / "x" / "h.png", "title")
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    before = path.read_bytes()
+
+    def full(handle):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        heatmap.draw({"a": grid([[4, 3], [2, 1]])}, path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_named_cells_need_not_be_square(tmp_path, monkeypatch):
+    """Rows and columns have their names at their own places; nothing is framed where nothing was
+    seen.
+    """
+    figures = []
+    monkeypatch.setattr(heatmap, "save", lambda figure, path: figures.append(figure) or path)
+    for trained in ((2, 1), (2, 0)):
+        wide = Heatmap(
+            np.eye(2, 3),
+            "accuracy (%)",
+            "depth",
+            "length",
+            trained,
+            ["top", "end"],
+            ["64", "128", "192"],
+        )
+        heatmap.draw({"a": wide}, tmp_path / "h.png")
+    axis, without = (figure.axes[0] for figure in figures)
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["64", "128", "192"]
+    assert list(axis.get_xticks()) == [1, 2, 3]
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["top", "end"]
+    assert (axis.get_xlim(), axis.get_ylim()) == ((0.5, 3.5), (2.5, 0.5))
+    (frame,) = axis.patches
+    assert (frame.get_width(), frame.get_height()) == (1, 2)
+    assert not without.patches

@@ -1,0 +1,180 @@
+"""Sinks: W&B offline read back, CSV, TensorBoard, and a W&B that cannot be reached."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.sinks import POINTS, JsonlLogger, curves, read_metrics
+from tape_exp.settings.folders import ROOT
+from tests.conftest import SMALL
+
+
+def wandb_records(folder: Path, seconds: float = 90) -> list:
+    """Every record of an offline run's log, once W&B's own process has written the last one, that
+    of the run's exit.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        records = written_records(folder)
+        if any(record.WhichOneof("record_type") == "exit" for record in records):
+            return records
+        assert time.monotonic() < deadline, "W&B has not written the end of the run"
+        time.sleep(0.2)
+
+
+def written_records(folder: Path) -> list:
+    """What the log holds at this moment."""
+    from wandb.proto import wandb_internal_pb2
+
+    log = next(folder.glob("wandb/offline-run-*/run-*.wandb")).read_bytes()
+    records, position, pending = [], 7, b""
+    while position + 7 <= len(log):
+        left = 32768 - position % 32768
+        if left < 7:
+            position += left
+            continue
+        length, kind = int.from_bytes(log[position + 4 : position + 6], "little"), log[position + 6]
+        pending += log[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # a full record, or the last part of one
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(pending)
+            records.append(record)
+            pending = b""
+    return records
+
+
+def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run):
+    cfg, record = tiny_run("model=rope", "logger=wandb")
+    directory = RunDirectory(cfg)
+    files = next(directory.path.glob("wandb/offline-run-*/files"))
+    assert files.parent.name.endswith(directory.hash)
+    images = list(files.glob("media/images/test/heatmap_*.png"))
+    assert len(images) == 1
+    assert images[0].read_bytes() == (directory.artifacts / "heatmap.png").read_bytes()
+    table = json.loads(next(files.glob("media/table/test/grid_means_*.table.json")).read_text())
+    assert table["columns"] == ["cells", "exact_match", "stderr"]
+    assert {row[0]: row[1] for row in table["data"]}["test"] == pytest.approx(
+        record["metrics"]["test/exact_match"]
+    )
+
+    records = wandb_records(directory.path)
+    started = next(r.run for r in records if r.WhichOneof("record_type") == "run")
+    assert started.run_id == directory.hash
+    config = {item.key: json.loads(item.value_json) for item in started.config.update}
+    assert config["model"]["name"] == "rope"
+    logged = [
+        {"/".join(i.nested_key) or i.key: i.value_json for i in r.history.item}
+        for r in records
+        if r.history.item
+    ]
+    losses = [json.loads(row["train/loss"]) for row in logged if "train/loss" in row]
+    assert losses == [
+        row["train/loss"]
+        for row in read_metrics(directory.path / "metrics.jsonl")
+        if "train/loss" in row
+    ]
+
+
+def test_csv_and_tensorboard(tiny_run):
+    cfg, record = tiny_run("model=rope", "logger=csv")
+    with (RunDirectory(cfg).path / "csv" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[-1]["test/exact_match"]) == record["metrics"]["test/exact_match"]
+
+    cfg, _ = tiny_run("model=nope", "logger=tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(RunDirectory(cfg).path / "tensorboard")).Reload()
+    assert "train/loss" in events.Tags()["scalars"]
+    assert events.Tags()["images"] == ["test/heatmap"]
+
+
+def test_unreachable_wandb_goes_on_offline(tmp_path):
+    """A key is present, the server is not: the run says so, goes on, and loses nothing."""
+    arguments = [
+        *SMALL,
+        "task.train_digits=2",
+        "task.test_digits=3",
+        "task.optim.max_steps=2",
+        "trainer=cpu",
+    ]
+    environment = {k: v for k, v in os.environ.items() if k != "WANDB_MODE"}
+    environment |= {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "train.py",
+            "model=rope",
+            f"runs={tmp_path}",
+            "logger.timeout=4",
+            *arguments,
+        ],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "W&B cannot be reached" in finished.stdout
+    assert "going on offline" in finished.stdout
+    assert list(Path(tmp_path).rglob("DONE"))
+    assert list(Path(tmp_path).rglob("offline-run-*"))
+
+
+def test_jsonl_rewinds_to_a_checkpoint(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    logger = JsonlLogger(path)
+    for step in range(1, 6):
+        logger.log_metrics({"train/loss": 1 / step}, step)
+    with path.open("a") as file:
+        file.write('{"step": 6, "train/lo')  # what a killed process leaves
+    logger.rewind(3)
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3]
+    logger.log_metrics({"train/loss": 0.1}, 4)
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
+
+
+def test_curves_of_a_record_are_those_that_were_logged(tiny_run):
+    cfg, record = tiny_run("model=rope", steps=6)
+    rows = [
+        row for row in read_metrics(RunDirectory(cfg).path / "metrics.jsonl") if "train/loss" in row
+    ]
+    assert record["curves"]["train/loss"]["step"] == [row["step"] for row in rows]
+    assert record["curves"]["train/loss"]["value"] == pytest.approx(
+        [row["train/loss"] for row in rows], rel=1e-4
+    )
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_ends():
+    rows = [{"step": step, "train/loss": 1 / step} for step in range(1, 1001)] + [
+        {"step": 1000, "val/loss": 0.5}
+    ]
+    found = curves(rows)
+    assert list(found) == ["train/loss"], "a single point is no curve"
+    steps, values = found["train/loss"]["step"], found["train/loss"]["value"]
+    assert len(steps) == POINTS
+    assert (steps[0], steps[-1]) == (1, 1000)
+    assert values == pytest.approx([1 / step for step in steps], rel=1e-4)
+
+
+def test_two_runs_of_one_process_are_two_wandb_runs(tiny_run):
+    """A sweep in one process must not write all its curves into the first run."""
+    for seed in (0, 1):
+        cfg, _ = tiny_run("model=rope", "logger=wandb", f"seed={seed}", steps=1)
+        (folder,) = RunDirectory(cfg).path.glob("wandb/offline-run-*")
+        assert folder.name.endswith(RunDirectory(cfg).hash)
+        started = next(
+            r.run
+            for r in wandb_records(RunDirectory(cfg).path)
+            if r.WhichOneof("record_type") == "run"
+        )
+        assert started.run_id == RunDirectory(cfg).hash

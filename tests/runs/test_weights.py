@@ -1,0 +1,375 @@
+"""A base model, adapted, killed, gone on with, evaluated: which weights each of these runs begins
+from.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tape_exp import export
+from tape_exp.data.tokenizers import Tokenization
+from tape_exp.models import peft
+from tape_exp.runs import weights
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.identity import identity_of, shown_config, without_folders
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
+from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
+from tests.conftest import on_text
+
+EXTEND = [
+    "task.init_from=c4",
+    "task.train_length=64",
+    "task.optim.batch=4",
+    "trainer.checkpoint_every=2",
+]
+
+
+@pytest.fixture
+def base(text_run):
+    """A run of model=rope on blocks of 32 tokens."""
+    cfg, _ = text_run("model=rope", steps=3)
+    return cfg
+
+
+@pytest.fixture
+def extend(text_run, base):
+    def call(model: str, method: str, *overrides: str, steps: int = 4):
+        words = [
+            *EXTEND,
+            f"task.optim.max_steps={steps}",
+            f"model={model}",
+            f"peft={method}",
+            *overrides,
+        ]
+        return text_run(*words, task="extend")
+
+    return call
+
+
+METHODS = [
+    ("rope", "lora"),
+    ("rope", "longlora"),
+    ("rope", "theta"),
+    ("tape", "tape"),
+    ("rope", "full"),
+]
+
+
+def loaded(cfg):
+    """The decoder that a run with this config would begin with."""
+    task = make_task(cfg)
+    task.prepare_data()
+    return make_decoder(cfg, task, make_adaptation(cfg, task))
+
+
+@pytest.mark.parametrize(("model", "method"), METHODS)
+def test_an_adapted_model_is_evaluated_as_it_was_trained(model, method, extend, text_run):
+    """What checkpoint=extend loads is the base, unchanged, and what training made of the rest."""
+    cfg, record = extend(model, method)
+    folder = RunDirectory(cfg)
+    assert folder.path.parent.name == f"{model}-{method}"
+    content = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)
+    evaluated, scores = text_run(
+        f"model={model}", f"peft={method}", "checkpoint=extend", task="github"
+    )
+    decoder = loaded(evaluated)
+    own = {f"decoder.{name}": value for name, value in decoder.state_dict().items()}
+    assert all(torch.equal(own[name], value) for name, value in content["state_dict"].items())
+    assert scores["metrics"]["github/perplexity@32"] > 1
+    if method == "full":
+        assert content["state_dict"].keys() == own.keys()
+        return
+    assert content["state_dict"].keys() == {f"decoder.{name}" for name, _ in peft.trained(decoder)}
+    assert record["trained_parameters"] == sum(
+        value.numel() for value in content["state_dict"].values()
+    )
+    before = torch.load(
+        weights.base_of(folder.checkpoints / "step00000004.ckpt", cfg), weights_only=True
+    )["state_dict"]
+    frozen = {
+        name.replace(".base_layer", ""): own[name]
+        for name in own.keys() - content["state_dict"].keys()
+    }
+    kept = frozen.keys() & before.keys()
+    assert len(kept) > 5
+    assert all(torch.equal(frozen[name], before[name]) for name in kept)
+    adapter = folder.artifacts / "adapter"
+    assert json.loads((adapter / "adapter.json").read_text())["base"] == content["base"]
+    assert (adapter / "adapter.safetensors").stat().st_size < 4 * record[
+        "trained_parameters"
+    ] + 5000
+
+
+@pytest.mark.parametrize(("model", "method"), [("rope", "lora"), ("tape", "tape")])
+def test_a_killed_adaptation_goes_on(model, method, extend, tmp_path):
+    cfg, _ = extend(model, method)
+    folder = RunDirectory(cfg)
+    whole = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)["state_dict"]
+    for leftover in (
+        "DONE",
+        "record.json",
+        "checkpoints/step00000004.ckpt",
+        "checkpoints/step00000004.json",
+    ):
+        (folder.path / leftover).unlink()
+    extend(model, method)
+    again = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)["state_dict"]
+    assert whole.keys() == again.keys()
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+
+
+def test_adapters_of_another_base_are_refused(extend, text_run, base):
+    extend("rope", "lora")
+    place = RunDirectory(base).path
+    _, _ = text_run("model=rope", "task.optim.lr=0.5", steps=3)
+    shutil.rmtree(place)  # the other run of the base's task takes its place
+    with pytest.raises(
+        ConfigError,
+        match=r"was trained beside another base, c4-smoke-rope-seed0-\w+/step00000003, than lies",
+    ):
+        text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
+
+
+def test_a_base_that_is_gone_is_named(extend, text_run, base):
+    extend("rope", "lora")
+    shutil.rmtree(RunDirectory(base).path)
+    with pytest.raises(
+        ConfigError,
+        match=r"and the base is missing: checkpoint=c4 is neither .* task=c4 model=rope",
+    ):
+        text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
+
+
+def test_what_does_not_fit_says_what_to_set(extend, text_run, base):
+    cfg, _ = extend("rope", "lora")
+    folder = RunDirectory(cfg).path
+    for words, message in (
+        ([f"checkpoint={folder}"], r"was adapted with peft=lora; set model=rope peft=lora"),
+        (
+            [f"checkpoint={folder}", "peft=theta"],
+            r"was adapted with peft=lora; set model=rope peft=lora",
+        ),
+        (
+            [f"checkpoint={folder}", "peft=lora", "peft.lora.rank=4"],
+            r"adapted with other settings of peft: .*lora_A",
+        ),
+        (
+            ["checkpoint=c4", "peft=lora"],
+            r"is a base model, and peft=lora untrained changes nothing",
+        ),
+        (["peft=lora"], r"peft=lora adapts a trained model: name it in checkpoint="),
+        (
+            ["checkpoint=extend", "peft=theta"],
+            r"task=extend model=rope scale=smoke seed=0 peft=theta, or: ",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            text_run("model=rope", *words, task="github")
+    with pytest.raises(
+        ConfigError, match=r"longer than the 32 tokens .* set peft\.interpolation=4"
+    ):
+        extend("rope", "lora", "task.train_length=128")
+    alone = folder.parent / "alone.ckpt"
+    shutil.copy(folder / "checkpoints" / "step00000004.ckpt", alone)
+    with pytest.raises(
+        ConfigError,
+        match=r"holds what was trained beside a base model alone; name its run's folder",
+    ):
+        text_run("model=rope", f"checkpoint={alone}", task="github")
+
+
+def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(
+    text_run, base, text_folder, tmp_path
+):
+    """FSDP on two CPU processes, stopped after two steps, against one process: losses, trained
+    weights, adapter.
+    """
+    place = RunDirectory(base).path
+    words = [
+        "task=extend",
+        "model=rope",
+        "peft=lora",
+        *on_text(text_folder, "extend"),
+        *EXTEND,
+        f"task.init_from={place}",
+    ]
+    words += [
+        "task.optim.max_steps=4",
+        "trainer=cpu",
+        "trainer.progress=none",
+        "trainer.log_every=1",
+        "logger=none",
+    ]
+    losses, adapters = [], []
+    for strategy, devices in (("auto", 1), ("fsdp", 2)):
+        where = tmp_path / strategy
+        command = [
+            *words,
+            f"trainer.strategy={strategy}",
+            f"trainer.devices={devices}",
+            f"runs={where}",
+        ]
+        train(*command)
+        (path,) = where.rglob("record.json")
+        if devices == 2:  # as if it had been killed between the two
+            for leftover in (
+                "DONE",
+                "record.json",
+                "checkpoints/step00000004.ckpt",
+                "checkpoints/step00000004.json",
+            ):
+                (path.parent / leftover).unlink()
+            shutil.rmtree(path.parent / "artifacts")
+            train(*command)
+        rows = [
+            json.loads(line) for line in path.with_name("metrics.jsonl").read_text().splitlines()
+        ]
+        losses.append([row["train/loss"] for row in rows if "train/loss" in row])
+        adapters.append(load_file(path.parent / "artifacts" / "adapter" / "adapter.safetensors"))
+    assert len(losses[0]) == 4
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    assert adapters[0].keys() == adapters[1].keys()
+    assert all((adapters[0][name] - adapters[1][name]).abs().max() < 1e-4 for name in adapters[0])
+
+
+def train(*words: str) -> None:
+    command = [sys.executable, str(ROOT / "train.py"), *words]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+
+
+EXPORTED = {("rope", "lora"): "LlamaForCausalLM", ("tape", "tape"): "TapeExpForCausalLM"}
+
+
+@pytest.mark.parametrize(("model", "method"), EXPORTED)
+def test_an_exported_run_is_the_model_that_was_trained(model, method, extend, text_run, tmp_path):
+    """Merged, in transformers: the logits of the decoder that is evaluated."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    cfg, _ = extend(model, method)
+    folder = tmp_path / "exported"
+    assert export.main([str(RunDirectory(cfg).path), str(folder)]) == 0
+    theirs = AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert type(theirs).__name__ == EXPORTED[model, method]
+    evaluated, _ = text_run(f"model={model}", f"peft={method}", "checkpoint=extend", task="github")
+    ours = loaded(evaluated).eval()
+    tokens = AutoTokenizer.from_pretrained(folder)(
+        "w3 w6 w9 w12 w15 w1 w4", return_tensors="pt"
+    ).input_ids
+    with torch.no_grad():
+        assert (theirs(tokens).logits - ours(tokens)).abs().max() < 1e-4
+
+
+def test_export_says_what_is_wrong(extend, tmp_path, capsys):
+    cfg, _ = extend("rope", "lora", steps=2)
+    run = RunDirectory(cfg).path
+    assert export.main([str(tmp_path), str(tmp_path / "new")]) == 2
+    assert "is not the folder of a run: it has no config.yaml" in capsys.readouterr().err
+    assert export.main([str(run), str(run)]) == 2
+    assert "is there already; name a new folder" in capsys.readouterr().err
+
+
+def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
+    """Its sizes, theta and tokenizer come from its folder, whatever the scale says."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=300,
+        hidden_size=24,
+        intermediate_size=40,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        rope_theta=5e4,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    folder = tmp_path / "llama"
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer = Tokenization("byte").make(None, tmp_path)
+    (folder / "tokenizer.json").write_text(tokenizer.save())
+    words = [
+        "model=tape",
+        "peft=tape",
+        f"task.init_from={folder}",
+        "task.train_length=64",
+        "task.optim.batch=4",
+    ]
+    asked, record = text_run(*words, "task.optim.max_steps=2", task="extend")
+    arch = record["config"]["task"]["arch"]
+    assert (arch["layers"], arch["width"], arch["heads"], arch["kv_heads"], arch["ffn"]) == (
+        3,
+        24,
+        4,
+        2,
+        40,
+    )
+    assert (arch["vocab"], arch["tied"], arch["norm_eps"]) == (300, False, 1e-6)
+    assert record["config"]["model"]["theta"] == 5e4
+    assert record["config"]["task"]["init_from"] == "llama"
+    assert record["llama"] == record["begun_from"]
+    same = without_folders(identity_of(asked))
+    assert record["config"] != same
+    assert weights.without_adopted(record["config"]) == weights.without_adopted(same)
+    _, scores = text_run("model=tape", "peft=tape", "checkpoint=extend", task="github")
+    assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)  # it is random
+    assert (scores["llama"], scores["begun_from"]) == (
+        record["llama"],
+        f"{record['run']}/step00000002",
+    )
+    with pytest.raises(
+        ConfigError, match=r"is a Llama, whose positions are RoPE's; model=alibi cannot"
+    ):
+        text_run("model=alibi", f"checkpoint={folder}", task="github")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"llama has no tokenizer\.json"):
+        text_run("model=rope", f"checkpoint={folder}", task="github")
+
+
+def finished(folder, *words: str, step: int = 1):
+    """A folder as a finished run leaves it; the config that would begin from it."""
+    cfg = compose_config([*words, f"runs={folder}"])
+    run = RunDirectory(cfg)
+    run.checkpoints.mkdir(parents=True)
+    (run.checkpoints / f"step{step:08}.ckpt").write_text("")
+    (run.path / "config.yaml").write_text(shown_config(cfg))
+    (run.path / "DONE").touch()
+    return run.checkpoints / f"step{step:08}.ckpt"
+
+
+def test_of_several_runs_of_a_task_the_unchanged_one_is_the_base(tmp_path, monkeypatch):
+    cfg = compose_config(["task=passkey", "checkpoint=c4", f"runs={tmp_path}"])
+    finished(tmp_path, "task=c4", "debug=one_batch")
+    with pytest.raises(ConfigError, match="no finished run of a task of that name"):
+        weights.find("c4", cfg)
+    changed = finished(tmp_path, "task=c4", "task.optim.max_steps=5", "scale.text=local")
+    assert weights.find("c4", cfg) == changed, "there is no other"
+    short = finished(tmp_path, "task=c4", "task.optim.max_steps=5")
+    assert weights.find("c4", cfg) == short, "of the two, that on the same text"
+    plain = finished(tmp_path, "task=c4")
+    assert weights.find("c4", cfg) == plain
+    monkeypatch.chdir(tmp_path)  # which holds a folder c4
+    assert weights.find("c4", cfg) == plain
+    assert weights.title_of("c4") is None
+    (tmp_path / "c4" / "checkpoints").mkdir()
+    (tmp_path / "c4" / "checkpoints" / "step00000009.ckpt").touch()
+    assert weights.find("./c4", cfg).name == "step00000009.ckpt", "a path, which it says it is"
+    assert (
+        weights.title_of(str(plain))
+        == weights.title(plain)
+        == weights.title_of(str(plain.parent.parent))
+    )
+    finished(tmp_path, "task=c4", "task.optim.max_steps=6", "seed=1")
+    finished(tmp_path, "task=c4", "task.optim.max_steps=7", "seed=1")
+    with pytest.raises(ConfigError, match="2 finished runs of this model, scale and seed"):
+        weights.find(
+            "c4", compose_config(["task=passkey", "checkpoint=c4", "seed=1", f"runs={tmp_path}"])
+        )

@@ -1,0 +1,261 @@
+"""Mistakes on the command line: one sentence, the key, and a word or value that works."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+
+from tape_exp.runs.identity import config_hash
+from tape_exp.settings.compose import _compose, compose_config
+from tape_exp.settings.construct import build
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import CONF, ROOT
+from tape_exp.settings.schema import Arch, Optim, check
+
+
+def command(
+    *arguments: str, module: tuple[str, ...] = ("train.py",)
+) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model=tpae", "model=tpae is not known. Did you mean 'tape'? Choose one of: alibi,"),
+        ("task=aritmetic", "task=aritmetic is not known. Did you mean 'arithmetic'?"),
+        ("modle=tape", "modle is not known. Did you mean 'model'?"),
+        (
+            "task.trian_digits=4",
+            "task.trian_digits is not known. Did you mean 'task.train_digits'?",
+        ),
+        ("model.thetta=4", "model.thetta is not known. Did you mean 'model.theta'?"),
+        ("seed=first", "seed: Value 'first' of type 'str' could not be converted to Integer"),
+        ("trainer.devices=two", "trainer.devices: Value 'two'"),
+    ],
+)
+def test_composition_errors(override, message):
+    with pytest.raises(ConfigError) as error:
+        compose_config([override])
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [
+            "seed=3",
+            "task=c4",
+            "model=rope",
+            "task.windows.lengths=[16,32]",
+            "checkpoint=null",
+            "scale.text=local",
+        ],
+        [
+            "task.arch={layers: 1, heads: 2}",
+            "task.optim.lr=1e-3",
+            "task.optim.lr=2e-3",
+            "runs='a b'",
+            "model.theta=2e4",
+        ],
+        [
+            "task=extend",
+            "text@task.text=pg19",
+            "task.text.path=${runs}/text",
+            "peft=lora",
+            "checkpoint=c4",
+        ],
+        ["task=arithmetic", "+model.toy=1", "~task.test_digits", "seed=2", "++task.more=3"],
+    ],
+)
+def test_configs_that_differ_in_values_alone_are_what_hydra_composes(words):
+    for asked in (words, list(reversed(words))):
+        found, whole = compose_config(asked), _compose(asked)
+        assert OmegaConf.to_container(found) == OmegaConf.to_container(whole)
+        assert OmegaConf.is_struct(found) == OmegaConf.is_struct(whole)
+    assert compose_config(words) is not compose_config(words)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.train_digits=1,2", "Ambiguous value for argument 'task.train_digits=1,2'"),
+        ("model._target_=os.system", "model._target_=os.system must name a class inside tape_exp"),
+        ("task.train_digits=[1", "no viable alternative at input"),
+    ],
+)
+def test_values_are_checked_wherever_they_are_set(override, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        compose_config(["model=rope", override])
+
+
+@pytest.mark.parametrize(
+    ("section", "override", "message"),
+    [
+        ("task", "task.train_digits=0", r"task\.train_digits=0 must be at least 1"),
+        (
+            "task",
+            "task.train_digits=three",
+            r"task\.train_digits=three is of a wrong type: int is expected",
+        ),
+        (
+            "task",
+            "task.arch.width=90",
+            r"task\.arch\.width=90 is not divisible by task\.arch\.heads=4",
+        ),
+        ("task", "task.optim.lr=-1", r"task\.optim\.lr=-1\.0 must be positive"),
+        (
+            "task",
+            "task.optim.decay=0.99",
+            r"task\.optim\.warmup=0\.05 and task\.optim\.decay=0\.99",
+        ),
+        ("task", "+task.arch.depth=2", r"task\.arch\.depth is not known\..* Known keys: layers"),
+        (
+            "task",
+            "+task.train_digit=2",
+            r"task\.train_digit is not known\. Did you mean 'train_digits'",
+        ),
+        ("task", "task.optim.batch=many", r"task\.optim\.batch"),
+        ("task", "~task.test_digits", r"task\.test_digits is missing"),
+        (
+            "model",
+            "model._target_=tape_exp.models.positions.tape.TAP",
+            r"model\._target_=.*cannot be loaded",
+        ),
+        (
+            "model",
+            "model.scaling.method=yran",
+            r"model\.scaling\.method=yran is not known\. Did you mean 'yarn'",
+        ),
+    ],
+)
+def test_constructor_errors(section, override, message):
+    cfg = compose_config(["model=tape", override])
+    given = {"task": {"seed": 0}, "model": {"arch": Arch(1, 8, 2, 8)}}[section]
+    with pytest.raises(ConfigError, match=message):
+        build(cfg[section], section, **given)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "trainer.progress=fancy",
+            r"trainer\.progress=fancy is not known\. Choose one of: auto, rich",
+        ),
+        ("trainer.devices=0", r"trainer\.devices=0 must be at least 1"),
+        (
+            "trainer.attention=flahs",
+            r"trainer\.attention=flahs is not known\. Did you mean 'flash'",
+        ),
+        ("trainer.micro_batch=0", r"trainer\.micro_batch=0 must be at least 1, or null"),
+        (
+            "trainer.precision=bf16",
+            r"trainer\.precision=bf16 is not known\. Did you mean 'bf16-true'|'bf16-mixed'",
+        ),
+    ],
+)
+def test_cross_checks(override, message):
+    with pytest.raises(ConfigError, match=message):
+        check(compose_config([override]))
+
+
+def test_hash_depends_on_what_is_computed_and_on_nothing_else():
+    base = config_hash(compose_config([]))
+    for same in (
+        "trainer=cpu",
+        "logger=none",
+        "trainer.workers=2",
+        "trainer.log_every=3",
+        "runs=/elsewhere",
+        "trainer=ddp",
+    ):
+        assert config_hash(compose_config([same])) == base, same
+    for other in (
+        "seed=1",
+        "model=rope",
+        "task.optim.lr=0.1",
+        "scale=small",
+        "trainer.precision=bf16-true",
+        "debug=one_batch",
+    ):
+        assert config_hash(compose_config([other])) != base, other
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_scales_give_valid_sizes(scale):
+    cfg = compose_config([f"scale={scale}"])
+    task = build(cfg.task, "task", seed=0)
+    assert isinstance(task.optim, Optim)
+    assert task.test_digits == 2 * task.train_digits
+
+
+def test_paper_scale_is_the_papers():
+    task = build(compose_config(["scale=paper"]).task, "task", seed=0)
+    easier = build(compose_config(["scale=paper", "task=arithmetic_20"]).task, "task", seed=0)
+    assert (task.train_digits, task.test_digits, easier.train_digits, easier.test_digits) == (
+        40,
+        80,
+        20,
+        40,
+    )
+    assert (task.arch.layers, task.arch.width, task.arch.heads) == (16, 1024, 16)
+    assert (task.optim.batch, task.optim.max_steps, task.optim.lr) == (512, 20_000, 1e-4)
+
+
+def test_help_lists_every_group_and_choice():
+    shown = command("--help")
+    assert shown.returncode == 0
+    words = shown.stdout.replace(",", " ").split()
+    for group in ("model", "task", "scale", "trainer", "logger", "peft", "debug", "paper"):
+        assert group in words
+        for path in (CONF / group).glob("*.yaml"):
+            assert path.stem in words
+
+
+def test_cfg_job_prints_resolved_values():
+    shown = command("--cfg", "job", "model=rope", "task.train_digits=7")
+    assert shown.returncode == 0
+    assert "train_digits: 7" in shown.stdout
+    assert "${" not in shown.stdout
+
+
+def test_command_line_errors_are_one_sentence_and_exit_code_2():
+    for arguments, message in (
+        (["model=tpae"], "Did you mean 'tape'"),
+        (["task.train_digits=0", "logger=none"], "task.train_digits=0 must be at least 1"),
+        (
+            ["task.optim.batch=7", "trainer.micro_batch=2", "logger=none"],
+            "trainer.micro_batch=1 does",
+        ),
+        (["runs=/proc/runs", "logger=none"], "set runs="),
+        (["debug=plan", "modle=tape"], "Did you mean 'model'"),
+        (
+            ["debug=plan", "task.optim.batch=7", "trainer.micro_batch=2"],
+            "trainer.micro_batch=1 does",
+        ),
+    ):
+        failed = command(*arguments)
+        assert failed.returncode == 2, failed.stderr
+        assert failed.stderr.startswith("error: ")
+        assert message in failed.stderr
+        assert "Traceback" not in failed.stderr
+        assert len(failed.stderr.strip().splitlines()) == 1, failed.stderr
+
+
+def test_import_is_light():
+    drawing = (
+        "from tape_exp.paper import __main__, artifacts; [artifacts.load(name) for name in "
+        "artifacts.names()]"
+    )
+    for imports in ("import tape_exp.settings.schema, tape_exp.cli", drawing):
+        code = (
+            f"{imports}; import sys; print([m for m in ('torch', 'lightning', 'wandb') if m in "
+            "sys.modules])"
+        )
+        assert command("-c", code, module=()).stdout.strip() == "[]"

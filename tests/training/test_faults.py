@@ -1,0 +1,441 @@
+"""What may happen to a run: signals, a second process, a full disk, a lack of memory, a process
+that dies, a silent W&B.
+"""
+
+import errno
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tape_exp.machine.preemption import (
+    REQUEUE,
+    Preempted,
+    Preemption,
+    worker_signals,
+    workers_dismissed,
+)
+from tape_exp.measure import reliability, soak
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.sinks import read_metrics
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
+from tape_exp.tasks.arithmetic import Arithmetic
+from tape_exp.training import faults
+from tape_exp.training.assembly import without_requeue
+from tape_exp.training.run import run
+from tests.conftest import SMALL
+
+WORDS = [
+    *SMALL,
+    "model=rope",
+    "trainer=cpu",
+    "logger=none",
+    "trainer.progress=none",
+    "trainer.log_every=1",
+]
+WORDS += [
+    "task.train_digits=2",
+    "task.test_digits=3",
+    "task.samples_per_cell=4",
+    "trainer.checkpoint_every=50",
+]
+
+
+def start(*words: str, limit=None, **environment: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "train.py", *WORDS, *words],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=limit,
+    )
+
+
+def wait_for_step(folder: Path, step: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        found = list(folder.rglob("metrics.jsonl"))
+        if found and any(row["step"] >= step for row in read_metrics(found[0])):
+            return
+        time.sleep(0.01)
+    pytest.fail(f"the run did not come to step {step}: {process.communicate()}")
+
+
+def signal_at(step: int, number: signal.Signals):
+    """A Task.train_batch that signals this process while it makes the samples of a step."""
+    made = Arithmetic.train_batch
+
+    def train_batch(self, first: int, count: int):
+        if count == 16 and first == 16 * step:
+            os.kill(os.getpid(), number)
+        return made(self, first, count)
+
+    return train_batch
+
+
+@pytest.mark.parametrize(("number", "step"), [(signal.SIGUSR1, 4), (signal.SIGTERM, 7)])
+def test_a_signal_in_training_saves_its_step_and_asks_for_a_requeue(
+    number, step, tiny_run, tmp_path, monkeypatch, capsys
+):
+    """Step 7 is followed by a validation, which is reported once. The requeued run ends as one that
+    was left alone.
+    """
+    words = ["model=rope", "trainer.validate_every=8"]
+    whole, _ = tiny_run(*words, f"runs={tmp_path}/whole", steps=12)
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        patch.setattr(Arithmetic, "train_batch", signal_at(step, number))
+        with pytest.raises(Preempted) as left:
+            tiny_run(*words, steps=12)
+    assert left.value.code == REQUEUE
+    assert signal.getsignal(number) == before
+    assert f"Stopped by {number.name}" in capsys.readouterr().out
+    saved = [path.stem for path in tmp_path.glob("runs/**/step*.ckpt")]
+    assert saved == [f"step{step + 1:08d}"]
+    assert not list(tmp_path.glob("runs/**/FAILED"))
+    cfg, _ = tiny_run(*words, steps=12)
+    assert f"Going on from step {step + 1}" in capsys.readouterr().out
+    assert reliability.compare(RunDirectory(whole), RunDirectory(cfg)) == []
+
+
+def test_a_signal_in_the_evaluation_leaves_at_once(tiny_run, tmp_path, monkeypatch):
+    def evaluate(self, *_):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(20)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Arithmetic, "evaluate", evaluate)
+        began = time.monotonic()
+        with pytest.raises(Preempted):
+            tiny_run("model=rope")
+        assert time.monotonic() - began < 15
+    _, record = tiny_run("model=rope")
+    assert record["steps"] == 4
+    assert record["metrics"]["val/loss"] > 0  # of a validation that an earlier process has made
+
+
+def test_a_second_signal_and_a_failure_after_the_first_change_nothing(
+    tiny_run, monkeypatch, tmp_path
+):
+    def evaluate(self, *_):
+        try:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        except Preempted:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise RuntimeError("a connection is gone") from None
+
+    monkeypatch.setattr(Arithmetic, "evaluate", evaluate)
+    with pytest.raises(Preempted) as left:
+        tiny_run("model=rope")
+    assert left.value.code == REQUEUE
+    assert not list(tmp_path.rglob("FAILED"))
+
+
+def test_further_processes_leave_the_first_to_decide(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with Preemption() as preemption:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert preemption.received == "SIGTERM"
+    assert Preempted("SIGTERM").code == 0
+
+
+def test_slurm_leaves_requeueing_to_the_status(monkeypatch):
+    assert without_requeue() == []
+    for name, value in {
+        "SLURM_NTASKS": "1",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NAME": "sweep",
+    }.items():
+        monkeypatch.setenv(name, value)
+    (environment,) = without_requeue()
+    assert not environment.auto_requeue
+
+
+@pytest.mark.parametrize("moment", ["training", "evaluation"])
+def test_two_processes_leave_together(moment, tmp_path):
+    """The first alone gets the signal; status 85, nobody is left behind, and the run goes on to its
+    end.
+    """
+    words = [f"runs={tmp_path}", "trainer.devices=2", "trainer.checkpoint_every=1000"]
+    words += (
+        ["task.optim.max_steps=2000"]
+        if moment == "training"
+        else ["task.optim.max_steps=5", "task.samples_per_cell=60000"]
+    )
+    process = start(*words)
+    wait_for_step(tmp_path, 5, process)
+    if moment == "evaluation":
+        time.sleep(1)
+    process.send_signal(signal.SIGUSR1)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == REQUEUE, err
+    assert out.count("Stopped by SIGUSR1") == 1
+    assert not list(tmp_path.rglob("FAILED"))
+    (row,) = [read_metrics(path)[-1] for path in tmp_path.rglob("metrics.jsonl")]
+    assert [path.stem for path in tmp_path.rglob("*.ckpt")] == [f"step{row['step']:08d}"]
+
+
+def test_a_second_process_is_refused_and_a_dead_one_makes_way(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("tape_exp.runs.directory.LOCK_SECONDS", 0.2)
+    cfg, _ = tiny_run("model=rope")
+    directory = RunDirectory(cfg)
+    (directory.path / "DONE").unlink()
+    program = (
+        f"import filelock, time; lock = filelock.FileLock({str(directory.path / '.lock')!r}); "
+        "lock.acquire()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", program + "; print(1, flush=True); time.sleep(60)"],
+        stdout=subprocess.PIPE,
+    )
+    assert other.stdout.readline()
+    files = {path: path.stat().st_mtime_ns for path in directory.path.rglob("*") if path.is_file()}
+    with pytest.raises(
+        ConfigError, match=r"another process works on .*; wait for its end or stop it"
+    ):
+        tiny_run("model=rope")
+    assert {
+        path: path.stat().st_mtime_ns for path in directory.path.rglob("*") if path.is_file()
+    } == files
+    other.kill()
+    other.wait()
+    tiny_run("model=rope")
+    assert directory.done
+
+
+def test_debug_clears_the_directory_but_not_its_lock(tiny_run):
+    cfg, _ = tiny_run("model=rope", "debug=one_batch")
+    old = RunDirectory(cfg).artifacts / "old.txt"
+    old.write_text("of an earlier run")
+    held = (RunDirectory(cfg).path / ".lock").stat().st_ino
+    tiny_run("model=rope", "debug=one_batch")
+    assert not old.exists()
+    assert (RunDirectory(cfg).path / ".lock").stat().st_ino == held
+
+
+def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    """RLIMIT_FSIZE below the size of a checkpoint; then there is room again.
+
+    Going on, with a process that prepares data: the error keeps it alive, and the run must not wait
+    for it.
+    """
+    words = [f"runs={tmp_path}/a", "task.optim.max_steps=40", "trainer.checkpoint_every=10"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Arithmetic, "train_batch", signal_at(9, signal.SIGUSR1))
+        with pytest.raises(Preempted):
+            run(compose_config([*WORDS, *words]))
+    full = start(
+        *words,
+        "trainer.workers=1",
+        limit=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+    )
+    _, err = full.communicate(timeout=120)
+    assert full.returncode == 1
+    assert "error: StorageError" in err
+    assert "cannot be written (File too large): free space there" in err
+    assert len(err.strip().splitlines()) == 1
+    (failed,) = tmp_path.rglob("FAILED")
+    assert str(failed.parent) in err
+    assert not list(tmp_path.rglob(".step*"))
+    run(compose_config([*WORDS, *words]))
+    assert failed.with_name("DONE").exists()
+    assert not failed.exists()
+
+
+def prepare_data(ready) -> None:
+    worker_signals(0)
+    ready.set()
+    time.sleep(60)
+
+
+def test_processes_that_prepare_data_heed_their_run_alone():
+    """Python ends its children by SIGTERM and waits for them, for ever if they ignore it."""
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    with workers_dismissed():
+        worker = context.Process(target=prepare_data, args=(ready,), daemon=True)
+        worker.start()
+        assert ready.wait(10)
+        worker.terminate()
+        worker.join(0.3)
+        assert worker.is_alive()
+    assert worker.exitcode == 0
+
+
+def test_a_disk_that_fills_up_later_keeps_what_was_whole(tiny_run, tmp_path, monkeypatch, capsys):
+    write = torch.save
+
+    def save(checkpoint, file):
+        if checkpoint["global_step"] > 4:
+            file.write(b"half")
+            raise RuntimeError("PytorchStreamWriter failed writing file") from OSError(
+                errno.ENOSPC, "No space left on device"
+            )
+        write(checkpoint, file)
+
+    words = ["model=rope", "trainer.checkpoint_every=2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", save)
+        with pytest.raises(faults.StorageError, match="No space left on device"):
+            tiny_run(*words, steps=8)
+    assert sorted(path.name for path in tmp_path.rglob("checkpoints/*")) == [
+        f"step0000000{step}.{kind}" for step in (2, 4) for kind in ("ckpt", "json")
+    ]
+    cfg, _ = tiny_run(*words, steps=8)
+    assert "Going on from step 4" in capsys.readouterr().out
+    assert RunDirectory(cfg).done
+
+
+def test_metrics_that_cannot_be_written_stop_the_run_even_without_failed(
+    tiny_run, tmp_path, monkeypatch
+):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tape_exp.runs.sinks.JsonlLogger.log_metrics", full)
+    monkeypatch.setattr(
+        RunDirectory, "write", lambda self, name, text: full() if name == "FAILED" else None
+    )
+    monkeypatch.setattr(RunDirectory, "write_json", lambda *_: None)
+    with pytest.raises(faults.StorageError, match=str(tmp_path)):
+        tiny_run("model=rope")
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory.\nTried"), MemoryError()]
+)
+def test_out_of_memory_says_which_keys_to_turn(error, tiny_run, tmp_path, monkeypatch):
+    def train_batch(*_):
+        raise error
+
+    monkeypatch.setattr(Arithmetic, "train_batch", train_batch)
+    with pytest.raises(faults.OutOfMemoryError) as told:
+        tiny_run("model=rope")
+    for key in (
+        "trainer.micro_batch=8",
+        "trainer.checkpoint_activations=true",
+        "trainer=fsdp",
+        "task.arch",
+        "debug=plan",
+    ):
+        assert key in str(told.value)
+    assert "\n" not in str(told.value)
+    (failed,) = tmp_path.rglob("FAILED")
+    assert failed.read_text().splitlines()[-1].endswith(str(told.value))
+
+
+def test_a_rank_that_dies_stops_the_others_and_failed_tells_which(tmp_path):
+    process = start(f"runs={tmp_path}", "trainer.devices=2", "task.optim.max_steps=5000")
+    wait_for_step(tmp_path, 3, process)
+    (child,) = [
+        int(pid)
+        for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ]
+    began = time.monotonic()
+    os.kill(child, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert time.monotonic() - began < 60
+    assert process.returncode != 0
+    (failed,) = tmp_path.rglob("FAILED")
+    assert "the process of rank 1 of 2 was killed by SIGKILL" in failed.read_text().splitlines()[-1]
+
+
+def test_a_wandb_that_never_answers_goes_on_offline(tmp_path):
+    """The server takes the connection and says nothing."""
+    with socket.create_server(
+        ("127.0.0.1", 0), backlog=50
+    ) as server:  # the system accepts, nobody reads
+        environment = {
+            "WANDB_API_KEY": "0" * 40,
+            "WANDB_BASE_URL": f"http://127.0.0.1:{server.getsockname()[1]}",
+        }
+        words = [
+            "logger=wandb",
+            "logger.mode=online",
+            "logger.timeout=2",
+            f"runs={tmp_path}",
+            "task.optim.max_steps=2",
+        ]
+        process = start(*words, WANDB_MODE="online", **environment)
+        out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    assert "going on offline" in out
+    assert list(tmp_path.rglob("offline-run-*"))
+
+
+def test_a_resumed_run_repeats_no_row(tiny_run):
+    """Killed after everything but DONE: the evaluation and its rows come again, the curve holds
+    them once.
+    """
+    cfg, record = tiny_run("model=rope", "trainer.validate_every=3")
+    path = RunDirectory(cfg).path
+    before = reliability.curve(RunDirectory(cfg))
+    (path / "DONE").unlink()
+    (path / "checkpoints" / ".step00000009.ckpt.writing").write_text("of a killed process")
+    _, again = tiny_run("model=rope", "trainer.validate_every=3")
+    assert reliability.curve(RunDirectory(cfg)) == before
+    assert again["metrics"] == record["metrics"]
+    assert not list(path.rglob(".step*"))
+
+
+def test_a_short_soak_survives_and_its_page_says_so(tmp_path):
+    assert soak.main(["--kills", "3", "--out", str(tmp_path)]) == 0
+    record = json.loads((tmp_path / "reliability.json").read_text())
+    (broken,) = record["runs"]
+    assert [fault["kind"] for fault in broken["faults"]][-1] == "evaluation"
+    assert all(fault["as_expected"] for fault in broken["faults"])
+    assert (
+        "3 of 3 kills in 1 runs recovered with identical results."
+        in (tmp_path / "reliability.md").read_text()
+    )
+
+
+def test_the_soak_notices_a_difference(tiny_run, tmp_path):
+    one, _ = tiny_run("model=rope", f"runs={tmp_path}/one")
+    other, _ = tiny_run("model=rope", f"runs={tmp_path}/other", "seed=1")
+    found = reliability.compare(RunDirectory(one), RunDirectory(other))
+    assert {"metrics", "curve", "checkpoint's state_dict", "checkpoint's optimizer_states"} <= set(
+        found
+    )
+    (RunDirectory(other).path / "DONE").unlink()
+    assert reliability.compare(RunDirectory(one), RunDirectory(other)) == ["not DONE"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--kills", "-3"], "argument --kills: -3 must be a whole number above 0."),
+        (["--render"], "reliability.json is missing; without --render the soak makes it."),
+    ],
+)
+def test_mistakes_of_the_soaks_options_are_one_sentence(options, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as left:
+        soak.main([*options, "--out", str(tmp_path)])
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_committed_page_is_that_of_its_record():
+    record = json.loads((ROOT / "results" / "reliability.json").read_text())
+    assert reliability.page(record) == (ROOT / "results" / "reliability.md").read_text()
+    assert (
+        sum(
+            fault["kind"] in reliability.MOMENTS
+            for broken in record["runs"]
+            for fault in broken["faults"]
+        )
+        >= 50
+    )

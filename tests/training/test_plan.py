@@ -1,0 +1,244 @@
+"""``debug=plan``: the counts are the model's own, the estimate follows from them, and nothing is
+loaded or left behind.
+"""
+
+import dataclasses
+import os
+import resource
+import time
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from tape_exp.models.decoder import Decoder
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
+from tape_exp.training.assembly import make_position
+from tape_exp.training.plan import (
+    LOGITS,
+    activations,
+    blank_task,
+    decoder_of,
+    estimate,
+    setting_of,
+    vocabulary_of,
+)
+from tape_exp.training.run import run
+from tests import conftest
+
+LLAMA = ["task.arch.layers=32", "task.arch.width=4096", "task.arch.heads=32", "task.arch.ffn=11008"]
+
+
+def planned(*overrides: str, recompute: bool = False):
+    """(plan, decoder on the meta device, task, setting) of a config."""
+    cfg = compose_config(list(overrides))
+    task = blank_task(cfg)
+    task.arch = dataclasses.replace(task.arch, vocab=vocabulary_of(task)[0])
+    setting = setting_of(cfg, task)
+    decoder = decoder_of(cfg, task)
+    return estimate(decoder, task, setting, recompute), decoder, task, setting
+
+
+@pytest.mark.parametrize("model", ["rope", "tape", "fire"])
+@pytest.mark.parametrize("task", ["arithmetic", "c4"])
+def test_counts_are_those_of_a_real_decoder(model, task):
+    plan, _, made, _ = planned(f"model={model}", f"task={task}")
+    real = Decoder(made.arch, partial(make_position, compose_config([f"model={model}"]).model))
+    assert plan.parameters == real.parameter_count()
+    assert plan.positional == real.positional_count()
+    assert plan.trainable == sum(p.numel() for p in real.parameters() if p.requires_grad)
+    assert plan.tokens == made.optim.max_steps * made.optim.batch * made.arch.train_length
+    idle = plan.parameters - plan.trainable  # TAPE's last update, which nobody reads
+    assert plan.flops_per_token == real.flops_per_token(made.arch.train_length) - 2 * idle
+    assert plan.memory["weights"] == 4 * plan.parameters
+
+
+def test_seven_billion_parameters_are_counted_without_storage():
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    plan = planned("model=rope", "task=c4", "scale=paper", "trainer.micro_batch=1", *LLAMA)[0]
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert plan.parameters == 6_738_415_616
+    assert grown < 300_000  # KB
+    assert time.monotonic() - began < 30
+    assert sum(plan.memory.values()) > 100e9
+
+
+def test_devices_share_the_time_and_fsdp_shares_the_weights():
+    words = ["task=c4", "model=tape", "scale=paper", "trainer.micro_batch=4"]
+    one = planned(*words)[0]
+    ddp = planned(*words, "trainer=ddp")[0]
+    two, four = (planned(*words, "trainer=fsdp", f"trainer.devices={n}")[0] for n in (2, 4))
+    nodes = planned(*words, "trainer=fsdp", "trainer.nodes=2")[0]
+    assert ddp.hours == two.hours == pytest.approx(one.hours / 2)
+    assert four.hours == nodes.hours == pytest.approx(one.hours / 4)
+    for part in ("weights", "gradients", "AdamW"):
+        assert ddp.memory[part] == one.memory[part] == 2 * two.memory[part] == 4 * four.memory[part]
+    assert ddp.memory["DDP's buckets"] == ddp.memory["gradients"]
+    assert one.memory["activations"] == two.memory["activations"]  # of as many rows
+    assert nodes.memory == four.memory
+
+
+def test_rows_and_precision_change_what_they_should():
+    words = ["task=c4", "model=rope", "scale=paper"]
+    some, more = (planned(*words, f"trainer.micro_batch={n}")[0] for n in (4, 8))
+    half = planned(*words, "trainer.micro_batch=4", "trainer.precision=bf16-true")[0]
+    full = planned(*words, "trainer.micro_batch=4", "trainer.precision=32-true")[0]
+    assert more.memory["activations"] == 2 * some.memory["activations"]
+    assert more.memory["logits"] == 2 * some.memory["logits"] == 8 * 1024 * LOGITS * 32_000
+    assert more.hours == some.hours == half.hours
+    assert full.memory["AdamW"] == 8 * full.trainable == 2 * half.memory["AdamW"]
+    assert half.memory["activations"] < some.memory["activations"] < full.memory["activations"]
+
+
+def test_recomputing_trades_a_forward_pass_for_memory():
+    words = ["task=c4", "model=tape", "scale=paper", "trainer.micro_batch=4"]
+    kept, decoder, task, _ = planned(*words)
+    again = planned(*words, recompute=True)[0]
+    forward = decoder.flops_per_token(1024) / 3 - 2 * decoder.head.weight.numel()
+    assert again.flops_per_token == pytest.approx(kept.flops_per_token + forward)
+    assert again.memory["activations"] < kept.memory["activations"] / task.arch.layers * 3
+    assert again.memory["AdamW"] == kept.memory["AdamW"]
+
+
+def test_frozen_weights_need_no_gradients_and_fewer_operations():
+    kept, decoder, task, setting = planned("task=c4", "model=rope", "trainer.precision=bf16-mixed")
+    decoder.requires_grad_(False)
+    decoder.layers[0].q.weight.requires_grad = True
+    frozen = estimate(decoder, task, setting, recompute=False)
+    q, lookups = decoder.layers[0].q.weight.numel(), decoder.embedding.weight.numel()
+    assert frozen.trainable == q
+    assert frozen.memory["gradients"] == 4 * q
+    assert frozen.memory["AdamW"] == 8 * q
+    assert frozen.memory["weights"] == kept.memory["weights"]
+    assert kept.flops_per_token - frozen.flops_per_token == 2 * (frozen.parameters - lookups - q)
+    recomputed = estimate(decoder, task, setting, recompute=True)
+    assert recomputed.memory["16-bit copies of the weights"] == 2 * q
+
+
+@pytest.mark.parametrize(
+    ("model", "method"), [("rope", "lora"), ("rope", "theta"), ("tape", "tape"), ("rope", "full")]
+)
+def test_a_llama_is_adapted_without_its_weights(model, method):
+    """What each method of the paper trains of Llama-2-7B, on the eight devices that its trainers
+    ask for.
+    """
+    words = [f"model={model}", f"peft={method}", "task=extend", "scale=paper"]
+    plan = planned(
+        *words, "trainer=fsdp_7b" if method == "full" else "trainer=ddp_7b", recompute=True
+    )[0]
+    base, adapters, tape = (
+        6_738_415_616,
+        4 * 32 * 8 * 2 * 4096,
+        32 * (32 * 32 + 2 * 32 * 128 + 128 * 4096),
+    )
+    extra = {"lora": adapters, "theta": adapters, "tape": tape, "full": 0}[method]
+    trained = {"tape": tape * 31 // 32, "full": base}.get(
+        method, adapters + 32_000 * 4096 + 65 * 4096
+    )
+    assert (plan.parameters, plan.trainable) == (base + extra, trained)
+    assert plan.tokens == 64 * 1000 * 8192
+    if method == "full":
+        assert plan.memory["weights"] == 4 * base / 8
+    else:  # frozen matrices in bf16
+        assert 2 * base < plan.memory["weights"] < 2.2 * base
+        assert plan.memory["16-bit copies of the weights"] < 0.1e9
+    assert sum(plan.memory.values()) < 80 * 2**30
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("model", ["rope", "tape"])
+def test_activations_are_what_autograd_keeps(model, precision):
+    """Bytes of all storages that the graph of one more layer holds, weights and their 16-bit copies
+    apart.
+    """
+    rows, length = 2, 80
+
+    def held(layers: int) -> tuple[int, Decoder]:
+        arch = Arch(layers, 96, 6, 200, vocab=40, max_length=length, train_length=length)
+        decoder = conftest.make_decoder(model, arch, backend="sdpa")
+        decoder.to(torch.bfloat16 if precision == "bf16-true" else torch.float32)
+        matrices = {
+            shape
+            for p in decoder.parameters()
+            if p.ndim > 1
+            for shape in (tuple(p.shape), tuple(p.shape[::-1]))
+        }
+        own = {p.untyped_storage().data_ptr() for p in decoder.parameters()}
+        kept = {}
+
+        def keep(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own and tuple(tensor.shape) not in matrices:
+                kept[storage.data_ptr()] = storage
+            return tensor
+
+        mixed = (
+            torch.autocast("cpu", torch.bfloat16) if precision == "bf16-mixed" else nullcontext()
+        )
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), mixed:
+            loss = decoder(torch.zeros(rows, length, dtype=torch.long)).sum()
+        assert loss.requires_grad
+        return sum(storage.nbytes() for storage in kept.values()), decoder
+
+    (more, decoder), (fewer, _) = held(4), held(3)
+    _, _, _, setting = planned("task=c4", f"trainer.precision={precision}")
+    estimated = activations(decoder, setting, recompute=False) / 4
+    explicit = (
+        6 * length * (4 if precision == "32-true" else 6) if model == "tape" else 0
+    )  # scores that fused kernels never hold
+    assert estimated == pytest.approx((more - fewer) / (rows * length) - explicit, rel=0.05)
+
+
+def test_a_plan_prints_its_assumptions_and_leaves_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "task=c4",
+        "model=tape",
+        "scale=paper",
+        "trainer=fsdp",
+        "trainer.micro_batch=8",
+        "debug=plan",
+        "checkpoint=c4",
+    ]
+    assert run(compose_config(words)) == {}
+    said = capsys.readouterr().out
+    for text in (
+        "162,875,328",
+        "a guess: the tokenizer",
+        "fsdp",
+        "recomputed",
+        "40% of",
+        "Not counted",
+        "5,242,880,000",
+    ):
+        assert text in said.replace("\n", " "), text
+    assert list(Path(tmp_path).iterdir()) == []
+
+
+@pytest.mark.parametrize("task", conftest.TASKS)
+def test_every_task_can_be_planned_before_anything_exists(task, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(compose_config([f"task={task}", "scale=paper", "debug=plan", "checkpoint=a_run_to_come"]))
+    said = capsys.readouterr().out
+    assert "parameters" in said
+    assert ("hours" in said) == blank_task(compose_config([f"task={task}"])).trains
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.optim.batch=7", r"task\.optim\.batch=7 cannot be shared by 2 devices"),
+        ("trainer.micro_batch=3", r"trainer\.micro_batch=2 does"),
+        ("task.arch.width=90", r"task\.arch\.width=90 is not divisible"),
+        ("trainer.precision=fp8", r"trainer\.precision=fp8 is not known"),
+        ("task.optim.lr=-1", r"task\.optim\.lr=-1\.0 must be positive"),
+    ],
+)
+def test_mistakes_are_told_as_a_run_tells_them(override, message):
+    with pytest.raises(ConfigError, match=message):
+        run(compose_config(["task=c4", "trainer=ddp", "debug=plan", override]))

@@ -1,0 +1,353 @@
+"""Whole runs: every model on every task, resumption bit for bit, records, and what failures leave
+behind.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tape_exp.runs import checkpoints
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.sinks import read_metrics
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
+from tape_exp.training.assembly import make_task, micro_batches
+from tape_exp.training.module import NotFiniteError
+from tape_exp.training.run import run
+from tests.conftest import MODELS, SMALL, TASKS, on_text
+
+
+def curve(cfg) -> list[tuple]:
+    """(step, metric values) of a run, without what depends on time."""
+    timed = ("seconds", "train/tokens_per_second", "train/mfu", "train/data_wait")
+    rows = read_metrics(RunDirectory(cfg).path / "metrics.jsonl")
+    return [tuple(sorted((k, v) for k, v in row.items() if k not in timed)) for row in rows]
+
+
+ALL_MODELS = (
+    "arithmetic",
+    "efficiency",
+    "c4",
+)  # one task of each kind for every model, the others for two
+PAIRS = [
+    (model, task)
+    for task in TASKS
+    for model in (MODELS if task in ALL_MODELS else ["tape", "alibi"])
+]
+
+
+@pytest.mark.parametrize(("model", "task"), PAIRS)
+def test_every_model_runs_every_task(model, task, tmp_path, text_folder):
+    """One training step and one evaluation batch of each pair."""
+    sizes = [s for s in SMALL if "batch" not in s]
+    if "text" in compose_config([f"task={task}"]).task:
+        sizes = on_text(text_folder, task)
+    cfg = compose_config(
+        [
+            f"model={model}",
+            f"task={task}",
+            "debug=one_batch",
+            "trainer=cpu",
+            "logger=none",
+            f"runs={tmp_path}",
+            *sizes,
+        ]
+    )
+    record = run(cfg)
+    assert record["steps"] == int(make_task(cfg).trains)
+    assert all(value == value for value in record["metrics"].values())
+    assert RunDirectory(cfg).done
+
+
+def test_same_seed_same_curve(tiny_run, tmp_path):
+    curves = []
+    for folder in ("a", "b"):
+        cfg, _ = tiny_run("model=tape", f"runs={tmp_path}/{folder}", "trainer.validate_every=2")
+        curves.append(curve(cfg))
+    other, _ = tiny_run("model=tape", "seed=1")
+    assert curves[0] == curves[1]
+    assert len(curves[0]) == 4 + 2 + 1
+    assert curve(other) != curves[0]
+
+
+def test_accumulation_does_not_change_the_loss(tiny_run, tmp_path):
+    losses = []
+    for micro in (16, 4):
+        cfg, _ = tiny_run(
+            f"runs={tmp_path}/{micro}", f"trainer.micro_batch={micro}", "model=rope", steps=6
+        )
+        losses.append([dict(row)["train/loss"] for row in curve(cfg) if "train/loss" in dict(row)])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert len(losses[0]) == 6
+
+
+@pytest.mark.parametrize("task", ["pg19", "efficiency", "patterns"])
+def test_what_trains_nothing_has_no_batch_to_share(task):
+    cfg = compose_config([f"task={task}", "trainer=ddp", "trainer.devices=3"])
+    assert micro_batches(cfg, make_task(cfg)) == 1
+
+
+@pytest.mark.parametrize(("model", "strategies"), [("tape", ("ddp", "fsdp")), ("randpe", ("ddp",))])
+def test_two_processes_see_the_same_samples_and_losses(model, strategies, tmp_path):
+    """DDP and FSDP on two CPU processes against one process, sampled positions included."""
+    losses, metrics = [], []
+    for strategy, devices in (("auto", 1), *((name, 2) for name in strategies)):
+        place = tmp_path / strategy
+        arguments = [
+            "trainer=cpu",
+            f"trainer.strategy={strategy}",
+            f"trainer.devices={devices}",
+            f"runs={place}",
+            f"model={model}",
+        ]
+        finished = train(
+            *arguments, "logger=none", *TINY, "task.optim.max_steps=6", "task.samples_per_cell=400"
+        )
+        assert finished.returncode == 0, finished.stderr
+        path = next(place.rglob("record.json"))
+        losses.append(
+            [
+                row["train/loss"]
+                for row in read_metrics(path.with_name("metrics.jsonl"))
+                if "train/loss" in row
+            ]
+        )
+        metrics.append(json.loads(path.read_text())["metrics"])
+    for other in range(1, len(losses)):
+        assert losses[other] == pytest.approx(losses[0], abs=1e-5)
+        assert metrics[other] == pytest.approx(metrics[0], abs=1e-3)
+    assert len(losses[0]) == 6
+
+
+TINY = [
+    *SMALL,
+    "task.train_digits=2",
+    "task.test_digits=3",
+    "task.samples_per_cell=4",
+    "trainer.log_every=1",
+    "trainer.progress=none",
+]
+
+
+def train(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "train.py", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.mark.parametrize(("task", "devices"), [("arithmetic", 1), ("c4", 1), ("c4", 2)])
+def test_killed_and_resumed_gives_the_uninterrupted_curve(task, devices, tmp_path, text_folder):
+    """SIGKILL of every process in the middle, the same command again: the same losses bit for bit,
+    each step once.
+
+    An epoch of the text has fewer steps than the run: it stops inside one and goes on into the
+    next.
+    """
+    common = ["model=tape", "trainer=cpu", "logger=none", f"trainer.devices={devices}"]
+    common += (
+        [*TINY, "task.optim.max_steps=300"]
+        if task == "arithmetic"
+        else [*on_text(text_folder), "task=c4"]
+    )
+    common += (
+        []
+        if task == "arithmetic"
+        else ["task.optim.max_steps=160", "task.optim.batch=16", "trainer.log_every=1"]
+    )
+    common += ["trainer.checkpoint_every=10", "trainer.validate_every=50"]
+    steps = compose_config(common).task.optim.max_steps
+    assert train(*common, f"runs={tmp_path}/whole").returncode == 0
+    command = [sys.executable, "train.py", *common, f"runs={tmp_path}/killed"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        found = list(Path(tmp_path, "killed").rglob("metrics.jsonl"))
+        if found and any(row["step"] >= 60 for row in read_metrics(found[0])):
+            break
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    interrupted = read_metrics(found[0])[-1]["step"]
+    assert 60 <= interrupted < steps, "the process was not killed in the middle"
+    resumed = train(*common, f"runs={tmp_path}/killed")
+    assert resumed.returncode == 0
+    assert "Going on from step" in resumed.stdout
+    curves = [
+        curve(compose_config([*common, f"runs={tmp_path}/{name}"])) for name in ("whole", "killed")
+    ]
+    assert curves[0] == curves[1]
+    again = train(*common, f"runs={tmp_path}/killed")
+    assert again.returncode == 0
+    assert "is DONE" in again.stdout
+
+
+def test_record_holds_what_tables_need(tiny_run):
+    cfg, record = tiny_run("model=fire", "seed=3")
+    directory = RunDirectory(cfg)
+    assert record == json.loads((directory.path / "record.json").read_text())
+    assert record["config"]["model"]["name"] == "fire"
+    assert (record["seed"], record["steps"], record["tokens"]) == (3, 4, 4 * 16 * 9)
+    assert set(record["git"]) == {"commit", "dirty"}
+    assert record["packages"]["torch"] == torch.__version__
+    assert record["hardware"]["cores"] >= 1
+    assert len(record["heatmap"]) == 3
+    assert set(record["metrics"]) >= {
+        "test/exact_match",
+        "id/exact_match",
+        "ood/exact_match",
+        "val/loss",
+    }
+    assert record["artifacts"] == ["grid_means.json", "heatmap.npz", "heatmap.png"]
+    assert (directory.artifacts / "heatmap.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (directory.path / "config.yaml").exists()
+    assert (
+        json.loads((directory.path / "manifest.json").read_text())["config_hash"]
+        == record["config_hash"]
+    )
+
+
+def test_finished_run_is_not_run_again(tiny_run, capsys):
+    cfg, record = tiny_run("model=nope")
+    before = (RunDirectory(cfg).path / "metrics.jsonl").read_text()
+    assert run(cfg) == record
+    assert "is DONE" in capsys.readouterr().out
+    assert (RunDirectory(cfg).path / "metrics.jsonl").read_text() == before
+
+
+def test_overfit_sees_one_batch_and_learns_it(tiny_run):
+    cfg, _ = tiny_run("debug=overfit", "model=rope", "debug.max_steps=120", "task.optim.lr=3e-3")
+    losses = [
+        row["train/loss"]
+        for row in read_metrics(RunDirectory(cfg).path / "metrics.jsonl")
+        if "train/loss" in row
+    ]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("profiler", ["simple", "pytorch"])
+def test_profiler_leaves_its_report(tiny_run, profiler):
+    cfg, _ = tiny_run(
+        "debug=profiler", f"debug.profiler={profiler}", "debug.max_steps=6", "model=rope"
+    )
+    reports = [p.name for p in RunDirectory(cfg).artifacts.iterdir() if "profile" in p.name]
+    assert reports
+
+
+def test_corrupt_checkpoint_falls_back_to_the_one_before(tiny_run, capsys, tmp_path):
+    cfg, _ = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=8)
+    directory, whole = RunDirectory(cfg), curve(cfg)
+    (directory.path / "DONE").unlink()
+    newest = directory.checkpoints / "step00000008.ckpt"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    capsys.readouterr()
+    run(cfg)
+    said = capsys.readouterr().out
+    assert "step00000008.ckpt is damaged" in said
+    assert "Going on from step 6" in said
+    assert curve(cfg) == whole
+
+
+def test_checkpoint_cut_short_is_not_used(tiny_run, capsys):
+    cfg, _ = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=8)
+    directory, whole = RunDirectory(cfg), curve(cfg)
+    (directory.path / "DONE").unlink()
+    for step, damage in (
+        (8, lambda p: p.write_bytes(p.read_bytes()[:100])),
+        (6, lambda p: p.with_suffix(".json").unlink()),
+    ):
+        damage(directory.checkpoints / f"step{step:08d}.ckpt")
+    capsys.readouterr()
+    run(cfg)
+    assert "Going on" not in capsys.readouterr().out
+    assert curve(cfg) == whole
+
+
+def test_checkpoint_of_another_config_is_refused(tiny_run):
+    cfg, _ = tiny_run("model=rope")
+    other, _ = tiny_run("model=rope", "seed=5")
+    (RunDirectory(other).path / "DONE").unlink()
+    for suffix in ("ckpt", "json"):
+        name = f"checkpoints/step00000004.{suffix}"
+        (RunDirectory(cfg).path / name).replace(RunDirectory(other).path / name)
+    with pytest.raises(ConfigError, match="belongs to a run of another config"):
+        run(other)
+
+
+def test_checkpoints_load_without_pickle(tiny_run, tmp_path):
+    cfg, _ = tiny_run("model=tape")
+    content = torch.load(RunDirectory(cfg).checkpoints / "step00000004.ckpt", weights_only=True)
+    assert content["global_step"] == 4
+
+    class Evil:
+        def __reduce__(self):
+            return os.system, ("true",)
+
+    torch.save({"x": Evil()}, tmp_path / "evil.ckpt")
+    with pytest.raises(Exception, match=r"[Ww]eights.only"):
+        checkpoints.SafeCheckpointIO().load_checkpoint(tmp_path / "evil.ckpt", weights_only=False)
+
+
+def test_nan_stops_with_the_keys_to_change_and_leaves_failed(tiny_run, tmp_path):
+    with pytest.raises(NotFiniteError, match=r"Lower task\.optim\.lr=1e\+30"):
+        tiny_run("model=rope", "task.optim.lr=1e30", "task.optim.clip=1e30", steps=30)
+    failed = next(Path(tmp_path).rglob("FAILED"))
+    assert "NotFiniteError" in failed.read_text()
+    assert not failed.with_name("DONE").exists()
+
+
+def test_failed_run_ends_with_one_sentence_and_exit_code_1(tmp_path):
+    failed = train(
+        "model=rope",
+        "trainer=cpu",
+        "logger=none",
+        *TINY,
+        f"runs={tmp_path}",
+        "task.optim.lr=1e30",
+        "task.optim.clip=1e30",
+    )
+    assert failed.returncode == 1
+    assert "error: NotFiniteError: the loss is" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert "The traceback is in" in failed.stdout
+
+
+def test_a_sweep_goes_on_after_a_failed_job(tmp_path):
+    finished = train(
+        "-m",
+        "model=rope,nope",
+        "trainer=cpu",
+        "logger=none",
+        *TINY,
+        f"runs={tmp_path}",
+        "task.optim.max_steps=2",
+        "seed=0,1",
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert len(list(Path(tmp_path).rglob("DONE"))) == 4
+    failed = train(
+        "-m",
+        "model=rope,nope",
+        "trainer=cpu",
+        "logger=none",
+        *TINY,
+        f"runs={tmp_path}/b",
+        "task.optim.max_steps=2",
+        "task.train_digits=0,2",
+    )
+    assert failed.returncode == 2
+    assert len(list(Path(tmp_path, "b").rglob("DONE"))) == 2
