@@ -4,10 +4,10 @@ import csv
 import json
 
 import pytest
-from tests.runs.test_sinks import wandb_records
 
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import push as pushing
+from tests.runs.test_sinks import wandb_records
 
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c63680000008200817f"
