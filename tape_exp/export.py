@@ -1,8 +1,8 @@
 """``python -m tape_exp.export <run> <folder> [--dtype bfloat16]``: a finished run as a model that
 transformers loads.
 
-Adapters are merged into the weights. A model with RoPE becomes a plain Llama; any other, TAPE
-first, is loaded by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp``.
+Adapters are merged into the weights. A model with RoPE becomes a plain Llama; any other is loaded
+by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
 """
 
 import argparse

@@ -144,7 +144,7 @@ def core_cases(
         ) -> dict[str, Any]:
             table = position.bias_by_distance(T, positions.device)
             if table is not None:
-                return {"by_distance": table, "slopes": getattr(position, "slopes", None)}
+                return {"by_distance": table, "slopes": position.slopes()}
             return {"bias": position.bias(positions, positions)}
 
         def once(

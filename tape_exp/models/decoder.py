@@ -1,7 +1,7 @@
 """The one decoder: Llama-2 compatible, with the positional encoding as a part.
 
 Shape suffixes: B batch, T tokens, C width, H heads, D head dimension, V vocabulary. Keys and values
-    may have K < H heads.
+may have K < H heads.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Decoder(nn.Module):
         arch: sizes.
         position: makes the positional encoding of one layer from ``arch``; called once per layer.
         seed: of the initial weights. Each parameter has a generator of its own, named after it, so
-            that models that differ in their positional encoding alone begin with the same backbone.
+            that models that differ only in their positional encoding begin with the same backbone.
         backend: of :func:`~tape_exp.models.attention.attend`.
         blank: leave the backbone's matrices unset, since loaded weights will follow: a large model
             is then made at once.
@@ -46,7 +46,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.arch = arch
         self.make_position = position
-        # in training, each block's activations in the backward pass instead of keeping them
+        # In training: compute each block's activations again in the backward pass, instead of
+        # keeping them.
         self.recompute = False
         # skip_init of an embedding would import torch._dynamo: 4 s and 150 MB.
         self.embedding = nn.Embedding.from_pretrained(
@@ -58,8 +59,8 @@ class Decoder(nn.Module):
         self.head = matrix(arch.width, arch.vocab)
         if arch.tied:
             self.head.weight = self.embedding.weight
-        # Nobody reads the state after the last layer. Its update stays, since published counts
-        # include it, but idle.
+        # Nobody reads the state after the last layer. The parameters of its update stay, since
+        # published counts include them, but they are idle.
         last = blocks[-1]
         last.updates_state = False
         for name, parameter in last.position.named_parameters():
@@ -68,7 +69,7 @@ class Decoder(nn.Module):
 
     def init_weights(self, seed: int, blank: bool = False) -> None:
         """Every matrix N(0, 0.02), norms 1, positional encodings by their own ``init_weights``;
-        ``blank``: these alone.
+        with ``blank`` only the positional encodings.
 
         | part                  | initial value                                         |
         |-----------------------|-------------------------------------------------------|
@@ -108,11 +109,11 @@ class Decoder(nn.Module):
             sampler: for encodings that sample positions.
             cache: keys, values and states of earlier tokens, extended by these; it brings its own
                 positions.
-            last_only: logits of the last token alone, (B, 1, V).
-            logits_at: logits of these tokens alone, (N, V); N numbers, each row · T + place.
+            last_only: only the logits of the last token, (B, 1, V).
+            logits_at: only the logits of these tokens, (N, V); N numbers, each row · T + place.
             labels_BT: next tokens to score, without holding all logits at once; 0 is returned where
                 they are negative.
-            watch: told what every layer's attention is made of; see
+            watch: called by every layer with what its attention is made of; see
                 :func:`~tape_exp.models.trace.trace`.
         """
         B, T = tokens_BT.shape
@@ -127,8 +128,9 @@ class Decoder(nn.Module):
                 watch=watch,
             )
         else:
-            consecutive = type(first).positions is PositionEncoding.positions
-            where = Where(self.positions(B, T, tokens_BT.device, sampler), consecutive, watch=watch)
+            where = Where(
+                self.positions(B, T, tokens_BT.device, sampler), first.consecutive, watch=watch
+            )
         state = first.initial_state(where.positions_BT)
         x_BTC = self.embedding(tokens_BT)
         recompute = self.recompute and self.training and torch.is_grad_enabled()
@@ -153,7 +155,7 @@ class Decoder(nn.Module):
         return self.blocks()[0].position.positions(rows, length, device, sampler)
 
     def blocks(self) -> list["Block"]:
-        """The layers, as what they are."""
+        """The layers, with their type."""
         return [cast(Block, layer) for layer in self.layers]
 
     def parameter_count(self) -> int:
@@ -161,15 +163,15 @@ class Decoder(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def positional_count(self) -> int:
-        """Those of the positional encoding."""
+        """The parameters of the positional encodings of all layers."""
         return sum(p.numel() for name, p in self.named_parameters() if ".position." in name)
 
     def flops_per_token(self, length: int) -> float:
-        """Floating-point operations a token for one training step (forward and backward) at this
+        """Floating-point operations per token of one training step (forward and backward) at this
         length.
 
-        6 a parameter of the matrices (embedding look-ups are free), and 6 · layers · H · d · length
-        for causal attention, whose average query sees half of the keys.
+        6 for each parameter of the matrices (embedding look-ups are free), and 6 · layers · H · d ·
+        length for causal attention, whose average query sees half of the keys.
         """
         matrices = self.parameter_count() - (0 if self.arch.tied else self.embedding.weight.numel())
         return 6 * matrices + 6 * self.arch.layers * self.arch.heads * self.arch.head_dim * length
@@ -178,18 +180,17 @@ class Decoder(nn.Module):
 def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
     """-log p of each label, (B, T) fp32: log Σ exp of ``head(x)`` less the label's logit; 0 where
     the label is negative.
-
-    For evaluation. Logits are made and used in pieces that a CPU's cache holds, or that leave a GPU
-    its memory.
     """
+    # The logits of an evaluation batch together can take gigabytes. They are made and used in
+    # pieces that fit into a CPU's cache, or that leave a GPU its memory.
     at_once = 512 if x_BTC.device.type == "cpu" else 8192
     nll = []
     for x, label in zip(
         x_BTC.flatten(0, 1).split(at_once), labels_BT.flatten().split(at_once), strict=True
     ):
-        logits, there = head(x).float(), label >= 0
+        logits, counts = head(x).float(), label >= 0
         chosen = logits.gather(-1, label.clamp(min=0)[:, None])[:, 0]
-        nll.append((logits.logsumexp(-1) - chosen) * there)
+        nll.append((logits.logsumexp(-1) - chosen) * counts)
     return torch.cat(nll).view(labels_BT.shape)
 
 
@@ -201,7 +202,7 @@ def matrix(inputs: int, outputs: int) -> nn.Linear:
 
 
 class Block(nn.Module):
-    """Attention and SwiGLU, each behind an RMSNorm and with a residual, and the positional
+    """Attention and SwiGLU, each after an RMSNorm and with a residual, and the positional
     encoding's part in both.
     """
 
@@ -212,9 +213,8 @@ class Block(nn.Module):
         self.head_dim = arch.head_dim
         self.backend = backend
         self.updates_state = True
-        self.attend: Callable[..., tuple[Tensor, Tensor | None]] | None = (
-            None  # instead of full attention
-        )
+        # Called instead of `attend`, with the same arguments (LongLoRA's sparse attention).
+        self.attend: Callable[..., tuple[Tensor, Tensor | None]] | None = None
         self.attention_norm = nn.RMSNorm(C, eps=arch.norm_eps)
         self.q = matrix(C, queries)
         self.k = matrix(C, keys)
@@ -239,18 +239,12 @@ class Block(nn.Module):
         carried = self.position.carried(state) if self.updates_state else None
         features = self.position.features(normed, state)
         if where.cache is not None:
-            new = (
-                {"k": k, "v": v}
-                | ({} if carried is None else {"carried": carried})
-                | where.without_padding(features)
-            )
-            kept = where.cache.extend(self.layer, new)
-            k, v, carried, features = (
-                kept["k"],
-                kept["v"],
-                kept.get("carried"),
-                {name: kept[name] for name in features},
-            )
+            new = {"k": k, "v": v, **where.without_padding(features)}
+            if carried is not None:
+                new["carried"] = carried
+            cached = where.cache.extend(self.layer, new)
+            k, v, carried = cached["k"], cached["v"], cached.get("carried")
+            features = {name: cached[name] for name in features}
         biases = self._biases(where, q, k, features)
         if where.watch is not None:
             where.watch(self, q, k, biases, state)
@@ -271,31 +265,24 @@ class Block(nn.Module):
     def _biases(
         self, where: "Where", q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]
     ) -> dict[str, Tensor | None]:
-        """The encoding's bias: a table over distances where positions are 0 … T - 1, else for every
-        pair of tokens.
+        """The encoding's bias, as keyword arguments of ``attend``: a table over distances where
+        positions are 0 … T - 1 and it has one, else a value for every pair of tokens.
         """
-        S, contextual = (
-            k_BSKD.shape[1],
-            type(self.position).contextual_bias is not PositionEncoding.contextual_bias,
-        )
-        if where.consecutive and not contextual:
-            by_distance = self.position.bias_by_distance(S, where.positions_BT.device)
+        S, position = k_BSKD.shape[1], self.position
+        if where.consecutive:
+            by_distance = position.bias_by_distance(S, where.positions_BT.device)
             if by_distance is not None:
-                return {
-                    "by_distance": by_distance,
-                    "slopes": getattr(self.position, "slopes", None),
-                }
+                return {"by_distance": by_distance, "slopes": position.slopes()}
         keys = where.positions_BT if where.cache is None else where.cache.positions_BS[:, :S]
-        bias = self.position.bias(where.positions_BT, keys)
-        if contextual:
-            bias = self.position.contextual_bias(q_BTHD, k_BSKD, features, bias)
+        bias = position.bias(where.positions_BT, keys)
+        bias = position.contextual_bias(q_BTHD, k_BSKD, features, bias)
         if where.bias is not None:
             bias = where.bias if bias is None else bias + where.bias
         return {"bias": bias}
 
 
 class Watch(Protocol):
-    """Told by every block, before it attends, what its probabilities are made of."""
+    """Called by every block before it attends, with what its probabilities are made of."""
 
     def __call__(
         self,
@@ -305,17 +292,17 @@ class Watch(Protocol):
         biases: dict[str, Tensor | None],
         state: Tensor | None,
     ) -> None:
-        """Queries and keys with their positions applied, what ``attend`` adds to their logits, and
-        the state that they saw.
+        """The block, its queries and keys with their positions applied, what ``attend`` adds to
+        their logits, and the position state that they saw.
         """
 
 
 @dataclass(frozen=True)
 class Where:
-    """Where the tokens of a forward pass stand, and who watches it."""
+    """The places of a forward pass's tokens: what every block needs besides its input."""
 
     positions_BT: Tensor  # noqa: N815
-    consecutive: bool = False  # positions grow by one a token: a bias by distance holds
+    consecutive: bool = False  # positions are 0 … T-1, so a bias by distance can be looked up
     cache: Cache | None = None
     bias: Tensor | None = None  # hides padding
     watch: Watch | None = None

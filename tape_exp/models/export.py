@@ -31,13 +31,13 @@ def save(
     dtype: torch.dtype | None = None,
     shard_size: int | str = "5GB",
 ) -> None:
-    """Write a model to a new folder: ``config.json``, safetensors files and, with a tokenizer, its
-    two files.
+    """Write a model to a new folder: ``config.json``, safetensors files, a ``README.md`` that says
+    how to load it and, with a tokenizer, its two files.
 
     A decoder with RoPE becomes a Llama, which ``LlamaForCausalLM.from_pretrained`` loads; RoPE's
     scaling is exported as it is at evaluation, NTK's as the base that it amounts to. Any other
     encoding makes a model of type ``tape_exp``, which ``AutoModelForCausalLM.from_pretrained``
-    loads after ``import tape_exp``. The folder is whole or absent.
+    loads after ``import tape_exp.models.hf``. The folder is whole or absent.
 
     Args:
         decoder: with merged adapters, if it had any.
@@ -64,6 +64,7 @@ def save(
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         _write_json(temporary / "config.json", config)
+        (temporary / "README.md").write_text(model_card(folder.name, plain))
         weights = {
             k: v.detach()
             for k, v in decoder.state_dict().items()
@@ -140,9 +141,27 @@ def own_config(decoder: Decoder, model: dict[str, Any]) -> dict[str, Any]:
     return names | {"arch": dataclasses.asdict(decoder.arch), "model": model}
 
 
+def model_card(name: str, plain: bool) -> str:
+    """The ``README.md`` of an exported model: how to load it."""
+    ours = "import tape_exp.models.hf  # registers the type tape_exp\n"
+    return f"""---
+library_name: transformers
+---
+# {name}
+
+A {"Llama" if plain else "model of type `tape_exp`"}, exported by `python -m tape_exp.export`.
+
+```python
+{"" if plain else ours}from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("{name}")
+```
+"""
+
+
 def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
-    """The ``tokenizer_config.json`` beside a ``tokenizer.json``. Padding is EOS, on the left, as
-    generation needs it.
+    """The ``tokenizer_config.json`` that goes with a ``tokenizer.json``. Padding is EOS, on the
+    left, as generation needs it.
     """
     bos, eos = (tokenizer.backend.id_to_token(number) for number in (tokenizer.bos, tokenizer.eos))
     settings = {

@@ -1,5 +1,7 @@
-"""The decoder as a model of transformers: ``from_pretrained``, ``generate``; importing this
-registers it.
+"""The decoder as a model of transformers: ``from_pretrained``, ``generate``.
+
+``import tape_exp.models.hf`` registers the type ``tape_exp`` with the auto classes of transformers,
+so that ``AutoConfig`` and ``AutoModelForCausalLM`` load exported models.
 
 Shape suffixes: B batch, T tokens, V vocabulary.
 """
@@ -8,8 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.auto.configuration_auto import AutoConfig
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.utils import can_return_tuple
 
@@ -17,10 +20,39 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import cache
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import new_cache
-from tape_exp.models.hf_config import TapeExpConfig
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.construct import build
 from tape_exp.settings.schema import Arch
+
+
+class TapeExpConfig(PretrainedConfig):
+    """The ``config.json`` of a decoder that is not a Llama.
+
+    Args:
+        arch: the keys of :class:`~tape_exp.settings.schema.Arch`.
+        model: the section ``model`` of a run's config: the positional encoding and its settings.
+    """
+
+    model_type = "tape_exp"
+
+    def __init__(
+        self, arch: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **others: Any
+    ) -> None:
+        self.arch, self.model = arch, model
+        if arch is not None:  # transformers also makes an empty config, to compare with
+            sizes = Arch(**arch)
+            others |= {
+                "vocab_size": sizes.vocab,
+                "hidden_size": sizes.width,
+                "intermediate_size": sizes.ffn,
+                "num_hidden_layers": sizes.layers,
+                "num_attention_heads": sizes.heads,
+                "num_key_value_heads": sizes.key_heads,
+                "head_dim": sizes.head_dim,
+                "max_position_embeddings": sizes.max_length,
+                "tie_word_embeddings": sizes.tied,
+            }
+        super().__init__(**others)
 
 
 class Cache(cache.Cache):
@@ -62,8 +94,8 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """What a checkpoint does not hold, buffers that it never holds above all: as the encoding
-        makes them.
+        """Give parameters and buffers that a checkpoint does not hold the values that the encoding
+        gives them; ALiBi's slopes are never in one.
         """
         if not isinstance(module, PositionEncoding):
             super()._init_weights(module)
@@ -182,17 +214,17 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
 
 def padding(mask_BT: Tensor | None) -> Tensor | None:
     """How many tokens of padding each row begins with, (B,); None where no row does. Padding at the
-    end hides nothing.
+    end needs no hiding: causal attention does not see it.
 
     Raises:
         ValueError: a row has padding between its tokens.
     """
     if mask_BT is None:
         return None
-    there = mask_BT.bool()
-    T = there.shape[1]
-    first, last = there.int().argmax(1), T - 1 - there.flip(1).int().argmax(1)
-    if not torch.equal(last - first + 1, there.sum(1)):
+    real = mask_BT.bool()
+    T = real.shape[1]
+    first, last = real.int().argmax(1), T - 1 - real.flip(1).int().argmax(1)
+    if not torch.equal(last - first + 1, real.sum(1)):
         raise ValueError(
             "attention_mask hides tokens in the middle of a row; padding can be at its beginning "
             "or its end."
@@ -200,4 +232,5 @@ def padding(mask_BT: Tensor | None) -> Tensor | None:
     return first if bool(first.any()) else None
 
 
+AutoConfig.register(TapeExpConfig.model_type, TapeExpConfig, exist_ok=True)
 AutoModelForCausalLM.register(TapeExpConfig, TapeExpForCausalLM, exist_ok=True)

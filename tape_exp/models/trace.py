@@ -19,19 +19,19 @@ from tape_exp.models.positions.base import full_precision
 class Trace:
     """One layer of one forward pass.
 
-    E Eᵀ is the mean over blocks m of ½ tr(e_{i,m} e_{j,m}ᵀ): what positions i and j add to the
-    logit of a query and a key that agree, averaged over the directions that they may agree in.
+    E Eᵀ is the mean over blocks m of ½ tr(e_{i,m} e_{j,m}ᵀ): what positions i and j contribute to
+    the logit of a query and a key that agree, averaged over the directions in which they may agree.
     Where the state is one complex number a block (RoPE, TAPE) that is the mean of Re(e_i ē_j);
     RoPE's is mean_m cos(θ_m (i - j)), 1 on the diagonal.
 
     Args:
         attention: (B, H, T, T), fp32 or above: rows sum to 1, keys after the query are 0.
-        blocks: as :meth:`~tape_exp.models.positions.base.PositionEncoding.blocks` gives them; None
-            without a state.
+        matrices: as :meth:`~tape_exp.models.positions.base.PositionEncoding.matrices` gives them;
+            None without a state.
     """
 
     attention: Tensor
-    blocks: tuple[Tensor, Tensor] | None
+    matrices: tuple[Tensor, Tensor] | None
 
     @property
     def products(self) -> Tensor | None:
@@ -46,12 +46,12 @@ class Trace:
         return None if products is None else products.expand_as(self.attention)
 
     def _products(self, sums: str) -> Tensor | None:
-        if self.blocks is None:
+        if self.matrices is None:
             return None
-        H, M, L = self.blocks[0].shape[2:-1]
+        H, M, L = self.matrices[0].shape[2:-1]
         averaged_over = M * L if "h" in sums.partition("->")[2] else H * M * L
         with full_precision(self.attention):
-            return torch.einsum(sums, *self.blocks) / averaged_over
+            return torch.einsum(sums, *self.matrices) / averaged_over
 
 
 @torch.no_grad()
@@ -65,8 +65,8 @@ def trace(
     """A forward pass that keeps the attention probabilities and the position states of some layers.
 
     Both belong to the layer that uses them: layer 1 shows the initial state, layer 2 the state that
-        layer 1 updated. A
-    layer kept takes 4 B H T² bytes, and its state, which is small beside that.
+    layer 1 updated. A layer that is kept takes 4 B H T² bytes, and its state, which is small
+    compared to that.
 
     Args:
         decoder: left as it is, its mode included.
@@ -77,12 +77,12 @@ def trace(
     Raises:
         ValueError: the decoder has no such layer.
     """
-    there = range(1, decoder.arch.layers + 1)
-    asked = set(there if layers is None else layers)
-    missing = sorted(asked.difference(there))
+    existing = range(1, decoder.arch.layers + 1)
+    kept = set(existing if layers is None else layers)
+    missing = sorted(kept.difference(existing))
     if missing:
         raise ValueError(
-            f"there is no layer {missing[0]}: this decoder has layers 1 … {len(there)}."
+            f"there is no layer {missing[0]}: this decoder has layers 1 … {len(existing)}."
         )
     traces: dict[int, Trace] = {}
 
@@ -93,9 +93,9 @@ def trace(
         biases: dict[str, Tensor | None],
         state: Tensor | None,
     ) -> None:
-        if block.layer + 1 in asked:
+        if block.layer + 1 in kept:
             attention = probabilities(q_BTHD, k_BSHD, **biases)
-            traces[block.layer + 1] = Trace(attention, block.position.blocks(state))
+            traces[block.layer + 1] = Trace(attention, block.position.matrices(state))
 
     decoder(tokens_BT, positions_BT=positions_BT, sampler=sampler, last_only=True, watch=watch)
     return traces

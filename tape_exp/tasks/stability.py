@@ -195,10 +195,10 @@ def _block_change(before: Trace, after: Trace, skip: int) -> float:
     pairs add up to tr(UᵀU VᵀV): no T × T matrix for each block. In fp64 what cancels in it leaves
     an error near 1e-8.
     """
-    assert before.blocks is not None
-    assert after.blocks is not None
-    q, k = (e.double() for e in before.blocks)
-    q_new, k_new = (e[:, skip:].double() for e in after.blocks)
+    assert before.matrices is not None
+    assert after.matrices is not None
+    q, k = (e.double() for e in before.matrices)
+    q_new, k_new = (e[:, skip:].double() for e in after.matrices)
     change = _squares(torch.cat([q, -q_new], -1), torch.cat([k, k_new], -1))
     return float((change.clamp(min=0) / _squares(q, k)).sqrt())
 

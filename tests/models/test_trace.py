@@ -89,7 +89,7 @@ def test_blocks_are_what_rotate_multiplies_by(name, arch):
             x.unflatten(-1, (-1, e.shape[4], e.shape[3])),
             e.expand(1, 6, 4, -1, -1, -1),
         )  # g: channels of a block that share its vectors, where it has fewer of these
-        for x, e in zip((q, k), encoding.blocks(state), strict=True)
+        for x, e in zip((q, k), encoding.matrices(state), strict=True)
     ]
     expected = torch.einsum("bthgmr,bshgmr->bhts", *turned) / 8**0.5
     assert (got - expected).abs().max() < 1e-12

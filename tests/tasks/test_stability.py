@@ -132,7 +132,7 @@ def test_rows_written_out(name, arch):
     attention, products, size, blocks, block_size = [], [], [], [], []
     for i, j in itertools.product(range(TOKENS.shape[1]), repeat=2):
         old, new = (
-            layer.blocks[0][:, i + s] @ layer.blocks[1][:, j + s].mT
+            layer.matrices[0][:, i + s] @ layer.matrices[1][:, j + s].mT
             for layer, s in ((before, 0), (after, 2))
         )
         blocks.append((new - old).square())

@@ -1,3 +1,3 @@
-"""Positional encodings: one file each, all with the interface of
+"""Positional encodings, one file each, behind the interface of
 :mod:`tape_exp.models.positions.base`.
 """

@@ -11,23 +11,27 @@ from tape_exp.settings.schema import Arch
 
 class ALiBi(RelativeBias):
     """ALiBi: b(i, j) = -r_h (i - j) with fixed slopes r_h per head (Press et al., "Train Short,
-    Test Long", 2021).
+    Test Long", 2021). The slopes are :func:`alibi_slopes`; nothing is trained.
     """
 
-    slopes: Tensor
+    r: Tensor  # (H,)
 
     def __init__(self, arch: Arch) -> None:
         super().__init__(arch)
-        self.register_buffer("slopes", torch.tensor(slopes(arch.heads)), persistent=False)
+        self.register_buffer("r", torch.tensor(alibi_slopes(arch.heads)), persistent=False)
 
     def at(self, distance: Tensor) -> Tensor:
-        """-r_h times the distance."""
-        return -self.slopes.view(-1, *[1] * distance.ndim) * distance
+        """-r_h times the distance: (H, *shape of distance)."""
+        return -self.r.view(-1, *[1] * distance.ndim) * distance
+
+    def slopes(self) -> Tensor:
+        """r, (H,)."""
+        return self.r
 
 
-def slopes(heads: int) -> list[float]:
-    """2^(-8h/H), h = 1 … H, for a power of two; otherwise those of the power below, then every
-    other one of the next.
+def alibi_slopes(heads: int) -> list[float]:
+    """2^(-8h/H), h = 1 … H, where H is a power of two; otherwise those of the power below, then
+    every other one of the next.
 
     For 12 heads: 2^-1 … 2^-8, then 2^-0.5, 2^-1.5, 2^-2.5, 2^-3.5.
     """

@@ -11,8 +11,8 @@ from tape_exp.settings.schema import Arch
 
 
 class PositionEncoding(nn.Module):
-    """NoPE: no positional encoding at all; order is seen through the causal mask alone (Kazemnejad
-    et al., 2023).
+    """NoPE, no positional encoding at all: order is seen only through the causal mask (Kazemnejad
+    et al., 2023). It is also the interface of every other encoding.
 
     Every layer of the decoder owns one instance, so that trainable parts are per layer. A subclass
     overrides only what differs:
@@ -22,24 +22,33 @@ class PositionEncoding(nn.Module):
       others: None),
     - ``rotate``: queries and keys before the dot product (RoPE, xPos, TAPE),
     - ``bias``: added to the scaled logits (ALiBi, T5, FIRE, Kerple),
+    - ``bias_by_distance`` and ``slopes``: the same bias in the forms that fused kernels read, where
+      it depends on the distance only (ALiBi, T5, Kerple),
     - ``features`` and ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE), and
-      what else tokens bring to it (PaTH); it is computed for every pair, so that no fused kernel
-      serves it,
+      what else tokens bring to it (PaTH); it is computed for every pair, so no fused kernel can
+      serve it,
     - ``carried`` and ``update``: what attention averages besides the values, and the state of the
       next layer (TAPE),
     - ``accumulated``: what ``update`` reads instead of such an average, from the features of all
       tokens (tape_householder),
-    - ``blocks``: the state as the matrices that ``rotate`` multiplies by, for analysis alone.
+    - ``init_weights``: the first values of its parameters,
+    - ``matrices``: the state as the matrices that ``rotate`` multiplies by, for analysis,
+    - ``counted_operations``: what a layer adds to the counts of table flops.
 
     ``positions`` and ``initial_state`` are asked of the first layer's instance. Shape suffixes: B
     batch (1 where all rows agree), T tokens, H heads, D head dimension. Positions, angles and
     phases are fp32, under every autocast.
     """
 
-    context = "attention"  # which output of the block `update` reads: "attention" or "mlp"
-    update_parameters: tuple[
-        str, ...
-    ] = ()  # names of the parameters that only `update` uses: idle in the last layer
+    # Whether logits depend on the positions themselves, not only on the distances between them.
+    absolute_positions = False
+    # Whether `positions` gives 0 … T-1, which is what makes a bias by distance a table to look up.
+    consecutive = True
+    # The output of the block that `update` reads: "attention" or "mlp".
+    context = "attention"
+    # The parameters that only `update` uses: they are idle in the last layer, whose state nobody
+    # reads.
+    update_parameters: tuple[str, ...] = ()
 
     def __init__(self, arch: Arch) -> None:
         super().__init__()
@@ -66,10 +75,12 @@ class PositionEncoding(nn.Module):
         return None
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Queries and keys with their positions applied, in the dtype they came in."""
+        """Queries (B, T, H, D) and keys (B, T, K, D) with their positions applied, in the dtype
+        they came in. A subclass may return keys for every query head, H in place of K.
+        """
         return q_BTHD, k_BTHD
 
-    def blocks(self, state: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """The matrices e of queries and those of keys, each (B, T, H, M, L, R) with 1 for B or H
         where all agree.
 
@@ -86,18 +97,16 @@ class PositionEncoding(nn.Module):
         return None
 
     def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
-        """What a token leaves for later ones besides its key and value, (B, T, …) each, from what
-        these are made of.
-
-        It is cached as they are, and of padding it is zero.
+        """What a token leaves for later ones besides its key and value, (B, T, …) each, computed
+        from the input x that these are made of. It is cached as they are, and zero for padding.
         """
         return {}
 
     def contextual_bias(
         self, q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor], bias: Tensor | None
     ) -> Tensor | None:
-        """What is added to the scaled logits instead of ``bias``, as it depends on queries, keys
-        and features: (B, H, T, S).
+        """What is added to the scaled logits instead of ``bias`` where queries, keys and features
+        decide on it: (B, H, T, S).
 
         The T queries are the last of the S tokens; ``features`` are (B, S, …). Pairs that the
         causal mask hides may hold anything finite, and a pair depends on no token after its query.
@@ -105,8 +114,15 @@ class PositionEncoding(nn.Module):
         return bias
 
     def bias_by_distance(self, length: int, device: torch.device) -> Tensor | None:
-        """(H, length): the bias at distances 0 … length - 1, where it depends on nothing else;
-        fused kernels look it up.
+        """(H, length): the bias at distances 0 … length - 1, which fused kernels look up; None
+        where the bias depends on anything but the distance. It replaces ``bias`` and
+        ``contextual_bias``.
+        """
+        return None
+
+    def slopes(self) -> Tensor | None:
+        """(H,) where ``bias_by_distance`` is -slope · distance (ALiBi), else None. Kernels that
+        know ALiBi compute such a bias themselves instead of looking it up.
         """
         return None
 
@@ -115,29 +131,27 @@ class PositionEncoding(nn.Module):
         return None
 
     def accumulated(self, features: dict[str, Tensor], T: int) -> Tensor | None:
-        """Where nothing is carried: what the features (B, S, …) of all tokens give the last T,
-        `update`'s ``attended``.
+        """Where nothing is carried: the ``attended`` of ``update`` for the last T tokens, made from
+        the features (B, S, …) of all tokens.
         """
         return None
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor | None:
         """The next layer's state, from this one's, its attended average (B, T, H, C) and the
-        block's output ``x``.
+        block's output x, (B, T, width), that :attr:`context` names.
         """
         return state
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """(MACs, further FLOPs) that one layer adds to a forward pass of batch 1, as table flops of
-        the TAPE paper counts.
-
-        That table was made from the paper's public code, so the counts are of its way to compute,
-        not of this one's.
+        the TAPE paper counts. That table was made from the paper's public code, so these are the
+        operations of that code, not of this one.
         """
         return 0, 0
 
 
 class RelativeBias(PositionEncoding, ABC):
-    """Base of encodings whose bias is a function of the distance alone: a subclass gives
+    """Base of encodings whose bias is a function of the distance only; a subclass gives
     :meth:`at`.
     """
 
@@ -162,7 +176,7 @@ def full_precision(x: Tensor) -> AbstractContextManager:
 
 
 def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:
-    """(B, T, heads, D): with grouped queries, each key head as often as there are heads that it
+    """(B, T, heads, D): with grouped queries, each key head repeated for the query heads that it
     serves.
     """
     groups = heads // x_BTKD.shape[2]
@@ -170,7 +184,7 @@ def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:
 
 
 def distances(q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
-    """(B, 1, T, S): how far each key lies before the query; 0 for keys after it, which the causal
+    """(B, 1, T, S): how far each key is before the query; 0 for keys after it, which the causal
     mask hides.
     """
     return (q_positions_BT[:, None, :, None] - k_positions_BS[:, None, None, :]).clamp(min=0)

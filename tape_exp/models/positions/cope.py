@@ -22,9 +22,9 @@ class CoPE(PositionEncoding):
         p_ij = min(Σ_{t=j}^{i} g_it, P - 1)
         logit = q_i·k_j / √d + (1 - f) q_i·e[⌊p_ij⌋] + f q_i·e[⌈p_ij⌉]        f = p_ij - ⌊p_ij⌋
 
-    e: P vectors a layer, shared by its heads, beginning at zero: step 0 is NoPE. As in the paper's
-        listing the gates see the
-    scaled logits and e the unscaled query. The added term is a contextual bias, in fp32.
+    e: (P, d), vectors of a layer that its heads share, beginning at zero: step 0 is NoPE. As in the
+    paper's listing, the gates see the scaled logits and e the unscaled query. The added term is a
+    contextual bias, in fp32.
 
     Args:
         vectors: P, the highest count plus one.
@@ -45,7 +45,7 @@ class CoPE(PositionEncoding):
     def contextual_bias(
         self, q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor], bias: Tensor | None
     ) -> Tensor | None:
-        """q_i·e[p_ij], interpolated between whole counts."""
+        """q_i·e[p_ij], interpolated between whole counts: (B, H, T, S)."""
         (T, H, D), S = q_BTHD.shape[1:], k_BSKD.shape[1]
         with full_precision(q_BTHD):
             q_BHTD, k_BHSD = (
@@ -64,8 +64,8 @@ class CoPE(PositionEncoding):
             return torch.lerp(lower_BHTS, upper_BHTS, f_BHTS)
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """The gates' logits and q·e; sigmoid, count and interpolation of every pair as FLOPs
-        alone.
+        """The gates' logits and q·e as MACs; sigmoid, count and interpolation of every pair as
+        FLOPs.
         """
         H, d = self.arch.heads, self.arch.head_dim
         return H * length * d * (length + len(self.e)), 5 * H * length**2

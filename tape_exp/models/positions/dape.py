@@ -20,8 +20,8 @@ class DAPE(Kerple):
 
         logits = A + B + f([A, B])        f: 2H → hidden, LeakyReLU, hidden → H, an MLP a layer
 
-    so that heads see each other's logits. B + f is a contextual bias, in fp32. Of the paper's
-    static encodings below it (ALiBi, Kerple, FIRE) this is the one that its tables have most of.
+    so that heads see each other's logits. B + f is a contextual bias, in fp32. Of the static biases
+    that the paper adapts (ALiBi, Kerple, FIRE) this is the one that its tables report most.
 
     Args:
         hidden: inner size of f.
@@ -41,10 +41,13 @@ class DAPE(Kerple):
             nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
             nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
 
+    def bias_by_distance(self, length: int, device: torch.device) -> None:  # type: ignore[override]
+        """None: Kerple's bias is only a part of this one."""
+
     def contextual_bias(
         self, q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor], bias: Tensor | None
     ) -> Tensor | None:
-        """B + f([A, B])."""
+        """B + f([A, B]): (B, H, T, S)."""
         assert bias is not None
         H, D = q_BTHD.shape[2:]
         with full_precision(q_BTHD):
@@ -57,6 +60,6 @@ class DAPE(Kerple):
             return bias + adapted_BTSH.permute(0, 3, 1, 2)
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """The logits once more and f on every pair; its LeakyReLU as FLOPs."""
+        """The logits once more and f on every pair as MACs; its LeakyReLU as FLOPs."""
         H, hidden = self.arch.heads, self.inner.out_features
         return length**2 * H * (self.arch.head_dim + 3 * hidden), length**2 * hidden

@@ -10,16 +10,21 @@ from tape_exp.settings.schema import Arch
 
 class FIRE(PositionEncoding):
     """FIRE: b(i, j) = f(ψ(i - j) / ψ(max(i, L))), ψ(x) = log(|c| x + 1), f an MLP 1 → 32 → H (Li et
-    al., 2023).
+    al., "Functional Interpolation for Relative Positions Improves Long Context Transformers",
+    2023).
 
     c and a factor on L are trained per layer, beginning at ``c`` and 1. The bias is added after the
-    factor 1/√d. Inside the threshold (i <= L) it depends on the distance alone.
+    factor 1/√d. Up to the threshold (i <= L) it depends only on the distance, beyond it also on i.
+    Deliberately different from its listing: f begins small but not near zero, see
+    :meth:`init_weights`.
 
     Args:
         hidden: inner size of f.
         c: initial c.
         threshold: initial L, in tokens.
     """
+
+    absolute_positions = True
 
     def __init__(
         self, arch: Arch, hidden: int = 32, c: float = 0.1, threshold: float = 512.0
@@ -32,7 +37,7 @@ class FIRE(PositionEncoding):
         self.threshold_factor = nn.Parameter(torch.tensor(1.0))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Both linear maps uniform in ± 1/√inputs: a bias of near zero everywhere would learn its
+        """Both linear maps uniform in ± 1/√inputs: a bias near zero everywhere would learn its
         shape late.
         """
         for linear in (self.inner, self.outer):
@@ -41,7 +46,7 @@ class FIRE(PositionEncoding):
             nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
 
     def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
-        """f of the normalised log-distance, in fp32."""
+        """f of the normalised log-distance, (B, H, T, S) fp32."""
         with full_precision(q_positions_BT):
             threshold = (self.threshold * self.threshold_factor).abs()
             far = torch.maximum(q_positions_BT, threshold)[:, None, :, None]

@@ -12,14 +12,17 @@ from tape_exp.settings.schema import Arch
 
 
 class Kerple(RelativeBias):
-    """Kerple (Chi et al., 2022), per layer and head, r1, r2 > 0 learned:
+    """Kerple (Chi et al., "KERPLE: Kernelized Relative Positional Embedding for Length
+    Extrapolation", 2022), with r1, r2 > 0 learned per layer and head:
 
     - ``log``: b(i, j) = -r1 log(1 + r2 (i - j))
     - ``power``: b(i, j) = -r1 (i - j)^r2 with r2 <= 2
 
-    Deliberately different: r1, r2 stay in their range by softplus and sigmoid instead of clamping,
-        so that no head gets
-    stuck at a bound. All heads begin at r1 = r2 = 1.
+    Deliberately different: softplus and sigmoid keep r1 and r2 in their range instead of clamping,
+    so that no head gets stuck at a bound. All heads begin at r1 = r2 = 1.
+
+    Args:
+        kernel: ``log`` or ``power``.
     """
 
     def __init__(self, arch: Arch, kernel: str = "log") -> None:
@@ -33,12 +36,12 @@ class Kerple(RelativeBias):
         )
 
     def at(self, distance: Tensor) -> Tensor:
-        """The decay at each distance."""
+        """The decay at each distance: (H, *shape of distance)."""
         heads = -1, *[1] * distance.ndim
         r1 = F.softplus(self.raw_r1.to(distance.dtype)).view(heads)
         raw_r2 = self.raw_r2.to(distance.dtype).view(heads)
         if self.kernel == "log":
             return -r1 * torch.log1p(F.softplus(raw_r2) * distance)
-        # 0^r2 = 0, but its derivative is not finite: distance 0 is kept out of the power.
+        # 0^r2 is 0, but its derivative by r2 is not finite: distance 0 is kept out of the power.
         power = distance.clamp(min=1) ** (2 * raw_r2.sigmoid())
         return -r1 * torch.where(distance > 0, power, 0.0)

@@ -1,5 +1,5 @@
-"""PaTH: keys reach a query through a product of Householder-like matrices that the tokens between
-them choose.
+"""PaTH: between a query and a key is a product of Householder-like matrices that the tokens on the
+way choose.
 """
 
 import math
@@ -20,12 +20,11 @@ class PaTH(PositionEncoding):
     The logit of query i and key j, per head, and the matrices on the way from j to i::
 
         k_jᵀ H_{j+1} H_{j+2} ⋯ H_i q_i / √d        H_t = I - β_t w_t w_tᵀ
-        w_t = v_t / |v_t|                          v: causal convolution over 3 tokens, per channel,
-        of W_up W_down x β_t = 2 sigmoid(b·x_t + c)                 in (0, 2): H_t keeps, shrinks or
-        mirrors what lies along w_t
+        w_t = v_t / |v_t|              v: causal convolution of W_up W_down x over 3 tokens
+        β_t = 2 sigmoid(b·x_t + c)     in (0, 2): H_t keeps, shrinks or mirrors the part along w_t
 
     All products at once (the paper's UT transform), with D = diag(β), W the rows w_t, and tril_k
-    what lies on or below the k-th diagonal::
+    the entries on or below the k-th diagonal::
 
         logits √d = tril_0(Q Kᵀ) - tril_0(Q Wᵀ) D (I + tril_-1(W Wᵀ) D)⁻¹ tril_-1(W Kᵀ)
 
@@ -33,9 +32,8 @@ class PaTH(PositionEncoding):
     have fewer heads than queries, each key head has one path.
 
     Deliberately different: no blockwise kernel, so that memory grows with the square of the length
-        and the triangular solve
-    with its cube; W_up W_down also where keys have fewer heads; no forget gate (the paper's
-    PaTH-FoX).
+    and the triangular solve with its cube; W_up W_down also where keys have fewer heads; no forget
+    gate (the paper's PaTH-FoX).
 
     Args:
         rank: of W_up W_down.
@@ -47,9 +45,8 @@ class PaTH(PositionEncoding):
             raise ConfigError(f"model.rank={rank} must be at least 1; 32 is the paper's.")
         self.down = nn.Parameter(torch.empty(rank, arch.width))
         self.up = nn.Parameter(torch.empty(arch.key_heads * arch.head_dim, rank))
-        self.taps = nn.Parameter(
-            torch.empty(3, arch.key_heads * arch.head_dim)
-        )  # of this token, the one before, …
+        # One row for this token, one for the token before it, one for the token before that.
+        self.taps = nn.Parameter(torch.empty(3, arch.key_heads * arch.head_dim))
         self.b = nn.Parameter(torch.empty(arch.key_heads, arch.width))
         self.c = nn.Parameter(torch.zeros(arch.key_heads))
 
@@ -83,17 +80,16 @@ class PaTH(PositionEncoding):
             )
             w_BHDS = w_BHSD.transpose(-1, -2)
             along_BHTS = (q_BHTD @ w_BHDS).tril(S - T) * beta_BH1S
-            mixed_BHSS = (w_BHSD @ w_BHDS).tril(
-                -1
-            ) * beta_BH1S  # the solve takes the diagonal to be 1
+            # The diagonal of 1 is implied: the solve below is unitriangular.
+            mixed_BHSS = (w_BHSD @ w_BHDS).tril(-1) * beta_BH1S
             solved_BHTS = torch.linalg.solve_triangular(
                 mixed_BHSS, along_BHTS, upper=False, left=False, unitriangular=True
             )
             return -(solved_BHTS @ (w_BHSD @ k_BHSD.transpose(-1, -2)).tril(-1)) / math.sqrt(D)
 
     def _unit_vectors(self, raw_BSE: Tensor) -> Tensor:
-        """The convolution over this token and the two before, then norm 1: (B, S, K, D). Padding,
-        which is zero, stays so.
+        """The convolution over this token and the two before it, then norm 1: (B, S, K, D). Padding
+        is zero and stays zero.
         """
         S = raw_BSE.shape[1]
         shifted = (
@@ -105,8 +101,8 @@ class PaTH(PositionEncoding):
         )
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """W and β, three products of T × T dot products, the solve and the product behind it,
-        causality not regarded.
+        """W and β, three products of T × T dot products, the solve and the product after it, as
+        MACs; causality saves nothing in this count.
         """
         H, d = self.arch.heads, self.arch.head_dim
         maps = self.down.numel() + self.up.numel() + self.taps.numel() + self.b.numel()

@@ -11,17 +11,20 @@ from tape_exp.settings.schema import Arch
 
 class RandPE(RoPE):
     """RandPE: RoPE on a sorted random subset of 0 … L_max - 1 (Ruoss et al., "Randomized Positional
-    Encodings", 2023).
+    Encodings Boost Length Generalization of Transformers", 2023).
 
-    Training then meets every position that longer sequences will need. One subset a sequence is
-    drawn, at evaluation too, from the sampler it is given; every layer and every cached step of
-    that sequence sees the same one. The paper's public code draws S positions out of S for
-    arithmetic, which is RoPE: here L_max = ``range_factor`` × the longest sequence of the task.
+    Training then meets every position that longer sequences will need. One subset per sequence is
+    drawn, also at evaluation, from the sampler that ``positions`` is given; every layer and every
+    cached step of that sequence sees the same one. Deliberately different from the TAPE paper's
+    public code, which draws S positions out of S for arithmetic and so computes RoPE: here L_max is
+    ``range_factor`` × the longest sequence of the task.
 
     Args:
         theta: base of the frequencies.
         range_factor: L_max as a multiple of the task's longest sequence; above 1.
     """
+
+    consecutive = False
 
     def __init__(self, arch: Arch, theta: float = 10_000.0, range_factor: float = 2.0) -> None:
         super().__init__(arch, theta)
@@ -35,7 +38,7 @@ class RandPE(RoPE):
     def positions(
         self, batch: int, length: int, device: torch.device, sampler: RowSampler | None = None
     ) -> Tensor:
-        """(B, T): a sorted sample without replacement for each row."""
+        """(B, T) fp32: a sorted sample without replacement for each row."""
         if length > self.range:
             raise ConfigError(
                 f"{length} tokens do not fit in RandPE's {self.range} positions; "

@@ -13,7 +13,7 @@ from tape_exp.settings.schema import Arch
 
 @dataclass(frozen=True)
 class Scaling:
-    """How RoPE's frequencies are stretched by ``factor`` = s for contexts longer than the training
+    """How RoPE's frequencies are stretched by the factor s for contexts longer than the training
     length.
 
     - ``none``: θ_m = θ^(-2m/d)
@@ -22,8 +22,8 @@ class Scaling:
     - ``yarn``: interpolates each frequency by how often it turns within the training length, and
       multiplies q and k by 0.1 ln s + 1 (Peng et al., 2023)
     - ``llama3``: frequencies that turn more than ``high_frequency`` times within the training
-      length stay, those that turn less than ``low_frequency`` times are divided by s, between them
-      is a linear passage in the number of turns (Llama 3.1)
+      length stay, those that turn less than ``low_frequency`` times are divided by s, and between
+      the two the number of turns interpolates linearly (Llama 3.1)
 
     A larger base ("theta scaling", Liu et al., 2023) is the encoding's own ``theta``.
     """
@@ -32,12 +32,12 @@ class Scaling:
     factor: float | None = None  # null: longest sequence of the task / original, at least 1
     when: str = "always"  # always | evaluation: train unscaled, stretch afterwards
     original: int | None = None  # training length before stretching, in tokens; null: the task's
-    beta_fast: float = (
-        32.0  # yarn: turns within the training length above which a frequency is kept
-    )
-    beta_slow: float = 1.0  # yarn: turns below which a frequency is divided by s
-    low_frequency: float = 1.0  # llama3: turns below which a frequency is divided by s
-    high_frequency: float = 4.0  # llama3: turns above which a frequency is kept
+    # Turns within the training length above which a frequency is kept, and below which it is
+    # divided by s: of yarn, then of llama3.
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    low_frequency: float = 1.0
+    high_frequency: float = 4.0
 
     def __post_init__(self) -> None:
         one_of("model.scaling.method", self.method, ("none", "linear", "ntk", "yarn", "llama3"))
@@ -60,11 +60,12 @@ class Scaling:
 
 class RoPE(PositionEncoding):
     """RoPE: the pair (q_m, q_{m+d/2}) is a complex number and is turned by the angle θ_m ·
-    position, θ_m = θ^(-2m/d).
+    position, θ_m = θ^(-2m/d) (Su et al., "RoFormer: Enhanced Transformer with Rotary Position
+    Embedding", 2021).
 
-    The dot product then depends on distances alone (Su et al., 2021). Pairs are half-split as in
-    Llama. The state is (B, T, 1, 2, d/2): cosines and sines, the same for every head, handed
-    unchanged from layer to layer.
+    The dot product then depends only on distances. The state is (B, T, 1, 2, d/2): cosines and
+    sines, the same for every head, handed unchanged from layer to layer. Deliberately different
+    from the paper: pairs are half-split, as in Llama, not adjacent.
 
     Args:
         theta: base of the frequencies.
@@ -85,8 +86,8 @@ class RoPE(PositionEncoding):
         return torch.stack([angles.cos(), angles.sin()], -2) * magnitude
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        """θ_m for m = 0 … d/2 - 1 in ``like``'s dtype and on its device, and the factor on q and k
-        (1 but for YaRN).
+        """θ_m for m = 0 … d/2 - 1, (d/2,), in the dtype and on the device of ``like``, and the
+        factor on q and k, which is 1 except for YaRN.
         """
         d = self.arch.head_dim
         method, s = self.scaling.method, self._factor()
@@ -109,19 +110,18 @@ class RoPE(PositionEncoding):
         low, high = max(math.floor(low), 0), min(math.ceil(high), d - 1)
         index = torch.arange(d // 2, device=like.device, dtype=like.dtype)
         interpolated = ((index - low) / (high - low or 1e-3)).clamp(0, 1)
-        return frequencies * (1 - interpolated) + frequencies / s * interpolated, 0.1 * math.log(
-            s
-        ) + 1
+        frequencies = frequencies * (1 - interpolated) + frequencies / s * interpolated
+        return frequencies, 0.1 * math.log(s) + 1
 
     @property
     def stretch(self) -> float:
-        """s, where the scaling is on."""
+        """The factor s, where the scaling is on."""
         if self.scaling.factor is not None:
             return self.scaling.factor
         return max(self.arch.max_length / max(self.original_length, 1), 1.0)
 
     def base(self, s: float) -> float:
-        """θ where NTK scaling stretches by s."""
+        """The base θ that NTK scaling by s amounts to."""
         d = self.arch.head_dim
         return self.theta * s ** (d / max(d - 2, 1))
 
@@ -140,7 +140,7 @@ class RoPE(PositionEncoding):
         assert state is not None
         return turn(q_BTHD, state), turn(k_BTHD, state)
 
-    def blocks(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """[[cos, sin], [-sin, cos]] for each m."""
         assert state is not None
         matrices = as_matrices(state)
@@ -148,16 +148,16 @@ class RoPE(PositionEncoding):
 
 
 def as_matrices(state_BTHCM: Tensor) -> Tensor:
-    """Complex numbers as what turns a row vector likewise: (B, T, H, M, 2, 2), [[real, imaginary],
-    [-imaginary, real]].
+    """Complex numbers (B, T, H, 2, M) as the matrices that turn a row vector likewise, (B, T, H, M,
+    2, 2): [[real, imaginary], [-imaginary, real]].
     """
     cos, sin = state_BTHCM.unbind(-2)
     return torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
 
 
 def turn(x_BTHD: Tensor, state_BTHCM: Tensor) -> Tensor:
-    """x, read as d/2 complex numbers (x_m, x_{m+d/2}), times the state's; computed in the state's
-    dtype, returned in x's.
+    """x, read as d/2 complex numbers (x_m, x_{m+d/2}), times those of the state; computed in the
+    state's dtype, returned in the dtype of x.
     """
     real, imaginary = x_BTHD.to(state_BTHCM.dtype).chunk(2, -1)
     cos, sin = state_BTHCM.unbind(-2)

@@ -10,11 +10,16 @@ from tape_exp.settings.schema import Arch
 
 
 class T5(RelativeBias):
-    """T5 bias: b(i, j) = r_h[bucket(i - j)], learned per layer and head (Raffel et al., 2020).
+    """T5 bias: b(i, j) = r_h[bucket(i - j)], learned per layer and head (Raffel et al., "Exploring
+    the Limits of Transfer Learning with a Unified Text-to-Text Transformer", 2020).
 
-    The first half of the buckets holds one distance each, the second half grows logarithmically up
-    to ``max_distance``, and the last one takes all beyond. Deliberately different from T5: logits
-    keep the factor 1/√d.
+    Each bucket of the first half holds one distance, those of the second half grow logarithmically
+    up to ``max_distance``, and the last one takes every distance beyond. Deliberately different
+    from T5: logits keep the factor 1/√d, and the table is each layer's own.
+
+    Args:
+        buckets: rows of the table, (buckets, H).
+        max_distance: where the last bucket begins, in tokens.
     """
 
     def __init__(self, arch: Arch, buckets: int = 64, max_distance: int = 128) -> None:
@@ -23,7 +28,7 @@ class T5(RelativeBias):
         self.table = nn.Parameter(torch.zeros(buckets, arch.heads))
 
     def at(self, distance: Tensor) -> Tensor:
-        """The table's entry for each distance."""
+        """The table's entry for each distance: (H, *shape of distance)."""
         return self.table.float()[self.bucket(distance)].movedim(-1, 0)
 
     def bucket(self, distance: Tensor) -> Tensor:

@@ -16,11 +16,11 @@ class TAPE(RoPE):
     """TAPE (Zhu et al., "Rethinking Addressing in Language Models via Contextualized Equivariant
     Positional Encoding", 2025).
 
-    State E: (B, T, H, 2, d/2) fp32. Beginning from RoPE's rotations and mixing over heads alone,
-        every 2 × 2 block of the
-    paper's E ∈ R^{H × M × L × R} (M = d/2, L = R = 2) stays a scaled rotation: one complex number,
-    kept as its real and imaginary part. The general layout is
-    :class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`, the oracle of this one.
+    State E: (B, T, H, 2, d/2) fp32. Deliberately different: E begins as RoPE's rotations and is
+    mixed only over heads, so every 2 × 2 block of the paper's E ∈ R^{H × M × L × R}, with M = d/2
+    and L = R = 2, stays a scaled rotation: one complex number, kept as its real and imaginary part.
+    The general layout is :class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`, the oracle of
+    this one.
 
     One block, with Ẽ the average of E by the attention probabilities (eq. g_attn) and x̃ the output
     of attention::
@@ -29,9 +29,9 @@ class TAPE(RoPE):
         E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E     W1, W2: H × I, W_x: I × C (eq. g_mlp)
 
     P and W2 begin at zero, so that the model at step 0 is exactly RoPE (section 3.3). Both lines
-    are linear in E and are composed to two H × H matrices a token, A = I + W2 diag(ψ) W1ᵀ and A P,
-    applied to E and Ẽ in one pass. E turned by any rotation on the right turns the result likewise:
-    logits depend on distances alone (proposition 2).
+    are linear in E and are composed into two H × H matrices per token, A = I + W2 diag(ψ) W1ᵀ for E
+    and A P for Ẽ, applied in one pass. Any rotation of E from the right rotates the result
+    likewise, so logits depend only on distances (proposition 2).
 
     Args:
         theta, scaling: of the initial rotations, as in RoPE.
@@ -81,9 +81,7 @@ class TAPE(RoPE):
             self.p = nn.Parameter(torch.zeros(attended_rows, attended_rows))
         if self.feed_forward:
             self.wx = nn.Parameter(torch.zeros(inner, self.arch.width))
-            self.w1 = nn.Parameter(
-                torch.zeros(inner, rows)
-            )  # stored transposed, as linear layers are
+            self.w1 = nn.Parameter(torch.zeros(inner, rows))  # transposed, as in linear layers
             self.w2 = nn.Parameter(torch.zeros(rows, inner))
 
     def init_weights(self, generator: torch.Generator) -> None:
@@ -95,14 +93,14 @@ class TAPE(RoPE):
             nn.init.normal_(self.w1, std=self.w1.shape[1] ** -0.5, generator=generator)
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """q E and k E, as in RoPE. A key head that serves several query heads is turned by the E of
-        each of them.
+        """q E and k E, as in RoPE. A key head that serves several query heads is repeated and
+        turned by the E of each of them.
         """
         assert state is not None
         return super().rotate(q_BTHD, for_heads(k_BTHD, state.shape[2]), state)
 
     def carried(self, state: Tensor | None) -> Tensor | None:
-        """E itself, its two parts side by side: (B, S, H, d). Nothing if attention does not update
+        """E itself, its two parts side by side: (B, S, H, d). None if attention does not update
         it.
         """
         assert state is not None
@@ -129,8 +127,8 @@ class TAPE(RoPE):
         return E_BTHd.unflatten(-1, (2, -1))
 
     def _token_maps(self, x_BTC: Tensor) -> Tensor:
-        """A = I + W2 diag(ψ(x)) W1ᵀ of every token: (B, T, H, H). W2 and W1 are multiplied out
-        first: one product a batch.
+        """A = I + W2 diag(ψ(x)) W1ᵀ of every token: (B, T, H, H). The products of W2's and W1's
+        entries are formed first, so that the tokens of a batch share one matrix product.
         """
         psi_BTI = F.silu(x_BTC @ self.wx.to(x_BTC.dtype).T)
         outer_IHH = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(x_BTC.dtype)
@@ -138,8 +136,8 @@ class TAPE(RoPE):
         return identity + (psi_BTI @ outer_IHH).unflatten(-1, identity.shape)
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """Attention over cosines and sines and ψ for each of them; the maps over heads, einsums
-        there, as FLOPs alone.
+        """As MACs: attention over cosines and over sines, and ψ for each of them. As FLOPs: the
+        maps over heads, which are einsums in the public code.
         """
         H, d, C = self.arch.heads, self.arch.head_dim, self.arch.width
         inner = self.wx.shape[0] if self.feed_forward else 0

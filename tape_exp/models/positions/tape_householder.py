@@ -12,28 +12,29 @@ from tape_exp.settings.schema import Arch
 
 
 class HouseholderTAPE(TensorTAPE):
-    """TAPE whose state is turned by ∏_{j<=i} (I - ξ_j ξ_jᵀ), as the proof of theorem 1 (Zhu et al.,
-    2025) does it.
+    """TAPE whose state is turned by ∏_{j<=i} (I - ξ_j ξ_jᵀ), as in the proof of theorem 1 (Zhu et
+    al., 2025).
 
-    State E: (B, T, H, M, R, R) fp32, M = d/R blocks a head. At first a block holds the rotations of
-        R/2 pairs of RoPE. Each
-    token brings two vectors a block, and one update is, per head and block::
+    State E: (B, T, H, M, R, R) fp32, M = d/R blocks per head. A block begins with the rotations of
+    R/2 pairs of RoPE. Each token brings two vectors per block, and one update is, per head and
+    block::
 
-        ξ = √2 (a_jᵀ E_j) / |a_jᵀ E_j|,  ξ' = √2 ((a_j + b_j)ᵀ E_j) / |(a_j + b_j)ᵀ E_j|,   a = U D
-        x, b = U' D x
-        Ξ: the rows ξ_1, ξ'_1, ξ_2, ξ'_2, …        η = (I + tril_-1(Ξ Ξᵀ))⁻¹ Ξ
-        E_i ← E_i (I - Σ_{j<=i} ξ_j η_jᵀ + ξ'_j η'_jᵀ) = E_i (∏_{j<=i} (I - ξ_j ξ_jᵀ)(I - ξ'_j
-        ξ'_jᵀ))ᵀ E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E         as in TAPE
+        ξ_j  = √2 (a_jᵀ E_j) / |a_jᵀ E_j|                     a = U D x
+        ξ'_j = √2 ((a_j + b_j)ᵀ E_j) / |(a_j + b_j)ᵀ E_j|     b = U' D x
+        Ξ: the rows ξ_1, ξ'_1, ξ_2, ξ'_2, …                   η = (I + tril_-1(Ξ Ξᵀ))⁻¹ Ξ
+        E_i ← E_i (I - Σ_{j<=i} ξ_j η_jᵀ + ξ'_j η'_jᵀ)
+            = E_i (∏_{j<=i} (I - ξ_j ξ_jᵀ)(I - ξ'_j ξ'_jᵀ))ᵀ
+        E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E                    as in TAPE
 
     which the next layer sees between query i and key j as the product over the tokens from j + 1 to
-    i. The sum with the triangular inverse takes the place of P Ẽ. E turned by any rotation on the
-    right turns ξ, η and the result likewise.
+    i. The sum with the triangular inverse takes the place of P Ẽ. Any rotation of E from the right
+    rotates ξ, η and the result likewise.
 
-    What the proof has otherwise: its mask is printed with the diagonal, and the lemma holds for the
-        strict one alone; a token
-    brings one vector, of any norm. Two of norm √2 make every factor a rotation: the product neither
-    shrinks nor grows with the length, and with U' = 0 at first it is the identity: step 0 is RoPE.
-    A swap is such a factor too, with a spare dimension mirrored beside it.
+    Deliberately different from the proof: it prints its mask with the diagonal, but its lemma holds
+    only for the strict mask; and its tokens bring one vector, of any norm. Two vectors of norm √2
+    make every factor a rotation: the product neither shrinks nor grows with the length, and as U'
+    begins at 0 it begins as the identity, so step 0 is RoPE. A swap of two things is such a factor
+    too, which also mirrors a spare dimension.
 
     Args:
         theta, scaling: of the initial rotations, as in RoPE.
@@ -79,8 +80,8 @@ class HouseholderTAPE(TensorTAPE):
         nn.init.normal_(self.up, std=self.up.shape[1] ** -0.5, generator=generator)
 
     def initial_state(self, positions_BT: Tensor) -> Tensor:
-        """(B, T, 1, M, R, R): the rotation of the pair c = l·M + m, l < R/2, in rows and columns l
-        and l + R/2 of block m.
+        """(B, T, 1, M, R, R): the rotation of the pair c = l·M + m, l < R/2, is in rows and columns
+        l and l + R/2 of block m.
         """
         frequencies, magnitude = self.frequencies(positions_BT)
         angles = (
@@ -135,7 +136,9 @@ class HouseholderTAPE(TensorTAPE):
             return (A_BTHH @ rows).unflatten(-1, turned.shape[3:])
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """The maps, Ξ Ξᵀ, the solve for η and the sums, causality not regarded; ψ as in TAPE."""
+        """The maps, Ξ Ξᵀ, the solve for η and the sums; causality saves nothing in this count. ψ is
+        counted as in TAPE.
+        """
         macs, flops = super().counted_operations(length)
         H, d, R = self.arch.heads, self.arch.head_dim, self.R
         maps = self.down.numel() + self.up.numel() + self.up_apart.numel()

@@ -36,14 +36,15 @@ class TensorTAPE(TAPE):
       √d.
     - L = 4, R = 1, M = d/4: φ is the identity on B = 4 channels; θ is every second one of RoPE's. A
       shift mixes the components along L, which no O(R) does: logits depend on absolute positions
-      from step 0 on.
+      from step 0 on (:attr:`absolute_positions`, which ``weights`` and ``equivariant`` also
+      decide).
 
     Args:
         initial: ``rope``, or ``fourier``: E[m, l] = √(2/R) [w_{mlr} cos(θ_{mr} i), w_{mlr}
             sin(θ_{mr} i)]_r (appendix C), θ spread quasi-randomly over RoPE's range, w ~ N(0, 1),
             both fixed.
-        L, R: vectors a block and their dimension: 2 and 2, 1 and 4, or 4 and 1; with ``fourier`` 2
-            and any even R.
+        L, R: vectors per block and their dimension: 2 and 2, 1 and 4, or 4 and 1; with ``fourier``
+            2 and any even R.
         weights: W1, W2 over the ``heads`` (H × I, shared over m and l) or ``full`` (HML × I).
             Mixing blocks m of different frequency satisfies the paper's equivariance equation with
             one O(R) for all m, and still breaks shift invariance from a RoPE start, where a shift
@@ -98,19 +99,14 @@ class TensorTAPE(TAPE):
                 "model.equivariant=false mixes over R, and model.R=1 leaves nothing to mix; set it "
                 "to true."
             )
-        self.initial, self.L, self.R, self.weights, self.equivariant = (
-            initial,
-            L,
-            R,
-            weights,
-            equivariant,
-        )
-        self.M = arch.head_dim // max(
-            L, 2
-        )  # a block has the two channels of a rotation, or one for each of L
+        self.initial, self.weights, self.equivariant = initial, weights, equivariant
+        # A block has the two channels of a rotation, or one for each of its L vectors.
+        self.L, self.R, self.M = L, R, arch.head_dim // max(L, 2)
         super().__init__(
             arch, theta, scaling, intermediate, psi_input, head_mixing, attention, feed_forward
         )
+        mixes = feed_forward and (weights == "full" or not equivariant)
+        self.absolute_positions = R == 1 or mixes
 
     def _make_weights(self, rows: int, attended_rows: int, inner: int) -> None:
         if self.weights == "full":
@@ -124,12 +120,11 @@ class TensorTAPE(TAPE):
         if self.initial == "rope":
             every = self.arch.head_dim // 2 // self.M
             matrices = as_matrices(super().initial_state(positions_BT)[..., ::every])
-            size = min(self.L / 2, 1) ** 0.5  # one vector of four has norm √2, each of two has 1
+            size = min(self.L / 2, 1) ** 0.5  # one vector of all four numbers has norm √2
             return size * matrices.flatten(-2).unflatten(-1, (self.L, self.R))
         M, pairs = self.M, self.R // 2
-        spread = (
-            torch.arange(1, M * pairs + 1, dtype=torch.float64) * 0.6180339887498949
-        ) % 1  # golden ratio sequence
+        # Multiples of the golden ratio modulo 1 spread evenly, however many are taken.
+        spread = (torch.arange(1, M * pairs + 1, dtype=torch.float64) * 0.6180339887498949) % 1
         theta_Mr = (self.theta**-spread).view(M, pairs).to(positions_BT)
         w_MLr = torch.randn(
             M, self.L, pairs, generator=generator_for(0, "fourier features", M, self.R)
@@ -147,8 +142,8 @@ class TensorTAPE(TAPE):
         k_BTHD = for_heads(k_BTHD, state.shape[2])
         return contract(q_BTHD, state) * restore, contract(k_BTHD, state) * restore
 
-    def blocks(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The state itself."""
+    def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The state itself, for queries and for keys."""
         assert state is not None
         return state, state
 
@@ -189,11 +184,11 @@ def contract(x_BTHD: Tensor, state: Tensor) -> Tensor:
     """x̃[m, r] = Σ_l x[m, l] E[m, l, r] with E: (B, T, H, M, L, R), so that q̃·k̃ = Σ_m q_mᵀ
     e_{i,m} e_{j,m}ᵀ k_m: eq. (f_attn).
 
-    D is a multiple of M·L; each of the D / (M·L) groups of channels meets the same E. Returns (B,
-    T, H, D·R/L).
+    D is a multiple of M·L; each of the D / (M·L) groups of channels is multiplied by the same E.
+    Returns (B, T, H, D·R/L).
     """
     M, L = state.shape[3:5]
     x_BTHGLM = x_BTHD.to(state.dtype).unflatten(-1, (-1, L, M))
     state = state.expand(*x_BTHD.shape[:3], -1, -1, -1)
-    # R before M, so that with R = 2 the halves lie as q's own halves do.
+    # R before M, so that with R = 2 the two halves are in the order of q's own halves.
     return torch.einsum("bthglm,bthmlr->bthgrm", x_BTHGLM, state).flatten(3).to(x_BTHD.dtype)

@@ -8,12 +8,12 @@ from tape_exp.settings.schema import Arch
 
 
 class XPos(RoPE):
-    """xPos: RoPE whose pair m is also scaled, q by ζ_m^{(t-c)/B} and k by ζ_m^{-(t-c)/B}, ζ_m = (2m
-    + 0.4 d) / (1.4 d).
+    """xPos (Sun et al., "A Length-Extrapolatable Transformer", 2022): RoPE whose pair m is also
+    scaled, the query at position t by ζ_m^{(t-c)/B} and the key by ζ_m^{-(t-c)/B}, with ζ_m = (2m +
+    0.4 d) / (1.4 d), so that the dot product decays with distance as ζ^{distance/B}.
 
-    The dot product decays with distance as ζ^{distance/B} (Sun et al., "A Length-Extrapolatable
-    Transformer", 2022). Deliberately different: the centre c, which cancels in the dot product, is
-    half the longest length of the task and not of the batch, so that a cache of keys stays valid.
+    Deliberately different: the centre c, which cancels in the dot product, is half the longest
+    length of the task and not of the batch, so that a cache of keys stays valid.
 
     Args:
         theta: base of the frequencies.
@@ -38,7 +38,7 @@ class XPos(RoPE):
         q_state, k_state = self._scaled(state)
         return turn(q_BTHD, q_state), turn(k_BTHD, k_state)
 
-    def blocks(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """RoPE's, times the scale for queries and its inverse for keys."""
         q_state, k_state = self._scaled(state)
         return as_matrices(q_state), as_matrices(k_state)
