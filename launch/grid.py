@@ -22,7 +22,7 @@ from tape_exp.paper.artifacts import Artifact, requested
 from tape_exp.paper.runner import named
 from tape_exp.runs import weights
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.settings.compose import compose_config, explain
+from tape_exp.settings.compose import compose_config, explain, register
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.overrides import choice_of, differences
@@ -108,7 +108,7 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
     """The overrides of every run, expanded as Hydra's basic sweeper does it. Raises
     :class:`ConfigError`.
     """
-    compose_config([])  # registers the schema
+    register()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             loader = GlobalHydra.instance().config_loader()

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launch.grid import Job, folder_of, jobs_of
 from launch.queue import states
 from tape_exp.machine.files import write_atomically
-from tape_exp.settings.compose import compose_config, explain
+from tape_exp.settings.compose import explain, register
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import CONF, ROOT
 
@@ -159,7 +159,7 @@ def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:
 
 def _settings(overrides: Sequence[str]) -> dict[str, Any]:
     try:
-        compose_config([])  # registers the schema
+        register()
         with initialize_config_dir(str(CONF), version_base="1.3"):
             cfg = compose("config", list(overrides), return_hydra_config=True)
         settings: Any = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)

@@ -356,9 +356,8 @@ def hub_refusal(repository: str, error: Exception) -> str:
     """
     from huggingface_hub import constants, errors
 
-    cause: BaseException | None = (
-        error  # the client and datasets raise errors of their own from the hub's answer
-    )
+    # the client and datasets raise errors of their own from the hub's answer
+    cause: BaseException | None = error
     while cause is not None and not isinstance(cause, errors.HfHubHTTPError):
         cause = cause.__cause__
     page = f"{constants.ENDPOINT}/{repository}"

@@ -6,9 +6,7 @@ from typing import Any
 
 
 def positive(kind: type) -> Callable[[str], Any]:
-    """The type of an option that must be above 0, ``kind`` int or float; argparse tells what was
-    wrong.
-    """
+    """The argparse type of an option that must be above 0; ``kind`` is int or float."""
 
     def number(text: str) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Hydra's composition, with a did-you-mean: the config that a command line stands for."""
+"""The config that a command line stands for: Hydra's composition, with errors of one sentence."""
 
 import copy
 import functools
@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -17,22 +20,16 @@ from omegaconf.errors import OmegaConfBaseException
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Config
-from tape_exp.settings.targets import check_targets
+from tape_exp.settings.targets import check_targets, guard
 
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 
 
 def register() -> None:
-    """Give Hydra the schema that ``conf/config.yaml`` starts from, the search of what it composes,
-    and its help's resolver.
+    """Prepare Hydra to compose our configs: give it the schema that ``conf/config.yaml`` starts
+    from, the resolver of its help, and the check of what a config may construct.
     """
-    from hydra.core.config_store import ConfigStore
-    from omegaconf import OmegaConf
-
-    from tape_exp.settings.targets import guard
-
     guard()
-
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("choices", _choices, replace=True)
 
@@ -50,40 +47,34 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         ConfigError: an override is wrong; the sentence says which and what would be right.
     """
     try:
-        return copy.deepcopy(_composed(tuple(overrides)))
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        choices = [str(override.input_line) for override in parsed if not _sets_value(override)]
+        # Composing reads and merges a dozen YAML files, and a table asks for hundreds of configs
+        # that differ only in values. Hydra sets values last, on the merged files, so the merged
+        # files can be kept, and the same function of Hydra's sets the values on a copy.
+        cfg = copy.deepcopy(_composed(tuple(choices)))
+        values = [override for override in parsed if _sets_value(override)]
+        ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
+        check_targets(cfg)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, overrides)) from error
+    return cfg
+
+
+def _sets_value(override: Override) -> bool:
+    """Whether the override sets, adds or deletes a value of ours, and does not choose a YAML.
+
+    Values of Hydra's own section and sweeps, which it refuses here, are left to Hydra.
+    """
+    key = override.key_or_group
+    if key == "hydra" or override.is_hydra_override() or override.is_sweep_override():
+        return False
+    return isinstance(override.value(), dict) or not (CONF / key).is_dir()
 
 
 @functools.lru_cache(maxsize=1024)
 def _composed(overrides: tuple[str, ...]) -> DictConfig:
-    """Composing reads and merges a dozen YAML files, and a table asks for hundreds of configs:
-    those that differ in values alone are composed once, and the values set as Hydra sets them,
-    last.
-    """
-    choices = tuple(
-        word for word in overrides if re.match(rf"({'|'.join(GROUPS)})=|\w+@[\w.]+=", word)
-    )
-    values = [
-        word for word in overrides if re.match(r"(seed|checkpoint|runs|cache|\w+\.[\w.]+)=", word)
-    ]
-    if (
-        not values
-        or len(choices) + len(values) < len(overrides)
-        or any(word.startswith("hydra") for word in overrides)
-    ):
-        return _compose(overrides)
-    cfg = copy.deepcopy(_composed(choices))
-    try:
-        for value in OverridesParser.create().parse_overrides(values):
-            OmegaConf.update(cfg, value.key_or_group, value.value(), merge=True)
-    except (HydraException, OmegaConfBaseException):
-        return _compose(overrides)  # which tells what is wrong
-    check_targets(cfg)
-    return cfg
-
-
-def _compose(overrides: Sequence[str]) -> DictConfig:
+    """What Hydra composes from all of the overrides; it is shared, so copy it before a change."""
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -95,9 +86,8 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     if isinstance(error, ConfigError):
         return str(error)
     text = str(error)
-    if text.startswith("Error merging override") and isinstance(
-        error.__cause__, OmegaConfBaseException
-    ):
+    # Hydra wraps what OmegaConf refuses, and says only that there was an error.
+    if text.startswith("Error merging override") and error.__cause__ is not None:
         error = error.__cause__
         text = str(error)
     if match := re.search(r"Could not find '(\w+)/([^']+)'", text):
@@ -141,9 +131,9 @@ def known_keys(arguments: Sequence[str]) -> list[str]:
     """Every dotted key of the config that the other overrides give, and the groups."""
     overrides = [a for a in arguments if "=" in a and not a.startswith("-") and "," not in a]
     try:
-        cfg: Any = _compose([o for o in overrides if not o.startswith("hydra")])
+        cfg: Any = _composed(tuple(o for o in overrides if not o.startswith("hydra")))
     except (HydraException, OmegaConfBaseException):
-        cfg = _compose([])
+        cfg = _composed(())
     keys: list[str] = [*GROUPS]
 
     def walk(node: Any, prefix: str) -> None:

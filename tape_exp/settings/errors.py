@@ -1,14 +1,12 @@
-"""Mistakes of the user, each told in one sentence: what was wrong, which key or file, what to
-do.
-"""
+"""Mistakes of the user, each explained in one sentence."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class ConfigError(ValueError):
-    """A mistake of the user's, told in one sentence: what was wrong, which key or file, what to
-    do.
+    """A mistake of the user's. Its message is one sentence: what was wrong, which key or file, and
+    what to do.
     """
 
 
@@ -22,8 +20,8 @@ def one_of(key: str, value: str, choices: Iterable[str]) -> None:
 
 
 def at_least_one(section: str, **values: float | None) -> None:
-    """Raise a :class:`ConfigError` naming ``<section>.<key>`` unless every value is 1 or more; None
-    stands for no value.
+    """Raise a :class:`ConfigError` that names ``<section>.<key>`` unless every value is 1 or more;
+    None is passed over.
     """
     for key, value in values.items():
         if value is not None and value < 1:
@@ -31,6 +29,6 @@ def at_least_one(section: str, **values: float | None) -> None:
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """`` is not known. Did you mean 'tape'?``, or the first half alone where nothing is near."""
+    """`` is not known. Did you mean 'tape'?``, or only the first half where nothing is near."""
     near = difflib.get_close_matches(str(word), list(candidates), n=1, cutoff=0.5)
     return " is not known." + (f" Did you mean '{near[0]}'?" if near else "")

@@ -22,7 +22,9 @@ def literal(value: Any) -> str:
 
 
 def choice_of(group: str, name: str) -> str:
-    """The YAML of a name, which may go on after it: ``scrolls`` of the task ``scrolls_qasper``."""
+    """The YAML that a name belongs to: the longest whose name begins it, ``scrolls`` for the task
+    ``scrolls_qasper``.
+    """
     known = [path.stem for path in (CONF / group).glob("*.yaml")]
     return max(
         (stem for stem in known if name == stem or name.startswith(f"{stem}_")),
@@ -32,7 +34,7 @@ def choice_of(group: str, name: str) -> str:
 
 
 def differences(given: Any, wanted: Any, key: str) -> list[str]:
-    """The words that make of a node, which is ``given`` at ``key``, what is ``wanted``: ``a.b=1``,
+    """The overrides that turn the node ``given`` at ``key`` into ``wanted``: ``a.b=1``,
     ``+a.new=2``, ``~a.old``.
     """
     if isinstance(given, dict) and isinstance(wanted, dict) and given:

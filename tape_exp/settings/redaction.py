@@ -1,9 +1,9 @@
 """Secrets are left out of what a run writes down: config, manifest, records, logs, error reports,
 W&B.
 
-A secret is known by where it stands (a key or an environment variable named token, key, password,
-…), by its shape (a token of the hub, of W&B, of GitHub, of AWS, a private key, a JSON web token) or
-by its place in a URL. What is left out is shown as ``[hidden]``.
+A secret is recognised by its name (a key or an environment variable named token, key, password, …),
+by its shape (a token of the hub, of W&B, of GitHub, of AWS, a private key, a JSON web token) or by
+its place in a URL. What is left out is shown as ``[hidden]``.
 """
 
 import json
@@ -20,10 +20,8 @@ WORDS = (
     r"|auth|authorization|pat)"
 )
 _NAMED = re.compile(rf"(?:^|[_.\-]){WORDS}(?:$|[_.\-\d])", re.IGNORECASE)
-_PLACES = re.compile(
-    r"_(?:path|file|dir|home|sock)$", re.IGNORECASE
-)  # where a secret lies, not what it is
-_SHORTEST = 8  # characters of an environment variable; a shorter one would be found in any text
+_PLACES = re.compile(r"_(?:path|file|dir|home|sock)$", re.IGNORECASE)  # names of files
+_SHORTEST = 8  # characters of a secret in the environment; a shorter one could be in any text
 _URL = re.compile(r"(\b[a-z][a-z0-9+.\-]*://)[^\s/@'\"]+@", re.IGNORECASE)
 _ASSIGNED = re.compile(
     rf"((?<![A-Za-z0-9])(?:[\w.\-]*[_.\-])?{WORDS}(?:[_.\-\d][\w.\-]*)?['\"]?\s?=\s?['\"]?|"
@@ -56,7 +54,8 @@ def is_secret(name: str) -> bool:
 
 def redact(text: str) -> str:
     """The text without secrets, those of this process's environment included."""
-    for value in sorted(_of_environment(), key=len, reverse=True):  # one may begin with another
+    # The longest first: one may begin with another.
+    for value in sorted(_of_environment(), key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     text = _URL.sub(rf"\1{HIDDEN}@", text)
     text = _HEADER.sub(rf"\1 {HIDDEN}", text)
@@ -66,7 +65,7 @@ def redact(text: str) -> str:
 
 
 def _of_environment() -> set[str]:
-    """The secrets of this process's environment, as they are, quoted and in a URL."""
+    """The secrets of this process's environment: as they are, quoted, and as in a URL."""
     plain = [
         value for name, value in os.environ.items() if len(value) >= _SHORTEST and is_secret(name)
     ]
@@ -78,7 +77,7 @@ def _of_environment() -> set[str]:
 
 
 def redact_tree(value: Any, key: str = "") -> Any:
-    """Plain containers without secrets: strings below a secret's key, and secrets inside of any
+    """Plain containers without secrets: neither strings under a secret's key nor secrets inside any
     other string.
     """
     if isinstance(value, Mapping):
@@ -96,5 +95,5 @@ class RedactingFormatter(logging.Formatter):
     """A formatter whose lines hold no secrets, tracebacks included."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """The line, without secrets."""
         return redact(super().format(record))

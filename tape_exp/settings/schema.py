@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
+from tape_exp.settings.targets import check_names
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -28,15 +29,13 @@ class TrainerConfig:
     nodes: int = 1
     strategy: str = "auto"  # auto | ddp | fsdp
     precision: str = "auto"  # auto: bf16-mixed where the device has it, 32-true elsewhere
-    micro_batch: int | None = (
-        None  # rows per device and forward pass; null: the whole share of the device
-    )
+    # rows per device and forward pass; null: the whole share of the device
+    micro_batch: int | None = None
     workers: int = 0  # processes that prepare data
     compile: bool = False
     checkpoint_activations: bool = False  # recompute each block in the backward pass
-    frozen_bf16: bool = (
-        False  # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed
-    )
+    # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed
+    frozen_bf16: bool = False
     attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton
     log_every: int = 10  # optimizer steps
     validate_every: int = 250  # optimizer steps
@@ -81,9 +80,8 @@ class Config:
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
     seed: int = 0
-    checkpoint: str | None = (
-        None  # a run's folder, a .ckpt, or a task: its run of this model, scale and seed
-    )
+    # a run's folder, a .ckpt, or a task: its run of this model, scale and seed
+    checkpoint: str | None = None
     runs: str = "runs"
     cache: str = "cache"  # tokens and tokenizers, shared by all runs
 
@@ -97,13 +95,11 @@ class Arch:
     heads: int  # H; the head dimension is C / H
     ffn: int  # inner size of SwiGLU
     vocab: int = 0  # set by the task
-    max_length: int = (
-        0  # longest sequence the task shows the model, training or evaluation; set by the task
-    )
+    # longest sequence the task shows the model, training or evaluation; set by the task
+    max_length: int = 0
     train_length: int = 0  # longest sequence seen in training; set by the task
-    kv_heads: int | None = (
-        None  # K, heads of keys and values, each for H / K of the queries'; null: H
-    )
+    # K, heads of keys and values, each for H / K of the queries'; null: H
+    kv_heads: int | None = None
     head_size: int | None = None  # d where it is not C / H
     tied: bool = False  # the head's matrix is the embedding's
     norm_eps: float = 1e-5
@@ -159,14 +155,12 @@ class Optim:
     weight_decay: float = 0.01  # matrices only: norms, biases and scalars are exempt
     clip: float = 1.0  # gradient norm
     warmup: float = 0.02
-    decay: float = (
-        0.0  # the last part of training, over which the rate falls; 1 - warmup: no plateau
-    )
+    # the last part of training, over which the rate falls; 1 - warmup: no plateau
+    decay: float = 0.0
     decay_shape: str = "linear"  # linear | cosine
     final_lr: float = 0.0  # fraction of lr where the decay ends
-    position_lr: float = (
-        1.0  # the learning rate of the positional encoding's parameters, as a multiple of lr
-    )
+    # the learning rate of the positional encoding's parameters, as a multiple of lr
+    position_lr: float = 1.0
 
     def __post_init__(self) -> None:
         at_least_one("task.optim", batch=self.batch, max_steps=self.max_steps)
@@ -190,8 +184,6 @@ def check(cfg: "DictConfig") -> None:
     """Checks that need no torch: choices and signs of the fixed sections. Raises
     :class:`ConfigError`.
     """
-    from tape_exp.settings.targets import check_names
-
     one_of("trainer.progress", cfg.trainer.progress, ("auto", "rich", "lines", "none"))
     one_of("trainer.strategy", cfg.trainer.strategy, ("auto", "ddp", "fsdp"))
     one_of(

@@ -1,9 +1,5 @@
-"""What a config may construct: classes that are defined in this package, and the named plugins of
-Hydra's.
-
-Nothing else that a config says is ever imported or called. Hydra instantiates some nodes itself
-(launcher, sweeper, ``hydra.callbacks``) before a run begins, so every composed config is searched
-as soon as Hydra has composed it.
+"""What a config may construct: classes that are defined in this package, and the plugins of Hydra
+that :data:`PLUGINS` names. Nothing else that a config names is ever imported or called.
 """
 
 import os
@@ -39,8 +35,8 @@ def locate(target: Any, section: str) -> type:
     """The class that ``<section>._target_=<target>`` names.
 
     Raises:
-        ConfigError: it lies outside the section's part of tape_exp, is not there, or is imported
-            there from elsewhere.
+        ConfigError: it is outside the section's part of tape_exp, does not exist, or is only
+            imported there.
     """
     home = HOMES.get(section, "tape_exp.paper" if section.startswith("conf/paper/") else "tape_exp")
     if not isinstance(target, str) or not target.startswith(f"{home}."):
@@ -48,23 +44,23 @@ def locate(target: Any, section: str) -> type:
         raise ConfigError(f"{section}._target_={target} must name a class inside {home}{example}.")
     module, _, name = target.rpartition(".")
     try:
-        found = getattr(import_module(module), name)
+        cls = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{section}._target_={target} cannot be loaded: {error}") from error
-    if not isinstance(found, type) or found.__module__ != module:
+    if not isinstance(cls, type) or cls.__module__ != module:
         raise ConfigError(
             f"{section}._target_={target} must name a class that is defined in {module}."
         )
-    return found
+    return cls
 
 
 def check_targets(cfg: Any, key: str = "") -> None:
     """Refuse a config that names, anywhere, something to call that is neither ours nor among
     :data:`PLUGINS`.
 
-    Below ``hydra`` no interpolation may stand for a whole node either: what Hydra instantiates, and
-    the handlers of Python's logging, is then written out where this looks. The commands of a
-    cluster's launcher (``setup``) are not searched.
+    Below ``hydra`` an interpolation may not stand for a whole node either, so that what Hydra
+    instantiates, and the handlers of Python's logging, are written out where this looks. The
+    commands of a cluster's launcher (``setup``) are not searched.
 
     Raises:
         ConfigError: which key names it.
@@ -89,7 +85,7 @@ def check_targets(cfg: Any, key: str = "") -> None:
 
 
 def _check_call(name: str, value: Any, path: str) -> None:
-    """A key that names what is called."""
+    """Refuse a key that names something to call which may not be called."""
     if name == "_target_" and path.startswith("hydra."):
         if value not in PLUGINS:
             raise ConfigError(
@@ -103,7 +99,7 @@ def _check_call(name: str, value: Any, path: str) -> None:
 
 
 def _check_interpolation(text: str, node: Any, path: str) -> None:
-    """One that stands for a node which was never looked at."""
+    """Refuse an interpolation that could stand for a node which was not searched."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -118,21 +114,30 @@ def _check_interpolation(text: str, node: Any, path: str) -> None:
             f"{path}={text} names what is called by an interpolation; write the name out."
         )
     try:
-        found = node._dereference_node()
-    except (
-        OmegaConfBaseException
-    ):  # known in a job alone, and then part of the section that is searched here
+        value = node._dereference_node()
+    except OmegaConfBaseException:  # known only in a job, whose own config is searched then
         return
-    if OmegaConf.is_config(found):
+    if OmegaConf.is_config(value):
         raise ConfigError(f"{path}={text} stands for a whole node; below hydra write it out.")
 
 
 def guard() -> None:
-    """Have Hydra hand every config over as it has composed it, and take away resolvers that would
-    get around that.
+    """Search every config as soon as Hydra has composed it, by replacing the loader in Hydra's
+    internals, and take away the resolvers that would get around the search.
 
-    ``oc.create`` and ``oc.decode`` make nodes from text; ``oc.env`` stays, for folders, but reads
-    no secrets.
+    Nothing simpler is safe. Between composing and calling our code, Hydra instantiates the
+    launcher, the sweeper and ``hydra.callbacks``, and gives ``hydra.job_logging`` to
+    ``logging.config``, for a sweep anew for every job: a check in ``train.py`` or in the task
+    function comes too late. Composing the command line ahead of ``hydra.main`` would have to repeat
+    how Hydra reads its flags and how a sweeper, ``hydra.sweeper.params`` included, makes the
+    overrides of its jobs; what it repeats wrongly is not searched. A ``Callback`` is itself one of
+    many and can be overridden; a ``SearchPathPlugin`` sees no config, and a ``ConfigSource`` sees
+    single files, without the command line. Hydra's own list of forbidden targets names what is
+    known to be harmful, while only what is listed here is permitted. ``load_configuration`` is the
+    one function that all compositions pass through.
+
+    ``oc.create`` and ``oc.decode`` make nodes from text and go. ``oc.env`` stays, for folders, but
+    reads no secrets.
     """
     from hydra._internal import hydra
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -143,13 +148,13 @@ def guard() -> None:
     OmegaConf.register_new_resolver("oc.env", _environment, replace=True)
 
     class Loader(ConfigLoaderImpl):
-        """Hydra's, with the search."""
+        """Hydra's loader, with the search."""
 
         def load_configuration(
             self, config_name: Any, overrides: list[str], run_mode: Any, *rest: Any, **options: Any
         ) -> Any:
-            """Compose, then search; the overrides of a sweep, which Hydra and its launchers write
-            to files, hold no secret.
+            """Compose, then search. The overrides of a sweep may hold no secret, since Hydra and
+            its launchers write them to files.
             """
             cfg = super().load_configuration(config_name, overrides, run_mode, *rest, **options)
             check_targets(cfg)
@@ -176,7 +181,7 @@ _UNSET = object()
 
 
 def _environment(name: str, default: Any = _UNSET) -> Any:
-    """``${oc.env:NAME}`` and ``${oc.env:NAME,default}``, but of variables that hold secrets."""
+    """The value of ``${oc.env:NAME}`` or ``${oc.env:NAME,default}``; secrets are refused."""
     if is_secret(name):
         raise ConfigError(
             f"the config reads ${{oc.env:{name}}}, and a config is written down: leave it out, the "
@@ -208,8 +213,8 @@ def check_names(cfg: Any) -> None:
 
 
 def plain(key: str, value: Any) -> None:
-    """Raise :class:`ConfigError` unless ``value`` can be one part of a path: nothing that leads
-    elsewhere.
+    """Raise :class:`ConfigError` unless ``value`` can be the name of one folder, which leads
+    nowhere else.
     """
     if not re.fullmatch(r"[A-Za-z0-9_][\w.+-]*", str(value)):
         raise ConfigError(

@@ -18,9 +18,8 @@ SWAPS = tuple(
     combinations(range(5), 2)
 )  # the generators: token n exchanges the two things SWAPS[n]
 BOS = len(SWAPS)
-LOGIT = (
-    54.5  # Σ_v v π(v) is 55 for the identity and at most 54 for every other permutation of 1 … 5
-)
+# Σ_v v π(v) is 55 for the identity and at most 54 for every other permutation of 1 … 5
+LOGIT = 54.5
 
 
 @dataclass(frozen=True)

@@ -253,6 +253,8 @@ def test_an_exported_run_is_the_model_that_was_trained(model, method, extend, te
     """Merged, in transformers: the logits of the decoder that is evaluated."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    import tape_exp.models.hf  # noqa: F401 - registers the type
+
     cfg, _ = extend(model, method)
     folder = tmp_path / "exported"
     assert export.main([str(RunDirectory(cfg).path), str(folder)]) == 0

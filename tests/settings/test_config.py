@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tape_exp.runs.identity import config_hash
-from tape_exp.settings.compose import _compose, compose_config
+from tape_exp.settings.compose import _composed, compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
@@ -73,12 +73,20 @@ def test_composition_errors(override, message):
         ["task=arithmetic", "+model.toy=1", "~task.test_digits", "seed=2", "++task.more=3"],
     ],
 )
-def test_configs_that_differ_in_values_alone_are_what_hydra_composes(words):
+def test_values_on_kept_choices_are_what_hydra_composes(words):
     for asked in (words, list(reversed(words))):
-        found, whole = compose_config(asked), _compose(asked)
+        found, whole = compose_config(asked), _composed(tuple(asked))
         assert OmegaConf.to_container(found) == OmegaConf.to_container(whole)
         assert OmegaConf.is_struct(found) == OmegaConf.is_struct(whole)
     assert compose_config(words) is not compose_config(words)
+
+
+def test_configs_that_differ_only_in_values_are_composed_once():
+    compose_config(["model=rope", "task=arithmetic"])
+    before = _composed.cache_info().misses
+    for word in ("seed=7", "task.optim.lr=0.5", "+task.more=1", "~task.test_digits", "runs=a"):
+        compose_config(["model=rope", word, "task=arithmetic"])
+    assert _composed.cache_info().misses == before
 
 
 @pytest.mark.parametrize(
