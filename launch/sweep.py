@@ -227,8 +227,8 @@ def submit(arguments: Sequence[str]) -> str:
     if done.returncode:
         raise ConfigError(
             f"sbatch refused the sweep ({' '.join(done.stderr.split())}); partition, account and "
-            "limits stand in "
-            "conf/local/cluster.yaml, of which conf/local/example.yaml is an example."
+            "limits stand in conf/local/cluster.yaml, of which conf/local/example.yaml is an "
+            "example."
         )
     return done.stdout.strip().split(";")[0]
 

@@ -22,8 +22,7 @@ from tape_exp.settings.errors import ConfigError, did_you_mean
 log = logging.getLogger("tape_exp")
 OFFLINE = (
     "Two sources need no network: task.source=local with task.path=<a folder of lm-eval task YAMLs "
-    "and their data>, and "
-    "task.source=builtin."
+    "and their data>, and task.source=builtin."
 )
 METRICS = (
     "acc_norm",
@@ -49,8 +48,7 @@ def check_source(source: str, path: str | None, cache: Path) -> None:
     if source == "local" and (path is None or not Path(path).expanduser().is_dir()):
         raise ConfigError(
             f"task.path={path} is not a folder; task.source=local needs one of lm-eval task YAMLs "
-            "and their data. "
-            "task.source=builtin needs none."
+            "and their data. task.source=builtin needs none."
         )
 
 
@@ -237,8 +235,7 @@ def _check_metric(task: Any) -> None:
     if not set(METRICS) & set(known):
         raise ConfigError(
             f"task.tasks: {task.task_name} reports {', '.join(known)}; task=benchmarks takes "
-            "benchmarks that report one of "
-            f"{', '.join(METRICS)}."
+            f"benchmarks that report one of {', '.join(METRICS)}."
         )
 
 

@@ -20,8 +20,7 @@ from tape_exp.settings.errors import ConfigError, one_of
 
 ELSEWHERE = (
     "scale.text=local with task.path=<a folder> reads a copy (<data set>/<split>.jsonl, .jsonl.gz, "
-    "or the hub's zips); "
-    "scale.text=builtin needs no files."
+    "or the hub's zips); scale.text=builtin needs no files."
 )
 
 
@@ -286,9 +285,9 @@ def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: in
     if room < 1:
         raise ConfigError(
             f"task.max_length={max_length} is too short for {example.dataset} {example.id}: its "
-            "question and instruction are "
-            f"{len(closing)} tokens, and {reserved + 1} are kept for the answer and BOS. "
-            f"task.max_length={2 * (max_length - room)} leaves as many for its document."
+            f"question and instruction are {len(closing)} tokens, and {reserved + 1} are kept for "
+            f"the answer and BOS. task.max_length={2 * (max_length - room)} leaves as many for its "
+            "document."
         )
     return [tokenizer.bos, *_beginning(tokenizer, example.document, room), *closing]
 

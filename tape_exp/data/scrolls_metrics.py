@@ -113,15 +113,13 @@ def _check(predictions: Mapping[str, str], references: Mapping[str, Sequence[str
     if missing:
         raise ConfigError(
             f"predictions are missing for {len(missing)} of {len(references)} ids: "
-            f"{first_three(missing)}; every example "
-            "of the split needs one."
+            f"{first_three(missing)}; every example of the split needs one."
         )
     unknown = [key for key in predictions if key not in references]
     if unknown:
         raise ConfigError(
             f"predictions have no reference for {len(unknown)} of {len(predictions)} ids: "
-            f"{first_three(unknown)}; they may be "
-            "of another split or dataset."
+            f"{first_three(unknown)}; they may be of another split or dataset."
         )
     for key, prediction in predictions.items():
         if not isinstance(prediction, str):

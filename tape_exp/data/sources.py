@@ -169,8 +169,7 @@ class Text:
         if self.path is None:
             raise ConfigError(
                 f"text {self.name}: source=local needs a path: a folder with {split}*.jsonl, "
-                ".jsonl.gz, .parquet or .txt. "
-                "scale.text=builtin needs none."
+                ".jsonl.gz, .parquet or .txt. scale.text=builtin needs none."
             )
         path = Path(self.path).expanduser()
         if path.is_file():
@@ -178,9 +177,8 @@ class Text:
         if not path.exists():
             raise ConfigError(
                 f"text {self.name}: path={self.path} does not exist. Set task.text.path (of a test "
-                "set task.tests.<name>.path) "
-                f"to a folder with {split}*.jsonl, .jsonl.gz, .parquet or .txt; scale.text=builtin "
-                "needs no files."
+                f"set task.tests.<name>.path) to a folder with {split}*.jsonl, .jsonl.gz, .parquet "
+                "or .txt; scale.text=builtin needs no files."
             )
         for patterns in (self.files.get(split, []), [f"{split}*", f"{split}/**/*"]):
             found = [
@@ -194,8 +192,7 @@ class Text:
         there = ", ".join(sorted(f.name for f in path.iterdir())[:8]) or "nothing"
         raise ConfigError(
             f"text {self.name}: no file of the split {split} in {self.path} (there is: {there}). "
-            f"Name files {split}*.jsonl, "
-            f"or give their patterns in files.{split}."
+            f"Name files {split}*.jsonl, or give their patterns in files.{split}."
         )
 
     def _hub_files(self, split: str) -> list[str]:
@@ -215,8 +212,7 @@ class Text:
         if not found:
             raise ConfigError(
                 f"text {self.name}: {self.repository} has no file like {patterns} at "
-                f"{self.revision}. Set files.{split} to "
-                "the patterns of its files."
+                f"{self.revision}. Set files.{split} to the patterns of its files."
             )
         return found
 
@@ -245,8 +241,7 @@ class Text:
     def _refused(self, error: Exception) -> ConfigError:
         return ConfigError(
             f"text {self.name}: {hub_refusal(f'datasets/{self.repository}', error)} A copy of its "
-            "files can be read with "
-            "task.text.source=local task.text.path=<a folder>."
+            "files can be read with task.text.source=local task.text.path=<a folder>."
         )
 
 
@@ -325,8 +320,7 @@ class Part:
 
 OFFLINE = (
     "Two sources need no network: scale.text=local with task.text.path=<a folder of .jsonl, "
-    ".jsonl.gz, .parquet or .txt>, and "
-    "scale.text=builtin."
+    ".jsonl.gz, .parquet or .txt>, and scale.text=builtin."
 )
 
 

@@ -108,8 +108,7 @@ class Tokenization:
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
             raise ConfigError(
                 f"{what}: {hub_refusal(self.path, error)} task.tokenizer.kind=file "
-                "task.tokenizer.path=<a tokenizer.json> "
-                "needs no hub."
+                "task.tokenizer.path=<a tokenizer.json> needs no hub."
             ) from error
         return load(Path(path), self.bos, self.eos)
 

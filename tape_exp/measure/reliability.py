@@ -105,9 +105,8 @@ def page(record: dict[str, Any]) -> str:
         "results.",
         "",
         f"From the command to the first step: {fresh['median']} s fresh ({fresh['least']} to "
-        f"{fresh['most']}), "
-        f"{resumed['median']} s resumed ({resumed['least']} to {resumed['most']}), Python's "
-        "imports included; resuming costs "
+        f"{fresh['most']}), {resumed['median']} s resumed ({resumed['least']} to "
+        f"{resumed['most']}), Python's imports included; resuming costs "
         f"{resumed['median'] - fresh['median']:.2f} s more than starting.",
     ]
     if share is not None:

@@ -89,8 +89,7 @@ class Harness(TemplateLM):
             if len(continuation) > self.max_length:
                 raise ConfigError(
                     f"a continuation of {len(continuation)} tokens is longer than the model's "
-                    f"{self.max_length}; "
-                    f"set task.longest={len(continuation)} or more."
+                    f"{self.max_length}; set task.longest={len(continuation)} or more."
                 )
             tokens = [*context, *continuation]
             cut += len(tokens) > self.max_length + 1

@@ -187,8 +187,8 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         ):
             raise ValueError(
                 "TapeExpForCausalLM decodes greedily or samples, not by "
-                f"{str(generation_mode.value).replace('_', ' ')}; "
-                "set num_beams=1 and leave assistant_model= out."
+                f"{str(generation_mode.value).replace('_', ' ')}; set num_beams=1 and leave "
+                "assistant_model= out."
             )
         mask = model_kwargs.get("attention_mask")
         if mask is not None and not bool(mask[:, -1].all()):

@@ -210,8 +210,7 @@ def load(decoder: Decoder, folder: Path) -> None:
                 if not torch.equal(flat[begin : begin + len(piece)], piece.to(flat)):
                     raise ConfigError(
                         f"{repeated.file}: lm_head.weight is not the embedding, though config.json "
-                        "has tie_word_embeddings; "
-                        "set it to false there."
+                        "has tie_word_embeddings; set it to false there."
                     )
 
 
@@ -294,8 +293,8 @@ def _rope(path: Path, config: dict[str, Any], max_positions: int) -> tuple[float
         ):
             raise ConfigError(
                 f"{path}: its yarn has an attention_factor other than 0.1 ln factor + 1 = "
-                f"{magnitude:.4f}, mscale_all_dim or "
-                "truncate, which the decoder lacks; name a model without them."
+                f"{magnitude:.4f}, mscale_all_dim or truncate, which the decoder lacks; name a "
+                "model without them."
             )
         scaling |= {
             "beta_fast": float(rope.get("beta_fast") or 32),

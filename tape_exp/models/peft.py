@@ -142,14 +142,13 @@ class Adaptation:
             if scaling is None:
                 raise ConfigError(
                     f"peft.interpolation={self.interpolation} is for rotary encodings that can be "
-                    "scaled, and "
-                    f"model={model['name']} is none; set peft.interpolation=1."
+                    f"scaled, and model={model['name']} is none; set peft.interpolation=1."
                 )
             if scaling.get("method", "none") != "none":
                 raise ConfigError(
                     f"peft.interpolation={self.interpolation} and "
-                    f"model.scaling.method={scaling['method']} both stretch "
-                    "positions; set peft.interpolation=1."
+                    f"model.scaling.method={scaling['method']} both stretch positions; set "
+                    "peft.interpolation=1."
                 )
             adapted["scaling"] = scaling | {
                 "method": "linear",
@@ -230,8 +229,7 @@ def shifted_sparse(
     if T % (2 * groups):
         raise ConfigError(
             f"task.train_length={T} does not divide into peft.sparse_groups={groups} groups of an "
-            "even length; "
-            f"task.train_length={max(T // (2 * groups), 1) * 2 * groups} does."
+            f"even length; task.train_length={max(T // (2 * groups), 1) * 2 * groups} does."
         )
     halves = [
         (x[:, :, : H // 2], x[:, :, H // 2 :])

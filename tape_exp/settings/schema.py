@@ -128,8 +128,7 @@ class Arch:
         if self.head_dim % 2:
             raise ConfigError(
                 f"the head dimension task.arch.width / task.arch.heads = {self.head_dim} must be "
-                "even; "
-                f"task.arch.width={self.heads * (self.head_dim + 1)} would do."
+                f"even; task.arch.width={self.heads * (self.head_dim + 1)} would do."
             )
 
     @property
@@ -174,8 +173,7 @@ class Optim:
         if self.warmup < 0 or self.decay < 0 or self.warmup + self.decay > 1 + 1e-9:
             raise ConfigError(
                 f"task.optim.warmup={self.warmup} and task.optim.decay={self.decay} are fractions "
-                "of the run: "
-                "neither negative, their sum at most 1."
+                "of the run: neither negative, their sum at most 1."
             )
         one_of("task.optim.decay_shape", self.decay_shape, ("linear", "cosine"))
 
@@ -211,8 +209,7 @@ def check(cfg: "DictConfig") -> None:
     ):
         raise ConfigError(
             "trainer.frozen_bf16=true needs trainer.precision=bf16-mixed and whole weights on "
-            "every device, as "
-            "trainer.strategy=ddp has them."
+            "every device, as trainer.strategy=ddp has them."
         )
     if cfg.trainer.strategy == "fsdp" and cfg.trainer.precision == "16-mixed":
         raise ConfigError(

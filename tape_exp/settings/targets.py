@@ -172,8 +172,8 @@ def refuse_secrets(overrides: Sequence[str]) -> None:
             key = override.partition("=")[0]
             raise ConfigError(
                 f"{key} holds a secret, and a sweep writes its overrides to files: give it in an "
-                "environment variable or "
-                "~/.netrc, where the clients of the hub and of W&B look for it."
+                "environment variable or ~/.netrc, where the clients of the hub and of W&B look "
+                "for it."
             )
 
 

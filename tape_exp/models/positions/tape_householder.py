@@ -59,8 +59,7 @@ class HouseholderTAPE(TensorTAPE):
         if R < 2 or R % 2 or arch.head_dim % R:
             raise ConfigError(
                 f"model.R={R} must be even and divide the head dimension task.arch.width / "
-                f"task.arch.heads = {arch.head_dim}; "
-                "model.R=2 always does."
+                f"task.arch.heads = {arch.head_dim}; model.R=2 always does."
             )
         if rank < 1:
             raise ConfigError(f"model.rank={rank} must be at least 1, as model.rank=32 is.")

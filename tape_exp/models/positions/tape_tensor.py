@@ -76,8 +76,8 @@ class TensorTAPE(TAPE):
         if initial == "rope" and (L, R) not in LAYOUTS:
             raise ConfigError(
                 f"model.L={L} model.R={R} is no layout of the 2 × 2 matrices of "
-                "model.initial=rope; these are: "
-                "model.L=2 model.R=2, model.L=1 model.R=4, model.L=4 model.R=1."
+                "model.initial=rope; these are: model.L=2 model.R=2, model.L=1 model.R=4, "
+                "model.L=4 model.R=1."
             )
         if initial == "fourier" and (L != 2 or R < 2 or R % 2):
             raise ConfigError(
@@ -87,8 +87,8 @@ class TensorTAPE(TAPE):
         if L == 4 and arch.head_dim % 4:
             raise ConfigError(
                 f"the head dimension task.arch.width / task.arch.heads = {arch.head_dim} must be "
-                "divisible by 4 with "
-                f"model.L=4; task.arch.width={arch.heads * (arch.head_dim + 2)} would do."
+                "divisible by 4 with model.L=4; "
+                f"task.arch.width={arch.heads * (arch.head_dim + 2)} would do."
             )
         if weights == "full" and not equivariant:
             raise ConfigError(
