@@ -27,10 +27,11 @@ test: setup  ## run the tests
 slurm-test: setup  ## sweeps on a SLURM that is started on this machine and taken down again (needs slurm-wlm and munge)
 	$(BIN)/python -m pytest -m slurm tests/slurm
 
-lint: setup  ## ruff and mypy
+lint: setup  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 
 format: setup  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,58 @@
+"""Who imports whom: the contracts of pyproject.toml hold, and each breaks where it should."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tape_exp.settings.folders import ROOT
+
+LAYERS = "A room imports only rooms below it"
+SCRIPTS = "Nothing imports a script, the report or launch"
+CIRCLES = "No circle of imports"
+RUN = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+
+
+def contracts(folder):
+    """The exit status and what import-linter prints of the packages in ``folder``."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+def test_the_contracts_hold():
+    status, printed = contracts(ROOT)
+    assert status == 0, printed
+    for name in (LAYERS, SCRIPTS, CIRCLES):
+        assert f"{name} KEPT" in printed
+
+
+@pytest.mark.parametrize(
+    ("contract", "file", "line"),
+    [
+        (LAYERS, "tape_exp/machine/files.py", "from tape_exp.settings import errors"),
+        (LAYERS, "tape_exp/models/decoder.py", "def late(): import tape_exp.paper.tables"),
+        (LAYERS, "tape_exp/attic/__init__.py", ""),
+        (SCRIPTS, "tape_exp/training/run.py", "from tape_exp.cli import run_job"),
+        (SCRIPTS, "tape_exp/paper/tables.py", "import tape_exp.paper.__main__"),
+        (SCRIPTS, "tape_exp/runs/record.py", "import launch.grid"),
+        (CIRCLES, "tape_exp/models/cache.py", "import tape_exp.models.generation"),
+    ],
+)
+def test_an_import_that_a_contract_forbids_breaks_it(contract, file, line, tmp_path):
+    for name in ("tape_exp", "launch"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    with (tmp_path / file).open("a") as source:
+        source.write(f"\n{line}\n")
+    status, printed = contracts(tmp_path)
+    assert status == 1
+    assert f"{contract} BROKEN" in printed
