@@ -58,6 +58,17 @@ def test_walk_throughs_add_one_python_file_and_one_yaml_each():
     ]
 
 
+def test_a_task_is_short():
+    """Lines of the class and of its YAML, blank ones apart."""
+    files = files_of(TASK)
+    lines = {
+        path: sum(bool(line.strip()) for line in content.splitlines())
+        for path, content in files.items()
+    }
+    assert lines["tape_exp/tasks/reverse.py"] <= 35
+    assert lines["conf/task/reverse.yaml"] <= 15
+
+
 def test_what_they_add_passes_the_checks_of_the_sources(project):
     files = [path for path in {**files_of(ENCODING), **files_of(TASK)} if path.endswith(".py")]
     for words in (["check"], ["format", "--check"]):

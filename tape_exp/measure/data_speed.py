@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def tokenising(folder: Path, times: int = 5) -> dict[str, float]:
     for number in range(times):
         task: Any = make_task(smoke(folder / "shared"))
         task.prepare_data()
-        task.cache = folder / str(number)
+        task.placed_in(replace(task.surroundings, cache=folder / str(number)))
         began = time.perf_counter()
         tokens = task.tokens(task.text, "train")
         rates.append(tokens.facts["bytes"] / 1e6 / (time.perf_counter() - began))

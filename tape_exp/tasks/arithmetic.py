@@ -2,22 +2,19 @@
 of the TAPE paper).
 """
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from tape_exp.data.batch import IGNORE, Batch
-from tape_exp.machine.processes import share, sum_over_processes
-from tape_exp.machine.seeding import RowSampler, below, lanes, seed_for
-from tape_exp.runs.evaluation import Evaluation, Heatmap
+from tape_exp.data.batch import Batch
+from tape_exp.machine.seeding import below, lanes, seed_for
+from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
+from tape_exp.tasks.slices import LazyBatches, Scores, next_tokens
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
@@ -33,9 +30,8 @@ class Arithmetic(Task):
     the seed. The loss is the mean over answer digits and EOS.
 
     Metrics, in percent: ``test/exact_match`` (unweighted mean over the grid, the paper's number),
-        ``id/exact_match`` (both
-    operands within the trained lengths), ``ood/exact_match`` (the other cells), each with its
-    standard error.
+    ``id/exact_match`` (both operands within the trained lengths), ``ood/exact_match`` (the other
+    cells), each with its standard error.
 
     Args:
         train_digits: n, the longest operand in training.
@@ -43,6 +39,8 @@ class Arithmetic(Task):
         samples_per_cell: test samples for each pair of lengths.
         rows_per_batch: rows of an evaluation batch, at least one cell.
     """
+
+    measures = ("exact_match",)
 
     def __init__(
         self,
@@ -60,13 +58,20 @@ class Arithmetic(Task):
                 f"task.test_digits={test_digits} is below task.train_digits={train_digits}; "
                 f"task.test_digits={2 * train_digits} is what the paper's settings do."
             )
-        arch = dataclasses.replace(
+        super().__init__(
             arch,
+            optim,
+            seed,
             vocab=len(VOCABULARY),
             max_length=row_length(test_digits) - 1,
             train_length=row_length(train_digits) - 1,
         )
-        super().__init__(arch, optim, seed)
+        lengths = range(1, test_digits + 1)
+        self.axes = {
+            "digits of the first operand": lengths,
+            "digits of the second operand": lengths,
+        }
+        self.trained_length = train_digits
         self.train_digits, self.test_digits = train_digits, test_digits
         self.samples_per_cell, self.rows_per_batch = samples_per_cell, rows_per_batch
 
@@ -83,33 +88,30 @@ class Arithmetic(Task):
             for i in range(2)
         ]
 
-    def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """``exact_match``: rows whose whole answer is right, in percent."""
-        scored = (batch["labels"] != IGNORE).any(-1)
-        return {"exact_match": 100 * (exact_match(logits, batch["labels"]) & scored).sum()}
-
-    def evaluate(
-        self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
-        """Exact match on the (test_digits)² grid, one forward pass per sample.
-
-        Greedy decoding writes the whole answer if and only if, given the right answer so far, the
-        arg-max is right at every position of it: teacher forcing scores a sample at once.
+    def test_batches(self) -> LazyBatches:
+        """The grid in batches of cells, shortest rows first so that little of a batch is
+        padding.
         """
-        n = self.test_digits
-        correct_seen = torch.zeros(2, n, n, dtype=torch.int64)
-        batches = share(list(enumerate(itertools.islice(self._cells(), limit))))
-        for (index, cells), counts in progress(batches, "evaluating the grid"):
-            batch = self.grid_batch(cells)
-            logits = model(batch["inputs"], sampler=RowSampler(0, "evaluation", index))
-            if not counts:
-                continue
-            matches = exact_match(logits, batch["labels"].to(logits.device)).view(len(cells), -1)
-            rows, columns = torch.tensor(cells).T - 1
-            correct_seen[0, rows, columns] = matches.sum(1).cpu()
-            correct_seen[1, rows, columns] = self.samples_per_cell
-        correct, seen = sum_over_processes(correct_seen).double().numpy()
-        return self._summary(correct, seen)
+        lengths = range(1, self.test_digits + 1)
+        cells = sorted(itertools.product(lengths, lengths), key=lambda cell: sum(cell) + max(cell))
+        per_batch = max(self.rows_per_batch // self.samples_per_cell, 1)
+        starts = range(0, len(cells), per_batch)
+        return LazyBatches([cells[start : start + per_batch] for start in starts], self.grid_batch)
+
+    def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
+        """The means and the grid, and the means as a table."""
+        evaluation = super().summarise(scores)
+        metrics = evaluation.metrics
+        evaluation.tables["grid_means"] = [
+            {
+                "cells": split,
+                "exact_match": metrics[f"{split}/exact_match"],
+                "stderr": metrics[f"{split}/exact_match_stderr"],
+            }
+            for split in ("test", "id", "ood")
+            if f"{split}/exact_match" in metrics
+        ]
+        return evaluation
 
     def grid_batch(self, cells: Iterable[tuple[int, int]]) -> Batch:
         """All test samples of the given cells; those of a cell depend on its two lengths alone."""
@@ -124,53 +126,6 @@ class Arithmetic(Task):
             lengths[:, 0], lengths[:, 1], lane.reshape(len(lengths), -1)
         )
         return as_batch(tokens[:, : int(end.max())], equals, end)
-
-    def _cells(self) -> Iterator[list[tuple[int, int]]]:
-        """The grid in batches of cells, shortest rows first so that little of a batch is
-        padding.
-        """
-        lengths = range(1, self.test_digits + 1)
-        cells = sorted(itertools.product(lengths, lengths), key=lambda cell: sum(cell) + max(cell))
-        per_batch = max(self.rows_per_batch // self.samples_per_cell, 1)
-        for first in range(0, len(cells), per_batch):
-            yield cells[first : first + per_batch]
-
-    def _summary(self, correct: np.ndarray, seen: np.ndarray) -> Evaluation:
-        """Means and standard errors over the cells that were scored."""
-        trained = np.zeros_like(seen, dtype=bool)
-        trained[: self.train_digits, : self.train_digits] = True
-        accuracy = correct / np.maximum(seen, 1)
-        # Cells are independent and fixed: the variance of their mean is the mean of their own
-        # variances, over their number.
-        variance = accuracy * (1 - accuracy) / np.maximum(seen - 1, 1)
-        metrics = {}
-        for split, inside in (
-            ("test", seen > 0),
-            ("id", trained & (seen > 0)),
-            ("ood", ~trained & (seen > 0)),
-        ):
-            if inside.any():
-                metrics[f"{split}/exact_match"] = 100 * float(accuracy[inside].mean())
-                metrics[f"{split}/exact_match_stderr"] = 100 * float(
-                    np.sqrt(variance[inside].sum()) / inside.sum()
-                )
-        heatmap = Heatmap(
-            np.where(seen > 0, 100 * accuracy, np.nan),
-            title="exact match (%)",
-            row_label="digits of the first operand",
-            column_label="digits of the second operand",
-            trained=(self.train_digits, self.train_digits),
-        )
-        means = [
-            {
-                "cells": split,
-                "exact_match": metrics[f"{split}/exact_match"],
-                "stderr": metrics[f"{split}/exact_match_stderr"],
-            }
-            for split in ("test", "id", "ood")
-            if f"{split}/exact_match" in metrics
-        ]
-        return Evaluation(metrics, heatmap, tables={"grid_means": means})
 
 
 def row_length(digits: int) -> int:
@@ -245,16 +200,9 @@ def write_rows(
 
 
 def as_batch(tokens: np.ndarray, equals: np.ndarray, end: np.ndarray) -> Batch:
-    """Inputs and next-token labels, IGNORE everywhere but on the answer and EOS."""
-    position = np.arange(tokens.shape[1] - 1)
-    answer = torch.from_numpy((position >= equals[:, None]) & (position < end[:, None] - 1))
-    rows = torch.from_numpy(tokens).long()
-    return {"inputs": rows[:, :-1], "labels": rows[:, 1:].masked_fill(~answer, IGNORE)}
-
-
-def exact_match(logits: Tensor, labels: Tensor) -> Tensor:
-    """(B,) booleans: the arg-max is right wherever there is a label."""
-    return ((logits.argmax(-1) == labels) | (labels == IGNORE)).all(-1)
+    """The batch of rows as :func:`write_rows` returns them; the loss is on the answer and EOS."""
+    position = np.arange(tokens.shape[1])
+    return next_tokens(tokens, (position > equals[:, None]) & (position < end[:, None]))
 
 
 def text(tokens: Iterable[int]) -> str:

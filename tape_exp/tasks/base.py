@@ -1,12 +1,14 @@
 """What a task is: sizes of its model, an endless stream of samples, and an evaluation."""
 
+import dataclasses
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,40 +18,64 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine.preemption import worker_signals
-from tape_exp.machine.processes import share
-from tape_exp.machine.seeding import seed_for
+from tape_exp.machine.processes import gather, share
+from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
+from tape_exp.tasks.slices import Scores, row_scores, slice_heatmap, split_means
 
-Item = TypeVar("Item")
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run lends its task, beside the settings of the task itself.
+
+    Args:
+        cache: the folder of tokens and tokenizers, shared by all runs.
+        checkpoint: the weights that the run begins from, if it does.
+        workers: processes that prepare data.
+        overfit: ``debug=overfit``, every step sees the samples of step 0.
+        folder: of the run, for what an evaluation keeps while it is under way.
+    """
+
+    cache: Path = Path("cache")
+    checkpoint: Path | None = None
+    workers: int = 0
+    overfit: bool = False
+    folder: Path | None = None
 
 
 class Task(LightningDataModule, ABC):
     """Base of every task. A subclass gives ``train_batch``, ``validation_batches`` and
-    ``evaluate``.
+    ``test_batches``, or, instead of the last, an ``evaluate`` of its own.
 
     Sample k of the training stream is a pure function of (seed, k): a resumed run, another number
     of devices or of data workers sees the same samples at the same step.
 
     Args:
-        arch: sizes of the model, with vocabulary and lengths set by the task.
+        arch: sizes of the model.
         optim: the recipe.
         seed: of the training stream.
+        sizes: what the task sets of ``arch``: ``vocab``, ``train_length``, ``max_length``.
     """
 
     trains = True  # False: the model is evaluated as it is initialised, or as checkpoint= gives it
     reports_perplexity = False  # val/perplexity beside val/loss
+    measures: tuple[str, ...] = ("exact_match", "token_accuracy")  # of each row; () scores none
+    axes: Mapping[str, Sequence[int]] = {}  # label -> lengths: one for slices that are lengths,
+    # two for pairs of lengths; then the evaluation has a heatmap
+    trained_length = 0  # id/… are the slices of lengths up to this one, ood/… the others
 
-    def __init__(self, arch: Arch, optim: Optim, seed: int) -> None:
+    def __init__(self, arch: Arch, optim: Optim, seed: int, **sizes: Any) -> None:
         super().__init__()
-        self.arch, self.optim, self.seed = arch, optim, seed
-        self.workers = 0
-        self.overfit = False  # debug=overfit: every step sees the samples of step 0
-        self.cache = Path("cache")  # tokens and tokenizers
-        self.checkpoint: Path | None = None  # the run begins with these weights
-        self.folder: Path | None = None  # for what an evaluation keeps while it is under way
+        self.arch, self.optim, self.seed = dataclasses.replace(arch, **sizes), optim, seed
+        self.surroundings = Surroundings()
         self.waited = 0.0  # seconds that training has waited for data
+
+    def placed_in(self, surroundings: Surroundings) -> Self:
+        """This task, with what its run lends it."""
+        self.surroundings = surroundings
+        return self
 
     @abstractmethod
     def train_batch(self, first: int, count: int) -> Batch:
@@ -59,16 +85,68 @@ class Task(LightningDataModule, ABC):
     def validation_batches(self) -> list[Batch]:
         """A small fixed set, scored during training."""
 
-    @abstractmethod
+    def test_batches(self) -> Sequence[tuple[Any, Batch]]:
+        """The test set: (slice, batch) pairs, in a list, or in :class:`LazyBatches` if it is large.
+
+        A slice names the rows that are scored together: as a rule their length, or a pair of
+        lengths. A list of slices divides the rows of its batch equally, in its order.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has neither test_batches nor evaluate.")
+
+    def test_sampler(self, number: int) -> RowSampler:
+        """For encodings that sample positions: those of the rows of a test batch."""
+        return RowSampler(0, "evaluation", number)
+
     def evaluate(
         self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
     ) -> Evaluation:
         """Score a trained model (tokens -> logits), which is in evaluation mode on its device.
 
-        ``progress(items, description)`` iterates and shows how far it is; ``limit`` stops after as
-        many batches. Under several processes each scores its share and all return the same result:
-        :func:`share`, :func:`sum_over_processes`.
+        Every row of :meth:`test_batches` takes part in one forward pass. Under several processes
+        each scores its share, and all return the same result: :func:`share`, :func:`gather`.
+
+        Args:
+            progress: ``progress(items, description)`` iterates and shows how far it is.
+            limit: stop after as many batches.
         """
+        batches = self.test_batches()
+        own: list[tuple[Any, Scores]] = []
+        for number, counts in progress(share(range(len(batches))[:limit]), "evaluating"):
+            slices, batch = batches[number]
+            logits = model(batch["inputs"], sampler=self.test_sampler(number))
+            if not counts:
+                continue
+            names = slices if isinstance(slices, list) else [slices]
+            rows = self.score_rows(logits, batch["labels"].to(logits.device))
+            split = [np.split(values.cpu().numpy(), len(names)) for values in rows.values()]
+            for name, *values in zip(names, *split, strict=True):
+                own.append((name, dict(zip(rows, values, strict=True))))
+        parts: dict[Any, list[Scores]] = {}
+        for name, part in (pair for process in gather(own) for pair in process):
+            parts.setdefault(name, []).append(part)
+        return self.summarise(
+            {
+                name: {key: np.concatenate([part[key] for part in its]) for key in its[0]}
+                for name, its in parts.items()
+            }
+        )
+
+    def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """What :meth:`summarise` needs of each row (B, …) of a test batch."""
+        scores = row_scores(logits, labels)
+        return {measure: scores[measure] for measure in self.measures}
+
+    def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
+        """Means over slices, trained and longer ones apart, and a heatmap over :attr:`axes`."""
+        metrics = split_means(scores, self.measures, self.is_trained)
+        if not self.axes:
+            return Evaluation(metrics)
+        heatmap = slice_heatmap(scores, self.measures, self.axes, self.is_trained)
+        return Evaluation(metrics, heatmap)
+
+    def is_trained(self, slice_: Any) -> bool:
+        """Whether training shows rows of a slice."""
+        return bool(np.max(slice_) <= self.trained_length)
 
     def assets(self) -> dict[str, str]:
         """Files that are kept in the run's folder, name -> content: none by default."""
@@ -82,10 +160,14 @@ class Task(LightningDataModule, ABC):
         return {"samples": step * self.optim.batch}
 
     def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Further sums over the rows of a validation batch, divided by the number of rows: none by
-        default.
+        """Sums over the rows of a validation batch, each divided by the number of rows to give
+        ``val/<name>``: by default the measures, in percent.
         """
-        return {}
+        if not self.measures:
+            return {}
+        labelled = (batch["labels"] != IGNORE).any(-1)
+        scores = row_scores(logits, batch["labels"])
+        return {name: 100 * scores[name][labelled].sum() for name in self.measures}
 
     def fingerprint(self) -> str:
         """A hash of the data: of the first training samples and the validation set."""
@@ -108,19 +190,19 @@ class Task(LightningDataModule, ABC):
             dataset,
             batch_size=None,
             sampler=sampler,
-            num_workers=self.workers,
+            num_workers=self.surroundings.workers,
             pin_memory=torch.cuda.is_available(),
-            persistent_workers=self.workers > 0,
+            persistent_workers=self.surroundings.workers > 0,
             worker_init_fn=worker_signals,
         )
 
     def val_dataloader(self) -> DataLoader:
         """This process's share of the validation batches."""
-        mine = [
+        own = [
             batch if counts else {**batch, "labels": torch.full_like(batch["labels"], IGNORE)}
             for batch, counts in share(self.validation_batches())
         ]
-        return DataLoader(mine, batch_size=None)  # type: ignore[arg-type]
+        return DataLoader(own, batch_size=None)  # type: ignore[arg-type]
 
     def test_dataloader(self) -> DataLoader:
         """One empty item: ``evaluate`` brings its own data; Lightning's test loop only lends it the
@@ -179,7 +261,7 @@ class StreamSlices(Dataset):
         number of its ``first`` row.
         """
         step, slice_ = divmod(index, self.share // self.rows)
-        if self.task.overfit:
+        if self.task.surroundings.overfit:
             step = 0
         first = (step * self.world + self.rank) * self.share
         if self._made is None or self._made[0] != first:

@@ -82,12 +82,14 @@ class Benchmarks(NothingTrained, TextTask):
     def prepare_data(self) -> None:
         """Refuse what cannot be read before a tokenizer is made."""
         if not self._prepared:
-            benchmarks.check_source(self.source, self.path, self.cache)
+            benchmarks.check_source(self.source, self.path, self.surroundings.cache)
         super().prepare_data()
 
     def prepare(self) -> None:
         """Read the documents."""
-        self.loaded = benchmarks.load(self.names, self.source, self.path, self.cache, self.shots)
+        self.loaded = benchmarks.load(
+            self.names, self.source, self.path, self.surroundings.cache, self.shots
+        )
 
     def fingerprint(self) -> str:
         """A hash of the questions."""

@@ -48,16 +48,9 @@ class Efficiency(NothingTrained, Task):
         self, arch: Arch, seed: int, length: int = 1024, timing: Timing | None = None
     ) -> None:
         at_least_one("task", length=length)
-        sized = Arch(
-            arch.layers,
-            arch.width,
-            arch.heads,
-            arch.ffn,
-            VOCABULARY,
-            max_length=length,
-            train_length=length,
+        super().__init__(
+            arch, NO_OPTIM, seed, vocab=VOCABULARY, max_length=length, train_length=length
         )
-        super().__init__(sized, NO_OPTIM, seed)
         self.length, self.timing = length, timing
 
     def fingerprint(self) -> str:

@@ -158,7 +158,8 @@ class Scrolls(TextTask):
             order[first : first + self.rows_per_batch]
             for first in range(0, len(order), self.rows_per_batch)
         ][:limit]
-        found = Predictions(self.folder / "predictions.jsonl" if self.folder else None)
+        folder = self.surroundings.folder
+        found = Predictions(folder / "predictions.jsonl" if folder else None)
         for (number, ids), counts in progress(
             share(list(enumerate(batches))), f"answering {self.dataset}"
         ):

@@ -62,7 +62,7 @@ class Stability(Analysis):
         self, model: Any, progress: Callable[..., Any], limit: int | None = None
     ) -> Evaluation:
         """Both weights in both precisions."""
-        decoders = {"trained": model.decoder} if self.checkpoint is not None else {}
+        decoders = {"trained": model.decoder} if self.surroundings.checkpoint is not None else {}
         decoders["random"] = random_copy(model.decoder, self.seed, self.std)
         tokens = self.sample.to(model.device)
         cases = [(weights, precision) for weights in decoders for precision in ("fp32", "bf16")][

@@ -29,6 +29,7 @@ class TextTask(Task):
     """
 
     tokenizer: Tokenizer
+    measures = ()
 
     def __init__(
         self,
@@ -41,10 +42,9 @@ class TextTask(Task):
         longest: int,
     ) -> None:
         at_least_one("task", train_length=train_length)
-        sized = dataclasses.replace(
-            arch, train_length=train_length, max_length=max(longest, train_length)
+        super().__init__(
+            arch, optim, seed, train_length=train_length, max_length=max(longest, train_length)
         )
-        super().__init__(sized, optim, seed)
         self.text, self.tokenization, self.train_length = text, tokenizer, train_length
         self._prepared = False
 
@@ -52,22 +52,23 @@ class TextTask(Task):
         """Make the tokenizer and whatever :meth:`prepare` needs; the second call does nothing."""
         if self._prepared:
             return
-        kept = weights.companion(self.checkpoint, "tokenizer.json") if self.checkpoint else None
-        if kept is None and self.checkpoint and self.checkpoint.is_dir():
+        checkpoint = self.surroundings.checkpoint
+        kept = weights.companion(checkpoint, "tokenizer.json") if checkpoint else None
+        if kept is None and checkpoint and checkpoint.is_dir():
             raise ConfigError(
-                f"{self.checkpoint} has no tokenizer.json. transformers writes one: "
+                f"{checkpoint} has no tokenizer.json. transformers writes one: "
                 "AutoTokenizer.from_pretrained(<folder>).save_pretrained(<folder>)."
             )
         if kept is not None:
             self.tokenizer = tokenizers.load(kept, self.tokenization.bos, self.tokenization.eos)
         else:
-            self.tokenizer = self.tokenization.make(self.text, self.cache)
-            if self.checkpoint and weights.trained_tokenizer(self.checkpoint) not in (
+            self.tokenizer = self.tokenization.make(self.text, self.surroundings.cache)
+            if checkpoint and weights.trained_tokenizer(checkpoint) not in (
                 None,
                 self.tokenizer.fingerprint,
             ):
                 raise ConfigError(
-                    f"checkpoint {self.checkpoint} was trained with another tokenizer than "
+                    f"checkpoint {checkpoint} was trained with another tokenizer than "
                     "task.tokenizer gives. Name the "
                     "run's folder in checkpoint=, which holds its tokenizer, or set "
                     "task.tokenizer.kind=file and "
@@ -88,7 +89,7 @@ class TextTask(Task):
 
     def tokens(self, text: Text, split: str, needed: int | None = None) -> Tokens:
         """A split's tokens, from the cache where they are there."""
-        return tokenise(text, split, self.tokenizer, self.cache, needed)
+        return tokenise(text, split, self.tokenizer, self.surroundings.cache, needed)
 
     def assets(self) -> dict[str, str]:
         """The tokenizer, kept with the run so that later tasks can begin from its checkpoint."""

@@ -2,8 +2,7 @@
 on long ones.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,12 @@ from torch import Tensor
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.groups import GROUPS
-from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler, below, lanes, seed_for
 from tape_exp.runs.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
+from tape_exp.tasks.slices import Scores
 
 
 class WordProblem(Task):
@@ -84,10 +83,14 @@ class WordProblem(Task):
             )
         self.group = GROUPS[group]()
         size, longest = len(self.group.elements), max(lengths)
-        arch = dataclasses.replace(
-            arch, vocab=size + 1, max_length=longest + 1, train_length=train_letters + 1
+        super().__init__(
+            arch,
+            optim,
+            seed,
+            vocab=size + 1,
+            max_length=longest + 1,
+            train_length=train_letters + 1,
         )
-        super().__init__(arch, optim, seed)
         self.train_letters, self.lengths = train_letters, sorted(set(lengths))
         self.words, self.rows_per_batch = words, rows_per_batch
 
@@ -102,29 +105,31 @@ class WordProblem(Task):
             for i in range(2)
         ]
 
-    def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """``state``: right states of each word, in percent."""
-        scored = batch["labels"] != IGNORE
-        right = (logits.argmax(-1) == batch["labels"]) & scored
-        return {"state": (100 * right.sum(-1) / scored.sum(-1).clamp(min=1)).sum()}
-
-    def evaluate(
-        self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
-        """One forward pass a batch of test words: the labels before a place are no part of its
+    def test_batches(self) -> list[tuple[str, Batch]]:
+        """Words of the longest length, in one slice; the labels before a place are no part of its
         input.
         """
-        firsts = list(range(0, self.words, self.rows_per_batch))[:limit]
-        found = []
-        for first, counts in progress(share(firsts), "tracking states"):
-            rows = min(self.rows_per_batch, self.words - first)
-            batch = self._batch(seed_for(0, "test"), first, rows, self.lengths[-1])
-            logits = model(batch["inputs"], sampler=RowSampler(0, "evaluation", first=first))
-            if counts:
-                found.append((logits.argmax(-1).cpu() == batch["labels"])[:, 1:].numpy())
-        return self._summary(
-            np.concatenate([part for process in gather(found) for part in process])
-        )
+        key, size = seed_for(0, "test"), self.rows_per_batch
+        return [
+            (
+                "words",
+                self._batch(key, first, min(size, self.words - first), self.lengths[-1]),
+            )
+            for first in range(0, self.words, size)
+        ]
+
+    def test_sampler(self, number: int) -> RowSampler:
+        """Positions of a word are a function of its number, whatever the batch."""
+        return RowSampler(0, "evaluation", first=number * self.rows_per_batch)
+
+    def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """``right`` (B, letters): which states are right."""
+        return {"right": (logits.argmax(-1) == labels)[:, 1:]}
+
+    def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """``state``: right states of each word, in percent."""
+        right = self.score_rows(logits, batch["labels"])["right"]
+        return {"state": (100 * right.sum(-1) / right.shape[1]).sum()}
 
     def _batch(self, key: int, first: int, count: int, letters: int) -> Batch:
         """Words ``first`` … of a stream: BOS and letters, and the state after each letter."""
@@ -134,8 +139,9 @@ class WordProblem(Task):
         inputs, labels = np.hstack([bos, words]), np.hstack([none, self.group.states(words)])
         return {"inputs": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
 
-    def _summary(self, right: np.ndarray) -> Evaluation:
-        """Metrics of (words, letters) booleans: which states were right."""
+    def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
+        """Shares of right states and of right words by length, and after each letter."""
+        right = scores["words"]["right"]
         whole = np.logical_and.accumulate(right, 1)
         metrics, begin = {}, 0
         for end in self.lengths:

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,17 @@ from tape_exp.runs import checkpoints, weights
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
-from tape_exp.tasks.base import Task
+from tape_exp.tasks.base import Surroundings, Task
 
 log = logging.getLogger("tape_exp")
 
 
-def make_task(cfg: DictConfig) -> Task:
-    """The task, with the checkpoint that its run begins from."""
+def make_task(cfg: DictConfig, folder: Path | None = None) -> Task:
+    """The task, with the checkpoint that its run begins from and the run's ``folder``."""
     task = blank_task(cfg)
     begin = weights.wanted(cfg)
-    task.checkpoint = weights.find(begin, cfg) if begin else None
-    return task
+    checkpoint = weights.find(begin, cfg) if begin else None
+    return task.placed_in(replace(task.surroundings, checkpoint=checkpoint, folder=folder))
 
 
 def blank_task(cfg: DictConfig) -> Task:
@@ -39,10 +40,8 @@ def blank_task(cfg: DictConfig) -> Task:
     if cfg.debug.max_steps is not None and "optim" in section:
         section["optim"]["max_steps"] = cfg.debug.max_steps
     task: Task = build(section, "task", seed=cfg.seed)
-    task.overfit = cfg.debug.overfit
-    task.workers = cfg.trainer.workers
-    task.cache = Path(cfg.cache).expanduser()
-    return task
+    cache = Path(cfg.cache).expanduser()
+    return task.placed_in(Surroundings(cache, None, cfg.trainer.workers, cfg.debug.overfit))
 
 
 def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
@@ -54,13 +53,13 @@ def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
     if cfg.peft.name == "none":
         return None
     adaptation: Adaptation = build(cfg.peft, "peft", name=cfg.peft.name)
-    if task.checkpoint is None:
+    if task.surroundings.checkpoint is None:
         raise ConfigError(
             f"peft={adaptation.name} adapts a trained model: name it in checkpoint=<run, folder or "
             "repository>."
         )
-    weights.check_base(task.checkpoint)
-    length, reach = task.arch.train_length, weights.trained_length(task.checkpoint)
+    weights.check_base(task.surroundings.checkpoint)
+    length, reach = task.arch.train_length, weights.trained_length(task.surroundings.checkpoint)
     if (
         task.trains
         and reach
@@ -83,13 +82,16 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     if adaptation is not None:
         model = adaptation.positions(model)
-    blank = task.checkpoint is not None and weights.llama_below(task.checkpoint) is not None
+    blank = (
+        task.surroundings.checkpoint is not None
+        and weights.llama_below(task.surroundings.checkpoint) is not None
+    )
     decoder = Decoder(
         task.arch, partial(make_position, model), cfg.seed, cfg.trainer.attention, blank
     )
-    if task.checkpoint is not None:
-        weights.begin(decoder, task.checkpoint, adaptation, cfg.seed, task.trains)
-        log.info("Weights of %s.", weights.title(task.checkpoint))
+    if task.surroundings.checkpoint is not None:
+        weights.begin(decoder, task.surroundings.checkpoint, adaptation, cfg.seed, task.trains)
+        log.info("Weights of %s.", weights.title(task.surroundings.checkpoint))
     elif adaptation is not None:
         adaptation.apply(decoder, cfg.seed)  # of a plan, which loads no weights
     if task.trains and task.optim.position_lr != 1 and not decoder.positional_count():

@@ -73,7 +73,7 @@ def run(cfg: DictConfig) -> dict[str, Any]:
     progress = progress_mode(cfg.trainer.progress)
     set_up_logging(None, progress)
     with Preemption() as preemption:
-        task = make_task(cfg)
+        task = make_task(cfg, directory.artifacts)
         micro_batches(cfg, task)
         adaptation = make_adaptation(cfg, task)
         task.prepare_data()
@@ -104,7 +104,6 @@ def run_in(
 ) -> dict[str, Any]:
     """The run in its directory: what it leaves there, however it ends."""
     directory.open(task.assets())
-    task.folder = directory.artifacts
     set_up_logging(directory.path / "log.txt", progress)
     log.info("%s\n  %s in %s", directory.name, trainable_summary(decoder), directory.path)
     if adaptation is not None and task.trains:
@@ -169,7 +168,7 @@ def train_and_evaluate(
         directory.hash,
         tracker(progress),
         cfg.debug.evaluation_batches,
-        base=weights.base_title(task.checkpoint)
+        base=weights.base_title(task.surroundings.checkpoint)
         if adaptation is not None and adaptation.partial
         else None,
     )
@@ -198,7 +197,9 @@ def train_and_evaluate(
     adapter = peft.adapter(decoder) if module.base is not None and task.trains else None
     if not trainer.is_global_zero:
         return {}
-    llama = weights.llama_below(task.checkpoint) if task.checkpoint else None
+    llama = (
+        weights.llama_below(task.surroundings.checkpoint) if task.surroundings.checkpoint else None
+    )
     images = save_artifacts(directory, evaluation)
     if adapter is not None and module.base is not None:
         peft.save_adapter(
@@ -223,7 +224,11 @@ def train_and_evaluate(
             "evaluation": round(jsonl.watch.seconds() - trained, 1),
         },
         curves=curves(read_metrics(jsonl.path)),
-        **({"begun_from": weights.title(task.checkpoint)} if task.checkpoint else {}),
+        **(
+            {"begun_from": weights.title(task.surroundings.checkpoint)}
+            if task.surroundings.checkpoint
+            else {}
+        ),
         **({"llama": weights.title(llama)} if llama else {}),
         **({"samples": evaluation.samples} if evaluation.samples else {}),
         **grids_of(evaluation),

@@ -2,6 +2,7 @@
 decoding.
 """
 
+import itertools
 import re
 import tracemalloc
 
@@ -19,10 +20,10 @@ from tape_exp.tasks.arithmetic import (
     VOCABULARY,
     Arithmetic,
     bucket_samples,
-    exact_match,
     row_length,
     text,
 )
+from tape_exp.tasks.slices import row_scores
 from tests.conftest import make_decoder
 
 ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
@@ -130,7 +131,7 @@ def test_grid_cells_hold_their_lengths_and_do_not_depend_on_seed_or_grid():
 
 def test_every_cell_is_scored_once():
     task = make(samples_per_cell=3, rows_per_batch=20)
-    cells = [cell for batch in task._cells() for cell in batch]
+    cells = [cell for cells in task.test_batches().slices for cell in cells]
     assert len(cells) == 36
     assert set(cells) == {(a, b) for a in range(1, 7) for b in range(1, 7)}
 
@@ -162,7 +163,7 @@ def test_one_forward_pass_equals_greedy_decoding(tmp_path):
     model.eval()
     with torch.no_grad():
         batch = task.grid_batch([(1, 1), (1, 2), (2, 2)])
-        at_once = exact_match(model(batch["inputs"]), batch["labels"]).tolist()
+        at_once = row_scores(model(batch["inputs"]), batch["labels"])["exact_match"].tolist()
         one_by_one = []
         for inputs, labels in zip(batch["inputs"], batch["labels"], strict=True):
             prompt = inputs[: inputs.tolist().index(EQUALS) + 1]
@@ -175,10 +176,13 @@ def test_one_forward_pass_equals_greedy_decoding(tmp_path):
 def test_metrics_and_standard_errors():
     """A model that is right on the trained quarter, and on half of one cell beside it."""
     task = make(train_digits=2, test_digits=4, samples_per_cell=10)
-    correct, seen = np.zeros((4, 4)), np.full((4, 4), 10.0)
+    correct = np.zeros((4, 4), dtype=int)
     correct[:2, :2] = 10
     correct[2, 0] = 5
-    metrics = task._summary(correct, seen).metrics
+    rows = np.arange(10)
+    cells = itertools.product(range(1, 5), range(1, 5))
+    scores = {(a, b): {"exact_match": rows < correct[a - 1, b - 1]} for a, b in cells}
+    metrics = task.summarise(scores).metrics
     assert metrics["test/exact_match"] == pytest.approx(100 * 4.5 / 16)
     assert metrics["id/exact_match"] == 100
     assert metrics["id/exact_match_stderr"] == 0

@@ -16,6 +16,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
+from tape_exp.tasks.base import Surroundings
 from tape_exp.tasks.benchmarks import Benchmarks
 from tape_exp.training.assembly import make_task
 from tape_exp.training.run import run
@@ -40,7 +41,7 @@ def silent(items, description):
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
     made = Benchmarks(ARCH, 0, ("mmlu", "arc_challenge", "arc_easy"), Tokenization("byte"), 512)
-    made.cache = tmp_path_factory.mktemp("cache")
+    made.placed_in(Surroundings(cache=tmp_path_factory.mktemp("cache")))
     made.prepare_data()
     return made
 

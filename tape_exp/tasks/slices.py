@@ -1,0 +1,125 @@
+"""Scores of a test set by slices: rows of one length, or of one pair of lengths, together."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tape_exp.data.batch import IGNORE, Batch
+from tape_exp.runs.evaluation import Heatmap
+
+Scores = dict[str, np.ndarray]
+"""Measure -> one value a row, from 0 to 1."""
+
+
+class LazyBatches(Sequence[tuple[Any, Batch]]):
+    """Pairs (slice, batch) whose batches are made when they are asked for.
+
+    A large test set then need not fit into memory, and each process makes only its own share.
+
+    Args:
+        slices: of each batch, its slice or the list of its slices.
+        make: the batch of an item of ``slices``.
+    """
+
+    def __init__(self, slices: Sequence[Any], make: Callable[[Any], Batch]) -> None:
+        self.slices, self.make = slices, make
+
+    def __len__(self) -> int:
+        return len(self.slices)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.slices[index], self.make(self.slices[index])
+
+
+def next_tokens(rows: np.ndarray, answer: np.ndarray) -> Batch:
+    """The batch of rows of tokens (B, T + 1) whose loss is on the tokens where ``answer`` is true.
+
+    Returns inputs (B, T) and labels (B, T), which are the next tokens, or IGNORE.
+    """
+    tokens, kept = torch.from_numpy(rows).long(), torch.from_numpy(answer[:, 1:])
+    return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:].masked_fill(~kept, IGNORE)}
+
+
+def row_scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """How right the arg-max of ``logits`` (B, T, V) is at the labelled positions of each row.
+
+    Greedy decoding writes the whole answer if and only if, given the right answer so far, the
+    arg-max is right at every position of it: one forward pass scores a row at once.
+
+    Returns ``exact_match`` (B,), whether it is right at all of them, and ``token_accuracy`` (B,),
+    the share of them at which it is.
+    """
+    labelled = labels != IGNORE
+    right = (logits.argmax(-1) == labels) & labelled
+    share = right.sum(-1) / labelled.sum(-1).clamp(min=1)
+    return {"exact_match": (right == labelled).all(-1), "token_accuracy": share}
+
+
+def split_means(
+    scores: Mapping[Any, Scores], measures: Sequence[str], is_trained: Callable[[Any], bool]
+) -> dict[str, float]:
+    """Means over the slices in percent, every slice weighing the same, and their standard errors.
+
+    ``test/<measure>`` is over all slices, ``id/<measure>`` over those that training shows,
+    ``ood/<measure>`` over the others, each with ``…_stderr``. A split without slices is left out.
+    """
+    slices = sorted(scores)
+    trained = np.array([is_trained(name) for name in slices])
+    metrics = {}
+    for split, inside in (("test", trained | True), ("id", trained), ("ood", ~trained)):
+        for measure in measures if inside.any() else ():
+            rows = [scores[name][measure].astype(float) for name in slices]
+            mean = np.array([values.mean() for values in rows])
+            # The population variance mean(x²) - mean(x)², written so that it is p (1 - p) of a
+            # measure that is 0 or 1, without rounding.
+            spread = mean * (1 - mean) - [(values * (1 - values)).mean() for values in rows]
+            # Slices are independent and fixed: the variance of their mean is the mean of their own
+            # variances, over their number.
+            variance = spread / [max(len(values) - 1, 1) for values in rows]
+            error = np.sqrt(variance[inside].sum().clip(0)) / inside.sum()
+            metrics[f"{split}/{measure}"] = 100 * float(mean[inside].mean())
+            metrics[f"{split}/{measure}_stderr"] = 100 * float(error)
+    return metrics
+
+
+def slice_heatmap(
+    scores: Mapping[Any, Scores],
+    measures: Sequence[str],
+    axes: Mapping[str, Sequence[int]],
+    is_trained: Callable[[Any], bool],
+) -> Heatmap:
+    """The mean of each slice in percent: of lengths a row for each measure, of pairs the first
+    measure on a grid. Slices that were not scored are NaN.
+    """
+    labels, lengths = list(axes), list(axes.values())
+    if len(axes) == 2:
+        cells: list[list[Any]] = [[(a, b) for b in lengths[1]] for a in lengths[0]]
+        values = [[_percent(scores, cell, measures[0]) for cell in row] for row in cells]
+        title = f"{measures[0].replace('_', ' ')} (%)"
+        names, trained = _names(lengths[0]), sum(is_trained(row[0]) for row in cells)
+    else:
+        labels, cells, title = ["", *labels], [list(lengths[0])], "right (%)"
+        values = [[_percent(scores, cell, measure) for cell in cells[0]] for measure in measures]
+        names, trained = [measure.replace("_", " ") for measure in measures], len(measures)
+    return Heatmap(
+        np.array(values),
+        title=title,
+        row_label=labels[0],
+        column_label=labels[1],
+        trained=(trained, sum(map(is_trained, cells[0]))),
+        rows=names,
+        columns=_names(lengths[-1]),
+    )
+
+
+def _percent(scores: Mapping[Any, Scores], cell: Any, measure: str) -> float:
+    return 100 * float(scores[cell][measure].mean()) if cell in scores else np.nan
+
+
+def _names(lengths: Sequence[int]) -> list[str]:
+    """None are needed of 1, 2, …, which is how a heatmap counts."""
+    plain = list(lengths) == list(range(1, len(lengths) + 1))
+    return [] if plain else list(map(str, lengths))
