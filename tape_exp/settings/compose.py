@@ -56,6 +56,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         values = [override for override in parsed if _sets_value(override)]
         ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
         check_targets(cfg)
+        OmegaConf.to_container(cfg.task, resolve=True)  # fails where the scale lacks a task's sizes
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, overrides)) from error
     return cfg
@@ -86,22 +87,24 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     if isinstance(error, ConfigError):
         return str(error)
     text = str(error)
+    chosen = dict(word.split("=", 1) for word in arguments if "=" in word)
     # Hydra wraps what OmegaConf refuses, and says only that there was an error.
     if text.startswith("Error merging override") and error.__cause__ is not None:
         error = error.__cause__
         text = str(error)
     if match := re.search(r"Could not find '(\w+)/([^']+)'", text):
         group, choice = match.groups()
-        if group == "scale" and "/" in choice:  # the task's own sizes of a scale
+        if group == "scale" and "/" in choice:  # the folder of a task's sizes, one file a scale
             part, scale = choice.split("/", 1)
-            return (
-                f"scale={scale} is not one of {part}'s. Choose one of: "
-                f"{', '.join(scales_of(part))}."
-            )
+            scales = sorted(path.stem for path in (CONF / group / part).glob("*.yaml"))
+            return _not_a_scale(scale, chosen.get("task", part), scales)
         choices = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
         return (
             f"{group}={choice}{did_you_mean(choice, choices)} Choose one of: {', '.join(choices)}."
         )
+    match = re.search(r"Interpolation key 'scale\.([^']+)' not found", text)
+    if match and (scales := scales_with(match.group(1))):
+        return _not_a_scale(chosen.get("scale", "smoke"), chosen.get("task", "the task"), scales)
     if match := re.search(r"Could not override '([^']+)'", text) or re.search(
         r"Key '([^']+)' (?:is )?not in", text
     ):
@@ -112,6 +115,8 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
                 "one."
             )
         known = known_keys([a for a in arguments if not a.lstrip("+~").startswith(f"{key}=")])
+        section = key.partition(".")[0]
+        known = [k for k in known if k.partition(".")[0] == section] or known
         return f"{key}{did_you_mean(key, known)} `python train.py --cfg job` shows every key."
     if isinstance(error, HydraException | OmegaConfBaseException):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -122,9 +127,14 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def scales_of(part: str) -> list[str]:
-    """The scales that ``conf/scale/<part>/`` has sizes for."""
-    return sorted(path.stem for path in (CONF / "scale" / part).glob("*.yaml"))
+def _not_a_scale(scale: str, task: str, scales: list[str]) -> str:
+    return f"scale={scale} is not one of {task}'s. Choose one of: {', '.join(scales)}."
+
+
+def scales_with(key: str) -> list[str]:
+    """The scales whose YAML sets a key, as ``language.arch.width``."""
+    scales = sorted((CONF / "scale").glob("*.yaml"))
+    return [path.stem for path in scales if OmegaConf.select(OmegaConf.load(path), key) is not None]
 
 
 def known_keys(arguments: Sequence[str]) -> list[str]:

@@ -33,6 +33,10 @@ def command(
             "task.trian_digits=4",
             "task.trian_digits is not known. Did you mean 'task.train_digits'?",
         ),
+        (
+            "task.windows.lengths=[1]",
+            "task.windows.lengths is not known. Did you mean 'task.train_digits'?",
+        ),
         ("model.thetta=4", "model.thetta is not known. Did you mean 'model.theta'?"),
         ("seed=first", "seed: Value 'first' of type 'str' could not be converted to Integer"),
         ("trainer.devices=two", "trainer.devices: Value 'two'"),
@@ -201,6 +205,21 @@ def test_scales_give_valid_sizes(scale):
     task = build(cfg.task, "task", seed=0)
     assert isinstance(task.optim, Optim)
     assert task.test_digits == 2 * task.train_digits
+
+
+@pytest.mark.parametrize("task", ["c4", "pg19_proof_pile", "passkey", "pg19", "arithmetic_20"])
+def test_a_scale_that_a_task_has_no_sizes_for_is_refused(task):
+    """Sizes are keys of a scale's YAML or a file of the task's folder; the sentence is the same."""
+    with pytest.raises(ConfigError) as error:
+        compose_config([f"task={task}", "scale=rung5"])
+    expected = f"scale=rung5 is not one of {task}'s. Choose one of: paper, small, smoke."
+    assert str(error.value) == expected
+
+
+def test_a_key_of_the_scale_reaches_the_tasks_that_read_it():
+    words = ["task=passkey", "scale.language.arch.width=32", "scale.language.passkey.lengths=[96]"]
+    task = build(compose_config(words).task, "task", seed=0)
+    assert (task.arch.width, task.lengths) == (32, [96])
 
 
 def test_paper_scale_is_the_papers():
