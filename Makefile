@@ -24,8 +24,8 @@ demo: setup  ## train RoPE and TAPE on addition at smoke scale and show both hea
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 
-slurm-test: setup  ## sweeps on a SLURM that is started on this machine and taken down again (needs slurm-wlm and munge)
-	$(BIN)/python -m pytest -m slurm tests/slurm
+slurm-test: setup  ## sweeps on a SLURM of its own, runs over two hosts made of network namespaces (needs slurm-wlm, munge, root)
+	$(BIN)/python -m pytest -m "slurm or hosts" tests/slurm tests/hosts tests/training/test_heartbeat.py
 
 lint: setup  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .

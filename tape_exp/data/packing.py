@@ -7,16 +7,16 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
+from tape_exp.data.cache import file_lock, writing_cache
 from tape_exp.data.sources import Place, Skipped, Text
 from tape_exp.data.tokenizers import Tokenizer
-from tape_exp.machine.files import write_atomically
+from tape_exp.machine.files import flush_to_disk, sha256, write_atomically
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -30,11 +30,13 @@ class Tokens:
 
     Args:
         folder: with the files of :func:`tokenise`.
+        shards: the indices of its files, as :func:`intact_shards` gives them.
         limit: use as many tokens only, whatever more is there.
     """
 
-    def __init__(self, folder: Path, limit: int | None = None) -> None:
-        shards = _shards(folder)
+    def __init__(
+        self, folder: Path, shards: Sequence[dict[str, Any]], limit: int | None = None
+    ) -> None:
         self._ends = np.cumsum([shard["tokens"] for shard in shards])
         self._maps = [_map(folder, shard) for shard in shards]
         self._sizes = [folder / shard["sizes"] for shard in shards]
@@ -87,25 +89,26 @@ def tokenise(
     """The split's tokens from the cache, tokenised first where they are not there yet.
 
     The cache is keyed by the fingerprints of text and tokenizer. A file is finished or absent: what
-    was killed goes on after the last one, and several processes wait for the one that writes.
+    was killed goes on after the last one, and several processes wait for the one that writes. From
+    the first file on whose content is not what its index says, the corpus is tokenised again.
 
     Args:
         needed: tokens that are used; the corpus is read no further.
 
     Raises:
-        ConfigError: the split is empty, or what :meth:`Text.documents` raises.
+        ConfigError: the split is empty, the cache cannot be written, or what
+            :meth:`Text.documents` raises.
     """
     folder = (
         cache / "tokens" / f"{text.name}-{split}-{text.fingerprint(split)}-{tokenizer.fingerprint}"
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    done = _Done(folder)
+    done = _Done(intact_shards(folder))
     if not done.covers(needed):
-        with FileLock(folder / ".lock"):
-            done = _Done(folder)
+        with writing_cache(cache), file_lock(folder / ".lock"):
+            done = _Done(intact_shards(folder))
             if not done.covers(needed):
                 _extend(folder, done, text, split, tokenizer, needed)
-    tokens = Tokens(folder, needed)
+    tokens = Tokens(folder, done.shards, needed)
     if not len(tokens):
         raise ConfigError(
             f"text {text.name}: its split {split} holds no document. Set its path, files, column "
@@ -123,9 +126,30 @@ def tokenise(
     return tokens
 
 
-def _shards(folder: Path) -> list[dict[str, Any]]:
-    """What is said of each finished file, in order."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("[0-9]*.json"))]
+def intact_shards(folder: Path) -> list[dict[str, Any]]:
+    """What the index says of each finished file, in order, up to the first damaged one.
+
+    A file is damaged if its size or SHA-256 is not that of its index: a disk may lose what a
+    machine had not yet written when it failed, and the zeros in its place are tokens like others.
+    """
+    shards: list[dict[str, Any]] = []
+    for index in sorted(folder.glob("[0-9]*.json")):
+        try:
+            shard = json.loads(index.read_text())
+            named = {f"{len(shards):05d}.bin", f"{len(shards):05d}.npy"}  # none before is missing
+            damaged = [name for name in named if not _is_intact(folder, name, shard)]
+        except (ValueError, KeyError, TypeError, FileNotFoundError):
+            damaged = [index.name]
+        if damaged:
+            log.warning("%s is damaged: tokenising again from there.", folder / damaged[0])
+            break
+        shards.append(shard)
+    return shards
+
+
+def _is_intact(folder: Path, name: str, shard: dict[str, Any]) -> bool:
+    path = folder / name
+    return path.stat().st_size == shard["size"][name] and sha256(path) == shard["sha256"][name]
 
 
 def _map(folder: Path, shard: dict[str, Any]) -> np.ndarray:
@@ -135,11 +159,10 @@ def _map(folder: Path, shard: dict[str, Any]) -> np.ndarray:
 
 
 class _Done:
-    """How far a folder's tokens reach."""
+    """How far the finished files of a folder reach."""
 
-    def __init__(self, folder: Path) -> None:
-        shards = _shards(folder)
-        self.count = len(shards)
+    def __init__(self, shards: list[dict[str, Any]]) -> None:
+        self.shards = shards
         self.tokens = sum(shard["tokens"] for shard in shards)
         self.next: Place = tuple(shards[-1]["next"]) if shards else (0, 0)
         self.whole = bool(shards) and shards[-1]["last"]
@@ -152,13 +175,16 @@ class _Done:
 def _extend(
     folder: Path, done: _Done, text: Text, split: str, tokenizer: Tokenizer, needed: int | None
 ) -> None:
-    """Write the files that are missing."""
-    for old in folder.glob(".[0-9]*"):
-        old.unlink()  # of a process that was killed
+    """Write the files that are missing, and add their indices to ``done``."""
+    for old in folder.glob(".[0-9]*"):  # a killed process left it
+        old.unlink()
+    for old in folder.glob("[0-9]*"):  # a damaged file, or one after it
+        if int(old.stem) >= len(done.shards):
+            old.unlink()
     progress = _Progress(f"{text.name} {split}")
     skipped = Skipped()
     batches = _batches(text.documents(split, done.next, skipped))
-    number, total, last = done.count, done.tokens, False
+    number, total, last = len(done.shards), done.tokens, False
     while not last and (needed is None or total < needed):
         began, left_out = total, skipped.rows
         temporary = folder / f".{number:05d}.{os.getpid()}"
@@ -180,6 +206,9 @@ def _extend(
                         sizes.append((len(ids) + 1, len(document.encode())))
                         total += len(ids) + 1
                     progress.add(sum(size for _, size in sizes[-len(documents) :]), total)
+            array = np.array(sizes, dtype=np.int64).reshape(-1, 2)
+            with open(temporary.with_suffix(".npy"), "wb") as file:
+                np.save(file, array)
             facts: dict[str, Any] = {
                 "file": f"{number:05d}.bin",
                 "sizes": f"{number:05d}.npy",
@@ -191,12 +220,18 @@ def _extend(
                 "next": place,
                 "last": last,
             }
-            np.save(temporary.with_suffix(".npy"), np.array(sizes, dtype=np.int64).reshape(-1, 2))
-            os.replace(temporary.with_suffix(".npy"), folder / facts["sizes"])
-            os.replace(temporary, folder / facts["file"])
+            parts = {facts["file"]: temporary, facts["sizes"]: temporary.with_suffix(".npy")}
+            for part in parts.values():
+                flush_to_disk(part)
+            facts["size"] = {name: part.stat().st_size for name, part in parts.items()}
+            facts["sha256"] = {name: sha256(part) for name, part in parts.items()}
+            for name, part in parts.items():
+                os.replace(part, folder / name)
             write_atomically(folder / f"{number:05d}.json", json.dumps(facts) + "\n")
+            done.shards.append(facts)
         finally:
             temporary.unlink(missing_ok=True)
+            temporary.with_suffix(".npy").unlink(missing_ok=True)
         done.next, number = place, number + 1
     progress.finish(total)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import tokenizers
-from filelock import FileLock
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from tape_exp.data.cache import file_lock, writing_cache
 from tape_exp.data.sources import OFFLINE, Text, check_hub, hub_refusal
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError, one_of
@@ -69,10 +69,10 @@ class Tokenization:
             return self._from_hub()
         key = hashlib.sha256(f"{text.fingerprint('train')} {self} 1".encode()).hexdigest()[:12]
         path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            if not path.exists():
-                write_atomically(path, self._trained(text).to_str())
+        if not path.exists():
+            with writing_cache(cache), file_lock(path.with_suffix(".lock")):
+                if not path.exists():  # another process may have made it meanwhile
+                    write_atomically(path, self._trained(text).to_str())
         return load(path, self.bos, self.eos)
 
     def _trained(self, text: Text) -> tokenizers.Tokenizer:
@@ -126,6 +126,9 @@ class Tokenizer:
                     "has."
                 )
             ids.append(number)
+        # Both would change what a document becomes: cut short, or filled up with padding.
+        backend.no_truncation()
+        backend.no_padding()
         backend.encode_special_tokens = True  # a document that says "<s>" does not begin another
         self.backend = backend
         self.bos, self.eos = ids

@@ -22,6 +22,12 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise
 
 
+def flush_to_disk(path: Path) -> None:
+    """Return when the content of a file is on the disk, and not only in the system's memory."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def sha256(path: Path) -> str:
     """Of a file's content."""
     with path.open("rb") as file:

@@ -37,6 +37,7 @@ class TrainerConfig:
     # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed
     frozen_bf16: bool = False
     attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton
+    heartbeat: int = 30  # seconds of silence after which another process counts as lost
     log_every: int = 10  # optimizer steps
     validate_every: int = 250  # optimizer steps
     checkpoint_every: int = 250  # optimizer steps
@@ -198,7 +199,7 @@ def check(cfg: "DictConfig") -> None:
     one_of("logger.name", cfg.logger.name, ("wandb", "csv", "tensorboard", "none"))
     one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
     check_names(cfg)
-    counts = ("devices", "nodes", "log_every", "validate_every", "checkpoint_every")
+    counts = ("devices", "nodes", "heartbeat", "log_every", "validate_every", "checkpoint_every")
     at_least_one("trainer", **{key: cfg.trainer[key] for key in counts})
     if cfg.trainer.micro_batch is not None and cfg.trainer.micro_batch < 1:
         raise ConfigError(

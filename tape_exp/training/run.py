@@ -42,6 +42,7 @@ from tape_exp.training.callbacks import (
     tracker,
     trainable_summary,
 )
+from tape_exp.training.heartbeat import Heartbeat
 from tape_exp.training.logs import progress_mode, set_up_logging
 from tape_exp.training.module import LanguageModule
 
@@ -177,8 +178,11 @@ def train_and_evaluate(
         directory.checkpoints, cfg.trainer.checkpoint_every, validate_every, preemption
     )
     shown = [Throughput(cfg.trainer.log_every), Report(), Progress(progress)]
+    heartbeat = Heartbeat(
+        cfg.trainer.heartbeat, lambda sentence: directory.fail(faults.LostProcessError(sentence))
+    )
     trainer = make_trainer(
-        cfg, directory, task, loggers, [*shown, OwnSignals(preemption), watch, keep]
+        cfg, directory, task, loggers, [*shown, OwnSignals(preemption), watch, heartbeat, keep]
     )
     if task.trains:
         trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)
@@ -192,6 +196,7 @@ def train_and_evaluate(
             )  # of the last step, beside which the record's metrics stand
     trained = jsonl.watch.seconds()
     trainer.test(module, task, verbose=False)
+    heartbeat.stop()
     evaluation = module.evaluation
     assert evaluation is not None
     adapter = peft.adapter(decoder) if module.base is not None and task.trains else None

@@ -2,14 +2,16 @@
 killed.
 """
 
+import errno
 import json
+import logging
 import multiprocessing
 import os
 
 import numpy as np
 import pytest
 
-from tape_exp.data import packing
+from tape_exp.data import packing, tokenizers
 from tape_exp.data.packing import tokenise
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
@@ -124,6 +126,79 @@ def test_killed_while_tokenising_goes_on(corpus, tokenizer, tmp_path, small_shar
     assert not list(tmp_path.glob("tokens/*/.[0-9]*"))
 
 
+def zeroed(path):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def copied(path):
+    """The content of the file before, as a careless copy of the folder would have it."""
+    path.write_bytes(path.with_name(f"{int(path.stem) - 1:05d}{path.suffix}").read_bytes())
+
+
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [zeroed, cut_short, copied, flipped, os.unlink])
+@pytest.mark.parametrize("suffix", [".bin", ".npy", ".json"])
+def test_a_damaged_file_is_made_again(
+    damage, suffix, corpus, tokenizer, tmp_path, small_shards, monkeypatch, caplog
+):
+    monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
+    tokenise(corpus, "train", tokenizer, tmp_path)
+    (folder,) = (tmp_path / "tokens").iterdir()
+    files = {path.name: path.read_bytes() for path in folder.glob("[0-9]*")}
+    damage(folder / f"00002{suffix}")
+    tokens = tokenise(corpus, "train", tokenizer, tmp_path)
+    assert np.array_equal(tokens[:], expected(tokenizer))
+    assert tokens.bytes(tokenizer.decode) == sum(len(d.encode()) for d in DOCUMENTS)
+    assert {path.name: path.read_bytes() for path in folder.glob("[0-9]*")} == files
+    assert "is damaged: tokenising again from there" in caplog.text or damage is os.unlink
+
+
+def test_a_cache_without_checksums_is_made_again(corpus, tokenizer, tmp_path, small_shards):
+    """Caches of before may hold what a tokenizer with truncation has left of the documents."""
+    tokenise(corpus, "train", tokenizer, tmp_path)
+    for index in tmp_path.glob("tokens/*/[0-9]*.json"):
+        facts = json.loads(index.read_text())
+        del facts["sha256"], facts["size"]
+        index.write_text(json.dumps(facts))
+        index.with_suffix(".bin").write_bytes(b"??" * facts["tokens"])
+    assert np.array_equal(tokenise(corpus, "train", tokenizer, tmp_path)[:], expected(tokenizer))
+
+
+def test_a_full_disk_under_the_cache_is_named(corpus, tokenizer, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(ConfigError, match=r"cache=\S+ cannot be written \(No space left on"):
+            tokenise(corpus, "train", tokenizer, tmp_path)
+    assert not list(tmp_path.glob("tokens/*/.[0-9]*"))
+    assert np.array_equal(tokenise(corpus, "train", tokenizer, tmp_path)[:], expected(tokenizer))
+
+
+def test_a_warm_cache_is_only_read(corpus, tmp_path, monkeypatch):
+    """It may be on a file system that cannot be written."""
+    bpe = Tokenization("bpe", vocab=300)
+    whole = tokenise(corpus, "train", bpe.make(corpus, tmp_path), tmp_path)[:]
+
+    def refused(path):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    for module in (packing, tokenizers):
+        monkeypatch.setattr(module, "file_lock", refused)
+    again = tokenise(corpus, "train", bpe.make(corpus, tmp_path), tmp_path)
+    assert np.array_equal(again[:], whole)
+
+
 def test_processes_that_start_together_write_once(corpus, tokenizer, tmp_path, small_shards):
     def work(queue):
         queue.put(tokenise(corpus, "train", tokenizer, tmp_path).fingerprint())
@@ -142,8 +217,6 @@ def test_processes_that_start_together_write_once(corpus, tokenizer, tmp_path, s
 def test_an_empty_corpus_and_skipped_rows_are_told(
     corpus, tokenizer, tmp_path, caplog, monkeypatch
 ):
-    import logging
-
     monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
     (tmp_path / "text" / "train.jsonl").write_text('\n\n{"text": ""}\n')
     with pytest.raises(ConfigError, match="text tiny: its split train holds no document"):

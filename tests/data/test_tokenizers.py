@@ -1,5 +1,7 @@
 """Tokenizers: lossless, reproducible, and errors that say what to change."""
 
+import json
+
 import pytest
 
 from tape_exp.data import tokenizers
@@ -128,3 +130,29 @@ def test_hub_tokenizer_without_a_network_says_what_works(corpus, tmp_path, monke
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     with pytest.raises(ConfigError, match=r"cannot be reached .*no route to host"):
         Tokenization("hub", path="nobody/no-such-tokenizer").make(corpus, tmp_path)
+
+
+def test_truncation_and_padding_of_a_file_are_switched_off(corpus, tmp_path):
+    """They would cut every document, or fill it up, without a word."""
+    plain = Tokenization("byte").make(corpus, tmp_path)
+    settings = json.loads(plain.save())
+    settings["truncation"] = {
+        "direction": "Right",
+        "max_length": 3,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    settings["padding"] = {
+        "strategy": {"Fixed": 64},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<s>",
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+    loaded = tokenizers.load(tmp_path / "tokenizer.json")
+    for one, other in zip(loaded.encode(SAMPLES), plain.encode(SAMPLES), strict=True):
+        assert one.tolist() == other.tolist()
+    assert loaded.fingerprint == plain.fingerprint
+    assert json.loads(loaded.save())["truncation"] is None

@@ -300,19 +300,10 @@ def test_pickles_are_never_unpickled(tmp_path, tiny_run):
 
     np.save(tmp_path / "sizes.npy", np.array([Booby(trap)], dtype=object), allow_pickle=True)
     np.zeros(4, dtype=np.uint16).tofile(tmp_path / "0.bin")
-    shard = {
-        "file": "0.bin",
-        "sizes": "sizes.npy",
-        "tokens": 4,
-        "documents": 1,
-        "bytes": 4,
-        "skipped": 0,
-    }
-    (tmp_path / "00000.json").write_text(
-        json.dumps({**shard, "dtype": "uint16", "next": [1, 0], "last": True})
-    )
+    shard = {"file": "0.bin", "sizes": "sizes.npy", "dtype": "uint16"}
+    shard |= {"tokens": 4, "documents": 1, "bytes": 4, "skipped": 0}
     with pytest.raises(ValueError, match="allow_pickle"):
-        Tokens(tmp_path).bytes(lambda ids: "")
+        Tokens(tmp_path, [shard]).bytes(lambda ids: "")
 
     (tmp_path / "tokenizer.json").write_bytes(payload)
     with pytest.raises(ConfigError):
