@@ -72,16 +72,16 @@ def is_llama(path: Path) -> bool:
 
 
 def fetch(repository: str, what: str) -> Path:
-    """The folder of a hub repository's config, weights and tokenizer: from the hub's cache, else
-    downloaded to it.
+    """The folder of a hub repository's config, weights and tokenizer, downloaded to the hub's cache
+    if they are not there yet.
 
     Args:
         repository: as the hub names it, ``meta-llama/Llama-2-7b-hf``.
         what: the key that asks for it, for messages: ``checkpoint=meta-llama/Llama-2-7b-hf``.
 
     Raises:
-        ConfigError: it is gated or missing, the hub cannot be reached, or it is no Llama (told
-            before its weights are read).
+        ConfigError: it is gated or missing, the hub cannot be reached, or it is not a Llama (which
+            is known before its weights are fetched).
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -175,9 +175,8 @@ def load(decoder: Decoder, folder: Path) -> None:
         ConfigError: a file is missing or cut short, or its keys and shapes are not exactly the
             decoder's.
     """
-    stored = {
-        t.name: t for t in tensors(folder) if not t.name.endswith("rotary_emb.inv_freq")
-    }  # a function of theta
+    # Old checkpoints also hold RoPE's frequencies, which are a function of theta.
+    stored = {t.name: t for t in tensors(folder) if not t.name.endswith("rotary_emb.inv_freq")}
     wanted = {
         llama_name(key): p for key, p in decoder.named_parameters() if ".position." not in key
     }
@@ -200,14 +199,13 @@ def load(decoder: Decoder, folder: Path) -> None:
                 "fetch both again."
             )
     with torch.no_grad():
-        for tensor in sorted(stored.values(), key=lambda t: (t.file, t.begin)):
-            flat = wanted[tensor.name].view(-1)
-            for begin, piece in tensor.pieces():
-                flat[begin : begin + len(piece)].copy_(piece)
+        for tensor in stored.values():
+            for rows, piece in tensor.pieces():
+                wanted[tensor.name][rows].copy_(piece)
         if repeated is not None:
-            flat = decoder.embedding.weight.view(-1)
-            for begin, piece in repeated.pieces():
-                if not torch.equal(flat[begin : begin + len(piece)], piece.to(flat)):
+            embedding = decoder.embedding.weight
+            for rows, piece in repeated.pieces():
+                if not torch.equal(embedding[rows], piece.to(embedding)):
                     raise ConfigError(
                         f"{repeated.file}: lm_head.weight is not the embedding, though config.json "
                         "has tie_word_embeddings; set it to false there."
@@ -215,10 +213,10 @@ def load(decoder: Decoder, folder: Path) -> None:
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash that names a checkpoint's weights, wherever and in how many files they lie.
+    """A hash that names a checkpoint's weights, wherever and in how many files they are.
 
-    Of the config's sizes and positions, and of every tensor its name, type, shape and the 4 KB in
-    its middle.
+    It is made from the config's sizes and positions, and from the name, type, shape and the 4 KB in
+    the middle of every tensor.
 
     Raises:
         ConfigError: a file is missing or damaged.
@@ -226,9 +224,7 @@ def fingerprint(folder: Path) -> str:
     digest = hashlib.sha256(repr(replace(read_config(folder), bos=None, eos=None)).encode())
     for tensor in sorted(tensors(folder), key=lambda t: t.name):
         digest.update(f"{tensor.name} {tensor.dtype} {tensor.shape}".encode())
-        with tensor.file.open("rb") as file:
-            file.seek(max(tensor.begin, (tensor.begin + tensor.end) // 2 - 2048))
-            digest.update(file.read(min(4096, tensor.end - tensor.begin)))
+        digest.update(tensor.sample())
     return digest.hexdigest()[:16]
 
 
@@ -284,12 +280,12 @@ def _rope(path: Path, config: dict[str, Any], max_positions: int) -> tuple[float
         ) from error
     if method == "yarn":
         magnitude = 0.1 * math.log(scaling["factor"]) + 1
-        told = rope.get("attention_factor")
-        same = told is None or math.isclose(told, magnitude, rel_tol=1e-6)
+        attention = rope.get("attention_factor")
+        same = attention is None or math.isclose(attention, magnitude, rel_tol=1e-6)
         if (
             not same
             or rope.get("truncate", True) is not True
-            or (told is None and rope.get("mscale_all_dim"))
+            or (attention is None and rope.get("mscale_all_dim"))
         ):
             raise ConfigError(
                 f"{path}: its yarn has an attention_factor other than 0.1 ln factor + 1 = "

@@ -3,11 +3,13 @@
 import json
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from tape_exp.settings.errors import ConfigError
 
@@ -15,41 +17,41 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 PIECE = 16 << 20  # bytes that are read at once
+SAMPLE = 4096  # bytes in the middle of a tensor, which a fingerprint is made of
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a safetensors file: its bytes are [begin, end)."""
+    """A tensor in a safetensors file."""
 
     name: str
     file: Path
     dtype: torch.dtype
     shape: tuple[int, ...]
-    begin: int
-    end: int
 
-    def pieces(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Its values in turn, flat, each piece with the index of its first; a piece is overwritten
-        by the next.
-        """
-        # Read, not mapped: pages of a mapped file count as this process's memory, beside the
-        # weights themselves.
-        size = self.dtype.itemsize
-        buffer = bytearray(min(PIECE, self.end - self.begin))
-        with self.file.open("rb") as file:
-            file.seek(self.begin)
-            for begin in range(self.begin, self.end, PIECE):
-                count = min(PIECE, self.end - begin)
-                if file.readinto(memoryview(buffer)[:count]) != count:
-                    raise _cut_short(self.file)
-                yield (
-                    (begin - self.begin) // size,
-                    torch.frombuffer(buffer, dtype=self.dtype, count=count // size),
-                )
+    def pieces(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Its rows in turn, about :data:`PIECE` bytes at once, each piece with their numbers."""
+        rows = max(PIECE // (math.prod(self.shape[1:]) * self.dtype.itemsize), 1)
+        with _opened(self.file) as file:
+            tensor = file.get_slice(self.name)
+            for first in range(0, self.shape[0], rows):
+                last = min(first + rows, self.shape[0])
+                yield slice(first, last), tensor[first:last]
+
+    def sample(self) -> bytes:
+        """The :data:`SAMPLE` bytes in its middle, or all where there are fewer."""
+        size = math.prod(self.shape) * self.dtype.itemsize
+        with _opened(self.file) as file:
+            if size <= SAMPLE:
+                return _bytes(file.get_tensor(self.name))
+            row, first = size // self.shape[0], size // 2 - SAMPLE // 2
+            rows = slice(first // row, -(-(first + SAMPLE) // row))
+            begin = first - rows.start * row
+            return _bytes(file.get_slice(self.name)[rows])[begin : begin + SAMPLE]
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that a checkpoint's weights lie in, whether they are there or not."""
+    """The files that hold a checkpoint's weights, whether they exist or not."""
     if (folder / INDEX).is_file():
         index = read_json(folder / INDEX)
         if not isinstance(index.get("weight_map"), dict):
@@ -59,51 +61,47 @@ def files(folder: Path) -> list[Path]:
 
 
 def tensors(folder: Path) -> list[Stored]:
-    """Every tensor of a checkpoint, from the headers of its files. Raises :class:`ConfigError`."""
-    found = []
-    for file in files(folder):
-        if not file.is_file():
-            named = f", which its {INDEX} names" if file.name != SINGLE else f" and no {INDEX}"
+    """Every tensor of a checkpoint, in the order in which its files hold them.
+
+    Raises:
+        ConfigError: a file is missing, cut short or damaged, or holds a type that is not loaded.
+    """
+    stored = []
+    for path in files(folder):
+        if not path.is_file():
+            named = f", which its {INDEX} names" if path.name != SINGLE else f" and no {INDEX}"
             raise ConfigError(
-                f"{folder} has no {file.name}{named}; fetch the model again, in safetensors files."
+                f"{folder} has no {path.name}{named}; fetch the model again, in safetensors files."
             )
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or length > size - 8:
-                raise _cut_short(file)
-            try:
-                header = json.loads(stream.read(length))
-                described = {
-                    k: (v["dtype"], tuple(v["shape"]), *v["data_offsets"])
-                    for k, v in header.items()
-                    if k[0] != "_"
-                }
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ConfigError(
-                    f"{file} has a damaged header ({error}); fetch it again."
-                ) from error
-        for name, (dtype, shape, begin, end) in described.items():
-            if dtype not in DTYPES:
-                raise ConfigError(
-                    f"{file}: {name} is of type {dtype}; {', '.join(DTYPES)} can be loaded: name "
-                    "such a model."
-                )
-            if end + 8 + length > size:
-                raise _cut_short(file)
-            if end - begin != math.prod(shape) * DTYPES[dtype].itemsize:
-                raise ConfigError(
-                    f"{file} has a damaged header ({name} is not as long as its shape); fetch it "
-                    "again."
-                )
-            found.append(
-                Stored(name, file, DTYPES[dtype], shape, begin + 8 + length, end + 8 + length)
-            )
-    return found
+        with _opened(path) as file:
+            for name in file.offset_keys():
+                tensor = file.get_slice(name)
+                dtype = tensor.get_dtype()
+                if dtype not in DTYPES:
+                    raise ConfigError(
+                        f"{path}: {name} is of type {dtype}; {', '.join(DTYPES)} can be loaded: "
+                        "name such a model."
+                    )
+                stored.append(Stored(name, path, DTYPES[dtype], tuple(tensor.get_shape())))
+    return stored
 
 
-def _cut_short(file: Path) -> ConfigError:
-    return ConfigError(f"{file} is cut short ({file.stat().st_size} bytes); fetch it again.")
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    # Read, not mapped: the pages of a mapped file count as this process's memory, in addition to
+    # the weights.
+    try:
+        with safe_open(path, "pt", backend="pread") as file:
+            yield file
+    except SafetensorError as error:
+        raise ConfigError(
+            f"{path} is cut short or damaged ({path.stat().st_size} bytes: {error}); fetch it "
+            "again."
+        ) from error
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.flatten().view(torch.uint8).numpy().tobytes()
 
 
 def read_json(path: Path) -> dict[str, Any]:
