@@ -24,7 +24,7 @@ demo: setup  ## train RoPE and TAPE on addition at smoke scale and show both hea
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 
-slurm-test: setup  ## sweeps on a SLURM of its own, runs over two hosts made of network namespaces (needs slurm-wlm, munge, root)
+slurm-test: setup  ## run sweeps on a SLURM started for the test, and runs over two hosts (needs slurm-wlm, munge and root)
 	$(BIN)/python -m pytest -m "slurm or hosts" tests/slurm tests/hosts tests/training/test_heartbeat.py
 
 lint: setup  ## ruff, mypy and import-linter
@@ -46,7 +46,7 @@ report: tables  ## write report/index.html: all tables, figures and runs on one 
 soak: setup  ## kill small runs 50 times, compare them with undisturbed ones, write results/reliability.md (15 minutes)
 	$(BIN)/python -m tape_exp.soak --kills 50
 
-gpu:  ## what waits for a GPU (9 minutes): kernel tests, speed, two small runs; GPU_PYTHON= and GPU_OUT= choose python and folder
+gpu:  ## kernel tests, speed and two small runs on a GPU (9 minutes); GPU_PYTHON= and GPU_OUT= choose python and folder
 	@mkdir -p $(GPU_OUT)
 	$(GPU_PYTHON) -m pytest -c /dev/null --rootdir . --noconftest -p no:cacheprovider -q tests/models/test_kernels.py \
 		> $(GPU_OUT)/kernel-tests.txt 2>&1; tail -n 3 $(GPU_OUT)/kernel-tests.txt
@@ -58,12 +58,12 @@ gpu:  ## what waits for a GPU (9 minutes): kernel tests, speed, two small runs; 
 		timeout 60 $(GPU_PYTHON) -m tape_exp.data_speed --out $(GPU_OUT); \
 	else echo "hydra, lightning, wandb or scipy is missing: the small run is left out"; fi
 
-audit:  ## known vulnerabilities of the pinned packages, by pip-audit in an environment of its own (needs a network)
+audit:  ## look for known vulnerabilities of the pinned packages with pip-audit (needs a network)
 	@mkdir -p .audit
 	@test -x .audit/bin/pip-audit || { $(PYTHON) -m venv .audit && .audit/bin/python -m pip install --quiet pip-audit; } > .audit/log 2>&1 || \
 		{ echo "error: pip-audit cannot be installed (see .audit/log); run make audit where PyPI can be reached." >&2; exit 2; }
 	.audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
-clean:  ## remove the environment and caches (runs/ and results/ stay)
+clean:  ## remove the environment and caches, but not runs/ and results/
 	rm -rf .venv .audit build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

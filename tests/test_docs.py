@@ -157,11 +157,11 @@ def test_hours_of_the_sweeps_add_up_to_the_cost_of_all():
     page, known = DOCS["reproduce-on-a-cluster.md"], costs.read(RESULTS)
     assert len(HOURS) == 5
     rows = re.findall(
-        r"^\| [a-d] +\| ([^|]+) \| +(\d+) +\| ([\d.]+|evaluation alone)", page, re.MULTILINE
+        r"^\| [a-d] +\| ([^|]+) \| +(\d+) +\| ([\d.]+|evaluation only)", page, re.MULTILINE
     )
     named = {name for artifacts, _, _ in rows for name in artifacts.strip().split(", ")}
     assert named == {name for name, needed in known["artifacts"].items() if needed["gpu_hours"]}
-    hours = sum(float(told) for _, _, told in rows if told != "evaluation alone")
+    hours = sum(float(told) for _, _, told in rows if told != "evaluation only")
     assert hours == pytest.approx(known["all"]["gpu_hours"], abs=1)
     assert (
         float(re.search(r"Together ([\d.]+) GPU-hours", page).group(1)) == known["all"]["gpu_hours"]

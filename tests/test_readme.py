@@ -24,15 +24,15 @@ PAGES = {
 
 def blocks(language: str, page: str = README) -> list[str]:
     """The contents of the fenced blocks of a language."""
-    found, inside, content = [], None, ""
+    contents, inside, content = [], None, ""
     for line in page.splitlines(keepends=True):
         if line.startswith("```"):
             if inside == language:
-                found.append(content)
+                contents.append(content)
             inside, content = (line[3:].strip() if inside is None else None), ""
         else:
             content += line
-    return found
+    return contents
 
 
 def files_of(page: str) -> dict[str, str]:
@@ -59,13 +59,13 @@ def commands(start: str) -> list[str]:
 def words_of(line: str, first: int) -> list[str]:
     """The words of a command from one on, without options and their values."""
     words = iter(shlex.split(line, comments=True)[first:])
-    found = []
+    plain = []
     for word in words:
         if word in ("--cap", "--cores", "--minutes", "--mode"):
             next(words)
         elif not word.startswith("--"):
-            found.append(word)
-    return found
+            plain.append(word)
+    return plain
 
 
 @pytest.fixture(scope="module")
@@ -87,21 +87,32 @@ def conf(conf_with_toys, monkeypatch):
     return conf_with_toys
 
 
-def test_map_names_every_source_file():
-    listed = blocks("")[0]
-    for path in (ROOT / "launch").glob("*.py"):
-        assert path.name == "__init__.py" or f"\nlaunch/{path.name} " in listed, (
-            f"{path.name} is not in README's map"
-        )
-    for path in (ROOT / "tape_exp").rglob("*.py"):
-        name = str(path.relative_to(ROOT / "tape_exp"))
-        if not name.endswith("__init__.py"):
-            assert re.search(rf"^  {re.escape(name)} +\S", listed, re.MULTILINE), (
-                f"{name} is not in README's map"
-            )
-    for line in listed.splitlines():
-        name = line.split()[0]
-        assert (ROOT / name).exists() or (ROOT / "tape_exp" / name).exists(), name
+def test_readme_fits_a_few_screens():
+    assert len(README.splitlines()) <= 180
+
+
+def test_architecture_names_every_folder_and_no_other():
+    folders = {"launch/"}
+    for top in ("tape_exp", "conf"):
+        folders |= {
+            f"{path.relative_to(ROOT)}/"
+            for path in (ROOT / top).rglob("*")
+            if path.is_dir() and path.name != "__pycache__"
+        }
+    page = PAGES[ROOT / "docs" / "architecture.md"]
+    rows = re.findall(r"^\| `((?:tape_exp|conf|launch)/[\w/]*)` +\| \S", page, re.MULTILINE)
+    assert sorted(rows) == sorted(folders)
+
+
+def test_architecture_names_paths_and_commands_that_exist():
+    page = PAGES[ROOT / "docs" / "architecture.md"]
+    around = page.partition("## Around the package")[2].partition("\n## ")[0]
+    paths = re.findall(r"`([\w.-]+[/.][\w./-]*|Makefile)`", around)
+    assert len(paths) > 10
+    for path in paths:
+        assert (ROOT / path).exists(), path
+    for module in re.findall(r"`python -m ([\w.]+)", page):
+        assert importlib.util.find_spec(module), module
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -184,6 +195,16 @@ def test_results_at_a_glance_are_the_claims():
             f"{artifact}: copy its row from claims.csv"
         )
         assert known["scale"] == "smoke", f"{artifact}: the column says scale smoke"
+
+
+def test_numbers_below_the_figure_are_those_of_its_table():
+    with (ROOT / "results" / "tables" / "fig_addition-smoke.csv").open() as file:
+        rows = {row["model"]: row for row in csv.DictReader(file)}
+    assert {row["seeds"] for row in rows.values()} == {"3"}
+    caption = README.partition("fig_addition-smoke.png)")[2].partition("## ")[0]
+    shown = re.findall(r"([\d.]+) %", caption)
+    models = ("randpe", "fire", "nope", "rope", "tape")
+    assert shown == [rows[model]["out of distribution"].split()[0] for model in models]
 
 
 def test_scale_table_is_true():
