@@ -17,9 +17,10 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from tape_exp.data.cache import file_lock, writing_cache
 from tape_exp.data.sources import OFFLINE, Text, check_hub, hub_refusal
 from tape_exp.machine.files import write_atomically
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 
 log = logging.getLogger("tape_exp")
+LARGEST = 1_000_000  # vocabulary of a BPE that is trained here
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,15 @@ class Tokenization:
     sample_mb: int = 32
 
     def __post_init__(self) -> None:
+        at_least_one("task.tokenizer", sample_mb=self.sample_mb)
         one_of("task.tokenizer.kind", self.kind, ("bpe", "byte", "file", "hub"))
         if self.kind == "bpe" and self.vocab < 258:
             raise ConfigError(
                 f"task.tokenizer.vocab={self.vocab} must be at least 258: 256 bytes and two "
                 "special tokens."
             )
+        if self.vocab > LARGEST:
+            raise ConfigError(f"task.tokenizer.vocab={self.vocab} must be at most {LARGEST:,}.")
         if self.kind in ("file", "hub") and self.path is None:
             raise ConfigError(
                 f"task.tokenizer.kind={self.kind} needs task.tokenizer.path: a tokenizer.json, or "

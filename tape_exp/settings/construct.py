@@ -4,6 +4,7 @@ the schema.
 
 import dataclasses
 import inspect
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -71,6 +72,8 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
         return value
     if float in simple and type(value) is int:
         return float(value)
+    if type(value) is float and not math.isfinite(value):
+        raise ConfigError(f"{key}={value} must be a finite number.")
     if type(value) not in simple:
         names = " or ".join("null" if o is type(None) else o.__name__ for o in simple)
         raise ConfigError(f"{key}={value} is of a wrong type: {names} is expected.")
@@ -89,6 +92,9 @@ def _as_dataclass(value: Any, cls: Any, key: str) -> Any:
             )
     try:
         merged = OmegaConf.merge(OmegaConf.structured(cls), value)
+        for name, number in merged.items():
+            if type(number) is float and not math.isfinite(number):
+                raise ConfigError(f"{key}.{name!s}={number} must be a finite number.")
         return OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         where = f"{key}.{error.key}" if getattr(error, "key", None) else key

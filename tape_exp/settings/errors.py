@@ -1,6 +1,7 @@
 """Mistakes of the user, each explained in one sentence."""
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -26,6 +27,23 @@ def at_least_one(section: str, **values: float | None) -> None:
     for key, value in values.items():
         if value is not None and value < 1:
             raise ConfigError(f"{section}.{key}={value} must be at least 1.")
+
+
+def between(section: str, low: float, high: float, **values: float) -> None:
+    """Raise a :class:`ConfigError` that names ``<section>.<key>`` unless every value is a number
+    from ``low`` to ``high``, both included.
+    """
+    for key, value in values.items():
+        if not low <= value <= high:  # NaN fails too
+            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise ConfigError(f"{section}.{key}={value} must be {limits}.")
+
+
+def positive(section: str, **values: float) -> None:
+    """Raise a :class:`ConfigError` that names ``<section>.<key>`` unless every value is above 0."""
+    for key, value in values.items():
+        if not value > 0:
+            raise ConfigError(f"{section}.{key}={value} must be positive.")
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:

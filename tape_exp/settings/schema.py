@@ -7,14 +7,18 @@ and ``--cfg`` stay quick, and Hydra is imported where it is used, so that the mo
 it.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tape_exp.settings.errors import ConfigError, at_least_one, one_of
+from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of, positive
 from tape_exp.settings.targets import check_names
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+
+MOST_WORKERS = 256  # processes that prepare data; more only exhaust the machine
 
 
 @dataclass
@@ -164,14 +168,16 @@ class Optim:
 
     def __post_init__(self) -> None:
         at_least_one("task.optim", batch=self.batch, max_steps=self.max_steps)
-        if not self.lr > 0:
-            raise ConfigError(f"task.optim.lr={self.lr} must be positive.")
-        if not self.position_lr > 0:
+        positive("task.optim", lr=self.lr, position_lr=self.position_lr, eps=self.eps)
+        positive("task.optim", clip=self.clip)
+        between("task.optim", 0, math.inf, weight_decay=self.weight_decay)
+        between("task.optim", 0, 1, final_lr=self.final_lr)
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(
-                f"task.optim.position_lr={self.position_lr} must be positive; 1.0 is the rate of "
-                "all others."
+                f"task.optim.betas={list(self.betas)} must be two numbers from 0 to below 1, as in "
+                "task.optim.betas=[0.9,0.999]."
             )
-        if self.warmup < 0 or self.decay < 0 or self.warmup + self.decay > 1 + 1e-9:
+        if not (self.warmup >= 0 and self.decay >= 0 and self.warmup + self.decay <= 1 + 1e-9):
             raise ConfigError(
                 f"task.optim.warmup={self.warmup} and task.optim.decay={self.decay} are fractions "
                 "of the run: neither negative, their sum at most 1."
@@ -205,6 +211,12 @@ def check(cfg: "DictConfig") -> None:
         raise ConfigError(
             f"trainer.micro_batch={cfg.trainer.micro_batch} must be at least 1, or null."
         )
+    between("trainer", 0, MOST_WORKERS, workers=cfg.trainer.workers)
+    at_least_one("logger", timeout=cfg.logger.timeout)
+    shortened = ("max_steps", "evaluation_batches")
+    at_least_one("debug", **{key: cfg.debug[key] for key in shortened})
+    if cfg.debug.profiler is not None:
+        one_of("debug.profiler", cfg.debug.profiler, ("simple", "pytorch"))
     if cfg.trainer.frozen_bf16 and (
         cfg.trainer.precision != "bf16-mixed" or cfg.trainer.strategy == "fsdp"
     ):

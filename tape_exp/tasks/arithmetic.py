@@ -53,6 +53,7 @@ class Arithmetic(Task):
         rows_per_batch: int = 1000,
     ) -> None:
         at_least_one("task", train_digits=train_digits, samples_per_cell=samples_per_cell)
+        at_least_one("task", rows_per_batch=rows_per_batch)
         if test_digits < train_digits:
             raise ConfigError(
                 f"task.test_digits={test_digits} is below task.train_digits={train_digits}; "

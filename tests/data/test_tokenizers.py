@@ -104,6 +104,8 @@ def test_llama_files_are_understood(corpus, tmp_path):
         ({"kind": "wordpiece"}, "task.tokenizer.kind=wordpiece is not known"),
         ({"vocab": 100}, "task.tokenizer.vocab=100 must be at least 258"),
         ({"kind": "file"}, "needs task.tokenizer.path"),
+        ({"sample_mb": -1}, "task.tokenizer.sample_mb=-1 must be at least 1"),
+        ({"vocab": 99999999999}, "task.tokenizer.vocab=99999999999 must be at most 1,000,000"),
     ],
 )
 def test_wrong_settings_name_the_key(options, message):
