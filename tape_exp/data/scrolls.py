@@ -110,7 +110,7 @@ def read(
     one_of("split", split, scrolls_builtin.SIZES)
     skipped = Skipped() if skipped is None else skipped
     before = skipped.rows
-    found: dict[str, Example] = {}
+    examples: dict[str, Example] = {}
     documents: dict[str, str] = {}
     for place, line in _lines(
         dataset, split, source, path, f"datasets/{repository}@{revision}/{dataset}.zip"
@@ -121,12 +121,12 @@ def read(
         if isinstance(example, str):
             skipped.add(f"{place} {example}")
             continue
-        first = found.setdefault(example.id, example)
+        first = examples.setdefault(example.id, example)
         if first is example:
             example.document = documents.setdefault(example.document, example.document)
         else:
             first.references.extend(example.references)
-    if not found:
+    if not examples:
         raise ConfigError(f"SCROLLS {dataset}: its split {split} holds no example. {ELSEWHERE}")
     if skipped.rows > before:
         rows = skipped.rows - before
@@ -135,9 +135,9 @@ def read(
             dataset,
             split,
             rows,
-            len(found),
+            len(examples),
         )
-    return list(found.values())
+    return list(examples.values())
 
 
 def _example(dataset: str, split: str, line: str) -> Example | str:
@@ -161,13 +161,13 @@ def _example(dataset: str, split: str, line: str) -> Example | str:
         )  # a lone surrogate is no text
     question, document = None, fields["input"]
     if "{question}" in DATASETS[dataset].closing:
-        asked = (WITH_OPTIONS if dataset == "quality" else ASKED).match(document)
-        if asked is None:
+        match = (WITH_OPTIONS if dataset == "quality" else ASKED).match(document)
+        if match is None:
             return (
                 "has no blank line after its "
                 f"question{' and four options' if dataset == 'quality' else ''}"
             )
-        question, document = asked[0].strip(), document[asked.end() :]
+        question, document = match[0].strip(), document[match.end() :]
     return Example(
         dataset, fields["id"], question, document, [fields["output"]] if fields["output"] else []
     )
@@ -205,8 +205,8 @@ def _lines(
         if isinstance(error, ConfigError):
             raise
         if source == "hub":
-            told = f"{hub_refusal(on_hub.split('@')[0], error)} {ELSEWHERE}"
-            raise ConfigError(f"SCROLLS {dataset}: {told}") from error
+            reason = f"{hub_refusal(on_hub.split('@')[0], error)} {ELSEWHERE}"
+            raise ConfigError(f"SCROLLS {dataset}: {reason}") from error
         raise ConfigError(
             f"{name} cannot be read beyond line {number}: {error}. Fetch the file again."
         ) from error
@@ -223,13 +223,13 @@ def _local(dataset: str, split: str, path: str | None) -> str:
     for name in names:
         if (folder / name).is_file():
             return str(folder / name)
-    there = "it does not exist"
+    reason = "it does not exist"
     if folder.is_dir():
-        there = "there is: " + (
+        reason = "there is: " + (
             ", ".join(sorted(f.name for f in folder.iterdir())[:8]) or "nothing"
         )
     raise ConfigError(
-        f"SCROLLS {dataset}: {path} holds none of {', '.join(names)} ({there}). {ELSEWHERE}"
+        f"SCROLLS {dataset}: {path} holds none of {', '.join(names)} ({reason}). {ELSEWHERE}"
     )
 
 
@@ -238,13 +238,13 @@ def _member(url: str, split: str) -> str:
     from fsspec.implementations.zip import ZipFileSystem
 
     members = ZipFileSystem(url).find("")
-    found = [name for name in members if name.rsplit("/", 1)[-1] == f"{split}.jsonl"]
-    if not found:
+    matches = [name for name in members if name.rsplit("/", 1)[-1] == f"{split}.jsonl"]
+    if not matches:
         raise ConfigError(
             f"{url} holds no {split}.jsonl (there is: {', '.join(members[:8]) or 'nothing'}). "
             f"{ELSEWHERE}"
         )
-    return min(found, key=lambda name: name.count("/"))
+    return min(matches, key=lambda name: name.count("/"))
 
 
 def encode(

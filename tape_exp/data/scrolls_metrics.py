@@ -144,8 +144,8 @@ def exact_match(prediction: str, references: Sequence[str]) -> dict[str, float]:
     """100 where the normalised prediction is a normalised reference; so an empty one matches the
     reference ``the``.
     """
-    found = normalise(prediction)
-    return {"exact_match": 100.0 * any(found == normalise(reference) for reference in references)}
+    words = normalise(prediction)
+    return {"exact_match": 100.0 * any(words == normalise(reference) for reference in references)}
 
 
 def f1(prediction: str, references: Sequence[str]) -> dict[str, float]:
@@ -154,8 +154,8 @@ def f1(prediction: str, references: Sequence[str]) -> dict[str, float]:
     0 where none is shared, also where both are empty: the convention of SQuAD 1.1, which the
     benchmark took over.
     """
-    found = normalise(prediction).split()
-    return {"f1": 100.0 * max(_f(found, normalise(reference).split()) for reference in references)}
+    words = normalise(prediction).split()
+    return {"f1": 100.0 * max(_f(words, normalise(reference).split()) for reference in references)}
 
 
 def rouge(prediction: str, references: Sequence[str]) -> dict[str, float]:
@@ -164,16 +164,16 @@ def rouge(prediction: str, references: Sequence[str]) -> dict[str, float]:
     The library spends its time on a table of the longest common subsequence; here only its length
     is computed, which for summaries of 500 words is fifty times as fast.
     """
-    found = tokenize(prediction, None)
+    words = tokenize(prediction, None)
     scores = []
     for reference in references:
         wanted = tokenize(reference, None)
-        pairs = _f(list(pairwise(found)), list(pairwise(wanted)))
+        pairs = _f(list(pairwise(words)), list(pairwise(wanted)))
         scores.append(
             (
-                _f(found, wanted),
+                _f(words, wanted),
                 pairs,
-                _fraction(common_subsequence(found, wanted), len(found), len(wanted)),
+                _fraction(common_subsequence(words, wanted), len(words), len(wanted)),
             )
         )
     return {
@@ -189,12 +189,12 @@ METRICS: dict[str, Callable[[str, Sequence[str]], dict[str, float]]] = {
 }
 
 
-def _f(found: Sequence[Any], wanted: Sequence[Any]) -> float:
-    return _fraction((Counter(found) & Counter(wanted)).total(), len(found), len(wanted))
+def _f(predicted: Sequence[Any], wanted: Sequence[Any]) -> float:
+    return _fraction((Counter(predicted) & Counter(wanted)).total(), len(predicted), len(wanted))
 
 
-def _fraction(shared: int, found: int, wanted: int) -> float:
-    return float(fmeasure(shared / max(found, 1), shared / max(wanted, 1)))
+def _fraction(shared: int, predicted: int, wanted: int) -> float:
+    return float(fmeasure(shared / max(predicted, 1), shared / max(wanted, 1)))
 
 
 def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:

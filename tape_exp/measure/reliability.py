@@ -74,13 +74,12 @@ def page(record: dict[str, Any]) -> str:
     faults = [(run, fault) for run in record["runs"] for fault in run["faults"]]
     rows = []
     for kind in (*MOMENTS, *OTHERS):
-        mine = [(run, fault) for run, fault in faults if fault["kind"] == kind]
-        survived = sum(run["identical"] and fault["as_expected"] for run, fault in mine)
+        of_kind = [(run, fault) for run, fault in faults if fault["kind"] == kind]
+        tried = len(of_kind)
+        survived = sum(run["identical"] and fault["as_expected"] for run, fault in of_kind)
         name = f"SIGKILL: {kind}" if kind in MOMENTS else kind
-        if mine:
-            rows.append(
-                f"| {name:<22} | {len(mine):>5} | {survived:>8} | {len(mine) - survived:>4} |"
-            )
+        if tried:
+            rows.append(f"| {name:<22} | {tried:>5} | {survived:>8} | {tried - survived:>4} |")
     killed = [(run, fault) for run, fault in faults if fault["kind"] in MOMENTS]
     well = sum(run["identical"] and fault["as_expected"] for run, fault in killed)
     resumed, fresh = (

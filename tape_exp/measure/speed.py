@@ -250,7 +250,7 @@ def decoding(device: torch.device, rows: int = 64, prompt: int = 512, new: int =
     token against the context.
     """
     arch = Arch(3, 96, 4, 256, vocab=1000, max_length=8192, train_length=8192)
-    found = []
+    measured = []
     for name in ("rope", "tape", "alibi"):
         model = Decoder(arch, ENCODINGS[name]).to(device).eval()
         tokens = torch.randint(arch.vocab, (rows, prompt + new), device=device)
@@ -283,7 +283,7 @@ def decoding(device: torch.device, rows: int = 64, prompt: int = 512, new: int =
                         torch.cuda.synchronize(device)
                     spent.append(1e3 * (time.perf_counter() - began))
                 per_token[context] = round(statistics.median(spent), 3)
-        found.append(
+        measured.append(
             {
                 "encoding": name,
                 "rows": rows,
@@ -296,7 +296,7 @@ def decoding(device: torch.device, rows: int = 64, prompt: int = 512, new: int =
                 "ms_per_token_by_context": per_token,
             }
         )
-    return found
+    return measured
 
 
 def measure(

@@ -52,21 +52,21 @@ def cases() -> list[Case]:
     """Every YAML of TAPE as it is, then from Fourier features with R = 4 where its E has L = 2 rows
     and no YAML says so.
     """
-    found, starts = [], []
+    variants, starts = [], []
     tensor = f"{TensorTAPE.__module__}.{TensorTAPE.__name__}"
     defaults: dict[str, Any] = _node("tape_tensor")
     for path in sorted((CONF / "model").glob("*.yaml")):
         node = _node(path.stem)
         if node["_target_"] in (f"{TAPE.__module__}.{TAPE.__name__}", tensor):
             general = {**defaults, **node, "_target_": tensor}
-            found.append(Case(path.stem, general["initial"], node, general))
+            variants.append(Case(path.stem, general["initial"], node, general))
             if general["L"] == 2 and general["scaling"]["method"] == "none":
                 fourier = {**general, "initial": "fourier", "R": 4}
                 starts.append(Case(path.stem, "fourier", fourier, fourier))
     for case in starts:
-        if not any(_same(case, other) for other in found):
-            found.append(case)
-    return found
+        if not any(_same(case, other) for other in variants):
+            variants.append(case)
+    return variants
 
 
 def _node(name: str) -> dict[str, Any]:
@@ -160,9 +160,9 @@ def shift_error(case: Case, seed: int, shift: float, T: int = 16) -> float:
         )
 
 
-def relative(found: Tensor, expected: Tensor) -> float:
+def relative(actual: Tensor, expected: Tensor) -> float:
     """The largest absolute difference over the largest absolute value."""
-    return float((found - expected).abs().max() / expected.abs().max())
+    return float((actual - expected).abs().max() / expected.abs().max())
 
 
 def _random(case: Case, seed: int) -> TensorTAPE:
