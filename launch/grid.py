@@ -29,7 +29,7 @@ from tape_exp.settings.overrides import choice_of, differences
 from tape_exp.settings.schema import check
 
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
-SHOWN = ("model", "task", "scale")  # stand among a run's overrides even where they are the default
+SHOWN = ("model", "task", "scale")  # named in a run's overrides even where they are the default
 
 
 @dataclass
@@ -145,9 +145,8 @@ def words_of(cfg: DictConfig) -> list[str]:
         if group in SHOWN or choice != plain[group]["name"]
     ]
     wanted: Any = OmegaConf.to_container(cfg, resolve=True)
-    words += differences(
-        _composed(*words)["scale"], wanted["scale"], "scale"
-    )  # first: other keys follow it
+    # The scale first: other keys follow it.
+    words += differences(_composed(*words)["scale"], wanted["scale"], "scale")
     words += differences(_composed(*words), wanted, "")
     words += [f"seed={cfg.seed}"] if cfg.seed == plain["seed"] else []
     assert _composed(*words) == wanted, f"{words} do not compose the config"

@@ -1,8 +1,8 @@
-"""``python -m launch.status [<the words of the sweep>]``: what has become of the runs of a grid, or
-of every sweep.
+"""``python -m launch.status [<the words of the sweep>]``: the state of the runs of a grid, or of
+every sweep.
 
-Read from the run directories, whose paths are functions of the configs, and from SLURM's queue
-where there is one.
+It is read from the run directories, whose paths are functions of the configs, and from SLURM's
+queue where there is one.
 """
 
 import argparse
@@ -83,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def kept(root: Path) -> dict[Path, list[Job]]:
-    """Folder and runs of every sweep that was submitted; one that cannot be read is named on
-    stderr and left out.
+    """Folder and runs of every sweep that was submitted; one that cannot be read is named on stderr
+    and left out.
 
     Raises:
         ConfigError: there is none, or none that can be read.
@@ -114,7 +114,7 @@ def kept(root: Path) -> dict[Path, list[Job]]:
 
 def read(folder: Path) -> list[Job]:
     """The runs of a sweep that was submitted, in the order of its array, placed where the folder
-    lies.
+    is.
 
     Raises:
         ValueError: a line is no run of this code.
@@ -224,7 +224,7 @@ def newest(path: Path) -> float:
 
 
 def last_line(path: Path) -> str:
-    """Of a file, the last line that is not empty."""
+    """The last line of a file that is not empty."""
     return next(reversed(tail(path)), "")
 
 

@@ -24,11 +24,8 @@ OFFLINE = (
     "Two sources need no network: task.source=local with task.path=<a folder of lm-eval task YAMLs "
     "and their data>, and task.source=builtin."
 )
-METRICS = (
-    "acc_norm",
-    "acc",
-    "exact_match",
-)  # the first of them that a benchmark has is the one that is reported
+# The first of them that a benchmark has is the one that is reported.
+METRICS = ("acc_norm", "acc", "exact_match")
 FEW_SHOT_SEED = 1234  # lm-eval's own
 
 
@@ -62,7 +59,7 @@ def load(
         source: ``hub``; ``local``, where relative paths in a YAML count from the folder;
             ``builtin``.
         path: local: the folder.
-        cache: a folder for generated and prepared data; what is fetched from the hub lies in the
+        cache: a folder for generated and prepared data; what is fetched from the hub is in the
             hub's own cache.
         shots: solved examples before each question; null: the benchmark's own number, else 0. A
             benchmark that fixes 0 keeps it, as in lm-eval.
@@ -144,8 +141,8 @@ def fingerprint(loaded: Any) -> str:
 
 
 def _manager(folder: Path | None) -> Any:
-    """lm-eval's index: of its own benchmarks, or of a folder alone. lm-eval skips damaged YAMLs;
-    here they are told.
+    """lm-eval's index of its own benchmarks, or only of those of a folder. lm-eval skips damaged
+    YAMLs; here they are an error.
     """
     from lm_eval.tasks import TaskManager
 
@@ -193,9 +190,7 @@ def _prepared(cache: Path) -> Path:
 def _refusal(
     manager: Any, names: Sequence[str], folder: Path | None, error: Exception
 ) -> ConfigError:
-    """What to tell of an error: the first single benchmark that does not load, its file, and
-    why.
-    """
+    """The error to raise: the first single benchmark that does not load, its file, and why."""
     for name in (leaf for wanted in names for leaf in _leaves(manager, wanted)):
         try:
             manager.load([name])

@@ -1,4 +1,4 @@
-"""A small generated stand-in for MMLU and ARC: questions from templates, in lm-eval's format and
+"""A small generated substitute for MMLU and ARC: questions from templates, in lm-eval's format and
 asked in its words.
 """
 
@@ -48,11 +48,11 @@ Draft = tuple[str, str, list[str]]  # question, the right choice, three wrong on
 
 
 def write(folder: Path) -> Path:
-    """Write the YAMLs and their JSONL files into ``folder``, those that are not there as they
-    should be; returns it.
+    """Write the YAMLs and their JSONL files into ``folder``, unless they are there already; returns
+    it.
 
-    Each includes lm-eval's own YAML of the benchmark that it stands for, so that questions are
-    asked and scored in the same way; MMLU's four groups have two subjects each.
+    Each includes lm-eval's own YAML of the benchmark that it replaces, so that questions are asked
+    and scored in the same way; MMLU's four groups have two subjects each.
     """
     import lm_eval
 
@@ -108,7 +108,7 @@ def _task(name: str, splits: dict[str, int], row: Callable[..., dict[str, Any]])
 
 
 def _data(name: str, splits: dict[str, int]) -> dict[str, Any]:
-    """The keys of a YAML that say where its data lies."""
+    """The keys of a YAML that name its data files."""
     files = {split: f"{name}/{split}.jsonl" for split in splits}
     return {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
 

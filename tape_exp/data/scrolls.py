@@ -64,9 +64,8 @@ class Example:
     id: str
     question: str | None  # of quality with its four options; None: the set has none
     document: str
-    references: list[
-        str
-    ]  # in the order of the file; empty in the test split, whose answers the benchmark keeps
+    # In the order of the file; empty in the test split, whose answers the benchmark keeps.
+    references: list[str]
 
     @property
     def closing(self) -> str:
@@ -156,9 +155,8 @@ def _example(dataset: str, split: str, line: str) -> Example | str:
             value.strip() or (split == "test" and key == "output")
         ):
             return f"has no text in its field {key!r} (it has: {', '.join(row)})"
-        fields[key] = (
-            value.encode("utf-8", "replace").decode().strip()
-        )  # a lone surrogate is no text
+        # A lone surrogate is not text; what cannot be written as UTF-8 is replaced.
+        fields[key] = value.encode("utf-8", "replace").decode().strip()
     question, document = None, fields["input"]
     if "{question}" in DATASETS[dataset].closing:
         match = (WITH_OPTIONS if dataset == "quality" else ASKED).match(document)
@@ -189,9 +187,8 @@ def _lines(
             check_hub(f"SCROLLS {dataset}", ELSEWHERE)
             from huggingface_hub import HfFileSystem
 
-            if not HfFileSystem().glob(
-                on_hub
-            ):  # which says why it is refused; a zip's reader does not
+            # The listing says why the hub refuses; a zip's reader does not.
+            if not HfFileSystem().glob(on_hub):
                 raise ConfigError(
                     f"SCROLLS {dataset}: the hub has no {on_hub}. Correct task.revision. "
                     f"{ELSEWHERE}"
@@ -318,9 +315,8 @@ def as_row(encoded: Encoded, length: int) -> dict[str, Tensor]:
 
 
 def _closing(example: Example, tokenizer: Tokenizer) -> list[int]:
-    return _beginning(
-        tokenizer, example.closing, after="a"
-    )  # a letter: what a document most often ends with, or near it
+    # After a letter, which is what a document most often ends with, or nearly.
+    return _beginning(tokenizer, example.closing, after="a")
 
 
 def _beginning(
@@ -331,8 +327,8 @@ def _beginning(
 
     Of a long text eight characters for every token are tokenised, and twice as many while they do
     not suffice. A character of which only some bytes would be kept is dropped, so that the ids
-    stand for a beginning of the text. ``after`` prevents that tokenizers which mark the beginning
-    of a text, such as Llama-2's, do so in its middle.
+    decode to a beginning of the text. ``after`` keeps tokenizers that mark the beginning of a text,
+    such as Llama-2's, from doing so in its middle.
     """
     size = len(text) if limit is None else 8 * (limit + 1)
     while True:

@@ -28,10 +28,9 @@ FORMATS = {
     ".py": "files",
 }
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
-LONGEST = (
-    4 << 20
-)  # characters of one document; a longer .txt is cut at a line end, so that memory stays flat
-Place = tuple[int, int]  # part and row: where a stream of documents stands
+# Characters of one document; a longer .txt is cut at a line end, so that memory stays flat.
+LONGEST = 4 << 20
+Place = tuple[int, int]  # part and row: how far a stream of documents has come
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Text:
             the folder.
         column: the field that holds the text.
         where: keep rows whose (dotted) field has this value: ``{meta.pile_set_name: Github}``.
-        builtin: which built-in text stands for this corpus: ``code`` (the standard library's
+        builtin: which built-in text is used for this corpus: ``code`` (the standard library's
             sources), ``english`` (the language reference of ``pydoc``) or ``both``. One file in
             twenty is validation, one test.
     """

@@ -133,8 +133,8 @@ def waiting(folder: Path, steps: int = 60) -> dict[str, float]:
 
 
 def evaluation(folder: Path, times: int = 9) -> dict[str, Any]:
-    """Tokens a second of the whole evaluation over those of the forward passes alone, timed in
-    turn, for each length.
+    """The speed of a whole evaluation relative to that of only its forward passes, timed in turn,
+    for each length.
     """
     cfg = smoke(folder)
     task: Any = make_task(cfg)
@@ -175,7 +175,9 @@ def seconds(work: Callable[[], None]) -> float:
 
 
 def gigabyte(folder: Path) -> dict[str, float]:
-    """Peak memory and rate of a process that tokenises 1 GB of .jsonl, beside those of 100 MB."""
+    """Peak memory and rate of a process that tokenises 1 GB of .jsonl, and of one that tokenises
+    100 MB.
+    """
     measured: dict[str, float] = {}
     source = [text for _, text in Text("builtin").documents("train")]
     for megabytes in (100, 1000):

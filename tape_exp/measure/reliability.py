@@ -10,12 +10,8 @@ from tape_exp.runs.checkpoints import signature_of
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
 
-TIMED = (
-    "seconds",
-    "train/tokens_per_second",
-    "train/mfu",
-    "train/data_wait",
-)  # what no two runs share
+# What no two runs share.
+TIMED = ("seconds", "train/tokens_per_second", "train/mfu", "train/data_wait")
 MOMENTS = ("training", "checkpoint", "evaluation")  # of a SIGKILL
 OTHERS = (
     "SIGUSR1",
@@ -70,7 +66,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def page(record: dict[str, Any]) -> str:
-    """reliability.md."""
+    """The text of results/reliability.md."""
     faults = [(run, fault) for run in record["runs"] for fault in run["faults"]]
     rows = []
     for kind in (*MOMENTS, *OTHERS):

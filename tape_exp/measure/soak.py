@@ -243,9 +243,8 @@ def disturb_once(subject: Subject, kind: str, moments: random.Random) -> dict[st
     said, newest = len(subject.log()), subject.newest()
     resumed_from = int(newest.stem.removeprefix("step")) if newest else 0
     fault: dict[str, Any] = {"kind": kind, "resumed_from": resumed_from, "first_step_seconds": None}
-    opened = (
-        "Going on from step" if newest else "parameters"
-    )  # of what log.txt says, the line after which the curve is new
+    # The line of log.txt after which the curve is this process's own.
+    opened = "Going on from step" if newest else "parameters"
     limit = (
         (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)))
         if kind == "full disk"
@@ -316,9 +315,8 @@ def inject(subject: Subject, process: subprocess.Popen, kind: str) -> int:
         process.wait(PATIENCE)
         return REQUEUE
     if kind == "second process":
-        process.send_signal(
-            signal.SIGSTOP
-        )  # or it would end before the other gives up waiting for it
+        # Stopped, or it would end before the other gives up waiting for it.
+        process.send_signal(signal.SIGSTOP)
         refused = subject.start().wait(PATIENCE) == 2
         kill(process)
         return -signal.SIGKILL if refused else 2

@@ -113,8 +113,8 @@ class Harness(TemplateLM):
         requests: Sequence[Request],
         first: int,
     ) -> dict[int, tuple[float, bool]]:
-        """The answers of a batch of rows; padding is on the right, where a causal model does
-        not see it.
+        """The answers of a batch of rows; padding is on the right, where a causal model does not
+        see it.
         """
         longest = max(map(len, batch))
         inputs = torch.tensor([[*row, *[0] * (longest - len(row))] for row in batch])

@@ -64,9 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
     finally:
         torch.set_num_threads(threads)
-    print_report(
-        record, Console(width=None if sys.stdout.isatty() else 120)
-    )  # a log has no width of its own
+    # A log has no width of its own.
+    print_report(record, Console(width=None if sys.stdout.isatty() else 120))
     write_atomically(given.out / "theory.json", json.dumps(record, indent=1) + "\n")
     for name in ("theory", "theory_propositions"):
         for path in load(name).render("smoke", {"theory": [record]}, given.out):
@@ -114,11 +113,9 @@ def outcome(argument_BT: Tensor, labels_BT: Tensor, lengths: Sequence[int]) -> d
 
     Returns:
         ``all`` and ``identity``: percent of the first N positions, and of those among them whose
-            label is 1, that are on the
-        right side of 0.5; ``exact``: percent of all positions whose label is exactly 0 or 1, as the
-        theorem states;
-        ``margin``: by how much the argument clears 1 or 0 at the worst position, negative where it
-            does not.
+        label is 1, that are on the right side of 0.5; ``exact``: percent of all positions whose
+        label is exactly 0 or 1, as the theorem states; ``margin``: by how much the argument clears
+        1 or 0 at the worst position, negative where it does not.
     """
     right = (argument_BT.clamp(0, 1) > 0.5) == labels_BT
     clears = torch.where(labels_BT, argument_BT - 1, -argument_BT)

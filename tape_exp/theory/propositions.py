@@ -2,8 +2,7 @@
 states, in fp64.
 
 Shape suffixes: B batch, T tokens, H heads, D head dimension, C width. E is (B, T, H, M, L, R), as
-    in
-:class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`.
+in :class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`.
 """
 
 from dataclasses import dataclass
@@ -150,9 +149,8 @@ def shift_error(case: Case, seed: int, shift: float, T: int = 16) -> float:
     tokens = torch.randint(0, ARCH.vocab, (2, T), generator=generator_for(seed, "shift tokens"))
     positions = torch.arange(T, dtype=torch.float64)[None]
     with torch.no_grad():
-        for block in (
-            decoder.blocks()
-        ):  # small initial weights would leave attention uniform, whatever the positions
+        # Small initial weights would leave attention uniform, whatever the positions.
+        for block in decoder.blocks():
             block.q.weight.mul_(20)
             block.k.weight.mul_(20)
         return relative(
