@@ -29,7 +29,7 @@ from tape_exp.settings.overrides import choice_of, differences
 from tape_exp.settings.schema import check
 
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
-SHOWN = ("model", "task", "scale")  # stand among a run's overrides even where they are the default
+SHOWN = ("model", "task", "scale")  # named in a run's overrides even where they are the default
 
 
 @dataclass
@@ -124,13 +124,13 @@ def _of_artifacts(
     """The runs of artifacts and those that they begin from, whether recorded or not: a run keeps
     its number in the array.
     """
-    found: list[Job] = []
+    jobs: list[Job] = []
     levels: dict[str | None, int] = {None: -1}
     for key, run in named(artifacts, scale, seeds, extra).items():
         check(run.cfg)
         levels[key] = levels[run.needs] + 1
-        found.append(Job(words_of(run.cfg), levels[key], run.recorded, run.cfg))
-    return sorted(found, key=lambda job: job.level)
+        jobs.append(Job(words_of(run.cfg), levels[key], run.recorded, run.cfg))
+    return sorted(jobs, key=lambda job: job.level)
 
 
 def words_of(cfg: DictConfig) -> list[str]:
@@ -145,9 +145,8 @@ def words_of(cfg: DictConfig) -> list[str]:
         if group in SHOWN or choice != plain[group]["name"]
     ]
     wanted: Any = OmegaConf.to_container(cfg, resolve=True)
-    words += differences(
-        _composed(*words)["scale"], wanted["scale"], "scale"
-    )  # first: other keys follow it
+    # The scale first: other keys follow it.
+    words += differences(_composed(*words)["scale"], wanted["scale"], "scale")
     words += differences(_composed(*words), wanted, "")
     words += [f"seed={cfg.seed}"] if cfg.seed == plain["seed"] else []
     assert _composed(*words) == wanted, f"{words} do not compose the config"
@@ -156,8 +155,8 @@ def words_of(cfg: DictConfig) -> list[str]:
 
 @cache
 def _composed(*words: str) -> dict[str, Any]:
-    found: Any = OmegaConf.to_container(compose_config(words), resolve=True)
-    return found
+    composed: Any = OmegaConf.to_container(compose_config(words), resolve=True)
+    return composed
 
 
 def folder_of(jobs: Sequence[Job]) -> Path:
@@ -168,5 +167,5 @@ def folder_of(jobs: Sequence[Job]) -> Path:
     below another folder is another sweep in SLURM's queue.
     """
     sweeps = Path(jobs[0].cfg.runs).expanduser().resolve() / ".sweeps"
-    told = "\n".join([str(sweeps), *(job.line for job in jobs)])
-    return sweeps / hashlib.sha256(told.encode()).hexdigest()[:10]
+    text = "\n".join([str(sweeps), *(job.line for job in jobs)])
+    return sweeps / hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -1,8 +1,8 @@
-"""``python -m launch.status [<the words of the sweep>]``: what has become of the runs of a grid, or
-of every sweep.
+"""``python -m launch.status [<the words of the sweep>]``: the state of the runs of a grid, or of
+every sweep.
 
-Read from the run directories, whose paths are functions of the configs, and from SLURM's queue
-where there is one.
+It is read from the run directories, whose paths are functions of the configs, and from SLURM's
+queue where there is one.
 """
 
 import argparse
@@ -69,13 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not given.words:
             for folder, jobs in kept(given.runs).items():
-                show(jobs, folder, console)
+                print_sweep(jobs, folder, console)
             return 0
         jobs = jobs_of(given.words)
         if all(job.recorded for job in jobs):
             console.print("Every run has a record.")
         else:
-            show(jobs, folder_of(jobs), console)
+            print_sweep(jobs, folder_of(jobs), console)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -83,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def kept(root: Path) -> dict[Path, list[Job]]:
-    """Folder and runs of every sweep that was submitted; one that cannot be read is told and left
-    out.
+    """Folder and runs of every sweep that was submitted; one that cannot be read is named on stderr
+    and left out.
 
     Raises:
         ConfigError: there is none, or none that can be read.
@@ -95,26 +95,26 @@ def kept(root: Path) -> dict[Path, list[Job]]:
             f"no sweep was submitted from here ({root}/.sweeps is empty); name the runs: "
             "model=rope,tape seed=0,1."
         )
-    found = {}
+    sweeps = {}
     for folder in (file.parent for file in files):
         try:
-            found[folder] = read(folder)
+            sweeps[folder] = read(folder)
         except (ValueError, OSError) as error:
-            told = (
+            sentence = (
                 f"The sweep {folder} is left out ({str(error).rstrip('.')}); remove the folder if "
                 "this code has outgrown it."
             )
-            print(told, file=sys.stderr)
-    if not found:
+            print(sentence, file=sys.stderr)
+    if not sweeps:
         raise ConfigError(
             f"no sweep below {root}/.sweeps can be read; name the runs: model=rope,tape seed=0,1."
         )
-    return found
+    return sweeps
 
 
 def read(folder: Path) -> list[Job]:
     """The runs of a sweep that was submitted, in the order of its array, placed where the folder
-    lies.
+    is.
 
     Raises:
         ValueError: a line is no run of this code.
@@ -133,27 +133,27 @@ def read(folder: Path) -> list[Job]:
     return jobs
 
 
-def show(jobs: Sequence[Job], folder: Path, console: Console) -> None:
+def print_sweep(jobs: Sequence[Job], folder: Path, console: Console) -> None:
     """The table of a sweep, and how many runs are at what."""
     try:
         queue = states(folder.name)
     except ConfigError as error:
         queue = {}
         console.print(f"The queue is left out: {error}", soft_wrap=True)
-    found = [
+    run_states = [
         state_of(job, queue.get(i), folder / "logs" / f"{i}.txt") for i, job in enumerate(jobs)
     ]
     shared = [
         word for word in jobs[0].words if len(jobs) > 1 and all(word in job.words for job in jobs)
     ]
     table = Table("run", "state", "step", "to go", "", box=None, pad_edge=False)
-    for job, state in zip(jobs, found, strict=True):
+    for job, state in zip(jobs, run_states, strict=True):
         colour = COLOURS[state.word]
         own = shlex.join(word for word in job.words if word not in shared)
         table.add_row(
             escape(own), f"[{colour}]{state.word}[/]", state.step, state.eta, escape(state.note)
         )
-    counts = Counter(state.word for state in found)
+    counts = Counter(state.word for state in run_states)
     if shared:
         console.print(f"All with {shlex.join(shared)}", soft_wrap=True, markup=False)
     console.print(table)
@@ -224,14 +224,14 @@ def newest(path: Path) -> float:
 
 
 def last_line(path: Path) -> str:
-    """Of a file, the last line that is not empty."""
+    """The last line of a file that is not empty."""
     return next(reversed(tail(path)), "")
 
 
 def error_at_end(log: Path) -> str:
     """The error that a task's log ends with, if it does; SLURM adds a line or two after its own."""
-    found = [re.search(r"(\w+: )?\berror: .*", line) for line in tail(log)[-4:]]
-    return next((match.group() for match in reversed(found) if match), "")
+    matches = [re.search(r"(\w+: )?\berror: .*", line) for line in tail(log)[-4:]]
+    return next((match.group() for match in reversed(matches) if match), "")
 
 
 def tail(path: Path) -> list[str]:

@@ -1,9 +1,9 @@
 """``python -m launch.sweep <overrides with commas | artifact … scale= seeds=>``: a grid as one
 SLURM array, submitted.
 
-The script, a line of overrides a run and a log a run lie in ``<runs>/.sweeps/<name>/``, where the
-name is a function of the runs and of that place. The same command later submits what is neither
-finished nor waiting: failed and forgotten runs, which go on from their last checkpoints.
+The script, the overrides of every run and the log of every run are in ``<runs>/.sweeps/<name>/``,
+where the name is a function of the runs and of that place. Given again, the same command submits
+the runs that are neither finished nor waiting, which go on from their last checkpoints.
 """
 
 import argparse
@@ -26,20 +26,11 @@ from tape_exp.settings.compose import explain, register
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import CONF, ROOT
 
-OWN = {
-    "_target_",
-    "submitit_folder",
-    "max_num_timeout",
-    "setup",
-    "teardown",
-    "name",
-}  # not options of sbatch
+# Keys of the launcher that are not options of sbatch.
+OWN = {"_target_", "submitit_folder", "max_num_timeout", "setup", "teardown", "name"}
 OWN |= {"array_parallelism", "signal_delay_s", "stderr_to_stdout", "additional_parameters"}
-SBATCH = {
-    "timeout_min": "time",
-    "mem_gb": "mem",
-    "tasks_per_node": "ntasks_per_node",
-}  # submitit's name -> sbatch's
+# Submitit's names of options that sbatch calls otherwise.
+SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_node"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,7 +104,7 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
         queued = {task.array for i, task in waiting.items() if jobs[i].level < jobs[level[0]].level}
         before = [*sorted(queued), *ids[-1:]]
         # afterany, not afterok: a run whose base failed says so and ends, and the others are not
-        # lost with it
+        # lost with it.
         dependency = [f"--dependency=afterany:{':'.join(before)}"] if before else []
         ids.append(submit([array, *dependency, str(folder / "script.sh")]))
         with (folder / "submitted.txt").open("a") as file:
@@ -151,7 +142,7 @@ def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:
         key = word.split("=")[0].removeprefix("hydra.launcher.")
         if key.split(".")[0] not in settings:
             raise ConfigError(
-                f"hydra.launcher.{key}{did_you_mean(key, settings)} Further keys stand in "
+                f"hydra.launcher.{key}{did_you_mean(key, settings)} Further keys are in "
                 "conf/local/cluster.yaml."
             )
     return _settings([*choice, *words]) if words else settings
@@ -227,7 +218,7 @@ def submit(arguments: Sequence[str]) -> str:
     if done.returncode:
         raise ConfigError(
             f"sbatch refused the sweep ({' '.join(done.stderr.split())}); partition, account and "
-            "limits stand in conf/local/cluster.yaml, of which conf/local/example.yaml is an "
+            "limits are in conf/local/cluster.yaml, of which conf/local/example.yaml is an "
             "example."
         )
     return done.stdout.strip().split(";")[0]

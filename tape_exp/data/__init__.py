@@ -1,3 +1,3 @@
-"""Text for the language tasks: where it comes from, how it is cut into tokens, and how tokens lie
-on disk.
+"""Data sets: their text, its tokens on disk, groups for state tracking, and metrics of data
+sets.
 """

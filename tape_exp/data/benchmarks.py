@@ -24,11 +24,8 @@ OFFLINE = (
     "Two sources need no network: task.source=local with task.path=<a folder of lm-eval task YAMLs "
     "and their data>, and task.source=builtin."
 )
-METRICS = (
-    "acc_norm",
-    "acc",
-    "exact_match",
-)  # the first of them that a benchmark has is the one that is reported
+# The first of them that a benchmark has is the one that is reported.
+METRICS = ("acc_norm", "acc", "exact_match")
 FEW_SHOT_SEED = 1234  # lm-eval's own
 
 
@@ -62,7 +59,7 @@ def load(
         source: ``hub``; ``local``, where relative paths in a YAML count from the folder;
             ``builtin``.
         path: local: the folder.
-        cache: a folder for generated and prepared data; what is fetched from the hub lies in the
+        cache: a folder for generated and prepared data; what is fetched from the hub is in the
             hub's own cache.
         shots: solved examples before each question; null: the benchmark's own number, else 0. A
             benchmark that fixes 0 keeps it, as in lm-eval.
@@ -87,15 +84,15 @@ def load(
                 raise ConfigError(
                     f"task.tasks: {name}{did_you_mean(name, manager.all_tasks)} {known}"
                 )
-        found = _loaded(manager, names, folder, _prepared(cache))
-        for task in found["tasks"].values():
+        loaded = _loaded(manager, names, folder, _prepared(cache))
+        for task in loaded["tasks"].values():
             _check_metric(task)
             fixed = task.get_config("num_fewshot")
             task.set_config(
                 key="num_fewshot", value=fixed or 0 if shots is None or fixed == 0 else shots
             )
             task.set_fewshot_seed(seed=FEW_SHOT_SEED)
-    return found
+    return loaded
 
 
 def evaluate(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dict[str, Any]]:
@@ -105,25 +102,25 @@ def evaluate(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dic
     from lm_eval.evaluator import evaluate as evaluate_
 
     with _quiet():
-        found = evaluate_(model, loaded, limit=limit, bootstrap_iters=1000, log_samples=False)
-    assert found is not None
-    return {name: dict(row) for name, row in found["results"].items()}
+        report = evaluate_(model, loaded, limit=limit, bootstrap_iters=1000, log_samples=False)
+    assert report is not None
+    return {name: dict(row) for name, row in report["results"].items()}
 
 
 def metrics_of(result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
     """Percent and standard error (None of a single document) by metric, the one that is reported
     first.
     """
-    found = {}
+    metrics = {}
     for metric in METRICS:
         key = next((key for key in result if key.startswith(f"{metric},")), None)
         if key is not None:
             error = result.get(key.replace(",", "_stderr,", 1))
-            found[metric] = (
+            metrics[metric] = (
                 100 * float(result[key]),
                 100 * float(error) if isinstance(error, int | float) else None,
             )
-    return found
+    return metrics
 
 
 def fingerprint(loaded: Any) -> str:
@@ -144,8 +141,8 @@ def fingerprint(loaded: Any) -> str:
 
 
 def _manager(folder: Path | None) -> Any:
-    """lm-eval's index: of its own benchmarks, or of a folder alone. lm-eval skips damaged YAMLs;
-    here they are told.
+    """lm-eval's index of its own benchmarks, or only of those of a folder. lm-eval skips damaged
+    YAMLs; here they are an error.
     """
     from lm_eval.tasks import TaskManager
 
@@ -193,17 +190,15 @@ def _prepared(cache: Path) -> Path:
 def _refusal(
     manager: Any, names: Sequence[str], folder: Path | None, error: Exception
 ) -> ConfigError:
-    """What to tell of an error: the first single benchmark that does not load, its file, and
-    why.
-    """
+    """The error to raise: the first single benchmark that does not load, its file, and why."""
     for name in (leaf for wanted in names for leaf in _leaves(manager, wanted)):
         try:
             manager.load([name])
-        except Exception as found:
+        except Exception as cause:
             entry = manager.task_index[name]
-            reason = " ".join(str(found).split()) or type(found).__name__
+            reason = " ".join(str(cause).split()) or type(cause).__name__
             if folder is None:
-                reason = hub_refusal(f"datasets/{(entry.cfg or {}).get('dataset_path')}", found)
+                reason = hub_refusal(f"datasets/{(entry.cfg or {}).get('dataset_path')}", cause)
                 return ConfigError(f"task.tasks: {name}: {reason} {OFFLINE}")
             return ConfigError(
                 f"{entry.yaml_path}: the benchmark {name} cannot be loaded ({reason}). Correct it "

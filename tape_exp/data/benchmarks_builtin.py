@@ -1,4 +1,4 @@
-"""A small generated stand-in for MMLU and ARC: questions from templates, in lm-eval's format and
+"""A small generated substitute for MMLU and ARC: questions from templates, in lm-eval's format and
 asked in its words.
 """
 
@@ -48,11 +48,11 @@ Draft = tuple[str, str, list[str]]  # question, the right choice, three wrong on
 
 
 def write(folder: Path) -> Path:
-    """Write the YAMLs and their JSONL files into ``folder``, those that are not there as they
-    should be; returns it.
+    """Write the YAMLs and their JSONL files into ``folder``, unless they are there already; returns
+    it.
 
-    Each includes lm-eval's own YAML of the benchmark that it stands for, so that questions are
-    asked and scored in the same way; MMLU's four groups have two subjects each.
+    Each includes lm-eval's own YAML of the benchmark that it replaces, so that questions are asked
+    and scored in the same way; MMLU's four groups have two subjects each.
     """
     import lm_eval
 
@@ -108,7 +108,7 @@ def _task(name: str, splits: dict[str, int], row: Callable[..., dict[str, Any]])
 
 
 def _data(name: str, splits: dict[str, int]) -> dict[str, Any]:
-    """The keys of a YAML that say where its data lies."""
+    """The keys of a YAML that name its data files."""
     files = {split: f"{name}/{split}.jsonl" for split in splits}
     return {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
 
@@ -125,11 +125,11 @@ def _mmlu_row(name: str, split: str, index: int) -> dict[str, Any]:
 
 def _arc_row(name: str, split: str, index: int) -> dict[str, Any]:
     text, choices, place = question(name, split, index)
-    told = {"text": choices, "label": list(LETTERS)}
+    labelled = {"text": choices, "label": list(LETTERS)}
     return {
         "id": f"{name}-{split}-{index}",
         "question": text,
-        "choices": told,
+        "choices": labelled,
         "answerKey": LETTERS[place],
     }
 
@@ -151,10 +151,10 @@ def _alphabet(generator: random.Random) -> Draft:
 def _ages(generator: random.Random) -> Draft:
     people, ages = generator.sample(PEOPLE, 4), generator.sample(range(10, 90), 4)
     oldest = max(ages)
-    told = ", ".join(f"{person} is {age}" for person, age in zip(people, ages, strict=True))
+    facts = ", ".join(f"{person} is {age}" for person, age in zip(people, ages, strict=True))
     right = people[ages.index(oldest)]
     return (
-        f"{told} years old. Who is the oldest?",
+        f"{facts} years old. Who is the oldest?",
         right,
         [person for person in people if person != right],
     )
@@ -189,11 +189,11 @@ def _places(generator: random.Random) -> Draft:
         generator.sample(GOODS, 4),
         generator.sample([p for p in PLACES if p not in GOODS], 4),
     )
-    told = " ".join(
+    facts = " ".join(
         f"The {thing} is in the {place}." for thing, place in zip(goods, places, strict=True)
     )
     return (
-        f"{told} Where is the {goods[0]}?",
+        f"{facts} Where is the {goods[0]}?",
         f"in the {places[0]}",
         [f"in the {place}" for place in places[1:]],
     )

@@ -34,14 +34,14 @@ class Group:
         """(length,): how often the likeliest state of a random word is right, after 1 … length
         letters.
         """
-        chances, found = np.zeros(len(self.elements)), np.empty(length)
+        chances, best = np.zeros(len(self.elements)), np.empty(length)
         chances[0] = 1
         for i in range(length):
             after = np.zeros_like(chances)
             for letter in self.letters:
                 after[self.table[:, letter]] += chances / len(self.letters)
-            chances, found[i] = after, after.max()
-        return found
+            chances, best[i] = after, after.max()
+        return best
 
 
 def make_group(points: int, moved: tuple[int, ...], even: bool = False) -> Group:

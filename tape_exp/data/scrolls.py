@@ -64,9 +64,8 @@ class Example:
     id: str
     question: str | None  # of quality with its four options; None: the set has none
     document: str
-    references: list[
-        str
-    ]  # in the order of the file; empty in the test split, whose answers the benchmark keeps
+    # In the order of the file; empty in the test split, whose answers the benchmark keeps.
+    references: list[str]
 
     @property
     def closing(self) -> str:
@@ -110,7 +109,7 @@ def read(
     one_of("split", split, scrolls_builtin.SIZES)
     skipped = Skipped() if skipped is None else skipped
     before = skipped.rows
-    found: dict[str, Example] = {}
+    examples: dict[str, Example] = {}
     documents: dict[str, str] = {}
     for place, line in _lines(
         dataset, split, source, path, f"datasets/{repository}@{revision}/{dataset}.zip"
@@ -121,12 +120,12 @@ def read(
         if isinstance(example, str):
             skipped.add(f"{place} {example}")
             continue
-        first = found.setdefault(example.id, example)
+        first = examples.setdefault(example.id, example)
         if first is example:
             example.document = documents.setdefault(example.document, example.document)
         else:
             first.references.extend(example.references)
-    if not found:
+    if not examples:
         raise ConfigError(f"SCROLLS {dataset}: its split {split} holds no example. {ELSEWHERE}")
     if skipped.rows > before:
         rows = skipped.rows - before
@@ -135,9 +134,9 @@ def read(
             dataset,
             split,
             rows,
-            len(found),
+            len(examples),
         )
-    return list(found.values())
+    return list(examples.values())
 
 
 def _example(dataset: str, split: str, line: str) -> Example | str:
@@ -156,18 +155,17 @@ def _example(dataset: str, split: str, line: str) -> Example | str:
             value.strip() or (split == "test" and key == "output")
         ):
             return f"has no text in its field {key!r} (it has: {', '.join(row)})"
-        fields[key] = (
-            value.encode("utf-8", "replace").decode().strip()
-        )  # a lone surrogate is no text
+        # A lone surrogate is not text; what cannot be written as UTF-8 is replaced.
+        fields[key] = value.encode("utf-8", "replace").decode().strip()
     question, document = None, fields["input"]
     if "{question}" in DATASETS[dataset].closing:
-        asked = (WITH_OPTIONS if dataset == "quality" else ASKED).match(document)
-        if asked is None:
+        match = (WITH_OPTIONS if dataset == "quality" else ASKED).match(document)
+        if match is None:
             return (
                 "has no blank line after its "
                 f"question{' and four options' if dataset == 'quality' else ''}"
             )
-        question, document = asked[0].strip(), document[asked.end() :]
+        question, document = match[0].strip(), document[match.end() :]
     return Example(
         dataset, fields["id"], question, document, [fields["output"]] if fields["output"] else []
     )
@@ -189,9 +187,8 @@ def _lines(
             check_hub(f"SCROLLS {dataset}", ELSEWHERE)
             from huggingface_hub import HfFileSystem
 
-            if not HfFileSystem().glob(
-                on_hub
-            ):  # which says why it is refused; a zip's reader does not
+            # The listing says why the hub refuses; a zip's reader does not.
+            if not HfFileSystem().glob(on_hub):
                 raise ConfigError(
                     f"SCROLLS {dataset}: the hub has no {on_hub}. Correct task.revision. "
                     f"{ELSEWHERE}"
@@ -205,8 +202,8 @@ def _lines(
         if isinstance(error, ConfigError):
             raise
         if source == "hub":
-            told = f"{hub_refusal(on_hub.split('@')[0], error)} {ELSEWHERE}"
-            raise ConfigError(f"SCROLLS {dataset}: {told}") from error
+            reason = f"{hub_refusal(on_hub.split('@')[0], error)} {ELSEWHERE}"
+            raise ConfigError(f"SCROLLS {dataset}: {reason}") from error
         raise ConfigError(
             f"{name} cannot be read beyond line {number}: {error}. Fetch the file again."
         ) from error
@@ -223,13 +220,13 @@ def _local(dataset: str, split: str, path: str | None) -> str:
     for name in names:
         if (folder / name).is_file():
             return str(folder / name)
-    there = "it does not exist"
+    reason = "it does not exist"
     if folder.is_dir():
-        there = "there is: " + (
+        reason = "there is: " + (
             ", ".join(sorted(f.name for f in folder.iterdir())[:8]) or "nothing"
         )
     raise ConfigError(
-        f"SCROLLS {dataset}: {path} holds none of {', '.join(names)} ({there}). {ELSEWHERE}"
+        f"SCROLLS {dataset}: {path} holds none of {', '.join(names)} ({reason}). {ELSEWHERE}"
     )
 
 
@@ -238,13 +235,13 @@ def _member(url: str, split: str) -> str:
     from fsspec.implementations.zip import ZipFileSystem
 
     members = ZipFileSystem(url).find("")
-    found = [name for name in members if name.rsplit("/", 1)[-1] == f"{split}.jsonl"]
-    if not found:
+    matches = [name for name in members if name.rsplit("/", 1)[-1] == f"{split}.jsonl"]
+    if not matches:
         raise ConfigError(
             f"{url} holds no {split}.jsonl (there is: {', '.join(members[:8]) or 'nothing'}). "
             f"{ELSEWHERE}"
         )
-    return min(found, key=lambda name: name.count("/"))
+    return min(matches, key=lambda name: name.count("/"))
 
 
 def encode(
@@ -318,9 +315,8 @@ def as_row(encoded: Encoded, length: int) -> dict[str, Tensor]:
 
 
 def _closing(example: Example, tokenizer: Tokenizer) -> list[int]:
-    return _beginning(
-        tokenizer, example.closing, after="a"
-    )  # a letter: what a document most often ends with, or near it
+    # After a letter, which is what a document most often ends with, or nearly.
+    return _beginning(tokenizer, example.closing, after="a")
 
 
 def _beginning(
@@ -331,8 +327,8 @@ def _beginning(
 
     Of a long text eight characters for every token are tokenised, and twice as many while they do
     not suffice. A character of which only some bytes would be kept is dropped, so that the ids
-    stand for a beginning of the text. ``after`` prevents that tokenizers which mark the beginning
-    of a text, such as Llama-2's, do so in its middle.
+    decode to a beginning of the text. ``after`` keeps tokenizers that mark the beginning of a text,
+    such as Llama-2's, from doing so in its middle.
     """
     size = len(text) if limit is None else 8 * (limit + 1)
     while True:

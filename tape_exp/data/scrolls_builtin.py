@@ -1,4 +1,4 @@
-"""Small stand-ins for the seven SCROLLS sets: generated rows in their schema whose answer stands in
+"""Small generated substitutes for the seven SCROLLS sets: rows in their schema whose answer is in
 the document.
 """
 
@@ -126,7 +126,7 @@ def _contract_nli(generator: random.Random) -> Draft:
 
 
 def _quality(generator: random.Random) -> Draft:
-    """The four properties that stand in the document are the options."""
+    """The four properties that the document names are the options."""
     question, keys, value, values = _property(generator)
     options = "\n".join(
         f"({letter}) {v}" for letter, v in zip("ABCD", generator.sample(values, 4), strict=True)
@@ -135,7 +135,7 @@ def _quality(generator: random.Random) -> Draft:
 
 
 def _property(generator: random.Random) -> tuple[str, list[str], str, list[str]]:
-    """A question, the four sentences of which one answers it, the answer, and all four values."""
+    """A question, four sentences one of which answers it, the answer, and all four values."""
     kind = generator.choice(list(VALUES))
     things, values = generator.sample(THINGS, 4), generator.sample(VALUES[kind], 4)
     keys = [

@@ -5,9 +5,9 @@ Of each example the maximum over its references, for each ROUGE on its own; then
 examples; for ROUGE then the geometric mean of the three means. ROUGE is rouge-score's F-measure
 without stemming.
 
-The benchmark also breaks texts into sentences by newlines, but for Rouge-Lsum alone, which enters
-neither its score nor its tables and is not computed here. ROUGE-L is the longest common subsequence
-of the whole texts, to which newlines are space.
+The benchmark also breaks texts into sentences by newlines, but only for Rouge-Lsum, which is
+neither in its score nor in its tables and is not computed here. ROUGE-L is the longest common
+subsequence of the whole texts, to which newlines are space.
 """
 
 import re
@@ -43,17 +43,14 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 class Scores:
     """What :func:`score` returns."""
 
-    values: dict[
-        str, float
-        # the dataset's score first: exact_match, f1, or rouge/geometric_mean before rouge/1, …/2,
-        # …/L
-    ]
+    # The dataset's score first: exact_match, f1, or rouge/geometric_mean before rouge/1, …/2, …/L.
+    values: dict[str, float]
     intervals: dict[str, tuple[float, float]]  # 95 % of the bootstrap, of each value
     per_example: list[dict[str, Any]]  # {id, prediction, references, scores}
 
     @property
     def name(self) -> str:
-        """Of the dataset's score."""
+        """The name of the dataset's score."""
         return next(iter(self.values))
 
     @property
@@ -63,7 +60,7 @@ class Scores:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the dataset's score."""
+        """The 95 % interval of the dataset's score."""
         return self.intervals[self.name]
 
 
@@ -129,7 +126,7 @@ def _check(predictions: Mapping[str, str], references: Mapping[str, Sequence[str
 
 
 def first_three(ids: Sequence[str]) -> str:
-    """As they stand in a message."""
+    """The first three ids, as a message lists them."""
     return ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
 
 
@@ -144,8 +141,8 @@ def exact_match(prediction: str, references: Sequence[str]) -> dict[str, float]:
     """100 where the normalised prediction is a normalised reference; so an empty one matches the
     reference ``the``.
     """
-    found = normalise(prediction)
-    return {"exact_match": 100.0 * any(found == normalise(reference) for reference in references)}
+    words = normalise(prediction)
+    return {"exact_match": 100.0 * any(words == normalise(reference) for reference in references)}
 
 
 def f1(prediction: str, references: Sequence[str]) -> dict[str, float]:
@@ -154,8 +151,8 @@ def f1(prediction: str, references: Sequence[str]) -> dict[str, float]:
     0 where none is shared, also where both are empty: the convention of SQuAD 1.1, which the
     benchmark took over.
     """
-    found = normalise(prediction).split()
-    return {"f1": 100.0 * max(_f(found, normalise(reference).split()) for reference in references)}
+    words = normalise(prediction).split()
+    return {"f1": 100.0 * max(_f(words, normalise(reference).split()) for reference in references)}
 
 
 def rouge(prediction: str, references: Sequence[str]) -> dict[str, float]:
@@ -164,16 +161,16 @@ def rouge(prediction: str, references: Sequence[str]) -> dict[str, float]:
     The library spends its time on a table of the longest common subsequence; here only its length
     is computed, which for summaries of 500 words is fifty times as fast.
     """
-    found = tokenize(prediction, None)
+    words = tokenize(prediction, None)
     scores = []
     for reference in references:
         wanted = tokenize(reference, None)
-        pairs = _f(list(pairwise(found)), list(pairwise(wanted)))
+        pairs = _f(list(pairwise(words)), list(pairwise(wanted)))
         scores.append(
             (
-                _f(found, wanted),
+                _f(words, wanted),
                 pairs,
-                _fraction(common_subsequence(found, wanted), len(found), len(wanted)),
+                _fraction(common_subsequence(words, wanted), len(words), len(wanted)),
             )
         )
     return {
@@ -189,12 +186,12 @@ METRICS: dict[str, Callable[[str, Sequence[str]], dict[str, float]]] = {
 }
 
 
-def _f(found: Sequence[Any], wanted: Sequence[Any]) -> float:
-    return _fraction((Counter(found) & Counter(wanted)).total(), len(found), len(wanted))
+def _f(predicted: Sequence[Any], wanted: Sequence[Any]) -> float:
+    return _fraction((Counter(predicted) & Counter(wanted)).total(), len(predicted), len(wanted))
 
 
-def _fraction(shared: int, found: int, wanted: int) -> float:
-    return float(fmeasure(shared / max(found, 1), shared / max(wanted, 1)))
+def _fraction(shared: int, predicted: int, wanted: int) -> float:
+    return float(fmeasure(shared / max(predicted, 1), shared / max(wanted, 1)))
 
 
 def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
@@ -220,7 +217,6 @@ def bootstrap_means(values_NK: np.ndarray, resamples: int = 1000, seed: int = 0)
     """Means (resamples, K) over examples drawn anew with replacement, whole rows at a time."""
     generator, n = np.random.default_rng(seed), len(values_NK)
     chances = np.full(n, 1 / n)
-    draws = (
-        generator.multinomial(n, chances) for _ in range(resamples)
-    )  # one by one: all at once is 80 MB for 10,000
+    # One by one: all at once would take 80 MB for 10,000 examples.
+    draws = (generator.multinomial(n, chances) for _ in range(resamples))
     return np.array([draw @ values_NK for draw in draws]) / n

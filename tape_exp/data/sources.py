@@ -28,10 +28,9 @@ FORMATS = {
     ".py": "files",
 }
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
-LONGEST = (
-    4 << 20
-)  # characters of one document; a longer .txt is cut at a line end, so that memory stays flat
-Place = tuple[int, int]  # part and row: where a stream of documents stands
+# Characters of one document; a longer .txt is cut at a line end, so that memory stays flat.
+LONGEST = 4 << 20
+Place = tuple[int, int]  # part and row: how far a stream of documents has come
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Text:
             the folder.
         column: the field that holds the text.
         where: keep rows whose (dotted) field has this value: ``{meta.pile_set_name: Github}``.
-        builtin: which built-in text stands for this corpus: ``code`` (the standard library's
+        builtin: which built-in text is used for this corpus: ``code`` (the standard library's
             sources), ``english`` (the language reference of ``pydoc``) or ``both``. One file in
             twenty is validation, one test.
     """
@@ -181,17 +180,17 @@ class Text:
                 "or .txt; scale.text=builtin needs no files."
             )
         for patterns in (self.files.get(split, []), [f"{split}*", f"{split}/**/*"]):
-            found = [
+            matches = [
                 str(f)
                 for p in patterns
                 for f in sorted(path.glob(p))
                 if f.is_file() and not f.name.startswith(".")
             ]
-            if found:
-                return found
-        there = ", ".join(sorted(f.name for f in path.iterdir())[:8]) or "nothing"
+            if matches:
+                return matches
+        present = ", ".join(sorted(f.name for f in path.iterdir())[:8]) or "nothing"
         raise ConfigError(
-            f"text {self.name}: no file of the split {split} in {self.path} (there is: {there}). "
+            f"text {self.name}: no file of the split {split} in {self.path} (there is: {present}). "
             f"Name files {split}*.jsonl, or give their patterns in files.{split}."
         )
 
@@ -202,19 +201,19 @@ class Text:
 
         base = f"datasets/{self.repository}@{self._commit()}"
         try:
-            found = [
+            urls = [
                 f"hf://{url}"
                 for p in patterns
                 for url in sorted(map(str, HfFileSystem().glob(f"{base}/{p}")))
             ]
         except (OSError, ValueError) as error:
             raise self._refused(error) from error
-        if not found:
+        if not urls:
             raise ConfigError(
                 f"text {self.name}: {self.repository} has no file like {patterns} at "
                 f"{self.revision}. Set files.{split} to the patterns of its files."
             )
-        return found
+        return urls
 
     def _hub_patterns(self, split: str) -> list[str]:
         if self.repository is None or split not in self.files:
@@ -350,7 +349,7 @@ def hub_refusal(repository: str, error: Exception) -> str:
     """
     from huggingface_hub import constants, errors
 
-    # the client and datasets raise errors of their own from the hub's answer
+    # The client and datasets raise errors of their own from the hub's answer.
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, errors.HfHubHTTPError):
         cause = cause.__cause__
@@ -416,7 +415,7 @@ def _builtin_parts(which: str, split: str) -> list[Part]:
 
 @cache
 def _library() -> tuple[Path, list[str]]:
-    """Where the standard library lies, and its sources without tests."""
+    """The folder of the standard library, and its sources without tests."""
     library = Path(sysconfig.get_path("stdlib"))
     left_out = {
         "site-packages",

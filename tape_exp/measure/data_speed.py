@@ -134,8 +134,8 @@ def waiting(folder: Path, steps: int = 60) -> dict[str, float]:
 
 
 def evaluation(folder: Path, times: int = 9) -> dict[str, Any]:
-    """Tokens a second of the whole evaluation over those of the forward passes alone, timed in
-    turn, for each length.
+    """The speed of a whole evaluation relative to that of only its forward passes, timed in turn,
+    for each length.
     """
     cfg = smoke(folder)
     task: Any = make_task(cfg)
@@ -176,8 +176,10 @@ def seconds(work: Callable[[], None]) -> float:
 
 
 def gigabyte(folder: Path) -> dict[str, float]:
-    """Peak memory and rate of a process that tokenises 1 GB of .jsonl, beside those of 100 MB."""
-    found: dict[str, float] = {}
+    """Peak memory and rate of a process that tokenises 1 GB of .jsonl, and of one that tokenises
+    100 MB.
+    """
+    measured: dict[str, float] = {}
     source = [text for _, text in Text("builtin").documents("train")]
     for megabytes in (100, 1000):
         place = folder / f"{megabytes}mb"
@@ -191,14 +193,14 @@ def gigabyte(folder: Path) -> dict[str, float]:
             "from tape_exp import data_speed; import sys; data_speed.tokenise_once(*sys.argv[1:])"
         )
         command = [sys.executable, "-c", program, str(place), str(folder / "cache")]
-        told = json.loads(
+        printed = json.loads(
             subprocess.run(
                 command, cwd=ROOT, capture_output=True, text=True, check=True
             ).stdout.splitlines()[-1]
         )
-        found[f"peak_mb_of_{megabytes}_mb"] = told["peak_mb"]
-        found[f"mb_per_second_of_{megabytes}_mb"] = told["mb_per_second"]
-    return found
+        measured[f"peak_mb_of_{megabytes}_mb"] = printed["peak_mb"]
+        measured[f"mb_per_second_of_{megabytes}_mb"] = printed["mb_per_second"]
+    return measured
 
 
 def tokenise_once(path: str, cache: str) -> None:

@@ -10,12 +10,8 @@ from tape_exp.runs.checkpoints import signature_of
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
 
-TIMED = (
-    "seconds",
-    "train/tokens_per_second",
-    "train/mfu",
-    "train/data_wait",
-)  # what no two runs share
+# What no two runs share.
+TIMED = ("seconds", "train/tokens_per_second", "train/mfu", "train/data_wait")
 MOMENTS = ("training", "checkpoint", "evaluation")  # of a SIGKILL
 OTHERS = (
     "SIGUSR1",
@@ -70,17 +66,16 @@ def same(one: Any, other: Any) -> bool:
 
 
 def page(record: dict[str, Any]) -> str:
-    """reliability.md."""
+    """The text of results/reliability.md."""
     faults = [(run, fault) for run in record["runs"] for fault in run["faults"]]
     rows = []
     for kind in (*MOMENTS, *OTHERS):
-        mine = [(run, fault) for run, fault in faults if fault["kind"] == kind]
-        survived = sum(run["identical"] and fault["as_expected"] for run, fault in mine)
+        of_kind = [(run, fault) for run, fault in faults if fault["kind"] == kind]
+        tried = len(of_kind)
+        survived = sum(run["identical"] and fault["as_expected"] for run, fault in of_kind)
         name = f"SIGKILL: {kind}" if kind in MOMENTS else kind
-        if mine:
-            rows.append(
-                f"| {name:<22} | {len(mine):>5} | {survived:>8} | {len(mine) - survived:>4} |"
-            )
+        if tried:
+            rows.append(f"| {name:<22} | {tried:>5} | {survived:>8} | {tried - survived:>4} |")
     killed = [(run, fault) for run, fault in faults if fault["kind"] in MOMENTS]
     well = sum(run["identical"] and fault["as_expected"] for run, fault in killed)
     resumed, fresh = (

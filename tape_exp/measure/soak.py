@@ -159,7 +159,9 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
             [OTHERS[(2 * number + k) % len(OTHERS)] for k in range(2)] if kills >= PER_RUN else []
         )
         subject = Subject(
-            [*words, f"runs={folder}/broken"], of(words, folder / "broken"), *extent(whole)
+            [*words, f"runs={folder}/broken"],
+            directory_of(words, folder / "broken"),
+            *extent(whole),
         )
         disturb(subject, [*kinds, *others], moments)
         differences = compare(whole, subject.directory)
@@ -197,14 +199,14 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     return record
 
 
-def of(words: list[str], runs: Path) -> RunDirectory:
+def directory_of(words: list[str], runs: Path) -> RunDirectory:
     """The directory of a config below ``runs``."""
     return RunDirectory(compose_config([*words, f"runs={runs}"]))
 
 
 def undisturbed(words: list[str], runs: Path, fresh: list[float]) -> RunDirectory:
     """Run it once, to the end; adds the seconds to its first step to ``fresh``."""
-    subject = Subject([*words, f"runs={runs}"], of(words, runs), 0, 0.0)
+    subject = Subject([*words, f"runs={runs}"], directory_of(words, runs), 0, 0.0)
     began, process = time.monotonic(), subject.start()
     await_(process, lambda: subject.step() > 0)
     fresh.append(time.monotonic() - began)
@@ -228,7 +230,7 @@ def disturb(subject: Subject, kinds: list[str], moments: random.Random) -> None:
     moments.shuffle(early)
     for kind in (*early, *(kind for kind in kinds if kind == "evaluation")):
         if not subject.directory.done:
-            fault = one_fault(subject, kind, moments)
+            fault = disturb_once(subject, kind, moments)
             if fault["status"] != 0:  # else the run has ended before it could be disturbed
                 subject.faults.append(fault)
     for _ in range(3):
@@ -236,14 +238,13 @@ def disturb(subject: Subject, kinds: list[str], moments: random.Random) -> None:
             subject.start().wait(PATIENCE)
 
 
-def one_fault(subject: Subject, kind: str, moments: random.Random) -> dict[str, Any]:
+def disturb_once(subject: Subject, kind: str, moments: random.Random) -> dict[str, Any]:
     """Start the command, wait for the moment, break it; what was seen."""
     said, newest = len(subject.log()), subject.newest()
     resumed_from = int(newest.stem.removeprefix("step")) if newest else 0
-    told: dict[str, Any] = {"kind": kind, "resumed_from": resumed_from, "first_step_seconds": None}
-    opened = (
-        "Going on from step" if newest else "parameters"
-    )  # of what log.txt says, the line after which the curve is new
+    fault: dict[str, Any] = {"kind": kind, "resumed_from": resumed_from, "first_step_seconds": None}
+    # The line of log.txt after which the curve is this process's own.
+    opened = "Going on from step" if newest else "parameters"
     limit = (
         (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)))
         if kind == "full disk"
@@ -259,7 +260,7 @@ def one_fault(subject: Subject, kind: str, moments: random.Random) -> dict[str, 
         time.sleep(moments.uniform(0, 0.7 * subject.evaluation_seconds))
     elif kind != "full disk":
         await_(process, lambda: opened in subject.log()[said:] and subject.step() > resumed_from)
-        told["first_step_seconds"] = round(time.monotonic() - began, 2)
+        fault["first_step_seconds"] = round(time.monotonic() - began, 2)
         wanted = subject.step() + moments.randint(0, 8)
         await_(process, lambda: subject.step() >= wanted or finished_training(subject))
         if kind == "checkpoint":
@@ -270,8 +271,8 @@ def one_fault(subject: Subject, kind: str, moments: random.Random) -> dict[str, 
                 ),
             )
             time.sleep(moments.uniform(0, 0.01))
-    expected = end(subject, process, kind)
-    return told | {
+    expected = inject(subject, process, kind)
+    return fault | {
         "step": subject.step(),
         "status": process.returncode,
         "as_expected": process.returncode == expected,
@@ -302,8 +303,8 @@ def kill(process: subprocess.Popen) -> None:
     process.wait(PATIENCE)
 
 
-def end(subject: Subject, process: subprocess.Popen, kind: str) -> int:
-    """Do it; returns the status with which the process should end."""
+def inject(subject: Subject, process: subprocess.Popen, kind: str) -> int:
+    """Inject the fault; returns the status with which the process should end."""
     if process.poll() is not None and kind != "full disk":
         return 0  # it was through before the moment came
     if kind == "full disk":
@@ -314,9 +315,8 @@ def end(subject: Subject, process: subprocess.Popen, kind: str) -> int:
         process.wait(PATIENCE)
         return REQUEUE
     if kind == "second process":
-        process.send_signal(
-            signal.SIGSTOP
-        )  # or it would end before the other gives up waiting for it
+        # Stopped, or it would end before the other gives up waiting for it.
+        process.send_signal(signal.SIGSTOP)
         refused = subject.start().wait(PATIENCE) == 2
         kill(process)
         return -signal.SIGKILL if refused else 2

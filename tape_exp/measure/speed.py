@@ -1,9 +1,9 @@
-"""How fast each positional encoding is, beside RoPE in the same run: ``python -m tape_exp.speed
-[--out FOLDER]``.
+"""How fast each positional encoding is, compared with RoPE in the same run: ``python -m
+tape_exp.speed [--out FOLDER]``.
 
-Needs torch and matplotlib alone. Every measurement is a round-robin over its cases, so that a slow
-minute of the machine meets all of them; times are medians with quartiles, ratios are medians of the
-rounds' own ratios.
+It needs only torch and matplotlib. Every measurement is a round-robin over its cases, so that a
+slow minute of the machine meets all of them; times are medians with quartiles, ratios are medians
+of the rounds' own ratios.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.t5 import T5
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.xpos import XPos
-from tape_exp.models.timing import Row, Shapes, round_robin, step_case, summary
+from tape_exp.models.timing import Row, round_robin, step_case, summary
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
@@ -49,6 +50,18 @@ ENCODINGS: dict[str, Callable[[Arch], PositionEncoding]] = {
     "fire": FIRE,
     "kerple_log": Kerple,
 }
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What is measured: small on a CPU, the 155 M model on a GPU."""
+
+    arch: Arch
+    batch: int
+    lengths: tuple[int, ...]
+    step_lengths: tuple[int, ...]
+    seconds: float  # for each measurement
+    dtype: torch.dtype
 
 
 def default_shapes(device: torch.device) -> Shapes:
@@ -117,7 +130,7 @@ def separate_calls(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
 def core_cases(
     shapes: Shapes, T: int, backward: bool, device: torch.device
 ) -> dict[str, Callable[[], Any]]:
-    """Attention alone, ``<encoding>/<backend>`` for every backend that can: q, k, v given, bias or
+    """Only attention, ``<encoding>/<backend>`` for every backend that can: q, k, v given, bias or
     carried state with it.
     """
     arch = shapes.arch
@@ -183,12 +196,12 @@ def compiled_cases(
     """
     cases = {}
     for name in ("rope", "tape"):
-        case = step_case(shapes, T, device, ENCODINGS[name], compiled=True)
+        sizes = (shapes.batch, T, shapes.dtype, device)
+        case = step_case(shapes.arch, ENCODINGS[name], *sizes, compiled=True)
         try:
             case()
-        except (
-            Exception
-        ) as error:  # whatever the compiler raises: the eager measurements must not be lost
+        # Whatever the compiler raises: the eager measurements must not be lost.
+        except Exception as error:
             say(f"step {name} does not compile here: {type(error).__name__}")
             continue
         cases[f"{name}/compiled"] = case
@@ -250,7 +263,7 @@ def decoding(device: torch.device, rows: int = 64, prompt: int = 512, new: int =
     token against the context.
     """
     arch = Arch(3, 96, 4, 256, vocab=1000, max_length=8192, train_length=8192)
-    found = []
+    measured = []
     for name in ("rope", "tape", "alibi"):
         model = Decoder(arch, ENCODINGS[name]).to(device).eval()
         tokens = torch.randint(arch.vocab, (rows, prompt + new), device=device)
@@ -264,9 +277,8 @@ def decoding(device: torch.device, rows: int = 64, prompt: int = 512, new: int =
                 began = time.perf_counter()
                 model(tokens[:, :length], last_only=True)
                 without.append(time.perf_counter() - began)
-            uncached = new * statistics.mean(
-                without
-            )  # every length costs between the first and the last
+            # Every length costs between the first and the last.
+            uncached = new * statistics.mean(without)
             per_token = {}
             for context in (256, 512, 1024, 2048, 4096):
                 cache = new_cache(model, context + 16, None, 4)
@@ -283,7 +295,7 @@ def decoding(device: torch.device, rows: int = 64, prompt: int = 512, new: int =
                         torch.cuda.synchronize(device)
                     spent.append(1e3 * (time.perf_counter() - began))
                 per_token[context] = round(statistics.median(spent), 3)
-        found.append(
+        measured.append(
             {
                 "encoding": name,
                 "rows": rows,
@@ -296,7 +308,7 @@ def decoding(device: torch.device, rows: int = 64, prompt: int = 512, new: int =
                 "ms_per_token_by_context": per_token,
             }
         )
-    return found
+    return measured
 
 
 def measure(
@@ -336,12 +348,13 @@ def measure(
                     rows.append(row)
                     say(_line(row))
         for T in shapes.step_lengths:
+            sizes = (shapes.batch, T, shapes.dtype, device)
             cases = {
-                f"{name}/eager": step_case(shapes, T, device, make)
+                f"{name}/eager": step_case(shapes.arch, make, *sizes)
                 for name, make in ENCODINGS.items()
             }
             cases["tape_separate/eager"] = step_case(
-                shapes, T, device, SeparateTAPE, "separate", updates_last=True
+                shapes.arch, SeparateTAPE, *sizes, backend="separate", updates_last=True
             )
             if device.type == "cuda":
                 cases |= compiled_cases(shapes, T, device, say)

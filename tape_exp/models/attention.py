@@ -2,8 +2,8 @@
 positions carry.
 
 Shape suffixes: B batch, T query tokens, S key tokens (S >= T: earlier ones come from a cache), H
-    query heads, K key/value
-heads (K divides H), D head dimension, C width of what is carried, N distances.
+query heads, K key/value heads (K divides H), D head dimension, C width of what is carried, N
+distances.
 """
 
 import functools
@@ -22,8 +22,8 @@ from tape_exp.settings.errors import ConfigError, one_of
 
 log = logging.getLogger("tape_exp")
 
-# On a CPU the fused kernel pays off only from this many tokens; below, one explicit softmax serves
-# v and carried at once.
+# On a CPU the fused kernel pays off only from this many tokens on; for fewer, one explicit softmax
+# serves the values and what is carried at once.
 CPU_SDPA_FROM = 64
 
 
@@ -61,8 +61,8 @@ class Inputs:
         return looked_up if self.bias is None else looked_up + self.bias
 
     def per_query_head(self) -> tuple[Tensor, Tensor]:
-        """Keys, and values beside what is carried, with one head for each query head: (B, H, S, D),
-        (B, H, S, D + C).
+        """Keys, and values joined with what is carried, with one head for each query head: (B, H,
+        S, D), (B, H, S, D + C).
         """
         k, v = self.k, self.v
         if self.groups > 1:
@@ -102,7 +102,7 @@ def attend(
             turn.
         v_BSKD: values.
         bias: added to the scaled logits; broadcasts to (B, H, T, S).
-        by_distance: (H, N), N >= S: a bias that depends on the distance t + S - T - s alone.
+        by_distance: (H, N), N >= S: a bias that depends only on the distance t + S - T - s.
         slopes: (H,), if ``by_distance`` is -slope · distance: kernels that know ALiBi compute it
             themselves.
         carried: (B, S, H, C), or with 1 in place of B or H; averaged by the probabilities of each
@@ -155,8 +155,8 @@ def probabilities(
 
 
 def pick_backend(inputs: Inputs) -> str:
-    """The fastest correct backend for device, dtype, shape and bias; the first choice of each kind
-    is logged.
+    """The name of the fastest correct backend for device, dtype, shape and bias; each choice is
+    logged once.
     """
     for name, why in _preferences(inputs):
         if not BACKENDS[name].refuses(inputs):
@@ -402,7 +402,7 @@ def _flash_refuses(inputs: Inputs) -> str | None:
     if inputs.q.shape[-1] > width:
         return "flash-attn needs values and state together as wide as the queries"
     if inputs.q.device.type != "cuda" or inputs.q.dtype not in (torch.float16, torch.bfloat16):
-        return "flash-attn computes in fp16 and bf16 on a GPU alone"
+        return "flash-attn computes only in fp16 and bf16, on a GPU"
     if inputs.bias is not None or (inputs.by_distance is not None and inputs.slopes is None):
         return "flash-attn knows no bias but ALiBi's slopes"
     return "flash-attn's heads are at most 256 wide" if width > 256 else None

@@ -1,7 +1,7 @@
 """What cached decoding keeps: keys, values and the position state of every layer.
 
 Shape suffixes: B batch, T new tokens, S cached tokens with the new ones, H heads, D head dimension,
-    C carried width.
+C carried width.
 """
 
 import torch
@@ -13,9 +13,8 @@ class Cache:
     filled from the left.
 
     Rows may begin with padding: the first ``padding_B[b]`` tokens of row b are hidden from its
-        queries, and its positions
-    count from the first real token. Positions are fixed when the cache is made, so that an encoding
-    that samples them (RandPE) sees the same ones at every step.
+    queries, and its positions count from the first real token. Positions are fixed when the cache
+    is made, so that an encoding that samples them (RandPE) sees the same ones at every step.
 
     Args:
         positions_BS: positions of all tokens that the rows may hold, (1 or B, capacity).
@@ -50,8 +49,8 @@ class Cache:
         return {key: buffer[:, :end] for key, buffer in self._buffers[layer].items()}
 
     def hidden_bias(self, T: int) -> Tensor | None:
-        """(B, 1, 1, S): a large negative number on padding, finite so that rows of padding alone
-        stay finite.
+        """(B, 1, 1, S): a large negative number on padding, finite so that rows of nothing but
+        padding stay finite.
         """
         if self.padding_B is None:
             return None

@@ -19,14 +19,13 @@ from tape_exp.models.generation import generate
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
-Request = tuple[
-    Any, list[int], list[int]
-]  # (what the answer is cached under, context, continuation)
+# What lm-eval caches the answer under, context, continuation.
+Request = tuple[Any, list[int], list[int]]
 
 
 class Harness(TemplateLM):
     """Answers lm-eval's requests as its own ``HFLM`` does: a continuation's tokens are those of
-    context and continuation together less those of the context; BOS stands first; what is longer
+    context and continuation together less those of the context; BOS comes first; what is longer
     than ``max_length`` loses its beginning.
 
     Under several processes each answers its share of the batches and all return every answer, so
@@ -81,7 +80,7 @@ class Harness(TemplateLM):
         forward pass.
 
         Raises:
-            ConfigError: a continuation alone is longer than ``max_length``.
+            ConfigError: a continuation is longer than ``max_length`` by itself.
         """
         rows: dict[tuple[int, ...], list[int]] = {}
         cut = 0
@@ -102,10 +101,10 @@ class Harness(TemplateLM):
                 self.max_length,
             )
         order = sorted(rows, key=lambda row: (-len(row), row))
-        found = self._shared(
+        scores = self._shared(
             order, "scoring", lambda batch, first: self._score(batch, rows, requests, first)
         )
-        return [found[number] for number in range(len(requests))]
+        return [scores[number] for number in range(len(requests))]
 
     def _score(
         self,
@@ -114,8 +113,8 @@ class Harness(TemplateLM):
         requests: Sequence[Request],
         first: int,
     ) -> dict[int, tuple[float, bool]]:
-        """The answers of a batch of rows; padding stands on the right, where a causal model does
-        not see it.
+        """The answers of a batch of rows; padding is on the right, where a causal model does not
+        see it.
         """
         longest = max(map(len, batch))
         inputs = torch.tensor([[*row, *[0] * (longest - len(row))] for row in batch])
@@ -175,7 +174,7 @@ class Harness(TemplateLM):
         Raises:
             ConfigError: a request asks for sampled text.
         """
-        asked: dict[int, list[tuple[int, list[int]]]] = {}  # by new tokens: (request, prompt)
+        by_length: dict[int, list[tuple[int, list[int]]]] = {}  # by new tokens: (request, prompt)
         stops = []
         for number, (context, settings) in enumerate(request.args for request in requests):
             options = normalize_gen_kwargs(settings)
@@ -185,17 +184,17 @@ class Harness(TemplateLM):
                 )
             new = min(int(options["max_gen_toks"]), self.max_length // 2)
             stops.append(options["until"])
-            asked.setdefault(new, []).append(
+            by_length.setdefault(new, []).append(
                 (number, self.tok_encode(context)[-(self.max_length - new) :])
             )
-        found: dict[int, str] = {}
-        for new, prompts in asked.items():
+        answers: dict[int, str] = {}
+        for new, prompts in by_length.items():
             order = sorted(prompts, key=lambda one: (-len(one[1]), one[0]))
-            found |= self._shared(
+            answers |= self._shared(
                 order, "answering", lambda batch, first, new=new: self._answer(batch, new, first)
             )
         return [
-            postprocess_generated_text(found[number], stop, None)
+            postprocess_generated_text(answers[number], stop, None)
             for number, stop in enumerate(stops)
         ]
 
@@ -218,9 +217,9 @@ class Harness(TemplateLM):
         """``answer(batch, index of its first item)`` of every batch, from all processes."""
         size = self.rows_per_batch
         batches = [(first, items[first : first + size]) for first in range(0, len(items), size)]
-        found: dict[int, Any] = {}
+        known: dict[int, Any] = {}
         for (first, batch), counts in self.progress(share(batches), description):
-            answers = answer(batch, first)
+            answers = answer(batch, first)  # also where it does not count: others may wait for it
             if counts:
-                found |= answers
-        return {number: value for part in gather(found) for number, value in part.items()}
+                known |= answers
+        return {number: value for part in gather(known) for number, value in part.items()}

@@ -32,8 +32,8 @@ PARTS = {  # what `peft.train` names, as patterns of parameter names
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters: W + α/r B A beside a frozen W, A ~ Kaiming uniform, B = 0 (Hu et al.,
-    2021); by the peft library.
+    """Low-rank adapters: W + α/r B A with W frozen, A ~ Kaiming uniform, B = 0 (Hu et al., 2021);
+    by the peft library.
     """
 
     rank: int = 8
@@ -68,8 +68,8 @@ class Adaptation:
     """A method of section 4.3 (context window extension) as a choice of parts; one YAML each in
     ``conf/peft``.
 
-    Beginning from a base model trained with RoPE on C tokens, every method leaves its logits at
-    first what RoPE with the new ``theta`` and ``interpolation`` makes of it.
+    The base model was trained with RoPE on C tokens. With every method, the first logits are those
+    of the base model under RoPE with the new ``theta`` and ``interpolation``.
 
     Args:
         name: of the YAML.
@@ -101,8 +101,7 @@ class Adaptation:
             raise ConfigError(f"peft={name} trains nothing: give peft.lora, or peft.train=[norms].")
         if "everything" in train and lora is not None:
             raise ConfigError(
-                "peft.train=[everything] leaves nothing frozen beside peft.lora; set "
-                "peft.lora=null."
+                "peft.train=[everything] leaves nothing frozen for peft.lora; set peft.lora=null."
             )
         if not interpolation >= 1:
             raise ConfigError(
@@ -120,8 +119,8 @@ class Adaptation:
 
     @property
     def partial(self) -> bool:
-        """Whether some of the base's weights stay frozen, so that a checkpoint holds the trained
-        ones alone.
+        """Whether some of the base's weights stay frozen, so that a checkpoint holds only the
+        trained ones.
         """
         return "everything" not in self.train
 
@@ -187,7 +186,7 @@ class Adaptation:
                 if not _in_queries_and_keys(block.position):
                     raise ConfigError(
                         f"peft.sparse_groups={self.sparse_groups} needs positions in queries and "
-                        "keys alone, as model=rope."
+                        "keys only, as model=rope has."
                     )
                 block.attend = partial(sparse_in_training, block, self.sparse_groups)
 
@@ -313,8 +312,8 @@ def freeze_in_bf16(decoder: Decoder) -> None:
 
 
 def adapter(decoder: Decoder) -> dict[str, Tensor]:
-    """The trained parameters alone, on the CPU; of a sharded model whole, for which every process
-    must ask.
+    """The trained parameters, on the CPU. Those of a sharded model are made whole, for which every
+    process must call this.
     """
     return {
         name: whole(parameter.detach()).contiguous().cpu() for name, parameter in trained(decoder)
@@ -334,5 +333,5 @@ def save_adapter(
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a tensor that FSDP has sharded."""
+    """The tensor, made whole if FSDP has sharded it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

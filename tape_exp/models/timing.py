@@ -1,9 +1,10 @@
-"""How long a decoder takes: training steps of several encodings measured in turn, in one run."""
+"""How long training steps take: those of several encodings are measured in turn, so that a slow
+moment of the machine meets all of them.
+"""
 
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,18 +16,6 @@ from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.schema import Arch
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """What is measured: small on a CPU, the 155 M model on a GPU."""
-
-    arch: Arch
-    batch: int
-    lengths: tuple[int, ...]
-    step_lengths: tuple[int, ...]
-    seconds: float  # for each measurement
-    dtype: torch.dtype
 
 
 def round_robin(
@@ -68,21 +57,32 @@ def summary(times: list[float], base: list[float]) -> Row:
 
 
 def step_case(
-    shapes: Shapes,
-    T: int,
-    device: torch.device,
+    arch: Arch,
     make: Callable[[Arch], PositionEncoding],
+    batch: int,
+    length: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
     backend: str = "auto",
     compiled: bool = False,
     updates_last: bool = False,
 ) -> Callable[[], None]:
-    """A whole training step: forward, loss, backward, fused AdamW; ``updates_last``: also the last
-    layer's state.
+    """A whole training step as a case of :func:`round_robin`: forward, loss, backward, fused AdamW.
+
+    Args:
+        arch: sizes of the decoder.
+        make: its positional encoding.
+        batch, length: rows and tokens of the input.
+        dtype: of the autocast; fp32: none.
+        device: where it runs.
+        backend: of attention.
+        compiled: by torch.compile.
+        updates_last: whether the last layer also updates the position state, which nobody reads.
     """
-    tokens = torch.randint(
-        shapes.arch.vocab, (shapes.batch, T + 1), generator=torch.Generator().manual_seed(0)
-    ).to(device)
-    model = Decoder(shapes.arch, make, backend=backend).to(device)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(arch.vocab, (batch, length + 1), generator=generator).to(device)
+    model = Decoder(arch, make, backend=backend).to(device)
     model.blocks()[-1].updates_state = updates_last
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad], lr=1e-5, fused=True
@@ -91,7 +91,7 @@ def step_case(
     forward: Any = torch.compile(model) if compiled else model
 
     def step() -> None:
-        with torch.autocast(device.type, dtype=shapes.dtype, enabled=shapes.dtype != torch.float32):
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
             logits = forward(tokens[:, :-1], sampler=RowSampler(0))
         F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
         optimizer.step()

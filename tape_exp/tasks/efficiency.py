@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.models.timing import Shapes, round_robin, step_case, summary
+from tape_exp.models.timing import round_robin, step_case, summary
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import at_least_one
 from tape_exp.settings.schema import Arch
@@ -87,14 +87,16 @@ class Efficiency(NothingTrained, Task):
             train_length=given.length,
         )
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        shapes = Shapes(arch, given.batch, (), (given.length,), given.seconds, dtype)
+        sizes = (given.batch, given.length, dtype, device)
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
             torch.autocast(device.type, enabled=False),
         ):
-            cases = {"rope": step_case(shapes, given.length, device, RoPE)}
-            cases["this"] = step_case(shapes, given.length, device, decoder.make_position)
+            cases = {
+                "rope": step_case(arch, RoPE, *sizes),
+                "this": step_case(arch, decoder.make_position, *sizes),
+            }
             times = round_robin(cases, device, given.seconds)
         row = summary(times["this"], times["rope"])
         return {

@@ -24,10 +24,9 @@ from torch import Tensor
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import generator_for
 from tape_exp.paper.artifacts import RESULTS, load
-from tape_exp.paper.theory import verdict
 from tape_exp.runs.record import circumstances
 from tape_exp.settings.arguments import positive
-from tape_exp.theory import PROPERTIES
+from tape_exp.theory import PROPERTIES, answer
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
 from tape_exp.theory.propositions import cases, measure
 
@@ -65,9 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
     finally:
         torch.set_num_threads(threads)
-    show(
-        record, Console(width=None if sys.stdout.isatty() else 120)
-    )  # a log has no width of its own
+    # A log has no width of its own.
+    print_report(record, Console(width=None if sys.stdout.isatty() else 120))
     write_atomically(given.out / "theory.json", json.dumps(record, indent=1) + "\n")
     for name in ("theory", "theory_propositions"):
         for path in load(name).render("smoke", {"theory": [record]}, given.out):
@@ -83,9 +81,10 @@ def theorem(rows: int, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
     serves all.
     """
     words = random_words(rows, lengths[-1], generator_for(0, "theorem 1"))
-    told = labels(words)
+    expected = labels(words)
     forms = {
-        name: outcome(Theorem1(form).argument(words), told, lengths) for name, form in FORMS.items()
+        name: outcome(Theorem1(form).argument(words), expected, lengths)
+        for name, form in FORMS.items()
     }
     wrong = positions = sequences = 0
     for swaps in range(5):
@@ -101,8 +100,8 @@ def theorem(rows: int, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
     return {
         "rows": rows,
         "lengths": list(lengths),
-        "identities": int(told.sum()),
-        "never": [100 * float((~told[:, :n]).double().mean()) for n in lengths],
+        "identities": int(expected.sum()),
+        "never": [100 * float((~expected[:, :n]).double().mean()) for n in lengths],
         "forms": forms,
         "exhaustive": {"swaps": 4, "sequences": sequences, "positions": positions, "wrong": wrong},
         "seconds": median(seconds),
@@ -114,11 +113,9 @@ def outcome(argument_BT: Tensor, labels_BT: Tensor, lengths: Sequence[int]) -> d
 
     Returns:
         ``all`` and ``identity``: percent of the first N positions, and of those among them whose
-            label is 1, that are on the
-        right side of 0.5; ``exact``: percent of all positions whose label is exactly 0 or 1, as the
-        theorem states;
-        ``margin``: by how much the argument clears 1 or 0 at the worst position, negative where it
-            does not.
+        label is 1, that are on the right side of 0.5; ``exact``: percent of all positions whose
+        label is exactly 0 or 1, as the theorem states; ``margin``: by how much the argument clears
+        1 or 0 at the worst position, negative where it does not.
     """
     right = (argument_BT.clamp(0, 1) > 0.5) == labels_BT
     clears = torch.where(labels_BT, argument_BT - 1, -argument_BT)
@@ -130,18 +127,18 @@ def outcome(argument_BT: Tensor, labels_BT: Tensor, lengths: Sequence[int]) -> d
     }
 
 
-def show(record: dict[str, Any], console: Console) -> None:
+def print_report(record: dict[str, Any], console: Console) -> None:
     """The report as tables without frames, which a log can hold."""
-    found = record["theorem"]
-    longest, every = found["lengths"][-1], found["exhaustive"]
+    result = record["theorem"]
+    longest, every = result["lengths"][-1], result["exhaustive"]
     console.print(
-        f"Theorem 1: {found['rows']} random sequences of {longest} positions, "
-        f"{found['identities']} of them identities"
+        f"Theorem 1: {result['rows']} random sequences of {longest} positions, "
+        f"{result['identities']} of them identities"
     )
     table = Table(
         "construction", "right %", "identities %", "exact %", "margin", box=None, pad_edge=False
     )
-    for name, form in found["forms"].items():
+    for name, form in result["forms"].items():
         numbers = (
             f"{form['all'][-1]:.2f}",
             f"{form['identity'][-1]:.1f}",
@@ -149,12 +146,11 @@ def show(record: dict[str, Any], console: Console) -> None:
             f"{form['margin']:.3g}",
         )
         table.add_row(name, *numbers)
-    table.add_row(
-        "label 0 everywhere", f"{found['never'][-1]:.2f}", "0.0", f"{found['never'][-1]:.2f}", ""
-    )
+    never = f"{result['never'][-1]:.2f}"
+    table.add_row("label 0 everywhere", never, "0.0", never, "")
     console.print(table)
     console.print(
-        f"Repaired: {longest} positions in {found['seconds']:.2f} s on one thread; "
+        f"Repaired: {longest} positions in {result['seconds']:.2f} s on one thread; "
         f"{every['wrong']} of {every['positions']} "
         f"positions wrong in all {every['sequences']} sequences of up to {every['swaps']} swaps.\n",
         soft_wrap=True,
@@ -163,7 +159,7 @@ def show(record: dict[str, Any], console: Console) -> None:
     console.print("Propositions 1 and 2: worst relative errors in fp64, random weights")
     table = Table("model", "initial", *PROPERTIES, box=None, pad_edge=False)
     for row in record["propositions"]:
-        table.add_row(row["variant"], row["initial"], *(verdict(row[name]) for name in PROPERTIES))
+        table.add_row(row["variant"], row["initial"], *(answer(row[name]) for name in PROPERTIES))
     console.print(table)
 
 

@@ -2,7 +2,7 @@
 permutations of five things.
 
 Shape suffixes: B batch, T tokens, C channels of a token (11, then 12), L rows of a token's position
-    state, R = 6 its columns.
+state, R = 6 its columns.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from tape_exp.models.positions.tape_tensor import contract
 from tape_exp.theory.topology import Causal, Topology
 
-SWAPS = tuple(
-    combinations(range(5), 2)
-)  # the generators: token n exchanges the two things SWAPS[n]
+SWAPS = tuple(combinations(range(5), 2))  # token n exchanges the two things SWAPS[n]
 BOS = len(SWAPS)
 # Σ_v v π(v) is 55 for the identity and at most 54 for every other permutation of 1 … 5
 LOGIT = 54.5
@@ -51,8 +49,8 @@ class Theorem1(nn.Module):
     :data:`BOS` comes first and only there, with ξ = 0. x ∈ R^C are a token's channels, e ∈ R^{L ×
     6} its position state (H = M = 1, R = 6):
 
-    1. e = [ξ; 0; I]: the token writes itself into its state, ψ⁽¹⁾.
-    2. η_i = Σ_j [(I + M ⊙ Ξ Ξᵀ)⁻¹]_ij ξ_j, then e = [ξ ηᵀ; I]: the WY form of a product of
+    1. e = [ξ; 0; I]: the token writes itself into its state, ψ⁽¹⁾. 2. η_i = Σ_j [(I + M ⊙ Ξ
+    Ξᵀ)⁻¹]_ij ξ_j, then e = [ξ ηᵀ; I]: the WY form of a product of
         Householder matrices.
     3. Attention with equal weights: x̃₁ = 1/i, ẽ = [1/i Σ_j ξ_j η_jᵀ; I]; then e = i (I - Σ_j ξ_j
         η_jᵀ) = i (S_1 … S_i)ᵀ.
@@ -123,7 +121,7 @@ class Theorem1(nn.Module):
         return nn.functional.pad(x, (1, 0)), psi @ e
 
     def third(self, x: Tensor, e: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-        """W_Q = W_K = 0, W_V = δ_1 δ_bosᵀ, shared with the state; residual for x alone; ψ⁽³⁾ of
+        """W_Q = W_K = 0, W_V = δ_1 δ_bosᵀ, shared with the state; residual only for x; ψ⁽³⁾ of
         :class:`Form`.
         """
         W_QK, W_V = x.new_zeros(e.shape[2], 12), torch.outer(eye(12)[0], eye(12)[1 + BOS])

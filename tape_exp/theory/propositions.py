@@ -2,8 +2,7 @@
 states, in fp64.
 
 Shape suffixes: B batch, T tokens, H heads, D head dimension, C width. E is (B, T, H, M, L, R), as
-    in
-:class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`.
+in :class:`~tape_exp.models.positions.tape_tensor.TensorTAPE`.
 """
 
 from dataclasses import dataclass
@@ -52,21 +51,21 @@ def cases() -> list[Case]:
     """Every YAML of TAPE as it is, then from Fourier features with R = 4 where its E has L = 2 rows
     and no YAML says so.
     """
-    found, starts = [], []
+    variants, starts = [], []
     tensor = f"{TensorTAPE.__module__}.{TensorTAPE.__name__}"
     defaults: dict[str, Any] = _node("tape_tensor")
     for path in sorted((CONF / "model").glob("*.yaml")):
         node = _node(path.stem)
         if node["_target_"] in (f"{TAPE.__module__}.{TAPE.__name__}", tensor):
             general = {**defaults, **node, "_target_": tensor}
-            found.append(Case(path.stem, general["initial"], node, general))
+            variants.append(Case(path.stem, general["initial"], node, general))
             if general["L"] == 2 and general["scaling"]["method"] == "none":
                 fourier = {**general, "initial": "fourier", "R": 4}
                 starts.append(Case(path.stem, "fourier", fourier, fourier))
     for case in starts:
-        if not any(_same(case, other) for other in found):
-            found.append(case)
-    return found
+        if not any(_same(case, other) for other in variants):
+            variants.append(case)
+    return variants
 
 
 def _node(name: str) -> dict[str, Any]:
@@ -150,9 +149,8 @@ def shift_error(case: Case, seed: int, shift: float, T: int = 16) -> float:
     tokens = torch.randint(0, ARCH.vocab, (2, T), generator=generator_for(seed, "shift tokens"))
     positions = torch.arange(T, dtype=torch.float64)[None]
     with torch.no_grad():
-        for block in (
-            decoder.blocks()
-        ):  # small initial weights would leave attention uniform, whatever the positions
+        # Small initial weights would leave attention uniform, whatever the positions.
+        for block in decoder.blocks():
             block.q.weight.mul_(20)
             block.k.weight.mul_(20)
         return relative(
@@ -160,9 +158,9 @@ def shift_error(case: Case, seed: int, shift: float, T: int = 16) -> float:
         )
 
 
-def relative(found: Tensor, expected: Tensor) -> float:
+def relative(actual: Tensor, expected: Tensor) -> float:
     """The largest absolute difference over the largest absolute value."""
-    return float((found - expected).abs().max() / expected.abs().max())
+    return float((actual - expected).abs().max() / expected.abs().max())
 
 
 def _random(case: Case, seed: int) -> TensorTAPE:

@@ -2,7 +2,7 @@
 1.
 
 Shape suffixes: B batch, T queries, S keys, H heads, D query width, C width of what is averaged, R
-    key width.
+key width.
 """
 
 from dataclasses import dataclass

@@ -201,7 +201,7 @@ def test_frozen_matrices_in_bf16():
         (
             "tape",
             ["peft=longlora"],
-            r"peft\.sparse_groups=4 needs positions in queries and keys alone",
+            r"peft\.sparse_groups=4 needs positions in queries and keys only",
         ),
         (
             "rope",

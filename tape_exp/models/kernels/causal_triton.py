@@ -7,10 +7,10 @@ What a program writes is contiguous altogether: (B, T, H, D), (B, H, T) …
 
 Every program owns one block of queries or keys of one head and walks over the blocks of the other
 side in two phases, unrolled by ``static_range``: first those on the diagonal of the causal mask,
-which alone compute it, then the inner ones, which it leaves whole. Blocks that it hides are never
-visited. The diagonal is never empty, and says so by ``assume``: were the first loop's accumulators
-to be set by a path around it, Hopper's asynchronous products would be serialised. Logits are kept
-in units of ln 2, since exp2 is what the hardware has::
+which are the only ones to compute it, then the inner ones, which it leaves whole. Blocks that it
+hides are never visited. The diagonal is never empty, and says so by ``assume``: were the first
+loop's accumulators to be set by a path around it, Hopper's asynchronous products would be
+serialised. Logits are kept in units of ln 2, since exp2 is what the hardware has::
 
     z = log2(e) (scale · q kᵀ + alibi),   lse = log2 Σ 2^z,   p = 2^(z - lse)
 
@@ -39,7 +39,7 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
     C if carried learns), and of ``squares`` tiles of logits and the like. fp32 inputs take the
     small tiles, since their products are split in three.
 
-    The choice is kept on disk beside the compiled programs, so that a resumed run computes with the
+    The choice is kept on disk with the compiled programs, so that a resumed run computes with the
     same tiles.
     """
 
@@ -89,11 +89,11 @@ def tile(
     """Rows first … first + BLOCK of the matrix at ``base``, (BLOCK, PADDED), with zeros beyond its
     WIDTH and its ``end``.
 
-    Without BOUNDED the rows are known to lie before ``end``.
+    Without BOUNDED the rows are known to be before ``end``.
     """
     rows = tl.arange(0, BLOCK)
     columns = tl.arange(0, PADDED)
-    # 64 bits for where the block begins, which may lie beyond 2^31 elements; within it 32 are
+    # 64 bits for where the block begins, which may be beyond 2^31 elements; within it 32 are
     # enough.
     pointers = (
         base + tl.cast(first, tl.int64) * stride + (rows[:, None] * stride + columns[None, :])
@@ -116,7 +116,7 @@ def tile(
 def put(
     base, first, end, stride, values, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
 ):
-    """Write ``values`` (BLOCK, PADDED) to rows first … first + BLOCK, as far as they lie within
+    """Write ``values`` (BLOCK, PADDED) to rows first … first + BLOCK, as far as they are within
     WIDTH and before ``end``.
     """
     rows = tl.arange(0, BLOCK)
@@ -256,9 +256,8 @@ def query_gradient(
         delta_M += tl.sum(dc_MC.to(tl.float32) * out_MC.to(tl.float32), 1)
         c += b * c_b + h * c_h
     tl.store(delta + pair * T + rows, delta_M, mask=rows < T)
-    lse_M = tl.load(
-        lse + pair * T + rows, mask=rows < T, other=float("inf")
-    )  # p = 0 in rows that do not exist
+    # p = 0 in rows that do not exist.
+    lse_M = tl.load(lse + pair * T + rows, mask=rows < T, other=float("inf"))
     k += b * k_b + h // group * k_h
     v += b * v_b + h // group * v_h
     if SLOPED:
@@ -318,9 +317,8 @@ def key_gradient(
     past = S - T
     blocks = tl.cdiv(S, BLOCK_N)
     pair = tl.cast(tl.program_id(0) // blocks, tl.int64)
-    n0 = (
-        tl.program_id(0) % blocks * BLOCK_N
-    )  # the first keys are seen by the most queries: they start first
+    # The first keys are seen by the most queries: they start first.
+    n0 = tl.program_id(0) % blocks * BLOCK_N
     b = pair // H
     h = pair % H
     columns = n0 + tl.arange(0, BLOCK_N)
@@ -348,9 +346,8 @@ def key_gradient(
             rows = m0 + tl.arange(0, BLOCK_M)
             q_MD = tile(q, m0, T, q_t, BLOCK_M, D, PAD_D, True)
             do_MD = tile(d_out, m0, T, do_t, BLOCK_M, D, PAD_D, True)
-            lse_M = tl.load(
-                lse + rows, mask=rows < T, other=float("inf")
-            )  # p = 0 in rows that do not exist
+            # p = 0 in rows that do not exist.
+            lse_M = tl.load(lse + rows, mask=rows < T, other=float("inf"))
             delta_M = tl.load(delta + rows, mask=rows < T, other=0.0)
             z = (
                 product(k_ND, tl.trans(q_MD), tl.zeros((BLOCK_N, BLOCK_M), tl.float32), PRECISION)
