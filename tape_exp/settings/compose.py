@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import CONF
@@ -51,10 +51,23 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     """
     try:
         cfg = copy.deepcopy(_composed(tuple(overrides)))
-        OmegaConf.to_container(cfg.task, resolve=True)  # fails where the scale lacks a task's sizes
+        _check_scale(cfg)
         return cfg
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, overrides)) from error
+
+
+def _check_scale(cfg: DictConfig) -> None:
+    """Raise where the task reads a key that its scale does not set.
+
+    Whatever else cannot be resolved is refused where it is read.
+    """
+    try:
+        OmegaConf.to_container(cfg.task, resolve=True)
+    except InterpolationKeyError:
+        raise
+    except OmegaConfBaseException:
+        pass
 
 
 @functools.lru_cache(maxsize=1024)
