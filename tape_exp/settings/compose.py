@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import CONF
@@ -56,7 +56,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         values = [override for override in parsed if _sets_value(override)]
         ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
         check_targets(cfg)
-        OmegaConf.to_container(cfg.task, resolve=True)  # fails where the scale lacks a task's sizes
+        _check_scale(cfg)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, overrides)) from error
     return cfg
@@ -71,6 +71,19 @@ def _sets_value(override: Override) -> bool:
     if key == "hydra" or override.is_hydra_override() or override.is_sweep_override():
         return False
     return isinstance(override.value(), dict) or not (CONF / key).is_dir()
+
+
+def _check_scale(cfg: DictConfig) -> None:
+    """Raise where the task reads a key that its scale does not set.
+
+    Whatever else cannot be resolved is refused where it is read.
+    """
+    try:
+        OmegaConf.to_container(cfg.task, resolve=True)
+    except InterpolationKeyError:
+        raise
+    except OmegaConfBaseException:
+        pass
 
 
 @functools.lru_cache(maxsize=1024)
