@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write beside, then rename: readers see the old file or the new one, never half of it."""
+    """Write a temporary file next to ``path``, then rename it: readers see the old file or the new
+    one, never half of it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -29,6 +31,6 @@ def flush_to_disk(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Of a file's content."""
+    """The SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

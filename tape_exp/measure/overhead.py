@@ -86,11 +86,9 @@ def overhead(cfg: DictConfig) -> dict[str, Any]:
     beside: list[Beside] = []
     make = runs.make_trainer
 
-    def watched(
-        cfg: DictConfig, directory: Any, task: Task, loggers: list, callbacks: list[Callback]
-    ) -> Trainer:
-        beside.append(Beside(cfg, task))
-        return make(cfg, directory, task, loggers, [*callbacks, *beside])
+    def watched(run: assembly.Run, callbacks: list[Callback]) -> Trainer:
+        beside.append(Beside(run.cfg, run.task))
+        return make(run, [*callbacks, *beside])
 
     with patch.object(runs, "make_trainer", watched):
         runs.run(cfg)

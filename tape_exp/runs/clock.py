@@ -4,12 +4,14 @@ import time
 
 
 class Stopwatch:
-    """Seconds since it was made, over all the processes that worked on a run: it goes on from what
-    was spent before.
-    """
+    """Seconds since it was made, and those of the earlier processes that worked on the run."""
 
-    def __init__(self, before: float = 0.0) -> None:
-        self.began = time.monotonic() - before
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+
+    def add(self, before: float) -> None:
+        """Count the seconds that earlier processes have spent."""
+        self.began -= before
 
     def seconds(self) -> float:
         """Seconds so far."""

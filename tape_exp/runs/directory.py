@@ -48,6 +48,7 @@ class RunDirectory:
         self.path = Path(cfg.runs).expanduser().resolve() / place
         self.checkpoints = self.path / "checkpoints"
         self.artifacts = self.path / "artifacts"
+        self.metrics = self.path / "metrics.jsonl"
         for folder in (self.path, self.checkpoints, self.artifacts):
             if folder.resolve() != folder:
                 raise ConfigError(

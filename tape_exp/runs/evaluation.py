@@ -37,6 +37,17 @@ class Evaluation:
     )  # a few rows of a table, small enough for a record
     matrices: dict[str, np.ndarray] = field(default_factory=dict)  # (T, T) each, drawn side by side
 
+    def for_record(self) -> dict[str, Any]:
+        """What a record keeps of samples and pictures: rounded, since it is committed."""
+        kept: dict[str, Any] = {"samples": self.samples} if self.samples else {}
+        if self.heatmap:
+            kept["heatmap"] = self.heatmap.to_rows()
+        if self.matrices:
+            kept["matrices"] = {
+                name: np.round(values, 4).tolist() for name, values in self.matrices.items()
+            }
+        return kept
+
 
 def depth_heatmap(values: np.ndarray, lengths: list[int], train_length: int) -> Heatmap:
     """Accuracy by depth (rows) and length (columns), in percent; NaN where nothing was asked."""

@@ -94,7 +94,7 @@ def hardware() -> dict[str, Any]:
 
 
 def make_record(
-    run: "RunDirectory", task: Any, metrics: dict[str, float], **facts: Any
+    run: "RunDirectory", fingerprint: str, metrics: dict[str, float], **facts: Any
 ) -> dict[str, Any]:
     """The record of a finished run: all that tables and figures need, small enough to commit."""
     made = json.loads((run.path / "manifest.json").read_text())
@@ -104,7 +104,7 @@ def make_record(
         "config": redact_tree(without_folders(identity_of(run.cfg))),
         "seed": run.cfg.seed,
         **{key: made[key] for key in ("git", "packages", "hardware", "started")},
-        "data_fingerprint": task.fingerprint(),
+        "data_fingerprint": fingerprint,
         **facts,
         "metrics": metrics,
         "artifacts": sorted(p.name for p in run.artifacts.iterdir()),

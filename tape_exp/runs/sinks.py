@@ -34,46 +34,44 @@ ASKED_DATA_DIR = os.environ.get("WANDB_DATA_DIR")
 class JsonlLogger(Logger):
     """One JSON object a line, ``{"step": 10, "train/loss": …}``, flushed as it is written: the
     truth of a run's curve.
+
+    Args:
+        path: of the file, where an earlier process may have begun it.
+        clock: gives each line its ``seconds``, what the run has taken so far.
+        step: that the run goes on from.
     """
 
     name = "jsonl"
     version = None
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Stopwatch, step: int = 0) -> None:
         super().__init__()
-        self.path = path
-        self.watch = Stopwatch()
-        self._resumed: set[tuple] = (
-            set()
-        )  # step and names of the rows at the step that the run goes on from
+        self.path, self.clock = path, clock
+        self._reported: set[tuple[str, ...]] = set()  # the names of each line at ``step``
+        self._step = step
+        self._rewind()
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append a line; ``seconds`` is what the run has taken so far. What a killed process has
-        reported is not repeated.
-        """
-        if (step, *metrics) in self._resumed:
+        """Append a line, unless a killed process has reported it."""
+        if step == self._step and tuple(metrics) in self._reported:
             return
-        row = {"step": step, **metrics, "seconds": round(self.watch.seconds(), 2)}
+        row = {"step": step, **metrics, "seconds": round(self.clock.seconds(), 2)}
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """The config lies beside it already."""
+        """The config is in the run's folder already."""
 
     @rank_zero_only
-    def rewind(self, step: int) -> None:
-        """Drop what a killed process wrote after ``step``, and a line that it left unfinished; go
-        on counting seconds.
-        """
-        if self.path.exists():
-            kept = [row for row in read_metrics(self.path) if row["step"] <= step]
-            write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
-            self.watch = Stopwatch(kept[-1]["seconds"] if kept else 0.0)
-            self._resumed = {
-                tuple(value if key == "step" else key for key, value in row.items()) for row in kept
-            }
-            self._resumed = {row[:-1] for row in self._resumed if row[0] == step}
+    def _rewind(self) -> None:
+        """Drop what a killed process wrote after the step, and a line that it left unfinished."""
+        if not self.path.exists():
+            return
+        kept = [row for row in read_metrics(self.path) if row["step"] <= self._step]
+        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+        self.clock.add(kept[-1]["seconds"] if kept else 0.0)
+        self._reported = {tuple(row)[1:-1] for row in kept if row["step"] == self._step}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -89,28 +87,26 @@ def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
     At most :data:`POINTS` of each, evenly spaced, with the first and the last; a single value is no
     curve.
     """
-    found: dict[str, dict[str, list[Any]]] = {}
+    thinned: dict[str, dict[str, list[Any]]] = {}
     for name in ("train/loss", "val/loss"):
-        told = [(row["step"], row[name]) for row in rows if name in row]
-        if len(told) > 1:
-            last = len(told) - 1
+        points = [(row["step"], row[name]) for row in rows if name in row]
+        if len(points) > 1:
+            last = len(points) - 1
             kept = (
-                [told[round(i * last / (POINTS - 1))] for i in range(POINTS)]
-                if len(told) > POINTS
-                else told
+                [points[round(i * last / (POINTS - 1))] for i in range(POINTS)]
+                if len(points) > POINTS
+                else points
             )
-            found[name] = {
+            thinned[name] = {
                 "step": [step for step, _ in kept],
                 "value": [float(f"{value:.5g}") for _, value in kept],
             }
-    return found
+    return thinned
 
 
-def make_loggers(cfg: DictConfig, run: RunDirectory) -> list[Logger]:
-    """The JSONL logger, and the one that was asked for. A sink that fails to start is reported and
-    left out.
-    """
-    loggers: list[Logger] = [JsonlLogger(run.path / "metrics.jsonl")]
+def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int) -> list[Logger]:
+    """The JSONL logger, going on from ``step``, and the one that ``logger=`` asks for."""
+    loggers: list[Logger] = [JsonlLogger(run.metrics, clock, step)]
     name = cfg.logger.name
     if name == "csv":
         loggers.append(CSVLogger(run.path, name="csv", version=""))

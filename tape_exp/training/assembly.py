@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,58 @@ import torch
 from lightning import Trainer
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
+from tape_exp.machine.preemption import Preemption
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import Adaptation
 from tape_exp.runs import checkpoints, weights
+from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.base import Surroundings, Task
 
 log = logging.getLogger("tape_exp")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run under way: its parts, and where it reports.
+
+    Args:
+        accumulate: forward passes of each device per optimizer step.
+        clock: seconds that the run has taken, those of earlier processes included.
+        sinks: where its metrics go, from its beginning in its directory on.
+    """
+
+    cfg: DictConfig
+    directory: RunDirectory
+    task: Task
+    decoder: Decoder
+    adaptation: Adaptation | None
+    accumulate: int
+    preemption: Preemption
+    clock: Stopwatch = field(default_factory=Stopwatch)
+    sinks: list[Logger] = field(default_factory=list)
+
+    @property
+    def validate_every(self) -> int:
+        """Optimizer steps between validations; a short run has one, at its end."""
+        return min(self.cfg.trainer.validate_every, self.task.optim.max_steps)
+
+
+def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -> Run:
+    """Data and model of a run. Raises :class:`ConfigError` where the config cannot run."""
+    task = make_task(cfg, directory.artifacts)
+    accumulate = micro_batches(cfg, task)
+    adaptation = make_adaptation(cfg, task)
+    task.prepare_data()
+    decoder = make_decoder(cfg, task, adaptation)
+    return Run(cfg, directory, task, decoder, adaptation, accumulate, preemption)
 
 
 def make_task(cfg: DictConfig, folder: Path | None = None) -> Task:
@@ -111,12 +150,9 @@ def make_position(model: dict[str, Any], arch: Any) -> Any:
     return build(model, "model", arch=arch)
 
 
-def make_trainer(
-    cfg: DictConfig, directory: RunDirectory, task: Task, loggers: list, callbacks: list[Callback]
-) -> Trainer:
+def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
     """Lightning's trainer for the config, with accumulation to the global batch."""
-    devices = cfg.trainer.devices * cfg.trainer.nodes
-    accumulate = micro_batches(cfg, task)
+    cfg, devices = run.cfg, run.cfg.trainer.devices * run.cfg.trainer.nodes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Trainer(
@@ -125,19 +161,19 @@ def make_trainer(
             num_nodes=cfg.trainer.nodes,
             strategy=strategy(cfg.trainer.strategy, devices),
             precision=precision(cfg.trainer.precision, cfg.trainer.accelerator),  # type: ignore[arg-type]
-            logger=loggers,
+            logger=run.sinks,
             callbacks=callbacks,
             plugins=[checkpoints.SafeCheckpointIO(), *without_requeue()],
             max_epochs=-1,
-            max_steps=task.optim.max_steps,
-            accumulate_grad_batches=accumulate,
-            val_check_interval=min(cfg.trainer.validate_every, task.optim.max_steps) * accumulate,
+            max_steps=run.task.optim.max_steps,
+            accumulate_grad_batches=run.accumulate,
+            val_check_interval=run.validate_every * run.accumulate,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            profiler=profiler(cfg.debug.profiler, directory),
+            profiler=profiler(cfg.debug.profiler, run.directory),
         )
 
 

@@ -1,4 +1,6 @@
-"""What watches a run: throughput, and progress on a terminal or in a log."""
+"""What accompanies training: reports of its steps, signals, and progress on a terminal or in a
+log.
+"""
 
 import logging
 import time
@@ -19,35 +21,41 @@ progress_log = logging.getLogger("tape_exp.progress")
 Item = TypeVar("Item")
 
 
-class Throughput(Callback):
-    """Tokens a second between two reports, and the share of the device's peak (MFU) where that is
-    known.
+class StepReport(Callback):
+    """Measures the throughput and lets the module report, at the end of each optimizer step.
 
-    Tokens are positions that the model computes, padding included. ``train/data_wait`` is the part
-    of the time, in percent, in which the model waited for data.
+    ``train/tokens_per_second`` is between two reports, validation left out; tokens are positions
+    that the model computes, padding included. ``train/mfu`` is the share of the devices' peak,
+    where that is known. ``train/data_wait`` is the part of the time, in percent, in which the model
+    waited for data. (Fabric's ``Throughput`` has neither the last, nor pauses.)
     """
 
     def __init__(self, every: int) -> None:
         self.every = every
+        self._gauges: dict[str, float] = {}
         self._since: tuple[int, float, float] | None = None  # step, time, time waited for data
 
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
     ) -> None:
-        """Every ``every`` optimizer steps, hand the rate to the module's next report."""
+        """Report an optimizer step, which may have several micro-batches."""
         assert isinstance(module, LanguageModule)
-        if (index + 1) % trainer.accumulate_grad_batches or trainer.global_step % self.every:
+        if (index + 1) % trainer.accumulate_grad_batches:
             return
+        if trainer.global_step % self.every == 0:
+            self._measure(trainer, module, batch["inputs"].shape[1])
+        module.report_step(self._gauges)
+
+    def _measure(self, trainer: Trainer, module: LanguageModule, length: int) -> None:
         now = time.perf_counter()
-        length = batch["inputs"].shape[1]
         if self._since is not None and trainer.global_step > self._since[0]:
             steps, seconds = trainer.global_step - self._since[0], now - self._since[1]
             rate = steps * module.task.optim.batch * length / seconds
             waited = 100 * (module.task.waited - self._since[2]) / seconds
-            module.gauges = {"train/tokens_per_second": rate, "train/data_wait": waited}
+            self._gauges = {"train/tokens_per_second": rate, "train/data_wait": waited}
             peak = peak_flops(module.device) * trainer.world_size
             if peak:
-                module.gauges["train/mfu"] = rate * module.decoder.flops_per_token(length) / peak
+                self._gauges["train/mfu"] = rate * module.decoder.flops_per_token(length) / peak
         self._since = trainer.global_step, now, module.task.waited
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
@@ -55,17 +63,6 @@ class Throughput(Callback):
         if self._since is not None:
             assert isinstance(module, LanguageModule)
             self._since = trainer.global_step, time.perf_counter(), module.task.waited
-
-
-class Report(Callback):
-    """Reports every step, after its throughput is known and before its checkpoint is saved."""
-
-    def on_train_batch_end(
-        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
-    ) -> None:
-        """Let the module report."""
-        assert isinstance(module, LanguageModule)
-        module.report_step(index)
 
 
 class OwnSignals(Callback):
@@ -84,11 +81,11 @@ class OwnSignals(Callback):
         self.preemption.waits = True
 
     def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Of a validation outside training."""
+        """Take the signals of a validation outside training."""
         self.preemption.install()
 
     def on_test_start(self, trainer: Trainer, module: LightningModule) -> None:
-        """Before the evaluation."""
+        """Take the signals of the evaluation."""
         self.preemption.install()
 
     def on_exception(
@@ -153,14 +150,16 @@ class Progress(Callback):
 
     @staticmethod
     def _figures(trainer: Trainer) -> str:
-        shown = {
+        formats = {
             "train/loss": "loss {:.4f}",
             "val/loss": "val loss {:.4f}",
             "val/exact_match": "val exact match {:.1f} %",
+            "val/perplexity": "val perplexity {:.2f}",
         }
-        shown["val/perplexity"] = "val perplexity {:.2f}"
         metrics = trainer.progress_bar_metrics
-        return "  ".join(text.format(metrics[key]) for key, text in shown.items() if key in metrics)
+        return "  ".join(
+            text.format(metrics[key]) for key, text in formats.items() if key in metrics
+        )
 
     def teardown(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         """Close the bar, whatever ended the run."""
@@ -174,8 +173,8 @@ def tracker(mode: str, seconds: float = 10.0) -> Callable[[Sequence[Item], str],
 
     def track(items: Sequence[Item], description: str) -> Iterator[Item]:
         bar = _bar() if mode == "rich" else None
-        shown: AbstractContextManager = bar or nullcontext()
-        with shown:
+        context: AbstractContextManager = bar or nullcontext()
+        with context:
             task = bar.add_task(description, total=len(items)) if bar else None
             last = time.monotonic()
             for done, item in enumerate(items, 1):
@@ -198,7 +197,7 @@ def _bar() -> rich.progress.Progress:
     )
 
 
-def trainable_summary(decoder: Decoder) -> str:
+def parameter_text(decoder: Decoder) -> str:
     """``279,744 parameters (5,040 of the positional encoding)``."""
     positional = decoder.positional_count()
     return f"{decoder.parameter_count():,} parameters" + (

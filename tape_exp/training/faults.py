@@ -3,17 +3,21 @@ process that died.
 """
 
 import errno
+import logging
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from lightning import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
 
+from tape_exp.machine.preemption import Preempted, Preemption
 from tape_exp.runs.directory import RunDirectory
 
+log = logging.getLogger("tape_exp")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -27,6 +31,32 @@ class OutOfMemoryError(RuntimeError):
 
 class LostProcessError(RuntimeError):
     """Another process of the run has died."""
+
+
+@contextmanager
+def explained(
+    cfg: DictConfig, directory: RunDirectory, preemption: Preemption, watch: "ProcessWatch"
+) -> Iterator[None]:
+    """Log how a run ends before its end, leave FAILED where it has failed, and raise what
+    :func:`explain` makes of the error.
+    """
+    goes_on = f"The same command goes on from the last checkpoint in {directory.checkpoints}."
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        by = f" by {error.name}" if isinstance(error, Preempted) else ""
+        log.info("Stopped%s. %s", by, goes_on)
+        raise
+    except Exception as error:
+        # What fails after a signal fails because of it: another process has left before this one.
+        if preemption.received is not None:
+            log.info("Stopped by %s (%s). %s", preemption.received, type(error).__name__, goes_on)
+            raise Preempted(preemption.received) from error
+        explanation = explain(error, cfg, directory, watch.lost_process())
+        failed = directory.fail(explanation)
+        where = f"The traceback is in {failed}." if failed else "FAILED could not be written."
+        log.info("%s %s", where, goes_on)
+        raise explanation from (None if explanation is error else error)
 
 
 def explain(
@@ -55,10 +85,10 @@ def explain(
 
 def chain(error: BaseException) -> Iterator[BaseException]:
     """An error and what it came from."""
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__ or found.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def memory_keys(cfg: DictConfig) -> str:
@@ -82,7 +112,7 @@ def memory_keys(cfg: DictConfig) -> str:
     return "try " + ", ".join([*advice, "or a smaller task.arch"])
 
 
-class Watch(Callback):
+class ProcessWatch(Callback):
     """Notices at once when a process that Lightning started dies, and writes FAILED: this one may
     be killed next.
 
@@ -119,9 +149,11 @@ class Watch(Callback):
         self.lost = f"the process of rank {rank} of {world} {how}."
         self.fail(LostProcessError(self.lost))
 
-    def verdict(self, seconds: float = 2.0) -> str | None:
-        """What has been noticed; an error of this process may be the first sign of another's death,
-        a little before it.
+    def lost_process(self, seconds: float = 2.0) -> str | None:
+        """The sentence on the process that died, if one has.
+
+        An error of this process may be the first sign of another's death, a little before it: so
+        much time is given to notice it.
         """
         for thread in self._threads:
             thread.join(seconds / len(self._threads))

@@ -68,7 +68,6 @@ class LanguageModule(LightningModule):
         self.strict_loading = base is None
         self.evaluation: Evaluation | None = None
         self.validation: dict[str, float] = {}
-        self.gauges: dict[str, float] = {}  # of the throughput callback, for the next report
         self._loss = torch.zeros(())
         self._grad_norm = torch.zeros(())
         self._sums: dict[str, Tensor] = {}
@@ -106,15 +105,15 @@ class LanguageModule(LightningModule):
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.task.optim.clip)
         self._grad_norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
 
-    def report_step(self, batch_idx: int) -> None:
-        """At the end of an optimizer step: report, and stop if the loss is not finite.
+    def report_step(self, gauges: dict[str, float]) -> None:
+        """Report an optimizer step every ``log_every``, with the ``gauges`` of its throughput.
 
         A callback calls it: Lightning's own hook comes after the callbacks, and a checkpoint must
-            not precede the report
-        of its step, which nobody would write again.
+        not precede the report of its step, which nobody would write again.
+
+        Raises:
+            NotFiniteError: the loss or the gradient's norm is NaN or infinite.
         """
-        if (batch_idx + 1) % self.trainer.accumulate_grad_batches:
-            return
         loss, self._loss = self._loss, torch.zeros_like(self._loss)
         if self.global_step % self.log_every and self.global_step != self.task.optim.max_steps:
             return
@@ -128,16 +127,16 @@ class LanguageModule(LightningModule):
                 "or train with trainer.precision=32-true."
             )
         lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
-        self.report(
+        self.send(
             {
                 "train/loss": value,
                 "train/lr": lr,
                 "train/grad_norm": float(self._grad_norm),
-                **self.gauges,
+                **gauges,
             }
         )
 
-    def report(self, metrics: dict[str, float]) -> None:
+    def send(self, metrics: dict[str, float]) -> None:
         """Send metrics to every sink at this step, and to the progress display."""
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, self.global_step)
@@ -170,13 +169,12 @@ class LanguageModule(LightningModule):
         }
         if self.task.reports_perplexity:
             self.validation["val/perplexity"] = math.exp(min(loss / tokens, 700))
-        self.report(self.validation)
+        self.send(self.validation)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Run the task's evaluation once, on the device and in the precision that the trainer set
         up.
         """
-
         self.evaluation = self.task.evaluate(
             OnDevice(self.decoder, self.device), self.progress, self.evaluation_batches
         )

@@ -83,7 +83,7 @@ class Plan:
     hours: float
 
 
-def show(cfg: DictConfig) -> None:
+def print_plan(cfg: DictConfig) -> None:
     """Print the plan of the run that ``cfg`` describes. Raises
     :class:`~tape_exp.settings.errors.ConfigError` where it could not run.
     """
@@ -102,7 +102,7 @@ def show(cfg: DictConfig) -> None:
         chosen = plans[cfg.trainer.checkpoint_activations]
         console.print(
             f"trainer.checkpoint_activations={str(cfg.trainer.checkpoint_activations).lower()}: "
-            f"{_verdict(chosen, setting)}\n"
+            f"{_fit(chosen, setting)}\n"
         )
     console.print("\n".join(f"- {line}" for line in assumptions(decoder, task, setting)))
 
@@ -362,7 +362,7 @@ def _need_table(plans: list[Plan], task: Task, setting: Setting) -> Table:
     return table
 
 
-def _verdict(plan: Plan, setting: Setting) -> str:
+def _fit(plan: Plan, setting: Setting) -> str:
     """Whether it fits, and what makes it smaller."""
     needed = sum(plan.memory.values())
     told = f"{_short(needed / 2**30)} GiB a device, {_short(plan.hours)} hours"

@@ -8,40 +8,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch.loggers import Logger
+from lightning import Trainer
 from omegaconf import DictConfig
 
 from tape_exp.drawing import heatmap
 from tape_exp.drawing.patterns import draw_patterns
-from tape_exp.machine.preemption import Preempted, Preemption, workers_dismissed
+from tape_exp.machine.preemption import Preemption, workers_dismissed
 from tape_exp.models import peft
-from tape_exp.models.decoder import Decoder
-from tape_exp.models.peft import Adaptation
 from tape_exp.runs import checkpoints, weights
+from tape_exp.runs.checkpoints import Checkpoints
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import make_record
-from tape_exp.runs.sinks import JsonlLogger, close, curves, make_loggers, publish, read_metrics
+from tape_exp.runs.sinks import close, curves, make_loggers, publish, read_metrics
 from tape_exp.settings.redaction import redact_tree
 from tape_exp.settings.schema import check
-from tape_exp.tasks.base import Task
-from tape_exp.training import faults
-from tape_exp.training.assembly import (
-    make_adaptation,
-    make_decoder,
-    make_task,
-    make_trainer,
-    micro_batches,
-)
-from tape_exp.training.callbacks import (
-    OwnSignals,
-    Progress,
-    Report,
-    Throughput,
-    tracker,
-    trainable_summary,
-)
+from tape_exp.training.assembly import Run, assemble, make_trainer
+from tape_exp.training.callbacks import OwnSignals, Progress, StepReport, parameter_text, tracker
+from tape_exp.training.faults import LostProcessError, ProcessWatch, explained
 from tape_exp.training.heartbeat import Heartbeat
 from tape_exp.training.logs import progress_mode, set_up_logging
 from tape_exp.training.module import LanguageModule
@@ -62,190 +47,137 @@ def run(cfg: DictConfig) -> dict[str, Any]:
     """
     check(cfg)
     if cfg.debug.plan:
-        from tape_exp.training.plan import show  # it builds task and model as this file does
+        from tape_exp.training.plan import print_plan  # which few runs need
 
-        show(cfg)
+        print_plan(cfg)
         return {}
     cfg = weights.adopt(cfg)
     directory = RunDirectory(cfg)
-    if finished(cfg, directory):
+    if is_finished(directory):
         return directory.record()
-
-    progress = progress_mode(cfg.trainer.progress)
-    set_up_logging(None, progress)
+    set_up_logging(None, progress_mode(cfg.trainer.progress))
     with Preemption() as preemption:
-        task = make_task(cfg, directory.artifacts)
-        micro_batches(cfg, task)
-        adaptation = make_adaptation(cfg, task)
-        task.prepare_data()
-        decoder = make_decoder(cfg, task, adaptation)
+        context = assemble(cfg, directory, preemption)
         with directory.lock(), workers_dismissed():
-            if finished(cfg, directory):  # by another process, meanwhile
+            if is_finished(directory):  # by another process, meanwhile
                 return directory.record()
-            return run_in(directory, cfg, task, decoder, adaptation, progress, preemption)
+            return work(context)
 
 
-def finished(cfg: DictConfig, directory: RunDirectory) -> bool:
-    """Whether nothing is left to do, which is then said."""
-    if not directory.done or cfg.debug.name != "none":
+def is_finished(directory: RunDirectory) -> bool:
+    """Whether nothing is left to do, which is then logged."""
+    if not directory.done or directory.cfg.debug.name != "none":
         return False
     set_up_logging(None, "none")
     log.info("%s is DONE: %s", directory.name, directory.path)
     return True
 
 
-def run_in(
-    directory: RunDirectory,
-    cfg: DictConfig,
-    task: Task,
-    decoder: Decoder,
-    adaptation: Adaptation | None,
-    progress: str,
-    preemption: Preemption,
-) -> dict[str, Any]:
+def work(run: Run) -> dict[str, Any]:
     """The run in its directory: what it leaves there, however it ends."""
-    directory.open(task.assets())
-    set_up_logging(directory.path / "log.txt", progress)
-    log.info("%s\n  %s in %s", directory.name, trainable_summary(decoder), directory.path)
-    if adaptation is not None and task.trains:
-        log.info("%s", peft.table(decoder))
-    loggers: list[Logger] = []
-    watch = faults.Watch(directory.fail, lambda: preemption.received is not None)
-    goes_on = f"The same command goes on from the last checkpoint in {directory.checkpoints}."
+    directory, preemption = run.directory, run.preemption
+    directory.open(run.task.assets())
+    set_up_logging(directory.path / "log.txt", progress_mode(run.cfg.trainer.progress))
+    log.info("%s\n  %s in %s", directory.name, parameter_text(run.decoder), directory.path)
+    if run.adaptation is not None and run.task.trains:
+        log.info("%s", peft.table(run.decoder))
+    watch = ProcessWatch(directory.fail, lambda: preemption.received is not None)
     try:
-        loggers = make_loggers(cfg, directory)
-        return train_and_evaluate(
-            cfg, directory, task, decoder, adaptation, progress, loggers, preemption, watch
-        )
-    except (KeyboardInterrupt, SystemExit) as error:
-        log.info(
-            "Stopped%s. %s", f" by {error.name}" if isinstance(error, Preempted) else "", goes_on
-        )
-        raise
-    except Exception as error:
-        if (
-            preemption.received is not None
-        ):  # what fails now, fails of leaving: another process has left before
-            log.info("Stopped by %s (%s). %s", preemption.received, type(error).__name__, goes_on)
-            raise Preempted(preemption.received) from error
-        told = faults.explain(error, cfg, directory, watch.verdict())
-        failed = directory.fail(told)
-        log.info(
-            "%s %s",
-            f"The traceback is in {failed}." if failed else "FAILED could not be written.",
-            goes_on,
-        )
-        raise told from (None if told is error else error)
+        with explained(run.cfg, directory, preemption, watch):
+            return train_and_evaluate(run, watch)
     finally:
-        close(
-            loggers, cfg.logger.timeout, directory.done, preempted=preemption.received is not None
-        )
+        preempted = preemption.received is not None
+        close(run.sinks, run.cfg.logger.timeout, directory.done, preempted)
 
 
-def train_and_evaluate(
-    cfg: DictConfig,
-    directory: RunDirectory,
-    task: Task,
-    decoder: Decoder,
-    adaptation: Adaptation | None,
-    progress: str,
-    loggers: list[Logger],
-    preemption: Preemption,
-    watch: faults.Watch,
-) -> dict[str, Any]:
+def train_and_evaluate(run: Run, watch: ProcessWatch) -> dict[str, Any]:
     """From the last checkpoint, if there is one, to a record."""
-    checkpoint, step = checkpoints.newest(directory.checkpoints, directory.hash)
-    jsonl = loggers[0]
-    assert isinstance(jsonl, JsonlLogger)
-    jsonl.rewind(step)
+    checkpoint, step = checkpoints.newest(run.directory.checkpoints, run.directory.hash)
     if checkpoint:
         log.info("Going on from step %d (%s).", step, checkpoint.name)
+    run.sinks.extend(make_loggers(run.cfg, run.directory, run.clock, step))
 
-    module = LanguageModule(
-        torch.compile(decoder) if cfg.trainer.compile else decoder,  # type: ignore[arg-type]
-        task,
-        cfg.seed,
-        cfg.trainer.log_every,
-        directory.hash,
-        tracker(progress),
-        cfg.debug.evaluation_batches,
-        base=weights.base_title(task.surroundings.checkpoint)
-        if adaptation is not None and adaptation.partial
-        else None,
+    module = make_module(run)
+    saving = Checkpoints(
+        run.directory.checkpoints,
+        run.cfg.trainer.checkpoint_every,
+        run.validate_every,
+        run.preemption,
     )
-    validate_every = min(cfg.trainer.validate_every, task.optim.max_steps)
-    keep = checkpoints.Checkpoints(
-        directory.checkpoints, cfg.trainer.checkpoint_every, validate_every, preemption
-    )
-    shown = [Throughput(cfg.trainer.log_every), Report(), Progress(progress)]
+    progress = Progress(progress_mode(run.cfg.trainer.progress))
+    report = StepReport(run.cfg.trainer.log_every)
     heartbeat = Heartbeat(
-        cfg.trainer.heartbeat, lambda sentence: directory.fail(faults.LostProcessError(sentence))
+        run.cfg.trainer.heartbeat, lambda sentence: run.directory.fail(LostProcessError(sentence))
     )
-    trainer = make_trainer(
-        cfg, directory, task, loggers, [*shown, OwnSignals(preemption), watch, heartbeat, keep]
-    )
-    if task.trains:
-        trainer.fit(module, task, ckpt_path=checkpoint, weights_only=True)
-        if trainer.interrupted:
-            raise KeyboardInterrupt
-        keep.save(trainer)
-        preemption.wait(False)
-        if task.optim.max_steps % validate_every or not module.validation:
-            trainer.validate(
-                module, task, verbose=False
-            )  # of the last step, beside which the record's metrics stand
-    trained = jsonl.watch.seconds()
-    trainer.test(module, task, verbose=False)
+    # The report of a step comes before its checkpoint: going on from there would not repeat it.
+    callbacks = [report, progress, OwnSignals(run.preemption), watch, heartbeat, saving]
+    trainer = make_trainer(run, callbacks)
+
+    if run.task.trains:
+        train(run, trainer, module, saving, checkpoint)
+    seconds = {"training": run.clock.seconds(), "checkpoints": saving.seconds}
+    trainer.test(module, run.task, verbose=False)
     heartbeat.stop()
+    return save_results(run, trainer, module, seconds)
+
+
+def make_module(run: Run) -> LanguageModule:
+    """Model, loss and optimizer, as Lightning trains them."""
+    decoder: Any = torch.compile(run.decoder) if run.cfg.trainer.compile else run.decoder
+    partial = run.adaptation is not None and run.adaptation.partial
+    return LanguageModule(
+        decoder,
+        run.task,
+        run.cfg.seed,
+        run.cfg.trainer.log_every,
+        run.directory.hash,
+        tracker(progress_mode(run.cfg.trainer.progress)),
+        run.cfg.debug.evaluation_batches,
+        base=weights.base_title(run.task.surroundings.checkpoint) if partial else None,
+    )
+
+
+def train(
+    run: Run, trainer: Trainer, module: LanguageModule, saving: Checkpoints, begin: Path | None
+) -> None:
+    """Train from the checkpoint ``begin`` to the last step, which is validated and saved."""
+    trainer.fit(module, run.task, ckpt_path=begin, weights_only=True)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    saving.save(trainer)
+    run.preemption.wait(False)
+    # The record has the validation of the last step. It is missing where the last step is between
+    # two validations, and where an earlier process made it.
+    if run.task.optim.max_steps % run.validate_every or not module.validation:
+        trainer.validate(module, run.task, verbose=False)
+
+
+def save_results(
+    run: Run, trainer: Trainer, module: LanguageModule, seconds: dict[str, float]
+) -> dict[str, Any]:
+    """Artifacts, adapter, metrics of the evaluation, and the record, which is returned; empty in
+    all processes but the first.
+    """
     evaluation = module.evaluation
     assert evaluation is not None
-    adapter = peft.adapter(decoder) if module.base is not None and task.trains else None
+    # Every process takes part in gathering the weights of a sharded model.
+    adapter = peft.adapter(run.decoder) if module.base is not None and run.task.trains else None
     if not trainer.is_global_zero:
         return {}
-    llama = (
-        weights.llama_below(task.surroundings.checkpoint) if task.surroundings.checkpoint else None
-    )
-    images = save_artifacts(directory, evaluation)
+    images = save_artifacts(run.directory, evaluation)
     if adapter is not None and module.base is not None:
-        peft.save_adapter(
-            adapter, directory.artifacts / "adapter", module.base, redact_tree(identity_of(cfg))
-        )
-    publish(loggers, evaluation, images, trainer.global_step)
-    record = make_record(
-        directory,
-        task,
-        metrics={**module.validation, **evaluation.metrics},
-        parameters=decoder.parameter_count(),
-        positional_parameters=decoder.positional_count(),
-        trained_parameters=sum(parameter.numel() for _, parameter in peft.trained(decoder))
-        if task.trains
-        else 0,
-        steps=trainer.global_step,
-        tokens=trainer.global_step * task.optim.batch * task.arch.train_length,
-        precision=str(trainer.precision),
-        seconds={
-            "training": round(trained, 1),
-            "checkpoints": round(keep.seconds, 2),  # part of the training, of its last process
-            "evaluation": round(jsonl.watch.seconds() - trained, 1),
-        },
-        curves=curves(read_metrics(jsonl.path)),
-        **(
-            {"begun_from": weights.title(task.surroundings.checkpoint)}
-            if task.surroundings.checkpoint
-            else {}
-        ),
-        **({"llama": weights.title(llama)} if llama else {}),
-        **({"samples": evaluation.samples} if evaluation.samples else {}),
-        **grids_of(evaluation),
-    )
-    directory.finish(record)
-    report(directory, evaluation, images)
+        folder = run.directory.artifacts / "adapter"
+        peft.save_adapter(adapter, folder, module.base, redact_tree(identity_of(run.cfg)))
+    publish(run.sinks, evaluation, images, trainer.global_step)
+    record = record_of(run, trainer, module, evaluation, seconds)
+    run.directory.finish(record)
+    log_result(run.directory, evaluation, images)
     return record
 
 
 def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
-    """heatmap.png and heatmap.npz, patterns.png and patterns.npz, and a JSON file a table; returns
-    the images.
+    """Write heatmap.png and heatmap.npz, patterns.png and patterns.npz, and a JSON file for each
+    table; return the images.
     """
     images = []
     if evaluation.heatmap is not None:
@@ -264,27 +196,53 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
     return images
 
 
-def grids_of(evaluation: Evaluation) -> dict[str, Any]:
-    """What a record keeps of pictures: rounded, since it is committed."""
-    grids: dict[str, Any] = {}
-    if evaluation.heatmap:
-        grids["heatmap"] = evaluation.heatmap.to_rows()
-    if evaluation.matrices:
-        grids["matrices"] = {
-            name: np.round(values, 4).tolist() for name, values in evaluation.matrices.items()
-        }
-    return grids
+def record_of(
+    run: Run,
+    trainer: Trainer,
+    module: LanguageModule,
+    evaluation: Evaluation,
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    """The record of the run.
+
+    Args:
+        seconds: that ``training`` took, and ``checkpoints``, which are a part of it, of its last
+            process.
+    """
+    begun_from = run.task.surroundings.checkpoint
+    llama = weights.llama_below(begun_from) if begun_from else None
+    trained = peft.trained(run.decoder) if run.task.trains else []
+    return make_record(
+        run.directory,
+        run.task.fingerprint(),
+        metrics={**module.validation, **evaluation.metrics},
+        parameters=run.decoder.parameter_count(),
+        positional_parameters=run.decoder.positional_count(),
+        trained_parameters=sum(parameter.numel() for _, parameter in trained),
+        steps=trainer.global_step,
+        tokens=trainer.global_step * run.task.optim.batch * run.task.arch.train_length,
+        precision=str(trainer.precision),
+        seconds={
+            "training": round(seconds["training"], 1),
+            "checkpoints": round(seconds["checkpoints"], 2),
+            "evaluation": round(run.clock.seconds() - seconds["training"], 1),
+        },
+        curves=curves(read_metrics(run.directory.metrics)),
+        **({"begun_from": weights.title(begun_from)} if begun_from else {}),
+        **({"llama": weights.title(llama)} if llama else {}),
+        **evaluation.for_record(),
+    )
 
 
-def report(directory: RunDirectory, evaluation: Evaluation, images: list[Path]) -> None:
-    """What a person wants to see at the end."""
+def log_result(directory: RunDirectory, evaluation: Evaluation, images: list[Path]) -> None:
+    """Log what a person wants to see at the end: heatmap, metrics, and where the files are."""
     if evaluation.heatmap is not None:
         heatmap.show({directory.cfg.model.name: evaluation.heatmap})
     for key, value in evaluation.metrics.items():
         if not key.endswith("_stderr"):
             error = evaluation.metrics.get(f"{key}_stderr")
-            shown = f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
-            log.info("  %-28s %8s%s", key, shown, "" if error is None else f" ± {error:.2f}")
+            number = f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
+            log.info("  %-28s %8s%s", key, number, "" if error is None else f" ± {error:.2f}")
     for image in images:
         log.info("  %s", image)
     log.info("DONE: %s", directory.path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import POINTS, JsonlLogger, curves, read_metrics
 from tape_exp.settings.folders import ROOT
@@ -132,15 +133,24 @@ def test_unreachable_wandb_goes_on_offline(tmp_path):
 
 def test_jsonl_rewinds_to_a_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    logger = JsonlLogger(path)
+    logger = JsonlLogger(path, Stopwatch())
     for step in range(1, 6):
         logger.log_metrics({"train/loss": 1 / step}, step)
     with path.open("a") as file:
         file.write('{"step": 6, "train/lo')  # what a killed process leaves
-    logger.rewind(3)
+    logger = JsonlLogger(path, Stopwatch(), step=3)
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 3]
+    logger.log_metrics({"train/loss": 0.2}, 3)  # which the killed process has reported
     logger.log_metrics({"train/loss": 0.1}, 4)
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
+
+
+def test_seconds_of_earlier_processes_are_counted(tmp_path):
+    path, clock = tmp_path / "metrics.jsonl", Stopwatch()
+    path.write_text('{"step": 1, "train/loss": 0.5, "seconds": 1000.0}\n')
+    JsonlLogger(path, clock, step=1).log_metrics({"train/loss": 0.2}, 2)
+    assert read_metrics(path)[-1]["seconds"] >= 1000
+    assert clock.seconds() >= 1000
 
 
 def test_curves_of_a_record_are_those_that_were_logged(tiny_run):
