@@ -24,7 +24,8 @@ from torch import Tensor
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import generator_for
 from tape_exp.paper.artifacts import RESULTS, load
-from tape_exp.paper.theory import verdict
+from tape_exp.paper.page import render
+from tape_exp.paper.theory import satisfied
 from tape_exp.runs.record import circumstances
 from tape_exp.settings.arguments import positive
 from tape_exp.theory import PROPERTIES
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # a log has no width of its own
     write_atomically(given.out / "theory.json", json.dumps(record, indent=1) + "\n")
     for name in ("theory", "theory_propositions"):
-        for path in load(name).render("smoke", {"theory": [record]}, given.out):
+        for path in render(load(name), "smoke", {"theory": [record]}, given.out):
             print(path)
     return 0
 
@@ -163,7 +164,9 @@ def show(record: dict[str, Any], console: Console) -> None:
     console.print("Propositions 1 and 2: worst relative errors in fp64, random weights")
     table = Table("model", "initial", *PROPERTIES, box=None, pad_edge=False)
     for row in record["propositions"]:
-        table.add_row(row["variant"], row["initial"], *(verdict(row[name]) for name in PROPERTIES))
+        table.add_row(
+            row["variant"], row["initial"], *(str(satisfied(row[name])) for name in PROPERTIES)
+        )
     console.print(table)
 
 
