@@ -25,11 +25,8 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config, explain, register
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
-from tape_exp.settings.overrides import choice_of, differences
+from tape_exp.settings.overrides import words_of
 from tape_exp.settings.schema import check
-
-GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
-SHOWN = ("model", "task", "scale")  # named in a run's overrides even where they are the default
 
 
 @dataclass
@@ -129,26 +126,14 @@ def _of_artifacts(
     for key, run in named(artifacts, scale, seeds, extra).items():
         check(run.cfg)
         levels[key] = levels[run.needs] + 1
-        jobs.append(Job(words_of(run.cfg), levels[key], run.recorded, run.cfg))
+        jobs.append(Job(overrides_of(run.cfg), levels[key], run.recorded, run.cfg))
     return sorted(jobs, key=lambda job: job.level)
 
 
-def words_of(cfg: DictConfig) -> list[str]:
-    """The overrides that compose a config: its choices, its seed, and every key that differs from
-    what they give.
-    """
-    plain = _composed()
-    choices = {group: choice_of(group, cfg[group].name) for group in GROUPS}
-    words = [
-        f"{group}={choice}"
-        for group, choice in choices.items()
-        if group in SHOWN or choice != plain[group]["name"]
-    ]
+def overrides_of(cfg: DictConfig) -> list[str]:
+    """The overrides that compose a config, all of it."""
     wanted: Any = OmegaConf.to_container(cfg, resolve=True)
-    # The scale first: other keys follow it.
-    words += differences(_composed(*words)["scale"], wanted["scale"], "scale")
-    words += differences(_composed(*words), wanted, "")
-    words += [f"seed={cfg.seed}"] if cfg.seed == plain["seed"] else []
+    words = words_of(wanted, _composed)
     assert _composed(*words) == wanted, f"{words} do not compose the config"
     return words
 

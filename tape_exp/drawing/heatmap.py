@@ -1,6 +1,7 @@
 """Heatmaps of a grid: a PNG with one panel a model, and coloured blocks for a terminal."""
 
 import io
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,26 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.runs.evaluation import Heatmap
 
 COLOURS = "YlGnBu"  # the paper's
+
+
+@dataclass(frozen=True)
+class Heatmaps:
+    """A picture of heatmaps next to each other, by their names.
+
+    Args:
+        title: above all panels.
+        panels: from left to right.
+        suffix: what the name of its file ends with; None: it is drawn on the page of ``make
+            report`` only.
+    """
+
+    title: str
+    panels: dict[str, Heatmap]
+    suffix: str | None = ""
+
+    def draw(self, path: Path) -> Path:
+        """Write the picture as a PNG, whole or not at all."""
+        return draw(self.panels, path, self.title)
 
 
 def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None) -> Path:

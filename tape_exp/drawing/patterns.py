@@ -3,6 +3,7 @@ differences of attention.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,29 @@ SIGNED_COLOURS = "RdBu_r"
 ACROSS = 4  # panels beside each other
 # of the entries, where the others are so far above that a scale up to them would show nothing
 SHOWN = 0.99
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """A picture of matrices, as :func:`draw_patterns` takes them.
+
+    Args:
+        suffix: what the name of its file ends with; None: it is drawn on the page of ``make
+            report`` only.
+    """
+
+    title: str
+    panels: dict[str, np.ndarray]
+    suffix: str | None = ""
+    signed: Collection[str] = ()
+    causal: Collection[str] = ()
+    shared: bool | None = None
+    label: str = ""
+
+    def draw(self, path: Path) -> Path:
+        """Write the picture as a PNG, whole or not at all."""
+        options: Any = {"shared": self.shared, "label": self.label}
+        return draw_patterns(self.panels, path, self.title, self.signed, self.causal, **options)
 
 
 def draw_patterns(
@@ -40,8 +64,10 @@ def draw_patterns(
         label: of the colour bar.
     """
     shared = not signed if shared is None else shared
-    drawn = {name: _visible(values, name in causal) for name, values in panels.items()}
-    one_scale = _scale(np.concatenate([values.ravel() for values in drawn.values()]), bool(signed))
+    drawn = {name: visible(values, name in causal) for name, values in panels.items()}
+    one_scale = colour_range(
+        np.concatenate([values.ravel() for values in drawn.values()]), bool(signed)
+    )
     rows, columns = -(-len(panels) // ACROSS), min(len(panels), ACROSS)
     figure = new_figure(
         (2.6 if shared else 3.3) * columns + 1.2, 2.9 * rows + 0.1, title, "compressed"
@@ -49,7 +75,7 @@ def draw_patterns(
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     image: Any = None
     for number, (axis, (name, values)) in enumerate(zip(axes.flat, drawn.items(), strict=False)):
-        low, high, extend = one_scale if shared else _scale(values, name in signed)
+        low, high, extend = one_scale if shared else colour_range(values, name in signed)
         image = axis.imshow(
             values, cmap=SIGNED_COLOURS if name in signed else COLOURS, vmin=low, vmax=high
         )
@@ -80,14 +106,15 @@ def draw_patterns(
     return save(figure, path)
 
 
-def _visible(values: np.ndarray, causal: bool) -> np.ndarray:
+def visible(values: np.ndarray, causal: bool) -> np.ndarray:
+    """The values that are drawn: NaN for keys after the query, where these mean nothing."""
     values = np.asarray(values, dtype=np.float64)
     return np.where(np.tri(*values.shape), values, np.nan) if causal else values
 
 
-def _scale(values: np.ndarray, signed: bool) -> tuple[float, float, str]:
-    """The ends of a scale, and at which of them values lie beyond it, as matplotlib's colour bars
-    call it.
+def colour_range(values: np.ndarray, signed: bool) -> tuple[float, float, str]:
+    """The ends of a scale of colours, and which of them values exceed, in the words of matplotlib's
+    colour bars.
     """
     values = values[np.isfinite(values)]
     reach = np.abs(values) if signed else values

@@ -95,13 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "render":
             return render_artifacts(given.words)
         if given.command == "cost":
-            show([costs.write(map(load, names()), RESULTS)])
+            print_paths([costs.write(map(load, names()), RESULTS)])
             return 0
         if given.command == "push":
-            from tape_exp.paper.push import push as send
-
-            send(RESULTS, given.folder, given.project, given.entity, given.mode)
-            return 0
+            return push_results(given)
         if given.command == "compare":
             return compare_models(given.words, given.cores, given.minutes)
         return run_artifacts(given.words, given.cores, given.minutes)
@@ -114,12 +111,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def list_artifacts() -> int:
-    """A line an artifact: its title and its recorded runs at each scale."""
-    every, found = standing()
+    """Print each artifact's title and its recorded runs at each scale."""
+    every, collected = collect()
     for artifact in every:
         print(f"{artifact.name:18} {artifact.title}")
-        for scale, records in found[artifact.name].items():
-            counts = ", ".join(f"{model} {len(mine)}" for model, mine in records.items())
+        for scale, records in collected[artifact.name].items():
+            counts = ", ".join(f"{model} {len(runs)}" for model, runs in records.items())
             print(f"{'':18}   {scale:6} {counts or '—'}")
     return 0
 
@@ -146,19 +143,19 @@ def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None
 def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str]) -> int:
     """How many records the words of a command stand for that the artifact does not show."""
     records = read_records()
-    shown = [record for mine in artifact.collect(scale, records).values() for record in mine]
+    collected = [r for runs in artifact.collect(scale, records).values() for r in runs]
     asked = [
         (seed, identity_of(cfg))
         for seed in seeds
         for _, cfg in artifact.configs(scale, [seed], extra)
     ]
-    found = [
+    fitting = [
         record
         for seed, identity in asked
         for record in records
         if record["seed"] == seed and matches(record, identity)
     ]
-    return sum(record not in shown for record in found)
+    return sum(record not in collected for record in fitting)
 
 
 def compare_models(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
@@ -167,10 +164,10 @@ def compare_models(words: Sequence[str], cores: int | None, minutes: float | Non
     """
     artifact, scale, seeds = compare.requested(words)
     outcome = work(missing([artifact], scale, seeds), cores, minutes)
-    found = artifact.collect(scale, read_records())
-    if found and first_process():
-        table = artifact.render(scale, found, RESULTS)[0]
-        print(f"\n{table.read_text()}\n{table.relative_to(RESULTS.parent)}")
+    records = artifact.collect(scale, read_records())
+    if records and first_process():
+        path = page.render(artifact, scale, records, RESULTS)[0]
+        print(f"\n{path.read_text()}\n{path.relative_to(RESULTS.parent)}")
     return status(outcome)
 
 
@@ -185,30 +182,29 @@ def status(outcome: Outcome) -> int:
 
 
 def render_artifacts(chosen: Sequence[str]) -> int:
-    """Draw the artifacts (all by default) at every scale that has records, the claims, and
+    """Render the artifacts (all by default) at every scale that has records, the claims, and
     results/README.md.
     """
-    every, found = standing()
+    every, collected = collect()
     for artifact in map(load, chosen or names()):
-        for scale, records in found[artifact.name].items():
-            written = artifact.render(scale, records, RESULTS) if records else []
-            show(written)
-            for old in {*drawn(artifact.name, scale)} - {*written}:
-                old.unlink()  # no record stands behind it any more
-    caption = "The paper's claims beside our records. " + page.RULE
-    claims = page.claims(every, found)
-    show(tables.write(RESULTS / "tables" / "claims", page.CLAIMS, claims, caption))
-    write_atomically(RESULTS / "README.md", page.page(every, found, claims, RESULTS))
+        for scale, records in collected[artifact.name].items():
+            written = page.render(artifact, scale, records, RESULTS) if records else []
+            print_paths(written)
+            for old in {*rendered(artifact.name, scale)} - {*written}:
+                old.unlink()  # there is no record of it any more
+    claims = page.claims(every, collected)
+    print_paths(tables.write(RESULTS / "tables" / "claims", claims))
+    write_atomically(RESULTS / "README.md", page.page(every, collected, claims, RESULTS))
     return 0
 
 
-def drawn(name: str, scale: str) -> Iterator[Path]:
+def rendered(name: str, scale: str) -> Iterator[Path]:
     """The files in results/ that show an artifact at a scale."""
     yield from (RESULTS / "tables").glob(f"{name}-{scale}.*")
     yield from (RESULTS / "figures").glob(f"{name}-{scale}*.png")
 
 
-def standing() -> tuple[list[Artifact], Mapping[str, page.AtScales]]:
+def collect() -> tuple[list[Artifact], Mapping[str, page.AtScales]]:
     """Every artifact, and the records of each at each scale."""
     records, every = read_records(), [load(name) for name in names()]
     return every, {
@@ -217,8 +213,23 @@ def standing() -> tuple[list[Artifact], Mapping[str, page.AtScales]]:
     }
 
 
-def show(paths: Sequence[Path]) -> None:
-    """A line a file."""
+def push_results(arguments: argparse.Namespace) -> int:
+    """Send the tables, the figures and the claims to W&B."""
+    from tape_exp.paper.push import push
+
+    every, collected = collect()
+    logged = {"claims": page.claims(every, collected)}
+    for artifact in every:
+        for scale, records in collected[artifact.name].items():
+            if records and (table := artifact.table(scale, records)):
+                logged[f"{artifact.name}-{scale}"] = table
+    where = (arguments.project, arguments.entity, arguments.mode)
+    push(logged, RESULTS, arguments.folder, *where)
+    return 0
+
+
+def print_paths(paths: Sequence[Path]) -> None:
+    """Print each path, relative to the project."""
     for path in paths:
         print(path.relative_to(RESULTS.parent))
 

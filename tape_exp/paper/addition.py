@@ -1,68 +1,67 @@
 """The addition heatmaps: figures arithmetic, arithmetic_app and yarn of the paper."""
 
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
-from tape_exp.drawing import heatmap
-from tape_exp.paper import tables
-from tape_exp.paper.artifacts import Artifact, Record
-from tape_exp.paper.claims import Contest, over_seeds
+from tape_exp.drawing.figures import Figure
+from tape_exp.drawing.heatmap import Heatmaps
+from tape_exp.paper.artifacts import Record, Records, RunArtifact
+from tape_exp.paper.claims import Contest
+from tape_exp.paper.values import ORIGIN, Column, Row, Table, columns, mean_of, origin, reported
 from tape_exp.runs.evaluation import Heatmap
 
-COLUMNS = ("model", "paper", "ours", "in distribution", "out of distribution", *tables.ORIGIN)
+SPLITS = {"test": "ours", "id": "in distribution", "ood": "out of distribution"}
 
 
-class Addition(Artifact):
-    """One panel a model, the mean over its seeds; and a table of grid, in- and out-of-distribution
-    means.
+@dataclass(kw_only=True)
+class Addition(RunArtifact):
+    """A panel for each model, the mean over its seeds; and a table of the means over the grid, in
+    distribution and out of distribution.
     """
 
-    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+    def contests(self, scale: str, records: Records) -> list[Contest]:
         """The mean over the grid."""
-        return self.versus(
-            "", over_seeds(records, "test/exact_match"), published=self.paper()["values"]
+        table = self.cells(scale, records)
+        return self.versus("", table.values("ours"), table.values("paper"))
+
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each model."""
+        published = self.paper()["values"]
+        rows: list[Row] = []
+        for model in self.models:
+            runs = records.get(model, [])
+            row: Row = {"model": model, "paper": reported(published.get(model))}
+            row |= {name: mean_of(runs, f"{s}/exact_match") for s, name in SPLITS.items()}
+            rows.append(row | origin(runs, scale))
+        head = [Column("model"), Column("paper"), *columns(SPLITS.values()), *ORIGIN]
+        return Table(head, rows, quantity="exact match (%)")
+
+    def caption(self, scale: str, records: Records) -> str:
+        """What is averaged, and over which grids."""
+        paper = self.paper()
+        return (
+            f"{self.title}. Exact match (%), mean over the grid of operand lengths. Column paper: "
+            f"{paper['setting']}, one seed ({paper['source']}). Columns ours: scale {scale}, "
+            f"{digits(records)}, mean over seeds with its 95 % interval. The trained quarter of "
+            "the grid counts 25 points of the grid mean when it is solved. A + after a commit: "
+            "uncommitted changes."
         )
 
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``figures/<name>-<scale>.png`` and ``tables/<name>-<scale>.{md,tex,csv}``."""
-        paper = self.paper()
-        rows, panels, digits = [], {}, set()
-        for model in self.models:
-            mine = records.get(model, [])
-            columns = [
-                [r["metrics"][f"{split}/exact_match"] for r in mine]
-                for split in ("test", "id", "ood")
-            ]
-            published = paper["values"].get(model)
-            rows.append(
-                [
-                    model,
-                    "" if published is None else f"{published:.2f}",
-                    *map(tables.mean_text, columns),
-                    *tables.origin(mine, scale),
-                ]
-            )
-            if mine:
-                panels[f"{model}  {np.mean(columns[0]):.1f}"] = panel(mine)
-                digits.add(
-                    (
-                        mine[0]["config"]["task"]["train_digits"],
-                        mine[0]["config"]["task"]["test_digits"],
-                    )
-                )
-        ours = ", ".join(f"{train} → {test} digits" for train, test in sorted(digits))
-        caption = (
-            f"{self.title}. Exact match (%), mean over the grid of operand lengths. Column paper: "
-            f"{paper['setting']}, one seed "
-            f"({paper['source']}). Columns ours: scale {scale}, {ours}, mean over seeds with its "
-            "95 % interval. The trained "
-            "quarter of the grid counts 25 points of the grid mean when it is solved. A + after a "
-            "commit: uncommitted changes."
-        )
-        written = tables.write(into / "tables" / f"{self.name}-{scale}", COLUMNS, rows, caption)
-        figure = into / "figures" / f"{self.name}-{scale}.png"
-        return [heatmap.draw(panels, figure, f"{self.title} — scale {scale}, {ours}"), *written]
+    def figures(self, scale: str, records: Records) -> list[Figure]:
+        """One picture, a panel for each model that has run."""
+        panels = {}
+        for model in (model for model in self.models if model in records):
+            mean = np.mean([r["metrics"]["test/exact_match"] for r in records[model]])
+            panels[f"{model}  {mean:.1f}"] = panel(records[model])
+        return [Heatmaps(f"{self.title} — scale {scale}, {digits(records)}", panels)]
+
+
+def digits(records: Records) -> str:
+    """The trained and the tested digits, ``5 → 10 digits``."""
+    tasks = [runs[0]["config"]["task"] for runs in records.values()]
+    both = sorted({(task["train_digits"], task["test_digits"]) for task in tasks})
+    return ", ".join(f"{trained} → {tested} digits" for trained, tested in both)
 
 
 def panel(records: list[Record]) -> Heatmap:

@@ -1,19 +1,27 @@
 """An artifact is a table or a figure of the paper: the runs behind it, the records they left, and
-its drawing.
+what it shows of them.
 """
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.paper.claims import Contest, Measured, Verdict, decide
+from tape_exp.drawing.curves import Curves
+from tape_exp.drawing.figures import Figure
+from tape_exp.drawing.heatmap import Heatmaps
+from tape_exp.drawing.patterns import Patterns
+from tape_exp.paper import tables
+from tape_exp.paper.claims import Contest, Verdict, decide
+from tape_exp.paper.values import Table, Value
 from tape_exp.runs import weights
+from tape_exp.runs.evaluation import Heatmap
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
@@ -24,39 +32,147 @@ from tape_exp.settings.folders import CONF
 RESULTS = folders.ROOT / "results"
 SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "small", "paper")
 Record = dict[str, Any]
+Records = dict[str, list[Record]]
+"""The records of several runs, by seed, under the label of what they measured."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Artifact(ABC):
-    """One table or figure. ``conf/paper/<name>.yaml`` gives the fields; a subclass draws it.
+    """One table or figure. ``conf/paper/<name>.yaml`` gives the fields.
+
+    A subclass says where its records come from and what its table and figures hold. One whose
+    records come from runs is a :class:`RunArtifact`.
 
     Args:
-        name: file name of its YAML and of what it writes.
+        name: file name of its YAML and of what is rendered.
         title: one line, as in the paper's caption.
-        task: task of the runs.
-        models: models of the runs, in the order of the rows or panels.
-        overrides: further keys of every run.
         claim: what the paper says of it, in one sentence that :meth:`contests` tests whole; empty:
-            it has no such thing.
+            it says no such thing.
         favourites: the models or methods that the claim calls better.
-        rivals: than which; none: than all the others.
-        trainer: for the paper's scale.
+        rivals: what they are compared with; none: all the others.
         needs: what a scale takes that a CPU does not have; a scale that is not named here, smoke
             apart, is not part of it.
     """
 
     name: str
     title: str
-    task: str
-    models: list[str]
-    overrides: list[str] = field(default_factory=list)
     claim: str = ""
     favourites: list[str] = field(default_factory=lambda: ["tape"])
     rivals: list[str] = field(default_factory=list)
-    trainer: str = "gpu"
     needs: dict[str, str] = field(
         default_factory=lambda: dict.fromkeys(("small", "paper"), "a GPU")
     )
+
+    @abstractmethod
+    def collect(self, scale: str, records: Sequence[Record]) -> Records:
+        """The records behind it at a scale, by seed, under the label of what they measured; labels
+        without any are left out.
+        """
+
+    @abstractmethod
+    def command(self, scale: str) -> str:
+        """The command that measures everything that is missing at a scale."""
+
+    def configs(
+        self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
+    ) -> Iterator[tuple[str, DictConfig]]:
+        """(label, config) of every run; none where its records come from another program."""
+        return iter(())
+
+    def words(self, scale: str) -> list[str]:
+        """Overrides of every run at a scale, and of the runs that it begins from."""
+        return []
+
+    def scales(self) -> tuple[str, ...]:
+        """The scales that it is of: smoke, and those that ``needs`` names."""
+        return ("smoke", *self.needs)
+
+    def gaps(self, collected: Mapping[str, Records]) -> list[str]:
+        """What did not run yet and leaves cells empty, a phrase a scale, with what it needs.
+
+        Args:
+            collected: scale -> what :meth:`collect` returned.
+        """
+        phrases = []
+        for scale in SCALES:
+            needs = f"scale {scale} (needs {self.needs.get(scale, 'nothing but time')})"
+            if not collected.get(scale):
+                phrases += [needs] if scale in self.scales() else []
+            elif lacking := [
+                label for label, _ in self.configs(scale, [0]) if label not in collected[scale]
+            ]:
+                phrases.append(f"{', '.join(lacking)} at {needs}")
+        return phrases
+
+    def paper(self) -> dict[str, Any]:
+        """What the paper reports, from results/paper.yaml; nothing where it reports nothing."""
+        return _numbers(RESULTS / "paper.yaml").get(self.name, {})
+
+    def table(self, scale: str, records: Records) -> Table | None:
+        """Its table at a scale, without records the paper's numbers next to empty cells; None: it
+        has no table.
+        """
+        table = self.cells(scale, records)
+        caption = self.caption(scale, records) if records else f"{self.title}: not run."
+        return table and replace(table, caption=caption)
+
+    def cells(self, scale: str, records: Records) -> Table | None:
+        """The columns and rows of :meth:`table`."""
+        return None
+
+    def caption(self, scale: str, records: Records) -> str:
+        """The caption of :meth:`table`, of records that are there."""
+        return self.title
+
+    def figures(self, scale: str, records: Records) -> list[Figure]:
+        """Its figures at a scale that has records: those of the paper, or else the curves of its
+        table.
+        """
+        table = self.table(scale, records)
+        panels = tables.curves(table) if table else []
+        return [Curves(self.title, panels, suffix=None)] if panels else []
+
+    def verdict(self, scale: str, records: Records) -> Verdict:
+        """Whether the claim holds in the records of a scale; no verdict without a claim."""
+        if not self.claim:
+            return Verdict()
+        return decide(self.contests(scale, records))
+
+    def contests(self, scale: str, records: Records) -> list[Contest]:
+        """The comparisons that the claim makes; none: its records do not test it."""
+        return []
+
+    def versus(
+        self, where: str, measured: Mapping[str, Value], published: Mapping[str, Value], **form: Any
+    ) -> list[Contest]:
+        """The statement that each favourite is better than every rival, as
+        :class:`~tape_exp.paper.claims.Contest` takes it.
+        """
+        return [
+            Contest(where, favourite, self.others(), measured, published, **form)
+            for favourite in self.favourites
+        ]
+
+    def others(self) -> list[str]:
+        """What the favourites are compared with."""
+        return self.rivals
+
+
+@dataclass(kw_only=True)
+class RunArtifact(Artifact):
+    """An artifact whose records are those of runs.
+
+    Args:
+        task: task of the runs.
+        models: models of the runs, in the order of the rows or panels.
+        overrides: further keys of every run.
+        trainer: for the paper's scale.
+    """
+
+    task: str
+    models: list[str]
+    overrides: list[str] = field(default_factory=list)
+    trainer: str = "gpu"
 
     def configs(
         self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
@@ -69,98 +185,53 @@ class Artifact(ABC):
                 choice = [f"model={model}", f"task={self.task}", f"scale={scale}", f"seed={seed}"]
                 yield model, compose_config([*choice, *self.words(scale), *extra])
 
-    def scales(self) -> tuple[str, ...]:
-        """The scales that it is of: smoke, and those that ``needs`` names."""
-        return ("smoke", *self.needs)
-
     def words(self, scale: str) -> list[str]:
         """Overrides of every run at a scale, and of the runs that it begins from."""
         return self.overrides
 
-    def collect(self, scale: str, records: Sequence[Record]) -> dict[str, list[Record]]:
-        """The committed records of each model at a scale, by seed; models without any are left
-        out.
-        """
-        found: dict[str, list[Record]] = {}
+    def collect(self, scale: str, records: Sequence[Record]) -> Records:
+        """The newest committed record of each run and seed."""
+        collected: Records = {}
         at_scale = [r for r in records if r["config"].get("scale") == scale]
         if not at_scale:
-            return found
-        for model, cfg in self.configs(scale, [0], self._with(scale)):
+            return collected
+        for label, cfg in self.configs(scale, [0], self._trainer(scale)):
             identity = identity_of(cfg)
-            mine = [r for r in at_scale if matches(r, identity)]
-            newest = {r["seed"]: r for r in sorted(mine, key=lambda r: r["started"])}
+            fitting = [r for r in at_scale if matches(r, identity)]
+            newest = {r["seed"]: r for r in sorted(fitting, key=lambda r: r["started"])}
             if newest:
-                found[model] = [newest[seed] for seed in sorted(newest)]
-        return found
+                collected[label] = [newest[seed] for seed in sorted(newest)]
+        return collected
 
-    def gaps(self, found: Mapping[str, dict[str, list[Record]]]) -> list[str]:
-        """What did not run yet and leaves cells empty, a phrase a scale, with what it needs.
-
-        Args:
-            found: scale -> what :meth:`collect` found.
-        """
-        told = []
-        for scale in SCALES:
-            needs = f"scale {scale} (needs {self.needs.get(scale, 'nothing but time')})"
-            if not found.get(scale):
-                told += [needs] if scale in self.scales() else []
-            elif lacking := [
-                label
-                for label, _ in self.configs(scale, [0], self._with(scale))
-                if label not in found[scale]
-            ]:
-                told.append(f"{', '.join(lacking)} at {needs}")
-        return told
-
-    def paper(self) -> dict[str, Any]:
-        """What the paper reports, from results/paper.yaml; nothing for what is ours alone."""
-        return _numbers(RESULTS / "paper.yaml").get(self.name, {})
-
-    def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
-        """Whether the claim holds at a scale, in the records that :meth:`collect` found; no verdict
-        without a claim.
-        """
-        if not self.claim:
-            return Verdict()
-        return decide(self.contests(scale, records))
-
-    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
-        """The comparisons that the claim makes; none: it is not tested by this artifact's
-        records.
-        """
-        return []
-
-    def versus(self, where: str, measured: dict[str, Measured], **options: Any) -> list[Contest]:
-        """The statement that each favourite is better than every rival, as
-        :class:`~tape_exp.paper.claims.Contest` takes it.
-        """
-        return [
-            Contest(where, favourite, self.others(), measured, **options)
-            for favourite in self.favourites
-        ]
+    def figures(self, scale: str, records: Records) -> list[Figure]:
+        """Curves of its table, and every grid and matrix of its records' first seeds."""
+        figures, title = super().figures(scale, records), f"{self.title} — scale {scale}"
+        first = {label: runs[0] for label, runs in records.items()}
+        heatmaps = {
+            label: Heatmap(np.array(r["heatmap"], float), "value", "row", "column", (0, 0))
+            for label, r in first.items()
+            if "heatmap" in r
+        }
+        matrices = {
+            f"{label} {name}": np.array(rows, float)
+            for label, r in first.items()
+            for name, rows in r.get("matrices", {}).items()
+        }
+        figures += [Heatmaps(title, heatmaps, suffix=None)] if heatmaps else []
+        return figures + ([Patterns(title, matrices, suffix=None)] if matrices else [])
 
     def others(self) -> list[str]:
         """What the favourites are compared with."""
         return self.rivals or [name for name in self.models if name not in self.favourites]
 
     def command(self, scale: str) -> str:
-        """What runs everything that is missing at a scale."""
-        return " ".join(
-            [
-                "python -m tape_exp.paper run",
-                self.name,
-                f"scale={scale} seeds=0,1,2",
-                *self._with(scale),
-            ]
-        )
+        """The command that runs everything that is missing at a scale."""
+        words = [f"scale={scale} seeds=0,1,2", *self._trainer(scale)]
+        return " ".join(["python -m tape_exp.paper run", self.name, *words])
 
-    def _with(self, scale: str) -> list[str]:
+    def _trainer(self, scale: str) -> list[str]:
         """The trainer of a scale, as a word of the command line."""
         return [f"trainer={self.trainer}"] if scale == "paper" else []
-
-    @abstractmethod
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """Write the tables and figures of a scale below ``into`` and return their paths."""
 
 
 @lru_cache(maxsize=1)

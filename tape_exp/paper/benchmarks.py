@@ -2,18 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import mean
 
-from tape_exp.paper import tables
-from tape_exp.paper.artifacts import Record
-from tape_exp.paper.claims import Contest, Measured, Verdict
+from tape_exp.paper.artifacts import Record, Records
+from tape_exp.paper.claims import Contest, Verdict
 from tape_exp.paper.extension import Methods
+from tape_exp.paper.values import (
+    NOT_REPORTED,
+    NOT_RUN,
+    ORIGIN,
+    Column,
+    Missing,
+    Row,
+    Table,
+    Value,
+    known,
+    origin,
+    over_runs,
+)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Bench(Methods):
-    """Accuracy of each method on each benchmark with lm-eval's standard error, the paper's beside
+    """Accuracy of each method on each benchmark with lm-eval's standard error, the paper's next to
     ours.
 
     Args:
@@ -22,98 +33,96 @@ class Bench(Methods):
 
     columns: dict[str, str] = field(default_factory=dict)
 
-    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+    def contests(self, scale: str, records: Records) -> list[Contest]:
         """ARC's challenge set; of one seed the interval of its standard error over questions."""
-        key, measured = "arc_challenge", {}
-        for method, mine in records.items():
-            found = []
-            for metrics in (r["metrics"] for r in mine if f"benchmarks/{key}" in r["metrics"]):
-                centre, error = (
-                    metrics[f"benchmarks/{key}"],
-                    metrics.get(f"benchmarks/{key}_stderr"),
-                )
-                found.append(
-                    (
-                        centre,
-                        *(
-                            (None, None)
-                            if error is None
-                            else (centre - 1.96 * error, centre + 1.96 * error)
-                        ),
-                    )
-                )
-            if found:
-                measured[method] = Measured.of_runs(found)
-        published = {method: row[key][0] for method, row in self.paper()["accuracy"].items()}
-        return self.versus(self.columns[key], measured, published=published)
+        benchmark = "arc_challenge"
+        # The table's cells hold standard errors over questions, which all seeds share; what is
+        # compared are 95 % intervals, of several seeds that of their spread.
+        measured = {
+            method: over_runs([_value(r["metrics"], benchmark) for r in runs if _has(r, benchmark)])
+            for method, runs in records.items()
+        }
+        published = self.cells(scale, records).values(("paper", benchmark))
+        return self.versus(self.columns[benchmark], known(measured), published)
 
-    def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
+    def verdict(self, scale: str, records: Records) -> Verdict:
         """That of the contests, which says where the questions are not the benchmark's."""
-        found = super().verdict(scale, records)
-        return (
-            replace(found, ours=f"{found.ours} (generated questions)")
-            if _generated(records)
-            else found
-        )
+        verdict = super().verdict(scale, records)
+        if _generated(records):
+            verdict = replace(verdict, ours=f"{verdict.ours} (generated questions)")
+        return verdict
 
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``tables/<name>-<scale>.{md,tex,csv}``: a row a method of ours or of the paper's."""
-        paper = self.paper()
-        head = ["method"]
-        for column in self.columns.values():
-            head += [f"paper {column}", f"ours {column}"]
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each method of ours or of the paper's."""
+        head = [Column("method")]
+        for key, name in self.columns.items():
+            head += [Column((whose, key), f"{whose} {name}") for whose in ("paper", "ours")]
+        accuracy = self.paper()["accuracy"]
         rows = []
-        for method in dict.fromkeys([*self.methods, *paper["accuracy"]]):
-            mine = records.get(method, [])
-            cells = [method]
-            for benchmark in self.columns:
-                published = paper["accuracy"].get(method, {}).get(benchmark)
-                cells.append("" if published is None else "{:.2f} ± {:.2f}".format(*published))
-                cells.append(_accuracy(mine, f"benchmarks/{benchmark}"))
-            rows.append([*cells, *tables.origin(mine, scale)])
-        caption = (
+        for method in dict.fromkeys([*self.methods, *accuracy]):
+            runs = records.get(method, [])
+            row: Row = {"method": method}
+            for key in self.columns:
+                published = accuracy.get(method, {}).get(key)
+                row["paper", key] = _with_error(*published) if published else NOT_REPORTED
+                row["ours", key] = _mean(runs, key)
+            rows.append(row | origin(runs, scale))
+        return Table([*head, *ORIGIN], rows, label="method", quantity="accuracy (%)")
+
+    def caption(self, scale: str, records: Records) -> str:
+        """How each benchmark is scored, and which questions were asked."""
+        paper = self.paper()
+        return (
             f"{self.title}, in percent ± lm-eval's standard error over questions. MMLU: the "
-            "letter's accuracy, pooled over "
-            "the subjects of a group. ARC: accuracy by log-likelihood a character (acc_norm). "
-            f"Paper: {paper['setting']} "
+            "letter's accuracy, pooled over the subjects of a group. ARC: accuracy by "
+            f"log-likelihood a character (acc_norm). Paper: {paper['setting']} "
             f"({paper['source']}). Ours: scale {scale}, {_questions(records)}; mean over seeds, "
-            "which see the same questions, "
-            "of accuracies and of standard errors."
-        )
-        return tables.write(
-            into / "tables" / f"{self.name}-{scale}", [*head, *tables.ORIGIN], rows, caption
+            "which see the same questions, of accuracies and of standard errors."
         )
 
 
-def _accuracy(records: Sequence[Record], key: str) -> str:
+def _with_error(number: float, error: float, n: int = 1) -> Value:
+    return Value(number, number - error, number + error, n, "{number:.2f} ± {half:.2f}")
+
+
+def _has(record: Record, key: str) -> bool:
+    return f"benchmarks/{key}" in record["metrics"]
+
+
+def _value(metrics: dict[str, float], key: str) -> Value:
+    """The accuracy of a run with its 95 % interval over questions; a single question has none."""
+    number, error = metrics[f"benchmarks/{key}"], metrics.get(f"benchmarks/{key}_stderr")
+    return Value(number) if error is None else _with_error(number, 1.96 * error)
+
+
+def _mean(records: Sequence[Record], key: str) -> Value | Missing:
     """Means over the runs; without an error where a run has none, of a single question."""
-    found = [r["metrics"] for r in records if key in r["metrics"]]
-    if not found:
-        return ""
-    text = f"{mean(metrics[key] for metrics in found):.2f}"
-    errors = [metrics[f"{key}_stderr"] for metrics in found if f"{key}_stderr" in metrics]
-    return f"{text} ± {mean(errors):.2f}" if len(errors) == len(found) else text
+    metrics = [r["metrics"] for r in records if _has(r, key)]
+    if not metrics:
+        return NOT_RUN
+    number = mean(m[f"benchmarks/{key}"] for m in metrics)
+    errors = [m[f"benchmarks/{key}_stderr"] for m in metrics if f"benchmarks/{key}_stderr" in m]
+    if len(errors) < len(metrics):
+        return Value(number, n=len(metrics))
+    return _with_error(number, mean(errors), n=len(metrics))
 
 
-def _generated(records: dict[str, list[Record]]) -> bool:
+def _generated(records: Records) -> bool:
     """Whether the questions were made by this code."""
-    return any(
-        record["config"]["task"]["source"] == "builtin"
-        for mine in records.values()
-        for record in mine
-    )
+    every = (record for runs in records.values() for record in runs)
+    return any(record["config"]["task"]["source"] == "builtin" for record in every)
 
 
-def _questions(records: dict[str, list[Record]]) -> str:
+def _questions(records: Records) -> str:
     """Which questions the runs were asked."""
-    tasks = [record["config"]["task"] for mine in records.values() for record in mine]
-    told = []
+    tasks = [record["config"]["task"] for runs in records.values() for record in runs]
+    phrases = []
     if _generated(records):
-        told.append(
+        phrases.append(
             "generated questions of four choices, guessed right in 25 percent, not comparable with "
             "the paper's"
         )
     limits = sorted({task["limit"] for task in tasks if task["limit"] is not None})
     if limits:
-        told.append(f"the first {' or '.join(map(str, limits))} of each subject")
-    return ", ".join(told) or "all questions"
+        phrases.append(f"the first {' or '.join(map(str, limits))} of each subject")
+    return ", ".join(phrases) or "all questions"

@@ -4,10 +4,10 @@ model=rope,tape seeds=0,1,2``.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
-from tape_exp.paper import tables
-from tape_exp.paper.artifacts import Artifact, Record, settings_of
+from tape_exp.paper.artifacts import Records, RunArtifact, settings_of
+from tape_exp.paper.values import NOT_RUN, ORIGIN, Row, Table, columns, integer, mean_of, origin
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
 PLACES = (
@@ -18,8 +18,8 @@ PLACES = (
 )  # overrides that say where a run is, not what it computes
 
 
-@dataclass
-class Compare(Artifact):
+@dataclass(kw_only=True)
+class Compare(RunArtifact):
     """A row a model, a column a metric of the task; a table of the user's own, or of a YAML in
     ``conf/paper``.
 
@@ -29,51 +29,37 @@ class Compare(Artifact):
 
     metrics: list[str] = field(default_factory=list)
 
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``tables/<name>-<scale>.{md,tex,csv}``. Raises :class:`ConfigError` where no record has
-        one of ``metrics``.
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each model. Raises :class:`ConfigError` where no record has one of
+        ``metrics``.
         """
-        found = [
-            key
-            for mine in records.values()
-            for key in mine[0]["metrics"]
-            if not key.endswith("_stderr")
-        ]
-        known = list(dict.fromkeys(found))
+        metrics = [metric for runs in records.values() for metric in runs[0]["metrics"]]
+        known = list(dict.fromkeys(m for m in metrics if not m.endswith("_stderr")))
         for metric in self.metrics:
             if metric not in known:
                 raise ConfigError(
                     f"metrics={metric}{did_you_mean(metric, known)} The records of "
                     f"task={self.task} have: {', '.join(known)}."
                 )
-        columns = self.metrics or known
-        digits = {
-            key: _digits([r["metrics"].get(key, 0.0) for mine in records.values() for r in mine])
-            for key in columns
-        }
-        rows = []
+        chosen = self.metrics or known
+        every = [r["metrics"] for runs in records.values() for r in runs]
+        digits = {key: _digits([metrics.get(key, 0.0) for metrics in every]) for key in chosen}
+        rows: list[Row] = []
         for model in self.models:
-            mine = records.get(model, [])
-            cells = [
-                tables.mean_text(
-                    [r["metrics"][key] for r in mine if key in r["metrics"]], digits[key]
-                )
-                for key in columns
-            ]
-            parameters = f"{mine[0]['parameters']:,}" if mine else ""
-            rows.append([model, parameters, *cells, *tables.origin(mine, scale)])
-        told = deciding(self.overrides)
-        keys = f", with {' '.join(told)}" if told else ""
-        caption = (
+            runs = records.get(model, [])
+            row: Row = {"model": model}
+            row["parameters"] = integer(runs[0]["parameters"]) if runs else NOT_RUN
+            row |= {key: mean_of(runs, key, digits[key]) for key in chosen}
+            rows.append(row | origin(runs, scale))
+        return Table([*columns(["model", "parameters", *chosen]), *ORIGIN], rows)
+
+    def caption(self, scale: str, records: Records) -> str:
+        """What was run."""
+        words = deciding(self.overrides)
+        keys = f", with {' '.join(words)}" if words else ""
+        return (
             f"{self.title}. Task {self.task} at scale {scale}{keys}; mean over seeds with its 95 % "
-            "interval. "
-            "A + after a commit: uncommitted changes."
-        )
-        return tables.write(
-            into / "tables" / f"{self.name}-{scale}",
-            ["model", "parameters", *columns, *tables.ORIGIN],
-            rows,
-            caption,
+            "interval. A + after a commit: uncommitted changes."
         )
 
 
@@ -106,7 +92,8 @@ def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
     metrics = given["metrics"].split(",") if "metrics" in given else []
     task = given["task"]
     title = f"{', '.join(chosen)} side by side"
-    return Compare(f"compare_{task}", title, task, chosen, extra, metrics=metrics), scale, seeds
+    what: Any = {"task": task, "models": chosen, "overrides": extra, "metrics": metrics}
+    return Compare(name=f"compare_{task}", title=title, **what), scale, seeds
 
 
 def _digits(values: Sequence[float]) -> int:

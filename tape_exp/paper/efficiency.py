@@ -1,194 +1,189 @@
 """Tables flops and speed of the paper."""
 
 import json
-import shutil
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tape_exp.paper import tables
-from tape_exp.paper.artifacts import RESULTS, Artifact, Record
-from tape_exp.paper.claims import NO, UNTESTED, YES, Contest, Measured, Verdict
+from tape_exp.drawing.figures import Figure, Picture
+from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records, RunArtifact
+from tape_exp.paper.claims import NO, UNTESTED, YES, Contest, Verdict
+from tape_exp.paper.values import (
+    NOT_RUN,
+    NOTHING,
+    Cell,
+    Column,
+    Row,
+    Table,
+    Value,
+    columns,
+    commit,
+    reported,
+)
 
-FLOPS_COLUMNS = ["model", "FLOPs paper (G)", "FLOPs ours (G)", "MACs paper (G)", "MACs ours (G)"]
-FLOPS_COLUMNS += ["params paper (M)", "params ours (M)", "true FLOPs ours (G)", "commit"]
+# name of a count -> its metric, its unit, that unit's size, and where the paper's numbers are
+COUNTS = {
+    "FLOPs": ("count/flops_paper", "G", 1e9, "flops_g"),
+    "MACs": ("count/macs_paper", "G", 1e9, "macs_g"),
+    "params": ("count/parameters", "M", 2**20, "parameters_m"),
+}
 
 
-COUNTS = {"FLOPs": ("count/flops_paper", "flops_g"), "MACs": ("count/macs_paper", "macs_g")}
-COUNTS |= {"parameters": ("count/parameters", "parameters_m")}
-
-
-class Flops(Artifact):
-    """Operations in the paper's convention beside the paper's numbers, and what this code really
+@dataclass(kw_only=True)
+class Flops(RunArtifact):
+    """Operations in the paper's convention next to the paper's numbers, and what this code really
     computes.
     """
 
-    def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
+    def verdict(self, scale: str, records: Records) -> Verdict:
         """What TAPE adds to RoPE, which is counted and has no spread: it holds where our counts add
         as much, to 0.1 %.
         """
-        paper, both = self.paper(), {"tape", "rope"} <= records.keys()
+        table = self.cells(scale, records)
         theirs, ours, apart = [], [], []
-        for name, (metric, column) in COUNTS.items():
-            published = 100 * (paper[column]["tape"] / paper[column]["rope"] - 1)
-            theirs.append(f"{published:+.1f} % {name}")
-            if both:
-                tape, rope = (records[model][-1]["metrics"][metric] for model in ("tape", "rope"))
-                counted = 100 * (tape / rope - 1)
-                ours.append(f"{counted:+.1f} % {name}")
-                apart.append(abs(counted - published))
-        holds = UNTESTED if not both else YES if max(apart) < 0.1 else NO
-        return Verdict(", ".join(theirs), ", ".join(ours), holds, "a count" if both else "")
+        for count in COUNTS:
+            name = count.replace("params", "parameters")
+            added = {who: _added(table.values((count, who))) for who in ("paper", "ours")}
+            theirs.append(f"{added['paper']:+.1f} % {name}")
+            if added["ours"] is not None:
+                ours.append(f"{added['ours']:+.1f} % {name}")
+                apart.append(abs(added["ours"] - added["paper"]))
+        holds = UNTESTED if not apart else YES if max(apart) < 0.1 else NO
+        return Verdict(", ".join(theirs), ", ".join(ours), holds, "a count" if apart else "")
 
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``tables/tab_flops-<scale>.{md,tex,csv}``."""
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each model."""
         paper = self.paper()
-        rows = []
+        rows: list[Row] = []
         for model in self.models:
-            cells = [model]
-            mine = records.get(model, [None])[-1]
-            metrics: dict[str, Any] = mine["metrics"] if mine else {}
-            for key, divisor, column in (
-                ("count/flops_paper", 1e9, "flops_g"),
-                ("count/macs_paper", 1e9, "macs_g"),
-                ("count/parameters", 2**20, "parameters_m"),
-            ):
-                published = paper[column].get(model)
-                cells.append("" if published is None else f"{published:.2f}")
-                cells.append(f"{metrics[key] / divisor:.2f}" if mine else "")
-            cells.append(f"{metrics['count/flops'] / 1e9:.2f}" if mine else "")
-            cells.append(tables.commit(mine) if mine else "")
-            rows.append(cells)
-        caption = (
-            f"{self.title}. FLOPs, MACs: the paper's convention ({paper['source']}): no causality, "
-            "einsums as FLOPs alone; "
-            "M is 2^20. True FLOPs: the matrix products of this code with causal attention fused. "
-            "Counts do not depend on the scale."
+            metrics = records[model][-1]["metrics"] if model in records else {}
+            row: Row = {"model": model, "commit": NOT_RUN}
+            for name, (metric, _, size, column) in COUNTS.items():
+                row[name, "paper"] = reported(paper[column].get(model))
+                row[name, "ours"] = _count(metrics, metric, size)
+            row["true FLOPs", "ours"] = _count(metrics, "count/flops", 1e9)
+            if model in records:
+                row["commit"] = commit(records[model][-1])
+            rows.append(row)
+        head = [Column("model")]
+        for name, (_, unit, _, _) in COUNTS.items():
+            head += [Column((name, who), unit=unit) for who in ("paper", "ours")]
+        return Table([*head, Column(("true FLOPs", "ours"), unit="G"), Column("commit")], rows)
+
+    def caption(self, scale: str, records: Records) -> str:
+        """The conventions of counting."""
+        return (
+            f"{self.title}. FLOPs, MACs: the paper's convention ({self.paper()['source']}): no "
+            "causality, einsums as FLOPs alone; M is 2^20. True FLOPs: the matrix products of this "
+            "code with causal attention fused. Counts do not depend on the scale."
         )
-        return tables.write(into / "tables" / f"{self.name}-{scale}", FLOPS_COLUMNS, rows, caption)
 
 
-SPEED_COLUMNS = [
-    "machine",
-    "what",
-    "T",
-    "mode",
-    "model",
-    "backend",
-    "ms",
-    "quartiles",
-    "/ RoPE",
-    "paper / RoPE",
-]
+def _count(metrics: dict[str, float], metric: str, size: float) -> Cell:
+    return Value(metrics[metric] / size) if metric in metrics else NOT_RUN
 
 
+def _added(counts: dict[str, Value]) -> Any:
+    """What TAPE adds to RoPE in percent; None before both are counted."""
+    if not {"tape", "rope"} <= counts.keys():
+        return None
+    return 100 * (counts["tape"].number / counts["rope"].number - 1)
+
+
+@dataclass(kw_only=True)
 class Speed(Artifact):
-    """The fastest backend of each encoding beside RoPE's, from the records of ``python -m
+    """The fastest backend of each encoding and RoPE's, from the records of ``python -m
     tape_exp.speed``.
     """
 
-    def collect(self, scale: str, records: Any) -> dict[str, list[Record]]:
+    def collect(self, scale: str, records: Sequence[Record]) -> Records:
         """The machines' records, shown once, under scale small where they come from a GPU and smoke
         from a CPU.
         """
-        found: dict[str, list[Record]] = {}
+        machines: Records = {}
         for path in sorted((RESULTS / "speed").glob("speed-*.json")):
             record = json.loads(path.read_text())
             if scale == ("smoke" if record["peak_flops"] is None else "small"):
-                found[path.stem] = [record]
-        return found
+                machines[path.stem] = [record]
+        return machines
 
     def command(self, scale: str) -> str:
         """The measurement, which does not depend on a scale."""
         return "python -m tape_exp.speed"
 
-    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+    def contests(self, scale: str, records: Records) -> list[Contest]:
         """Attention alone, forward, at the longest length of each GPU: medians in ms, with their
         quartiles.
 
         The claim is about fused attention, which a CPU does not run.
         """
-        published = self.paper()["time_ms"]
+        published = {name: Value(ms) for name, ms in self.paper()["time_ms"].items()}
         options: dict[str, Any] = {"published_where": "A100, ms", "higher": False, "digits": 3}
-        gpus = self._gpus(records)
-        if not gpus:
-            return self.versus("", {}, published=published, **options)
-        found: list[Contest] = []
-        for record in gpus:
+        contests: list[Contest] = []
+        for record in _gpus(records):
             longest = max(row["T"] for row in record["rows"])
-            rows = [
-                row
-                for row in record["rows"]
-                if (row["what"], row["T"], row["backward"]) == ("core", longest, False)
-            ]
-            fastest = {row["encoding"]: row for row in sorted(rows, key=lambda row: -row["ms"])}
-            measured = {
-                name: Measured(
-                    row["ms"],
-                    low=row["ms_quartiles"][0],
-                    high=row["ms_quartiles"][1],
-                    seeds=row["rounds"],
-                )
-                for name, row in fastest.items()
-            }
+            attention = {"machine": record["machine"], "what": "core", "mode": "forward"}
+            measured = self.cells(scale, records).values("ms", T=longest, **attention)
             where = f"fastest backends, {record['machine']}, {longest} tokens, ms"
-            found += self.versus(where, measured, published=published, **options)
+            contests += self.versus(where, measured, published, **options)
             published = {}  # said once
-        return found
+        return contests or self.versus("", {}, published, **options)
 
-    def verdict(self, scale: str, records: dict[str, list[Record]]) -> Verdict:
+    def verdict(self, scale: str, records: Records) -> Verdict:
         """Medians over rounds on a machine, with their quartiles, instead of means over seeds."""
-        return replace(
-            super().verdict(scale, records),
-            seeds="rounds of one machine" if self._gpus(records) else "",
-        )
+        seeds = "rounds of one machine" if _gpus(records) else ""
+        return replace(super().verdict(scale, records), seeds=seeds)
 
-    def _gpus(self, records: dict[str, list[Record]]) -> list[Record]:
-        return [record for (record,) in records.values() if record["peak_flops"] is not None]
-
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``tables/tab_speed-<scale>.{md,tex,csv}`` and the plot of each machine."""
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each machine, part, length, direction and encoding."""
         paper = self.paper()["time_ms"]
-        rows, pictures = [], []
-        for stem, (record,) in records.items():
-            best: dict[tuple, dict[str, Any]] = {}
+        rows: list[Row] = []
+        for (record,) in records.values():
+            fastest: dict[tuple, dict[str, Any]] = {}
             for row in record["rows"]:
-                key = row["what"], row["T"], row["backward"], row["encoding"]
-                if key not in best or row["ms"] < best[key]["ms"]:
-                    best[key] = row
-            for (what, T, backward, name), row in best.items():
-                published = paper.get(name) if what == "core" and not backward else None
+                case = row["what"], row["T"], row["backward"], row["encoding"]
+                if case not in fastest or row["ms"] < fastest[case]["ms"]:
+                    fastest[case] = row
+            for (what, T, backward, name), row in fastest.items():
+                compared = what == "core" and not backward
                 low, high = row["ms_quartiles"]
-                cells = [
-                    record["machine"],
-                    what,
-                    str(T),
-                    "forward + backward" if backward else "forward",
-                    name,
-                    row["backend"],
-                ]
-                cells += [
-                    f"{row['ms']:.3f}",
-                    f"{low:.3f} – {high:.3f}",
-                    f"{row['ratio_to_rope']:.2f}",
-                ]
+                times = (row["ms"], low, high, row["rounds"])
+                ratio = reported(paper[name] / paper["rope"] if name in paper else None)
                 rows.append(
-                    [*cells, "" if published is None else f"{published / paper['rope']:.2f}"]
+                    {
+                        "machine": record["machine"],
+                        "what": what,
+                        "T": Value(T, form="{number}"),
+                        "mode": "forward + backward" if backward else "forward",
+                        "model": name,
+                        "backend": row["backend"],
+                        "ms": Value(*times, "{number:.3f}"),
+                        "quartiles": Value(*times, "{low:.3f} – {high:.3f}"),
+                        "/ RoPE": Value(row["ratio_to_rope"]),
+                        "paper / RoPE": ratio if compared else NOTHING,
+                    }
                 )
-            picture = RESULTS / "speed" / f"{stem}.png"
-            if picture.exists():
-                target = into / "figures" / f"{self.name}-{scale}-{stem.removeprefix('speed-')}.png"
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(picture, target)
-                pictures.append(target)
-        caption = (
+        head = ("machine", "what", "T", "mode", "model", "backend", "ms", "quartiles", "/ RoPE")
+        return Table(columns([*head, "paper / RoPE"]), rows)
+
+    def caption(self, scale: str, records: Records) -> str:
+        """What is timed, and what the ratios are to."""
+        return (
             f"{self.title}. Core: attention alone, each encoding on its fastest backend; step: a "
-            "whole training step. Medians, "
-            "quartiles and ratios to RoPE of the same run; tape_separate is TAPE as public code "
-            "writes it. Column paper: "
+            "whole training step. Medians, quartiles and ratios to RoPE of the same run; "
+            "tape_separate is TAPE as public code writes it. Column paper: "
             f"{self.paper()['setting']}."
         )
+
+    def figures(self, scale: str, records: Records) -> list[Figure]:
+        """The plot that the measurement drew of each machine."""
+        pictures = [(stem, RESULTS / "speed" / f"{stem}.png") for stem in records]
         return [
-            *pictures,
-            *tables.write(into / "tables" / f"{self.name}-{scale}", SPEED_COLUMNS, rows, caption),
+            Picture(f"{self.title}, scale {scale}", path, f"-{stem.removeprefix('speed-')}")
+            for stem, path in pictures
+            if path.exists()
         ]
+
+
+def _gpus(records: Records) -> list[Record]:
+    return [record for (record,) in records.values() if record["peak_flops"] is not None]

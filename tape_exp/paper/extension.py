@@ -4,21 +4,29 @@ encoding; table tune_ppl.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from pathlib import Path
 
 from omegaconf import DictConfig
 
-from tape_exp.paper import tables
-from tape_exp.paper.artifacts import Artifact, Record
-from tape_exp.paper.claims import Contest, over_seeds
+from tape_exp.paper.artifacts import Records, RunArtifact
+from tape_exp.paper.claims import Contest
+from tape_exp.paper.values import (
+    NOT_REPORTED,
+    ORIGIN,
+    Column,
+    Row,
+    Table,
+    mean_of,
+    origin,
+    pairs,
+    reported,
+)
 from tape_exp.runs import weights
 from tape_exp.settings.compose import compose_config
 
 
-@dataclass
-class Methods(Artifact):
-    """An artifact whose rows are methods, each a list of choices; a subclass draws it.
+@dataclass(kw_only=True)
+class Methods(RunArtifact):
+    """An artifact whose rows are methods, each a list of choices.
 
     Args:
         methods: label -> overrides of its runs, ``lora: [model=rope, peft=lora,
@@ -57,13 +65,13 @@ class Methods(Artifact):
         )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TunedPerplexity(Methods):
     """Perplexity of each method on each corpus, in sliding windows of several lengths, the paper's
-    beside ours.
+    next to ours.
 
-    The longest length, to which the methods extend the context, stands beside the paper's longest,
-    and so on downwards. ``task`` lacks the corpus, whose name goes before it: ``sliding`` for
+    The longest length, to which the methods extend the context, is next to the paper's longest, and
+    so on downwards. ``task`` lacks the corpus, whose name goes before it: ``sliding`` for
     ``proof_pile_sliding``.
 
     Args:
@@ -84,107 +92,67 @@ class TunedPerplexity(Methods):
                         self.config(method, f"{corpus}_{self.task}", scale, seed, extra),
                     )
 
-    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
-        """Perplexity of each corpus at the longest length."""
-        paper = self.paper()
-        found: list[Contest] = []
+    def contests(self, scale: str, records: Records) -> list[Contest]:
+        """Perplexity on each corpus at the longest length."""
+        table, at_paper = self.cells(scale, records), self.paper()["lengths"][-1]
+        longest = max(_lengths(records), default=0)
+        contests: list[Contest] = []
         for corpus in self.corpora:
-            mine = {
-                method: records[f"{method}/{corpus}"]
-                for method in self.methods
-                if f"{method}/{corpus}" in records
-            }
-            longest = max(
-                (
-                    n
-                    for runs in mine.values()
-                    for n in runs[0]["config"]["task"]["windows"]["lengths"]
-                ),
-                default=0,
-            )
-            found += self.versus(
+            contests += self.versus(
                 f"{corpus} {longest}",
-                over_seeds(mine, f"{corpus}/perplexity@{longest}"),
-                published={method: row[-1] for method, row in paper["perplexity"][corpus].items()},
-                published_where=f"{corpus} {paper['lengths'][-1]}",
+                table.values(("ours", longest), corpus=corpus),
+                table.values(("paper", at_paper), corpus=corpus),
+                published_where=f"{corpus} {at_paper}",
                 higher=False,
                 digits=3,
             )
-        return found
+        return contests
 
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``tables/<name>-<scale>.{md,tex,csv}``: a row a corpus and method, and one of the unigram
-        baseline.
-        """
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each corpus and method, and one for the unigram baseline."""
         paper = self.paper()
-        some = next(iter(records.values()))[0]["config"]["task"]
-        lengths, windows = some["windows"]["lengths"], some["windows"]
-        columns = side_by_side(paper["lengths"], lengths)
-        rows = []
+        lengths = _lengths(records)
+        rows: list[Row] = []
         for corpus in self.corpora:
-            reported = {
-                name: dict(zip(paper["lengths"], row, strict=True))
-                for name, row in paper["perplexity"][corpus].items()
-            }
-            unigram = ""
-            for method in dict.fromkeys([*self.methods, *reported]):
-                mine = records.get(f"{method}/{corpus}", [])
-                cells = [corpus, method]
-                for whose, length in columns:
-                    if whose == "paper":
-                        value = reported.get(method, {}).get(length)
-                        cells.append("" if value is None else f"{value:.3f}")
-                    else:
-                        cells.append(
-                            tables.mean_text(
-                                [r["metrics"][f"{corpus}/perplexity@{length}"] for r in mine], 3
-                            )
-                        )
-                rows.append([*cells, *tables.origin(mine, scale)])
-                if mine:
-                    unigram = f"{mine[0]['metrics'][f'{corpus}/unigram_perplexity']:.3f}"
-            rows.append(
-                [
-                    corpus,
-                    "unigram",
-                    *(unigram if whose == "ours" else "" for whose, _ in columns),
-                    "",
-                    "",
-                    "",
-                ]
-            )
+            published = paper["perplexity"][corpus]
+            baseline: Row = {"corpus": corpus, "method": "unigram"}
+            for method in dict.fromkeys([*self.methods, *published]):
+                runs = records.get(f"{method}/{corpus}", [])
+                row: Row = {"corpus": corpus, "method": method}
+                row |= {("paper", n): NOT_REPORTED for n in paper["lengths"]}
+                for n, number in zip(paper["lengths"], published.get(method, []), strict=False):
+                    row["paper", n] = reported(number, 3)
+                for n in lengths:
+                    row["ours", n] = mean_of(runs, f"{corpus}/perplexity@{n}", 3)
+                rows.append(row | origin(runs, scale))
+                if runs:
+                    unigram = runs[0]["metrics"][f"{corpus}/unigram_perplexity"]
+                    baseline |= {("ours", n): reported(unigram, 3) for n in lengths}
+            rows.append(baseline)
+        head = [Column("corpus"), Column("method"), *pairs(paper["lengths"], lengths), *ORIGIN]
+        return Table(head, rows, label="method", part="corpus", quantity="perplexity")
+
+    def caption(self, scale: str, records: Records) -> str:
+        """On which text, and how the methods were trained."""
+        paper, task = self.paper(), next(iter(records.values()))[0]["config"]["task"]
         data = (
             " on text that Python carries, not comparable with the paper's"
-            if some["text"]["source"] == "builtin"
+            if task["text"]["source"] == "builtin"
             else ""
         )
-        caption = (
+        return (
             f"{self.title}. Columns paper: {paper['setting']} ({paper['source']}), one seed. Ours: "
-            f"scale {scale}{data}; "
-            f"{_trained(scale)}; windows of each length begin every {windows['stride']} tokens, "
-            "and all tokens of a window "
-            "are scored; mean over seeds with its 95 % interval. Unigram: the entropy of the set's "
-            "own token counts, below "
-            "which no model that ignores the context can come."
+            f"scale {scale}{data}; {_trained(scale)}; windows of each length begin every "
+            f"{task['windows']['stride']} tokens, and all tokens of a window are scored; mean over "
+            "seeds with its 95 % interval. Unigram: the entropy of the set's own token counts, "
+            "below which no model that ignores the context can come."
         )
-        head = [
-            "corpus",
-            "method",
-            *(f"{whose} {length}" for whose, length in columns),
-            *tables.ORIGIN,
-        ]
-        return tables.write(into / "tables" / f"{self.name}-{scale}", head, rows, caption)
 
 
-def side_by_side(published: Sequence[int], measured: Sequence[int]) -> list[tuple[str, int]]:
-    """The columns ``("paper", length)`` and ``("ours", length)``: the longest beside the longest,
-    and so on downwards.
-    """
-    columns: list[tuple[str, int]] = []
-    for theirs, ours in zip_longest(reversed(published), reversed(measured)):
-        pair = [("paper", theirs), ("ours", ours)]
-        columns = [(whose, length) for whose, length in pair if length is not None] + columns
-    return columns
+def _lengths(records: Records) -> list[int]:
+    """The lengths of the windows; none without records."""
+    tasks = [runs[0]["config"]["task"] for runs in records.values()]
+    return tasks[0]["windows"]["lengths"] if tasks else []
 
 
 def _trained(scale: str) -> str:

@@ -1,70 +1,95 @@
 """The language-model tables and figures: perplexity, ablations, shifts of positions, patterns."""
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tape_exp.drawing.patterns import draw_patterns
-from tape_exp.paper import tables
-from tape_exp.paper.artifacts import Artifact, Record
-from tape_exp.paper.claims import Contest, Measured, over_seeds
+from tape_exp.drawing.figures import Figure
+from tape_exp.drawing.patterns import Patterns
+from tape_exp.paper.artifacts import Record, Records, RunArtifact
+from tape_exp.paper.claims import Contest
+from tape_exp.paper.values import (
+    ORIGIN,
+    Column,
+    Missing,
+    Row,
+    Table,
+    Value,
+    columns,
+    integer,
+    known,
+    mean_of,
+    origin,
+    over_seeds,
+    pairs,
+    reported,
+)
 
 
-class Comparison(Artifact):
-    """Perplexity of each encoding on each test set at each length, beside the best that ignores the
+def _some(records: Records) -> Record:
+    """The first record, for what all have in common."""
+    return next(iter(records.values()))[0]
+
+
+@dataclass(kw_only=True)
+class Comparison(RunArtifact):
+    """Perplexity of each encoding on each test set at each length, and the best that ignores the
     context.
     """
 
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``tables/<name>-<scale>.{md,tex,csv}``."""
-        some = next(iter(records.values()))[0]
-        trained = some["config"]["task"]["train_length"]
-        seen = {(r["seed"], r["data_fingerprint"]) for mine in records.values() for r in mine}
-        same = len(seen) == len({seed for seed, _ in seen})
-        keys = [
-            key for key in some["metrics"] if "/perplexity@" in key and not key.endswith("_stderr")
-        ]
-        keys += [key for key in some["metrics"] if key.endswith(f"/bits_per_byte@{trained}")]
-        rows = []
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each model, and one for the unigram baseline."""
+        keys = _perplexities(_some(records)) if records else {}
+        rows: list[Row] = []
         for model in self.models:
-            mine = records.get(model, [])
-            cells = [
-                tables.mean_text([r["metrics"][key] for r in mine], 3 if "bits" in key else 2)
-                for key in keys
-            ]
-            rows.append([model, *cells, *tables.origin(mine, scale)])
-        unigram = [some["metrics"].get(f"{key.split('/')[0]}/unigram_perplexity") for key in keys]
-        baseline = [
-            f"{value:.2f}" if "/perplexity@" in key else ""
-            for key, value in zip(keys, unigram, strict=True)
-        ]
-        rows.append(["unigram", *baseline, "", "", ""])
-        columns = [
-            "model",
-            *(
-                key.replace("/perplexity@", " ").replace("/bits_per_byte@", " bits/byte ")
-                for key in keys
-            ),
-        ]
-        caption = (
+            runs = records.get(model, [])
+            row: Row = {"model": model}
+            for column, (metric, digits) in keys.items():
+                row[column] = mean_of(runs, metric, digits)
+            rows.append(row | origin(runs, scale))
+        unigram: Row = {"model": "unigram"}
+        for column, (metric, _) in keys.items():
+            if "/perplexity@" in metric:
+                baseline = f"{metric.split('/')[0]}/unigram_perplexity"
+                unigram[column] = reported(_some(records)["metrics"][baseline])
+        head = [Column("model"), *map(Column, keys), *ORIGIN]
+        return Table(head, [*rows, unigram], quantity="perplexity")
+
+    def caption(self, scale: str, records: Records) -> str:
+        """How the models were trained, and whether on the same data."""
+        some = _some(records)
+        seen = {(r["seed"], r["data_fingerprint"]) for runs in records.values() for r in runs}
+        same = len(seen) == len({seed for seed, _ in seen})
+        return (
             f"{self.title}, by context length; {some['parameters']:,} parameters trained at "
-            f"{trained} tokens on "
-            f"{some['tokens'] / 1e6:.1f} M. Mean over seeds with its 95 % interval. Of each seed, "
-            "all models saw "
+            f"{some['config']['task']['train_length']} tokens on {some['tokens'] / 1e6:.1f} M. "
+            "Mean over seeds with its 95 % interval. Of each seed, all models saw "
             f"{'the same tokens in the same order' if same else 'NOT the same tokens'}. Unigram: "
-            "the entropy of the set's own "
-            f"token counts, below which no model that ignores the context can come. Scale {scale}."
-        )
-        return tables.write(
-            into / "tables" / f"{self.name}-{scale}", [*columns, *tables.ORIGIN], rows, caption
+            "the entropy of the set's own token counts, below which no model that ignores the "
+            f"context can come. Scale {scale}."
         )
 
 
-@dataclass
-class Ablation(Artifact):
-    """Perplexity at several lengths beside the paper's, added parameters and the measured shift
+def _perplexities(record: Record) -> dict[tuple[str, int], tuple[str, int]]:
+    """(test set, length) -> (metric, digits) of perplexities, and of bits a byte at the trained
+    length.
+    """
+    keys = {}
+    trained = record["config"]["task"]["train_length"]
+    for metric in record["metrics"]:
+        name, _, length = metric.partition("/perplexity@")
+        if length.isdigit():
+            keys[name, int(length)] = (metric, 2)
+    for metric in record["metrics"]:
+        if metric.endswith(f"/bits_per_byte@{trained}"):
+            keys[f"{metric.split('/')[0]} bits/byte", trained] = (metric, 3)
+    return keys
+
+
+@dataclass(kw_only=True)
+class Ablation(RunArtifact):
+    """Perplexity at several lengths next to the paper's, added parameters and the measured shift
     error.
 
     Args:
@@ -75,229 +100,209 @@ class Ablation(Artifact):
     columns: list[str] = field(default_factory=list)
     labels: dict[str, list[str]] = field(default_factory=dict)
 
-    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+    def contests(self, scale: str, records: Records) -> list[Contest]:
         """Perplexity at the longest length."""
-        paper = self.paper()
-        longest = max(
-            (
-                n
-                for mine in records.values()
-                for n in mine[0]["config"]["task"]["windows"]["lengths"]
-            ),
-            default=0,
-        )
+        table, at_paper = self.cells(scale, records), self.paper()["lengths"][-1]
+        longest = max(_windows(records), default=0)
         return self.versus(
             f"{longest} tokens",
-            over_seeds(records, f"github/perplexity@{longest}"),
-            published={model: row[-1] for model, row in paper["perplexity"].items()},
-            published_where=f"{paper['lengths'][-1]} tokens",
+            table.values(("ours", longest)),
+            table.values(("paper", at_paper)),
+            published_where=f"{at_paper} tokens",
             higher=False,
         )
 
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``tables/<name>-<scale>.{md,tex,csv}``."""
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each model."""
         paper = self.paper()
-        some = next(iter(records.values()))[0]
-        lengths, unigram = (
-            some["config"]["task"]["windows"]["lengths"],
-            some["metrics"]["github/unigram_perplexity"],
-        )
-        columns = ["model", *self.columns]
-        for theirs, ours in zip(paper["lengths"], lengths, strict=True):
-            columns += [f"paper {theirs}", f"ours {ours}"]
-        columns += ["added paper (M)", "added ours (M)", "shift error ours (%)", *tables.ORIGIN]
-        rows = []
+        lengths = _windows(records)
+        rows: list[Row] = []
         for model in self.models:
-            mine = records.get(model, [])
-            cells = [model, *self.labels[model]]
-            for published, length in zip(paper["perplexity"][model], lengths, strict=True):
-                cells += [
-                    f"{published:.1f}",
-                    tables.mean_text([r["metrics"][f"github/perplexity@{length}"] for r in mine]),
-                ]
-            added = paper.get("added_m", {}).get(model)
-            cells.append("" if added is None else f"{added:.2f}")
-            cells.append(f"{mine[0]['positional_parameters'] / 2**20:.4f}" if mine else "")
-            cells.append(
-                f"{np.mean([r['metrics']['shift/attention'] for r in mine]):.1e}" if mine else ""
+            runs = records.get(model, [])
+            row: Row = {"model": model, **dict(zip(self.columns, self.labels[model], strict=True))}
+            for n, number in zip(paper["lengths"], paper["perplexity"][model], strict=True):
+                row["paper", n] = reported(number, 1)
+            for n in lengths:
+                row["ours", n] = mean_of(runs, f"github/perplexity@{n}")
+            row["added", "paper"] = reported(paper.get("added_m", {}).get(model))
+            row["added", "ours"] = over_seeds(
+                [r["positional_parameters"] / 2**20 for r in runs[:1]], 4
             )
-            rows.append([*cells, *tables.origin(mine, scale)])
-        caption = (
+            row["shift error", "ours"] = _rewritten(
+                mean_of(runs, "shift/attention"), "{number:.1e}"
+            )
+            rows.append(row | origin(runs, scale))
+        head = [Column("model"), *map(Column, self.columns), *pairs(paper["lengths"], lengths)]
+        head += [Column(("added", whose), unit="M") for whose in ("paper", "ours")]
+        head += [Column(("shift error", "ours"), unit="%"), *ORIGIN]
+        return Table(head, rows, quantity="perplexity")
+
+    def caption(self, scale: str, records: Records) -> str:
+        """What is compared, and what a model that ignores the context reaches."""
+        paper, some = self.paper(), _some(records)
+        return (
             f"{self.title}. Perplexity on GitHub by context length, the paper's "
-            f"({paper['source']}, {paper['setting']}, one "
-            f"seed) beside ours (scale {scale}: its own lengths, corpus and size, "
-            f"{some['parameters']:,} parameters; mean over "
-            "seeds with its 95 % interval). M is 2^20. Shift error: the largest relative change of "
-            "any layer's attention when "
-            f"position ids begin at 3, in fp32. A model that ignores the context: {unigram:.0f} at "
-            "best."
+            f"({paper['source']}, {paper['setting']}, one seed) beside ours (scale {scale}: its "
+            f"own lengths, corpus and size, {some['parameters']:,} parameters; mean over seeds "
+            "with its 95 % interval). M is 2^20. Shift error: the largest relative change of any "
+            "layer's attention when position ids begin at 3, in fp32. A model that ignores the "
+            f"context: {some['metrics']['github/unigram_perplexity']:.0f} at best."
         )
-        return tables.write(into / "tables" / f"{self.name}-{scale}", columns, rows, caption)
+
+
+def _windows(records: Records) -> list[int]:
+    """The lengths of the windows; none without records."""
+    return _some(records)["config"]["task"]["windows"]["lengths"] if records else []
 
 
 SHIFTED = {"attention": "attention_relative", "products": "products", "blocks": "blocks"}
+CASES = ("trained_fp32", "trained_bf16", "random_fp32", "random_bf16")
 
 
-class Shift(Artifact):
+@dataclass(kw_only=True)
+class Shift(RunArtifact):
     """What three more BOS and position ids from 3 change, by layer, in fp32 and bf16."""
 
-    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+    def contests(self, scale: str, records: Records) -> list[Contest]:
         """The change of the deepest measured layer's attention where position ids begin at 3, in
         percent of the mean weight.
         """
-        paper = self.paper()
-        key = "trained_fp32/shift_ids/attention_relative@"
-        names = [
-            name for mine in records.values() for name in mine[0]["metrics"] if name.startswith(key)
-        ]
-        deepest = max((int(name.removeprefix(key)) for name in names), default=0)
-        changes = {
-            model: [100 * r["metrics"][f"{key}{deepest}"] for r in mine]
-            for model, mine in records.items()
+        table, paper = self.cells(scale, records), self.paper()
+        deepest, at_paper = max(_layers(records), default=0), paper["layers"][-1]
+        published = {
+            model: Value(row[-1]) for model, row in paper["attention"]["shift_ids"].items()
         }
         return self.versus(
             f"layer {deepest}, %",
-            {model: Measured.over_seeds(values) for model, values in changes.items()},
-            published={model: row[-1] for model, row in paper["attention"]["shift_ids"].items()},
-            published_where=f"layer {paper['layers'][-1]}",
+            table.values("trained_fp32", measure="attention", shift="shift_ids", layer=deepest),
+            published,
+            published_where=f"layer {at_paper}",
             higher=False,
         )
 
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``tables/<name>-<scale>.{md,tex,csv}``."""
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each measure, shift, model and layer."""
         paper = self.paper()
-        found = [key for mine in records.values() for key in mine[0]["metrics"]]
-        layers = sorted({int(key.split("@")[1]) for key in found})
-        cases = ["trained_fp32", "trained_bf16", "random_fp32", "random_bf16"]
-        rows = []
-        for measure, name in SHIFTED.items():
+        rows: list[Row] = []
+        for measure, metric in SHIFTED.items():
             for shift in ("add_tokens", "shift_ids"):
                 for model in self.models:
-                    mine = records.get(model, [])
-                    for layer in layers:
-                        published = paper.get(measure, {}).get(shift, {}).get(model, [])
-                        theirs = dict(zip(paper["layers"], published, strict=False)).get(layer)
-                        cells = [
-                            measure,
-                            shift,
-                            model,
-                            str(layer),
-                            "" if theirs is None else f"{theirs:.2f}",
-                        ]
-                        for case in cases:
-                            values = [
-                                r["metrics"].get(f"{case}/{shift}/{name}@{layer}") for r in mine
-                            ]
-                            cells.append(_percent([v for v in values if v is not None]))
-                        rows.append([*cells, *tables.origin(mine, scale)])
-        columns = [
-            "measure",
-            "shift",
-            "model",
-            "layer",
-            "paper",
-            *(f"ours {case.replace('_', ' ')} (%)" for case in cases),
-        ]
-        caption = (
+                    runs = records.get(model, [])
+                    published = paper.get(measure, {}).get(shift, {}).get(model, [])
+                    theirs = dict(zip(paper["layers"], published, strict=False))
+                    for layer in _layers(records):
+                        row: Row = {"measure": measure, "shift": shift, "model": model}
+                        row |= {"layer": integer(layer), "paper": reported(theirs.get(layer))}
+                        for case in CASES:
+                            key = f"{case}/{shift}/{metric}@{layer}"
+                            row[case] = _percent([r["metrics"].get(key) for r in runs])
+                        rows.append(row | origin(runs, scale))
+        head = columns(["measure", "shift", "model", "layer", "paper"])
+        head += [Column(case, f"ours {case.replace('_', ' ')}", "%") for case in CASES]
+        return Table([*head, *ORIGIN], rows)
+
+    def caption(self, scale: str, records: Records) -> str:
+        """What each measure is relative to."""
+        return (
             f"{self.title}. Attention: mean change over causal pairs, ours relative to the mean "
-            "weight, the paper's in units "
-            "of 0.01. Products: E·Eᵀ, heads and blocks averaged, relative, in percent. Blocks: "
-            "every entry of e_i e_jᵀ, of "
-            "which proposition 2 speaks, root mean square, relative; the averaged product hides "
-            "what commutes. Random: "
-            f"positional parameters drawn anew. Paper: {paper['setting']}. Scale {scale}, mean "
-            "over seeds."
-        )
-        return tables.write(
-            into / "tables" / f"{self.name}-{scale}", [*columns, *tables.ORIGIN], rows, caption
+            "weight, the paper's in units of 0.01. Products: E·Eᵀ, heads and blocks averaged, "
+            "relative, in percent. Blocks: every entry of e_i e_jᵀ, of which proposition 2 speaks, "
+            "root mean square, relative; the averaged product hides what commutes. Random: "
+            f"positional parameters drawn anew. Paper: {self.paper()['setting']}. Scale {scale}, "
+            "mean over seeds."
         )
 
 
-def _percent(values: list[float]) -> str:
-    if not values:
-        return ""
-    mean = 100 * float(np.mean(values))
-    return f"{mean:.2f}" if mean >= 0.01 or mean == 0 else f"{mean:.0e}"
+def _layers(records: Records) -> list[int]:
+    """The measured layers."""
+    metrics = [metric for runs in records.values() for metric in runs[0]["metrics"]]
+    return sorted({int(metric.split("@")[1]) for metric in metrics})
 
 
-class Pattern(Artifact):
+def _percent(shares: Sequence[float | None]) -> Value | Missing:
+    """The mean over seeds; its interval is not written, but claims are judged by it."""
+    value = over_seeds([100 * share for share in shares if share is not None])
+    small = isinstance(value, Value) and 0 < value.number < 0.01
+    return _rewritten(value, "{number:.0e}" if small else "{number:.2f}")
+
+
+def _rewritten(value: Value | Missing, form: str) -> Value | Missing:
+    return replace(value, form=form) if isinstance(value, Value) else value
+
+
+@dataclass(kw_only=True)
+class Pattern(RunArtifact):
     """E·Eᵀ of TAPE and RoPE in the last layer, and the difference of their attention."""
 
-    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+    def contests(self, scale: str, records: Records) -> list[Contest]:
         """How far back the last layer attends: the mean distance from query to key, weighted by
         attention.
         """
-        found = {
-            model: [_distance(_last(r, "attention")) for r in mine]
-            for model, mine in records.items()
+        distances = {
+            model: over_seeds([_distance(_last(record, "attention")) for record in runs])
+            for model, runs in records.items()
         }
-        return self.versus(
-            "tokens back", {model: Measured.over_seeds(values) for model, values in found.items()}
-        )
+        return self.versus("tokens back", known(distances), {})
 
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``figures/<name>-<scale>.png``; nothing before both models have run."""
+    def figures(self, scale: str, records: Records) -> list[Figure]:
+        """Nothing before both models have run; on the page the attention of each too."""
         if not {"tape", "rope"} <= records.keys():
             return []
-        tape, rope = (_matrices(records[model]) for model in ("tape", "rope"))
-        last = max(int(name.split("@")[1]) for name in tape)
-        difference = f"attention, TAPE - RoPE, layer {last}"
-        panels = {
-            f"E·Eᵀ of TAPE, layer {last}": tape[f"products@{last}"],
-            f"E·Eᵀ of RoPE, layer {last}": rope[f"products@{last}"],
-            difference: tape[f"attention@{last}"] - rope[f"attention@{last}"],
+        first = {model: records[model][0] for model in ("tape", "rope")}
+        layer = max(_depths(first["tape"]))
+        names = {"tape": "TAPE", "rope": "RoPE"}
+        products = {
+            f"E·Eᵀ of {names[model]}, layer {layer}": _last(record, "products")
+            for model, record in first.items()
         }
-        path = into / "figures" / f"{self.name}-{scale}.png"
+        attention = {
+            f"attention of {names[model]}, layer {layer}": _last(record, "attention")
+            for model, record in first.items()
+        }
+        difference = f"attention, TAPE - RoPE, layer {layer}"
+        tape, rope = attention.values()
+        title, only = f"{self.title} — scale {scale}", [difference]
         return [
-            draw_patterns(
-                panels,
-                path,
-                f"{self.title} — scale {scale}",
-                signed=[difference],
-                causal=[difference],
-            )
+            Patterns(title, products | {difference: tape - rope}, signed=only, causal=only),
+            Patterns(title, attention, suffix=None, causal=[*attention]),
         ]
 
 
-class Layers(Artifact):
+@dataclass(kw_only=True)
+class Layers(RunArtifact):
     """E·Eᵀ from the first layer to the last."""
 
-    def contests(self, scale: str, records: dict[str, list[Record]]) -> list[Contest]:
+    def contests(self, scale: str, records: Records) -> list[Contest]:
         """The diagonal of E·Eᵀ by the mean over other causal pairs, absolute values: the last
         layer's and the first's.
         """
-        mine = records.get(self.models[0], [])
-        measured = {}
-        for layer, pick in (("last layer", _last), ("first layer", _first)):
-            if mine:
-                measured[layer] = Measured.over_seeds(
-                    [_dominance(pick(r, "products")) for r in mine]
-                )
-        return self.versus("diagonal / rest", measured, higher=False)
+        runs = records.get(self.models[0], [])
+        layers = {"last layer": _last, "first layer": _first}
+        shares = {
+            layer: over_seeds([_dominance(pick(record, "products")) for record in runs])
+            for layer, pick in layers.items()
+        }
+        return self.versus("diagonal / rest", known(shares), {}, higher=False)
 
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``figures/<name>-<scale>.png``, a panel a layer, each with its own scale."""
-        found = _matrices(records[self.models[0]])
+    def figures(self, scale: str, records: Records) -> list[Figure]:
+        """One picture, a panel for each layer, each with its own scale of colours."""
         panels = {
-            f"layer {name.split('@')[1]}": values
-            for name, values in found.items()
+            f"layer {name.split('@')[1]}": np.array(rows)
+            for name, rows in records[self.models[0]][0]["matrices"].items()
             if name.startswith("products")
         }
-        path = into / "figures" / f"{self.name}-{scale}.png"
-        return [
-            draw_patterns(panels, path, f"{self.title} — scale {scale}", shared=False, label="E·Eᵀ")
-        ]
+        return [Patterns(f"{self.title} — scale {scale}", panels, shared=False, label="E·Eᵀ")]
 
 
 def _first(record: Record, kind: str) -> np.ndarray:
-    return np.array(record["matrices"][f"{kind}@{min(_layers(record))}"], dtype=float)
+    return np.array(record["matrices"][f"{kind}@{min(_depths(record))}"], dtype=float)
 
 
 def _last(record: Record, kind: str) -> np.ndarray:
-    return np.array(record["matrices"][f"{kind}@{max(_layers(record))}"], dtype=float)
+    return np.array(record["matrices"][f"{kind}@{max(_depths(record))}"], dtype=float)
 
 
-def _layers(record: Record) -> list[int]:
+def _depths(record: Record) -> list[int]:
     return [int(name.split("@")[1]) for name in record["matrices"]]
 
 
@@ -309,8 +314,3 @@ def _distance(attention: np.ndarray) -> float:
 def _dominance(products: np.ndarray) -> float:
     below = np.tri(len(products), k=-1, dtype=bool)
     return float(np.abs(np.diag(products)).mean() / np.abs(products[below]).mean())
-
-
-def _matrices(records: list[Record]) -> dict[str, Any]:
-    """The patterns of the first seed."""
-    return {name: np.array(rows) for name, rows in records[0]["matrices"].items()}

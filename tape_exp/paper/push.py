@@ -1,12 +1,14 @@
 """``python -m tape_exp.paper push``: every table and figure, and the claims, as one run on W&B."""
 
-import csv
 import hashlib
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tape_exp.paper.tables import plain
+from tape_exp.paper.values import Table
 from tape_exp.runs import sinks
 from tape_exp.runs.record import git_state
 from tape_exp.settings.errors import ConfigError
@@ -17,25 +19,28 @@ TIMEOUT = 20  # seconds to wait for the server
 
 
 def push(
-    results: Path, folder: Path, project: str, entity: str | None = None, mode: str = "auto"
+    tables: Mapping[str, Table],
+    results: Path,
+    folder: Path,
+    project: str,
+    entity: str | None = None,
+    mode: str = "auto",
 ) -> str:
-    """Send the tables and figures below ``results``; returns the run's id, a function of the
+    """Send tables, and the figures in ``results``; returns the run's id, a function of the
     records.
 
     Args:
+        tables: by their names.
         folder: where W&B keeps its files; offline, `wandb sync` sends them from there.
         mode: online, offline, or auto: online where a key is present.
 
     Raises:
         ConfigError: there is nothing to send, a name holds a secret, or W&B refuses the run.
     """
-    tables, figures = (
-        sorted((results / "tables").glob("*.csv")),
-        sorted((results / "figures").glob("*.png")),
-    )
-    if not tables and not figures:
+    figures = sorted((results / "figures").glob("*.png"))
+    if not figures:
         raise ConfigError(
-            f"{results} holds no tables and figures; `python -m tape_exp.paper render` draws them."
+            f"{results} holds no figures; `python -m tape_exp.paper render` draws them."
         )
     for key, value in (("project", project), ("entity", entity or "")):
         if redact(value) != value:
@@ -80,10 +85,9 @@ def push(
             f"W&B does not open the run ({reason}); --mode offline keeps it for `wandb sync`."
         ) from error
     logged: dict[str, Any] = {f"figures/{path.stem}": wandb.Image(str(path)) for path in figures}
-    for path in tables:
-        with path.open(newline="") as file:
-            columns, *rows = csv.reader(file)
-        logged[f"tables/{path.stem}"] = wandb.Table(columns=[*columns], data=rows)
+    for stem, table in tables.items():
+        columns, rows = plain(table)
+        logged[f"tables/{stem}"] = wandb.Table(columns=[*columns], data=rows)
     run.log(logged)
     run.finish()
     log.info("%d tables and %d figures: run %s, %s.", len(tables), len(figures), name, mode)

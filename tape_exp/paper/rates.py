@@ -5,29 +5,25 @@ without a look at the test.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 from omegaconf import DictConfig
 
-from tape_exp.paper import tables
-from tape_exp.paper.artifacts import Artifact, Record
+from tape_exp.drawing.curves import Curves, Line, Panel
+from tape_exp.drawing.figures import Figure
+from tape_exp.paper.artifacts import Records, RunArtifact
+from tape_exp.paper.values import NOTHING, ORIGIN, Row, Table, Value, columns, mean_of, origin
 from tape_exp.settings.compose import compose_config
 
-COLUMNS = (
-    "model",
-    "rate",
-    "factor",
-    "validation loss",
-    "in distribution",
-    "out of distribution",
-    "chosen",
-    *tables.ORIGIN,
-)
+METRICS = {
+    "validation loss": ("val/loss", 4),
+    "in distribution": ("id/exact_match", 2),
+    "out of distribution": ("ood/exact_match", 2),
+}
 
 
-@dataclass
-class Rates(Artifact):
+@dataclass(kw_only=True)
+class Rates(RunArtifact):
     """A row for each model and learning rate; the one with the lowest validation loss is the
     model's choice.
 
@@ -54,8 +50,8 @@ class Rates(Artifact):
 
     def tried(self) -> list[tuple[str, float, float]]:
         """(model, rate, factor), the rates of every model first."""
-        found = [(model, rate, 1.0) for rate, model in product(self.rates, self.models)]
-        return found + [
+        rates = [(model, rate, 1.0) for rate, model in product(self.rates, self.models)]
+        return rates + [
             (model, self.factors_at, factor)
             for model, factors in self.factors.items()
             for factor in factors
@@ -78,43 +74,70 @@ class Rates(Artifact):
             words += [f"task.optim.lr={rate}", f"task.optim.position_lr={factor}", *extra]
             yield label(model, rate, factor), compose_config(words)
 
-    def render(self, scale: str, records: dict[str, list[Record]], into: Path) -> list[Path]:
-        """``tables/<name>-<scale>.{md,tex,csv}``."""
-        rows = []
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each model, rate and factor."""
+        rows: list[Row] = []
         for model in self.models:
             tried = sorted((rate, factor) for name, rate, factor in self.tried() if name == model)
-            losses = {
-                (rate, factor): float(
-                    np.mean([r["metrics"]["val/loss"] for r in records[label(model, rate, factor)]])
-                )
-                for rate, factor in tried
-                if label(model, rate, factor) in records
-            }
-            alike = {one: loss for one, loss in losses.items() if one[1] == 1.0}
-            best = min(alike, key=lambda one: alike[one]) if len(alike) == len(self.rates) else None
+            best = self.choice(model, records)
             for rate, factor in tried:
-                mine = records.get(label(model, rate, factor), [])
-                means = [
-                    tables.mean_text([r["metrics"][metric] for r in mine], digits)
-                    for metric, digits in (
-                        ("val/loss", 4),
-                        ("id/exact_match", 2),
-                        ("ood/exact_match", 2),
-                    )
-                ]
-                chosen = "yes" if (rate, factor) == best else ""
-                rows.append(
-                    [model, f"{rate:g}", f"{factor:g}", *means, chosen, *tables.origin(mine, scale)]
-                )
-        caption = (
+                runs = records.get(label(model, rate, factor), [])
+                row: Row = {"model": model, "chosen": "yes" if (rate, factor) == best else NOTHING}
+                row |= {
+                    key: Value(n, form="{number:g}")
+                    for key, n in (("rate", rate), ("factor", factor))
+                }
+                for name, (metric, digits) in METRICS.items():
+                    row[name] = mean_of(runs, metric, digits)
+                rows.append(row | origin(runs, scale))
+        head = columns(["model", "rate", "factor", *METRICS, "chosen"])
+        return Table([*head, *ORIGIN], rows)
+
+    def choice(self, model: str, records: Records) -> tuple[float, float] | None:
+        """The rate with the lowest validation loss, of those that every model tried, and factor 1;
+        None while a rate is missing.
+        """
+        losses = {}
+        for rate in self.rates:
+            loss = mean_of(records.get(label(model, rate, 1.0), []), "val/loss")
+            if not isinstance(loss, Value):
+                return None
+            losses[rate, 1.0] = loss.number
+        return min(losses, key=losses.__getitem__)
+
+    def caption(self, scale: str, records: Records) -> str:
+        """What the choice depends on."""
+        return (
             f"{self.title}. Validation loss on sums of the trained lengths, exact match in "
-            "percent; mean over seeds with its "
-            "95 % interval. Factor: the rate of the positional encoding's parameters, as a "
-            "multiple. Chosen: the lowest "
-            "validation loss of the rates that every model tried, at factor 1; the test has no "
-            "part in it."
+            "percent; mean over seeds with its 95 % interval. Factor: the rate of the positional "
+            "encoding's parameters, as a multiple. Chosen: the lowest validation loss of the rates "
+            "that every model tried, at factor 1; the test has no part in it."
         )
-        return tables.write(into / "tables" / f"{self.name}-{scale}", COLUMNS, rows, caption)
+
+    def figures(self, scale: str, records: Records) -> list[Figure]:
+        """A panel for each model: validation loss against step, a line for each rate."""
+        panels = []
+        for model in self.models:
+            lines = []
+            tried = [(rate, factor) for name, rate, factor in self.tried() if name == model]
+            for style, (rate, factor) in enumerate(tried):
+                name = label(model, rate, factor)
+                losses = [
+                    r["curves"]["val/loss"]
+                    for r in records.get(name, [])
+                    if "val/loss" in r.get("curves", {})
+                ]
+                if losses:
+                    values = np.array([loss["value"] for loss in losses])
+                    band = (values.min(0).tolist(), values.max(0).tolist())
+                    name = name.removeprefix(f"{model} ")
+                    lines.append(
+                        Line(name, losses[0]["step"], values.mean(0).tolist(), *band, style)
+                    )
+            if lines:
+                panels.append(Panel(model, "step", "validation loss (nats)", lines))
+        title, rows = f"{self.title} — scale {scale}", -(-len(panels) // 2)
+        return [Curves(title, panels, size=(9.5, 3.2 * rows))] if panels else []
 
 
 def label(model: str, rate: float, factor: float) -> str:

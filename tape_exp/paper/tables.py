@@ -1,96 +1,59 @@
-"""Tables in Markdown, LaTeX and CSV, and the interval of a mean."""
+"""A table as Markdown, LaTeX, CSV and plain numbers, and as curves over its numbered columns."""
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import median
 from typing import Any
 
-from scipy.special import stdtrit
-
+from tape_exp.drawing.curves import Line, Panel
 from tape_exp.machine.files import write_atomically
+from tape_exp.paper.values import Table, Value
 
-ORIGIN = ("seeds", "scale", "commit")
-
-
-def interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and half-width of its 95 % confidence interval (Student's t over seeds); None with a
-    single value.
-    """
-    if len(values) < 2:
-        return mean(values), None
-    return mean(values), float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / len(values) ** 0.5
+FAR = 2.5  # times the usual value: a line up there would flatten all others, and is hidden at first
 
 
-def mean_text(values: Sequence[float], digits: int = 2) -> str:
-    """``26.32 ± 0.41``, or the value alone for one seed, or nothing for none."""
-    if not values:
-        return ""
-    centre, half = interval(values)
-    return f"{centre:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
-
-
-def origin(records: Sequence[dict[str, Any]], scale: str) -> list[str]:
-    """Cells of the columns :data:`ORIGIN`: how many seeds, which scale, which commits; empty where
-    nothing has run.
-
-    Where the seeds ran in several precisions, as ``auto`` chose them on a CPU and on a GPU, the
-    scale's cell names these.
-    """
-    if not records:
-        return ["", "", ""]
-    precisions = sorted({r["precision"] for r in records if "precision" in r})
-    told = f"{scale} ({', '.join(precisions)})" if len(precisions) > 1 else scale
-    return [str(len(records)), told, " ".join(sorted({commit(r) for r in records}))]
-
-
-def commit(record: dict[str, Any]) -> str:
-    """Seven digits of the commit that a record is of, and a + where tracked files differed from
-    it.
-    """
-    return (record["git"]["commit"] or "unknown")[:7] + ("+" if record["git"]["dirty"] else "")
-
-
-def write(
-    stem: Path, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str
-) -> list[Path]:
-    """``stem``.md, .tex and .csv; returns their paths."""
-    files = {
-        ".md": markdown(columns, rows, caption),
-        ".tex": latex(columns, rows, caption),
-        ".csv": comma(columns, rows),
-    }
+def write(stem: Path, table: Table) -> list[Path]:
+    """Write ``stem``.md, .tex and .csv, and return their paths."""
+    files = {".md": markdown(table), ".tex": latex(table), ".csv": comma(table)}
     for suffix, text in files.items():
         write_atomically(stem.with_name(stem.name + suffix), text)
     return [stem.with_name(stem.name + suffix) for suffix in files]
 
 
-def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
+def markdown(table: Table) -> str:
     """A table with aligned pipes and its caption below."""
-    widths = [max(len(line[i]) for line in (columns, *rows)) for i in range(len(columns))]
-
-    def line(cells: Sequence[str]) -> str:
-        return (
-            "| "
-            + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-            + " |"
-        )
-
+    rows = _text(table)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    ]
     ruler = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    return "\n".join([line(columns), ruler, *map(line, rows), "", caption, ""])
+    return "\n".join([lines[0], ruler, *lines[1:], "", table.caption, ""])
 
 
-def latex(columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
+def latex(table: Table) -> str:
     """A booktabs table."""
+    head, *rows = ["  " + " & ".join(map(_tex, row)) + r" \\" for row in _text(table)]
+    lines = [r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(table.caption)}}}"]
+    lines += [rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}", r"  \toprule", head]
+    lines += [r"  \midrule", *rows, r"  \bottomrule", r"  \end{tabular}", r"\end{table}", ""]
+    return "\n".join(lines)
 
-    def line(cells: Sequence[str]) -> str:
-        return "  " + " & ".join(_tex(cell) for cell in cells) + r" \\"
 
-    body = [line(columns), r"  \midrule", *map(line, rows)]
-    head = [r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(caption)}}}"]
-    head += [rf"  \begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}", r"  \toprule"]
-    return "\n".join([*head, *body, r"  \bottomrule", r"  \end{tabular}", r"\end{table}", ""])
+def comma(table: Table) -> str:
+    """Comma-separated values."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(_text(table))
+    return text.getvalue()
+
+
+def _text(table: Table) -> list[list[str]]:
+    """The headings and the cells as they are written."""
+    return [table.headings(), *([str(cell) for cell in row] for row in table.cells())]
 
 
 SPECIAL = {character: f"\\{character}" for character in "&%_#${}"}
@@ -119,8 +82,62 @@ def _tex(text: str) -> str:
     return text.translate(TEX)
 
 
-def comma(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Comma-separated values."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-    return text.getvalue()
+def plain(table: Table) -> tuple[list[str], list[list[Any]]]:
+    """Headings and rows in which a number is a number and an empty cell is None.
+
+    A column whose values have intervals is followed by two columns with their ends.
+    """
+    headings: list[str] = []
+    columns: list[list[Any]] = []
+    for heading, cells in zip(table.headings(), zip(*table.cells(), strict=True), strict=True):
+        values = [cell if isinstance(cell, Value) else None for cell in cells]
+        texts = any(isinstance(cell, str) for cell in cells)  # W&B wants one type in a column
+        headings.append(heading)
+        columns.append(
+            [str(cell) for cell in cells] if texts else [v.number if v else None for v in values]
+        )
+        for end in ("low", "high"):
+            ends = [getattr(value, end, None) for value in values]
+            if any(number is not None for number in ends):
+                headings.append(f"{heading}, {end}")
+                columns.append(ends)
+    return headings, [list(row) for row in zip(*columns, strict=True)]
+
+
+def curves(table: Table, across: str = "length (tokens)") -> list[Panel]:
+    """A panel for every three columns or more whose keys differ in their number only, such as
+    ``("ours", 64)``, in each part of the table; a line for every row.
+    """
+    numbered: dict[str, list[int]] = {}
+    for column in table.columns:
+        if not isinstance(column.key, str) and isinstance(column.key[1], int):
+            numbered.setdefault(str(column.key[0]), []).append(column.key[1])
+    styles = {label: n for n, label in enumerate(dict.fromkeys(r[table.label] for r in table.rows))}
+    panels = []
+    for part in sorted({str(row.get(table.part, "")) for row in table.rows}):
+        rows = [row for row in table.rows if str(row.get(table.part, "")) == part]
+        for name in sorted(name for name, places in numbered.items() if len(places) > 2):
+            lines = []
+            for row in rows:
+                cells = [(place, row.get((name, place))) for place in numbered[name]]
+                points = [(place, cell) for place, cell in cells if isinstance(cell, Value)]
+                label = row[table.label]
+                lines += [line_of(str(label), points, style=styles[label])] if points else []
+            title = f"{part}: {name}" if part else name
+            if lines:
+                panels.append(Panel(title, across, table.quantity, _far_ones_hidden(lines)))
+    return panels
+
+
+def line_of(label: str, points: Iterable[tuple[float, Value]], **style: Any) -> Line:
+    """A line through values, with the ends of their intervals."""
+    places, values = zip(*points, strict=True)
+    ends = ([v.low for v in values], [v.high for v in values])
+    return Line(label, list(places), [v.number for v in values], *ends, **style)
+
+
+def _far_ones_hidden(lines: list[Line]) -> list[Line]:
+    usual = median(median(line.y) for line in lines)
+    return [
+        replace(line, hidden=len(lines) > 2 and 0 < FAR * usual < median(line.y)) for line in lines
+    ]

@@ -1,4 +1,4 @@
-"""``python -m tape_exp.report``: the page, ``report/index.html``, which opens from disk and asks no
+"""``python -m tape_exp.report``: the page, ``report/index.html``, which opens from disk without a
 network.
 """
 
@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import artifacts
 from tape_exp.paper.page import RULE
-from tape_exp.report.content import RUN_COLUMNS, Content, figure_data, gather
+from tape_exp.report.content import Content, attributes, figure_data, gather
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING)
     try:
         known = [artifacts.load(name) for name in artifacts.names()]
-        content = gather(known, artifacts.read_records(), artifacts.RESULTS)
+        content = gather(known, artifacts.read_records())
         text = page(content)
         if len(text.encode()) > LIMIT:
             print(
@@ -73,7 +73,7 @@ def page(content: Content) -> str:
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment.get_template("template.html").render(
         content=content,
-        run_columns=RUN_COLUMNS,
+        attributes=attributes,
         rule=RULE,
         style=(HERE / "style.css").read_text(),
         scripts=[(HERE / name).read_text() for name in ("page.js", "figures.js")],
@@ -85,8 +85,8 @@ def page(content: Content) -> str:
 
 
 def packed(script: str) -> str:
-    """Compressed, in letters that can stand in a page: 0.5 MB of BokehJS instead of 1.4; the same
-    for the same script.
+    """A script compressed, in letters that a page can hold: 0.5 MB of BokehJS instead of 1.4; the
+    same for the same script.
     """
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
 

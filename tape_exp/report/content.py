@@ -1,33 +1,22 @@
-"""What the page holds: artifacts with their tables and figures, and runs, from the records and
-tables in results/.
-"""
+"""What the page holds: artifacts with their tables and figures, and runs, from the records."""
 
 import base64
-import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
+from markupsafe import Markup
 
-from tape_exp.paper import tables
-from tape_exp.paper.artifacts import SCALES, Artifact, Record
+from tape_exp.drawing.curves import Panel
+from tape_exp.drawing.figures import Picture
+from tape_exp.paper.artifacts import SCALES, Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
-from tape_exp.paper.page import standing
+from tape_exp.paper.page import judged
+from tape_exp.paper.values import Cell, Missing, Row, Table, Value, columns, commit
 from tape_exp.report import plots, rerun
-from tape_exp.settings.errors import ConfigError
-
-
-@dataclass
-class Table:
-    """Cells as they are read; the caption is plain text."""
-
-    columns: list[str]
-    rows: list[list[str]]
-    caption: str
 
 
 @dataclass
@@ -40,8 +29,8 @@ class Plot:
 
 
 @dataclass
-class Picture:
-    """A committed PNG, where an artifact has a figure and nothing to draw it from."""
+class Image:
+    """A finished picture, as the page holds it."""
 
     source: str
     alternative: str
@@ -54,15 +43,15 @@ class AtScale:
     scale: str
     table: Table | None
     plots: list[Plot]
-    pictures: list[Picture]
+    images: list[Image]
     runs: list[str]
     command: str
 
 
 @dataclass
 class Section:
-    """An artifact. ``gaps`` says why cells are empty; without records ``expected`` holds the
-    paper's numbers beside them.
+    """An artifact. ``gaps`` says why cells are empty; ``expected`` is its table without records:
+    the paper's numbers next to empty cells.
     """
 
     name: str
@@ -72,7 +61,7 @@ class Section:
     verdict: Verdict
     source: str
     scales: list[AtScale]
-    expected: Table
+    expected: Table | None
     gaps: list[str]
     command: str
 
@@ -84,18 +73,20 @@ class Section:
 
 @dataclass
 class Run:
-    """A record, told: ``cells`` are those of the table of runs."""
+    """A record in words: ``cells`` are those of the table of runs."""
 
     name: str
-    cells: list[str]
+    cells: Row
     facts: list[tuple[str, str]]
-    metrics: list[tuple[str, str]]
+    metrics: Table
     config: str
     command: str
     curve: Plot | None
 
 
-RUN_COLUMNS = ["run", "task", "scale", "model", "peft", "seed", "started", "training (s)", "commit"]
+RUN_COLUMNS = columns(
+    ("run", "task", "scale", "model", "peft", "seed", "started", "training (s)", "commit")
+)
 
 
 @dataclass
@@ -106,210 +97,138 @@ class Content:
     runs: list[Run] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)  # id -> what figures.js draws
 
-    def add(self, id_: str, figure: plots.Grid | plots.Lines) -> Plot:
-        """Keep a figure's data, and describe it in words."""
-        self.figures[id_] = plots.as_json(figure)
-        return Plot(id_, figure.title, describe(figure))
+    def add(self, id_: str, plot: plots.Grid | Panel) -> Plot:
+        """Keep a plot's data, and describe it in words."""
+        self.figures[id_] = plots.as_json(plot)
+        return Plot(id_, plot.title, plots.describe(plot))
+
+    def table_of_runs(self) -> Table:
+        """Every record, a row each."""
+        caption = "Every committed record; + after a commit: uncommitted changes."
+        return Table(RUN_COLUMNS, [run.cells for run in self.runs], caption, label="run")
 
 
-def gather(artifacts: Sequence[Artifact], records: Sequence[Record], results: Path) -> Content:
+def gather(artifacts: Sequence[Artifact], records: Sequence[Record]) -> Content:
     """The content of the page.
 
     Args:
         artifacts: in the order of the page.
         records: all that are committed.
-        results: where tables and figures were rendered to.
-
-    Raises:
-        ConfigError: a table that the records would fill has not been rendered.
     """
     content = Content()
     for artifact in artifacts:
-        found = {scale: artifact.collect(scale, records) for scale in SCALES}
-        scales = [
-            _at_scale(content, artifact, scale, mine, results)
-            for scale, mine in found.items()
-            if mine
-        ]
+        collected = {scale: artifact.collect(scale, records) for scale in SCALES}
+        scale, verdict = judged(artifact, collected)
         paper = artifact.paper()
-        source = (
-            f"{paper['source']}: {paper['setting']}"
-            if paper.keys() >= {"source", "setting"}
-            else ""
+        cited = paper.keys() >= {"source", "setting"}
+        section = Section(
+            name=artifact.name,
+            title=artifact.title,
+            claim=artifact.claim,
+            judged=scale,
+            verdict=verdict,
+            source=f"{paper['source']}: {paper['setting']}" if cited else "",
+            scales=[
+                _at_scale(content, artifact, scale, found)
+                for scale, found in collected.items()
+                if found
+            ],
+            expected=artifact.table(SCALES[0], {}),
+            gaps=artifact.gaps(collected),
+            command=artifact.command(artifact.scales()[0]),
         )
-        told = (
-            artifact.name,
-            artifact.title,
-            artifact.claim,
-            *standing(artifact, found),
-            source,
-            scales,
-        )
-        content.sections.append(
-            Section(*told, expected(artifact), artifact.gaps(found), artifact.command("smoke"))
-        )
+        content.sections.append(section)
     content.runs = [_run(content, record) for record in records]
     return content
 
 
-def _at_scale(
-    content: Content, artifact: Artifact, scale: str, found: dict[str, list[Record]], results: Path
-) -> AtScale:
+def _at_scale(content: Content, artifact: Artifact, scale: str, records: Records) -> AtScale:
+    figures = artifact.figures(scale, records)
+    every = [plot for figure in figures for plot in plots.plots_of(figure)]
     stem = f"{artifact.name}-{scale}"
-    figures = sorted((results / "figures").glob(f"{stem}*.png"), key=lambda path: path.stem)
-    table = read_table(results / "tables" / stem)
-    if table is None and not figures:
-        raise ConfigError(
-            f"results/ has records of {artifact.name} at scale {scale} but no table or figure; run "
-            "`make tables`."
+    images = [
+        Image(
+            f"data:image/png;base64,{base64.b64encode(figure.source.read_bytes()).decode()}",
+            figure.title,
         )
-    drawn: list[plots.Grid | plots.Lines] = []
-    if table:
-        drawn += plots.lines(table.columns, table.rows, table.caption)
-    drawn += plots.grids(artifact, found)
-    shown = [content.add(f"{stem}-{number}", figure) for number, figure in enumerate(drawn)]
-    pictures = (
-        [] if shown else [_picture(path, f"{artifact.title}, scale {scale}") for path in figures]
-    )
-    names = [record["run"] for mine in found.values() for record in mine if "run" in record]
-    return AtScale(scale, table, shown, pictures, names, artifact.command(scale))
-
-
-def read_table(stem: Path) -> Table | None:
-    """A rendered table: its CSV, and the caption below its Markdown; None where there is none."""
-    source = stem.with_name(f"{stem.name}.csv")
-    if not source.exists():
-        return None
-    columns, *rows = csv.reader(source.read_text().splitlines())
-    caption = stem.with_name(f"{stem.name}.md").read_text().rstrip().rsplit("\n\n", 1)[-1]
-    return Table(columns, rows, caption)
-
-
-def expected(artifact: Artifact) -> Table:
-    """What the paper reports, a number a row, and nothing beside it."""
-    paper = artifact.paper()
-    rows = [[*keys, value, ""] for keys, value in _numbers(paper, paper)]
-    if len({row[0] for row in rows}) == 1:  # one kind of number
-        rows = [row[1:] for row in rows]
-    width = max(map(len, rows), default=4)
-    padded = [[*row[:-2], *[""] * (width - len(row)), *row[-2:]] for row in rows]
-    padded = padded or [[model, *[""] * (width - 1)] for model in artifact.models]
-    return Table(
-        ["of", *["at"] * (width - 3), "paper", "ours"], padded, f"{artifact.title}: not run."
-    )
-
-
-def _numbers(node: Any, paper: dict[str, Any]) -> Iterator[tuple[list[str], str]]:
-    """(keys, number) of all numbers below a node; of a list of one number a length or layer, that
-    is a key too.
-    """
-    if isinstance(node, dict):
-        for key, below in node.items():
-            if key not in ("lengths", "layers") and not isinstance(below, str):
-                yield from (([str(key), *keys], value) for keys, value in _numbers(below, paper))
-    elif isinstance(node, list):
-        places = next(
-            (paper[key] for key in ("lengths", "layers") if len(paper.get(key, [])) == len(node)),
-            None,
-        )
-        if places is None:
-            yield [], " ± ".join(map(str, node))
-        else:
-            yield from (
-                ([str(place)], str(value)) for place, value in zip(places, node, strict=True)
-            )
-    else:
-        yield [], str(node)
-
-
-def _picture(path: Path, alternative: str) -> Picture:
-    return Picture(
-        f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}", alternative
+        for figure in figures
+        if isinstance(figure, Picture)
+    ]
+    return AtScale(
+        scale,
+        artifact.table(scale, records),
+        [content.add(f"{stem}-{number}", plot) for number, plot in enumerate(every)],
+        images,
+        [record["run"] for runs in records.values() for record in runs if "run" in record],
+        artifact.command(scale),
     )
 
 
 def _run(content: Content, record: Record) -> Run:
-    config = record["config"]
-    peft = config.get("peft", {"name": "none"})["name"]
-    seconds = record.get("seconds", {})
-    started = record["started"][:16].replace("T", " ")
-    identity = [
-        config["task"]["name"],
-        config["scale"],
-        config["model"]["name"],
-        peft,
-        str(record["seed"]),
+    config, name = record["config"], record["run"]
+    seconds: dict[str, float] = record.get("seconds", {})
+    training = seconds.get("training")
+    cells: Row = {
+        "run": name,
+        "task": config["task"]["name"],
+        "scale": config["scale"],
+        "model": config["model"]["name"],
+        "peft": config.get("peft", {"name": "none"})["name"],
+        "seed": Value(record["seed"], form="{number}"),
+        "started": record["started"][:16].replace("T", " "),
+        "training (s)": Missing("not timed") if training is None else _plain(training),
+        "commit": commit(record),
+    }
+    metrics: list[Row] = [
+        {"metric": metric, "value": _plain(value)} for metric, value in record["metrics"].items()
     ]
-    hardware = record.get("hardware", {})
-    machine = ", ".join(
-        [
-            *hardware.get("gpus", []),
-            str(hardware.get("cpu", "")),
-            f"{hardware.get('threads')} threads",
-        ]
-    )
-    facts = [("machine", machine)] if hardware else []
-    for key, unit in (
-        ("parameters", ""),
-        ("trained_parameters", ""),
-        ("steps", ""),
-        ("tokens", ""),
-    ):
-        if key in record:
-            facts.append((key.replace("_", " ") + unit, f"{record[key]:,}"))
-    facts += [(f"{key} (s)", str(value)) for key, value in seconds.items()]
-    facts += [
-        (
-            "packages",
-            ", ".join(f"{name} {version}" for name, version in record.get("packages", {}).items()),
-        )
-    ]
+    curve = record.get("curves") and plots.curve(record["curves"])
     return Run(
-        record["run"],
-        [
-            record["run"],
-            *identity,
-            started,
-            str(seconds.get("training", "")),
-            tables.commit(record),
-        ],
-        facts,
-        [
-            (name, f"{value:.6g}" if isinstance(value, float) else str(value))
-            for name, value in record["metrics"].items()
-        ],
+        name,
+        cells,
+        _facts(record),
+        Table(columns(("metric", "value")), metrics, "What the run measured.", label="metric"),
         yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
         rerun.command(record),
-        content.add(f"curve-{record['run']}", plots.curve(record["curves"]))
-        if record.get("curves")
-        else None,
+        content.add(f"curve-{name}", curve) if curve else None,
     )
 
 
-def describe(figure: plots.Grid | plots.Lines) -> str:
-    """A figure in a sentence or two, for those who do not see it."""
-    if isinstance(figure, plots.Lines):
-        names = ", ".join(line.name for line in figure.lines)
-        return (
-            f"Lines of {figure.ylabel or 'values'} against "
-            f"{figure.xlabel or 'the columns of the table'}: {names}."
-        )
-    values = [value for row in figure.z for value in row if value is not None]
-    told = (
-        f"Heatmap of {figure.label}, {len(figure.y)} rows ({figure.ylabel}) by {len(figure.x)} "
-        f"columns ({figure.xlabel}); "
-    )
-    told += f"from {min(values):.4g} to {max(values):.4g}, mean {sum(values) / len(values):.4g}."
-    if figure.trained:
-        told += (
-            f" Training saw the first {figure.trained[0]} rows and {figure.trained[1]} columns, "
-            "which are framed."
-        )
-    return told
+def _plain(number: float) -> Value:
+    return Value(number, form="{number:.6g}" if isinstance(number, float) else "{number}")
+
+
+def _facts(record: Record) -> list[tuple[str, str]]:
+    """The machine, sizes, times and packages of a run."""
+    facts = []
+    if hardware := record.get("hardware"):
+        parts = (*hardware.get("gpus", []), hardware.get("cpu", ""))
+        facts.append(("machine", ", ".join([*parts, f"{hardware.get('threads')} threads"])))
+    for key in ("parameters", "trained_parameters", "steps", "tokens"):
+        if key in record:
+            facts.append((key.replace("_", " "), f"{record[key]:,}"))
+    facts += [(f"{key} (s)", str(value)) for key, value in record.get("seconds", {}).items()]
+    packages = record.get("packages", {}).items()
+    return [*facts, ("packages", ", ".join(f"{name} {version}" for name, version in packages))]
+
+
+def attributes(cell: Cell) -> Markup:
+    """What a cell of the page holds besides its text: a number to sort by and its interval, or why
+    it is empty.
+    """
+    if isinstance(cell, Missing):
+        return Markup(' title="{}"').format(cell.reason)
+    if isinstance(cell, str):
+        return Markup("")
+    number = Markup(' data-value="{:.6g}"').format(cell.number)
+    if cell.low is None or cell.high is None:
+        return number
+    interval = f"{cell.low:.4g} to {cell.high:.4g}" + (f", n = {cell.n}" if cell.n > 1 else "")
+    return number + Markup(' title="{}"').format(interval)
 
 
 def figure_data(content: Content) -> str:
-    """All figures as JSON that can stand inside a script element."""
+    """All figures as JSON that can be inside a script element."""
     return re.sub(
         "[<>&]",
         lambda match: f"\\u{ord(match[0]):04x}",

@@ -15,24 +15,20 @@ function say(text) {
 
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
-function number(text) {
-  const found = /^[-−]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?/i.exec(text);
-  return found ? Number(found[0].replaceAll(",", "").replace("−", "-")) : NaN;
-}
-
+// Numbers by their value, which each cell holds in full; words by the alphabet.
 function compare(a, b) {
-  const [x, y] = [number(a), number(b)];
-  if (!isNaN(x) && !isNaN(y) && x !== y) return x - y;
-  return COLLATOR.compare(a, b);
+  const [x, y] = [a.dataset.value, b.dataset.value];
+  return x && y ? x - y : COLLATOR.compare(a.textContent.trim(), b.textContent.trim());
 }
 
 function sort(table, column) {
   const heads = [...table.tHead.rows[0].cells];
   const ascending = heads[column].getAttribute("aria-sort") !== "ascending";
   heads.forEach((head, i) => head.setAttribute("aria-sort", i !== column ? "none" : ascending ? "ascending" : "descending"));
-  const rows = [...table.tBodies[0].rows].map((row) => [row.cells[column].textContent.trim(), row]);
-  rows.sort(([a], [b]) => (a === "") - (b === "") || (ascending ? compare(a, b) : compare(b, a)));
-  table.tBodies[0].append(...rows.map(([, row]) => row));
+  const cells = [...table.tBodies[0].rows].map((row) => row.cells[column]);
+  const empty = (cell) => cell.textContent.trim() === "";
+  cells.sort((a, b) => empty(a) - empty(b) || (ascending ? compare(a, b) : compare(b, a)));
+  table.tBodies[0].append(...cells.map((cell) => cell.parentElement));
 }
 
 for (const table of document.querySelectorAll("table.sortable")) {

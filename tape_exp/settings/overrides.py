@@ -2,10 +2,13 @@
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
+from tape_exp.settings.compose import GROUPS
 from tape_exp.settings.folders import CONF
 
+NAMED = ("model", "task", "scale")  # choices that a command names even where they are the default
 _WORDS = ("null", "true", "false", "nan", "inf")
 
 
@@ -33,18 +36,43 @@ def choice_of(group: str, name: str) -> str:
     )
 
 
-def differences(given: Any, wanted: Any, key: str) -> list[str]:
-    """The overrides that turn the node ``given`` at ``key`` into ``wanted``: ``a.b=1``,
-    ``+a.new=2``, ``~a.old``.
+def words_of(
+    wanted: dict[str, Any], compose: Callable[..., dict[str, Any]], partial: bool = False
+) -> list[str]:
+    """The overrides that compose a config: its choices, every key that differs from what they give,
+    and its seed.
+
+    Args:
+        wanted: the config, resolved.
+        compose: what overrides compose to, in the form of ``wanted``.
+        partial: whether ``wanted`` lacks keys, which are then left as they are.
+    """
+    plain = compose()
+    words = []
+    for group in (group for group in GROUPS if "name" in wanted.get(group, {})):
+        choice = choice_of(group, wanted[group]["name"])
+        if group in NAMED or choice != plain[group]["name"]:
+            words.append(f"{group}={choice}")
+    # The keys of the scale come first: other keys are computed from them.
+    words += differences(compose(*words)["scale"], wanted["scale"], "scale", partial)
+    words += differences(compose(*words), wanted, "", partial)
+    return words + ([f"seed={wanted['seed']}"] if wanted["seed"] == plain["seed"] else [])
+
+
+def differences(given: Any, wanted: Any, key: str, partial: bool = False) -> list[str]:
+    """The words that turn a node, which is ``given`` at ``key``, into what is ``wanted``:
+    ``a.b=1``, ``+a.new=2``, ``~a.old``.
+
+    Args:
+        partial: leave keys as they are that only one of the two has.
     """
     if isinstance(given, dict) and isinstance(wanted, dict) and given:
         inner = f"{key}." if key else ""
-        words = [f"~{inner}{name}" for name in given if name not in wanted]
+        words = [] if partial else [f"~{inner}{name}" for name in given if name not in wanted]
         for name, value in wanted.items():
-            words += (
-                differences(given[name], value, inner + name)
-                if name in given
-                else [f"+{inner}{name}={literal(value)}"]
-            )
+            if name in given:
+                words += differences(given[name], value, inner + name, partial)
+            elif not partial:
+                words.append(f"+{inner}{name}={literal(value)}")
         return words
     return [] if given == wanted else [f"{key}={literal(wanted)}"]

@@ -24,6 +24,7 @@ from torch import Tensor
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import generator_for
 from tape_exp.paper.artifacts import RESULTS, load
+from tape_exp.paper.page import render
 from tape_exp.runs.record import circumstances
 from tape_exp.settings.arguments import positive
 from tape_exp.theory import PROPERTIES, answer
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_report(record, Console(width=None if sys.stdout.isatty() else 120))
     write_atomically(given.out / "theory.json", json.dumps(record, indent=1) + "\n")
     for name in ("theory", "theory_propositions"):
-        for path in load(name).render("smoke", {"theory": [record]}, given.out):
+        for path in render(load(name), "smoke", {"theory": [record]}, given.out):
             print(path)
     return 0
 

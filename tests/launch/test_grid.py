@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launch.grid import Job, combinations, folder_of, jobs_of, words_of
+from launch.grid import Job, combinations, folder_of, jobs_of, overrides_of
 from tape_exp.paper import runner
 from tape_exp.paper.artifacts import load
 from tape_exp.runs.directory import RunDirectory
@@ -98,7 +98,7 @@ def plain(value):
 def test_the_overrides_of_a_config_compose_it(choice):
     cfg = compose_config(choice)
     assert OmegaConf.to_container(
-        compose_config(words_of(cfg)), resolve=True
+        compose_config(overrides_of(cfg)), resolve=True
     ) == OmegaConf.to_container(cfg, resolve=True)
 
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from tape_exp.paper import __main__ as paper
-from tape_exp.paper import artifacts, tables
+from tape_exp.paper import artifacts, page, tables, values
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record
 from tape_exp.settings import folders
@@ -62,9 +62,10 @@ def test_every_artifact_composes_and_has_the_papers_numbers(name):
     scale = "paper" if "paper" in artifact.scales() or not artifact.needs else artifact.scales()[0]
     configs = list(artifact.configs(scale, [0]))
     named = dict.fromkeys(re.split("[/ ]", label)[0] for label, _ in configs)
-    assert list(named) == artifact.models
+    models = getattr(artifact, "models", [])
+    assert list(named) == models
     known = {
-        *artifact.models,
+        *models,
         *getattr(artifact, "datasets", []),
         "rope",
         "tape",
@@ -129,7 +130,7 @@ def test_addition_table_and_figure(tmp_path):
         "tape": [fake_record("tape", s, v) for s, v in ((0, 30.0), (1, 34.0))],
         "rope": [fake_record("rope", 0, 25.0)],
     }
-    written = artifact.render("smoke", records, tmp_path)
+    written = page.render(artifact, "smoke", records, tmp_path)
     assert {p.suffix for p in written} == {".png", ".md", ".tex", ".csv"}
     with (tmp_path / "tables" / "fig_addition-smoke.csv").open() as file:
         rows = {row["model"]: row for row in csv.DictReader(file)}
@@ -151,10 +152,10 @@ def test_addition_table_and_figure(tmp_path):
 
 
 def test_interval_matches_a_textbook_value():
-    centre, half = tables.interval([1.0, 2.0, 3.0, 4.0])
+    centre, half = values.interval([1.0, 2.0, 3.0, 4.0])
     assert centre == 2.5
     assert half == pytest.approx(3.182446 * 1.290994 / 2, rel=1e-5)
-    assert tables.interval([7.0]) == (7.0, None)
+    assert values.interval([7.0]) == (7.0, None)
 
 
 @pytest.fixture
@@ -242,15 +243,17 @@ def test_what_an_artifact_names_itself_is_refused(word):
 
 def test_seeds_of_several_precisions_are_told_apart():
     records = [fake_record("tape", seed, 20.0) | {"precision": "32-true"} for seed in (0, 1)]
-    assert tables.origin(records, "small")[:2] == ["2", "small"]
+    cells = values.origin(records, "small")
+    assert (str(cells["seeds"]), cells["scale"]) == ("2", "small")
     records[1]["precision"] = "bf16-mixed"
-    assert tables.origin(records, "small")[:2] == ["2", "small (32-true, bf16-mixed)"]
+    cells = values.origin(records, "small")
+    assert (str(cells["seeds"]), cells["scale"]) == ("2", "small (32-true, bf16-mixed)")
 
 
 def test_latex_holds_nothing_that_it_does_not_know():
-    text = tables.latex(
-        ["a_b", "x^2"], [["50 % ± 1", "#1 & {2}"], ["≤ 3 → 4", "a~b\\c $1"]], "E·Eᵀ – 2^20 <3>"
-    )
+    rows = [{"a_b": "50 % ± 1", "x^2": "#1 & {2}"}, {"a_b": "≤ 3 → 4", "x^2": "a~b\\c $1"}]
+    table = values.Table(values.columns(["a_b", "x^2"]), rows, "E·Eᵀ – 2^20 <3>")
+    text = tables.latex(table)
     body = text.split(r"\caption", 1)[1]
     assert r"50 \% $\pm$ 1 & \#1 \& \{2\} \\" in text
     assert r"E$\cdot$E$^\top$ -- 2\textasciicircum{}20 $<$3$>$" in text

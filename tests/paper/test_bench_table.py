@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from tape_exp.paper import artifacts
+from tape_exp.paper import artifacts, page
 from tests.paper.test_language import record
 
 
@@ -24,7 +24,7 @@ def metrics(value: float, error: float | None = 2.0) -> dict[str, float]:
 
 
 def rows_of(artifact, records, into):
-    paths = artifact.render("smoke", artifact.collect("smoke", records), into)
+    paths = page.render(artifact, "smoke", artifact.collect("smoke", records), into)
     return paths[0].read_text(), {row["method"]: row for row in csv.DictReader(paths[2].open())}
 
 

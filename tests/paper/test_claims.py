@@ -17,20 +17,22 @@ from tape_exp.paper.claims import (
     UNTESTED,
     YES,
     Contest,
-    Measured,
     decide,
+    written,
 )
+from tape_exp.paper.values import Value, over_seeds
 from tests.paper.test_artifacts import fake_record
 from tests.paper.test_language import record
 
 
 def contest(ours: list[float], *rivals: list[float], **options) -> Contest:
     measured = {
-        name: Measured.over_seeds(values)
+        name: over_seeds(values)
         for name, values in zip("tbc", (ours, *rivals), strict=False)
         if values
     }
-    return Contest("", "t", ["b", "c"][: len(rivals)], measured, **options)
+    published = {name: Value(number) for name, number in options.pop("published", {}).items()}
+    return Contest("", "t", ["b", "c"][: len(rivals)], measured, published, **options)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_a_claim_holds_only_beyond_the_spread_of_seeds(ours, first, second, high
     if outcome == YES:
         assert min(map(len, (ours, first, second))) > 1
         sign = 1 if higher else -1
-        mine, *others = (Measured.over_seeds(v) for v in (ours, first, second))
+        mine, *others = (over_seeds(v) for v in (ours, first, second))
         assert all(
             min(sign * mine.low, sign * mine.high) > max(sign * r.low, sign * r.high)
             for r in others
@@ -94,12 +96,12 @@ def test_figures_show_the_favourite_and_the_rival_that_decides():
     )  # c is higher, but its interval reaches down
     assert found.papers() == "t 32.82, b 26.98"
     assert contest([25.0], [33.0], []).ours() == "t 25.00, b 33.00, c not run"
-    interval = Measured(50.0, 20.0, 70.0, seeds=1)
+    interval = Value(50.0, 20.0, 70.0)
     assert (
-        Contest("set", "t", ["b"], {"t": interval, "b": interval}, digits=0).ours()
+        Contest("set", "t", ["b"], {"t": interval, "b": interval}, {}, digits=0).ours()
         == "set: t 50 [20, 70], b 50 [20, 70]"
     )
-    assert Measured(9e-05, None, None, 1).text(2) == "9e-05"
+    assert written(Value(9e-05), 2) == "9e-05"
     assert decide([contest([1.0], [2.0, 3.0])]).seeds == "1 to 2"
 
 
@@ -144,7 +146,10 @@ def test_counts_have_no_seeds():
         ("parameters", "parameters_m", 2**20),
     )
     records = {
-        m: [{"metrics": {f"count/{k}": paper[c][m] * unit for k, c, unit in units}}]
+        m: [
+            {"metrics": {f"count/{k}": paper[c][m] * unit for k, c, unit in units}}
+            | {"git": {"commit": "0123456789", "dirty": False}}
+        ]
         for m in ("tape", "rope")
     }
     verdict = artifact.verdict("smoke", records)
@@ -190,6 +195,7 @@ def with_value(artifact, label: str, cfg, seed: int, value: float) -> dict:
 def test_fused_attention_is_judged_on_gpus_alone():
     artifact = artifacts.load("tab_speed")
     rows = [{"what": "core", "T": 512, "backward": False, "ms_quartiles": [1.0, 1.1], "rounds": 9}]
+    rows[0] |= {"backend": "triton", "ratio_to_rope": 1.0}
     rows = [
         {**rows[0], "encoding": name, "ms": ms}
         for name, ms in (("tape", 0.5), ("fire", 2.0), ("t5", 2.0))
@@ -231,7 +237,8 @@ def test_the_paper_agrees_with_its_own_claims():
         c for name in artifacts.names() for c in artifacts.load(name).contests("smoke", {})
     ):
         for rival in (r for r in contest_.rivals if r in contest_.published):
-            ours, theirs = contest_.published[contest_.favourite], contest_.published[rival]
+            ours = contest_.published[contest_.favourite].number
+            theirs = contest_.published[rival].number
             assert ours > theirs if contest_.higher else ours < theirs, contest_
             checked += 1
     assert checked > 40

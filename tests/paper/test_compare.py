@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from tape_exp.paper import __main__ as paper
-from tape_exp.paper import artifacts, compare
+from tape_exp.paper import artifacts, compare, page
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tests.paper.test_artifacts import TINY, fake_record
@@ -66,7 +66,7 @@ def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
         for seed, value in ((0, 10.0), (1, 12.0))
     ]
     found = artifact.collect("smoke", records)
-    artifact.render("smoke", found, tmp_path)
+    page.render(artifact, "smoke", found, tmp_path)
     rows = rows_of(tmp_path)
     assert list(rows["rope"]) == [
         "model",
@@ -83,7 +83,7 @@ def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
     with pytest.raises(
         ConfigError, match=r"metrics=odd/exact_match is not known\. Did you mean 'ood/exact_match'"
     ):
-        artifact.render("smoke", found, tmp_path)
+        page.render(artifact, "smoke", found, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import csv
 
 import pytest
 
-from tape_exp.paper import artifacts
-from tape_exp.paper.extension import Methods, TunedPerplexity, side_by_side
+from tape_exp.paper import artifacts, page
+from tape_exp.paper.extension import Methods, TunedPerplexity
+from tape_exp.paper.values import pairs
 from tape_exp.runs.identity import identity_of, without_folders
 from tests.paper.test_language import record
 
@@ -22,7 +23,7 @@ def invented(artifact, run: str, seed: int, shift: float = 0.0) -> dict:
 
 
 def rendered(artifact, records, tmp_path) -> list[dict]:
-    path = artifact.render("smoke", artifact.collect("smoke", records), tmp_path)[2]
+    path = page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)[2]
     with path.open() as file:
         return list(csv.DictReader(file))
 
@@ -40,12 +41,9 @@ def test_methods_are_the_words_of_their_runs():
         "tape": ["model=tape", "checkpoint=extend", "task.windows.stride=32"],
     }
 
-    class Table(Methods):
-        def render(self, scale, records, into):
-            return []
-
-    table = Table(
-        "tab", "A table", "pg19_sliding", overrides=["task.windows.tokens=99"], methods=methods
+    words = ["task.windows.tokens=99"]
+    table = Methods(
+        name="tab", title="A table", task="pg19_sliding", overrides=words, methods=methods
     )
     found = list(table.configs("small", [0, 1], ["cache=here"]))
     assert [(name, cfg.seed) for name, cfg in found] == [
@@ -172,11 +170,15 @@ def test_ours_stands_beside_the_papers(artifact, tmp_path):
 
 
 def test_the_longest_lengths_stand_together():
-    assert side_by_side([1, 2, 4], [10, 20]) == [
+    assert [column.key for column in pairs([1, 2, 4], [10, 20])] == [
         ("paper", 1),
         ("paper", 2),
         ("ours", 10),
         ("paper", 4),
         ("ours", 20),
     ]
-    assert side_by_side([4], [10, 20]) == [("ours", 10), ("paper", 4), ("ours", 20)]
+    assert [column.key for column in pairs([4], [10, 20])] == [
+        ("ours", 10),
+        ("paper", 4),
+        ("ours", 20),
+    ]

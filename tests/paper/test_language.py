@@ -8,8 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from tape_exp.paper import artifacts, runner
-from tape_exp.paper import language as language_figures
+from tape_exp.paper import artifacts, page, runner
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings import folders
@@ -42,7 +41,7 @@ def table(path) -> list[dict]:
 
 def rendered(artifact, records, tmp_path):
     found = artifact.collect("smoke", records)
-    return artifact.render("smoke", found, tmp_path)
+    return page.render(artifact, "smoke", found, tmp_path)
 
 
 def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
@@ -119,7 +118,7 @@ def test_shift_table_pairs_layers_with_the_papers(tmp_path):
     assert all(r["paper"] == "" for r in blocks)
 
 
-def test_figures_take_both_models(tmp_path, monkeypatch):
+def test_figures_take_both_models(tmp_path):
     pattern, layers = artifacts.load("fig_pattern"), artifacts.load("fig_dp_layers")
     grids = {
         f"{kind}@{n}": np.eye(8).tolist() for kind in ("products", "attention") for n in (1, 4)
@@ -127,19 +126,17 @@ def test_figures_take_both_models(tmp_path, monkeypatch):
     tape = record(pattern, "tape", 0, {}, matrices=grids)
     rope = record(pattern, "rope", 0, {}, matrices=grids | {"attention@4": np.tri(8).tolist()})
     assert rendered(pattern, [tape], tmp_path) == []
-    drawn = {}
-
-    def draw(panels, path, title, **options):
-        drawn[path.stem] = panels, options
-        return path
-
-    monkeypatch.setattr(language_figures, "draw_patterns", draw)
-    rendered(pattern, [tape, rope], tmp_path)
-    rendered(layers, [tape], tmp_path)
-    panels, options = drawn["fig_pattern-smoke"]
-    (difference,) = options["signed"]
-    assert np.array_equal(panels[difference], np.eye(8) - np.tri(8))
-    assert list(drawn["fig_dp_layers-smoke"][0]) == ["layer 1", "layer 4"]
+    picture, on_page = pattern.figures("smoke", {"tape": [tape], "rope": [rope]})
+    (difference,) = picture.signed
+    assert np.array_equal(picture.panels[difference], np.eye(8) - np.tri(8))
+    assert len(picture.panels) == 3
+    assert [*on_page.panels] == ["attention of TAPE, layer 4", "attention of RoPE, layer 4"]
+    assert np.array_equal(on_page.panels["attention of RoPE, layer 4"], np.tri(8))
+    (layered,) = layers.figures("smoke", {"tape": [tape]})
+    assert list(layered.panels) == ["layer 1", "layer 4"]
+    written = rendered(pattern, [tape, rope], tmp_path)
+    assert [path.name for path in written] == ["fig_pattern-smoke.png"], "the rest is on the page"
+    assert [path.name for path in rendered(layers, [tape], tmp_path)] == ["fig_dp_layers-smoke.png"]
 
 
 def test_a_run_that_needs_another_makes_it_first(tmp_path, monkeypatch, text_folder):

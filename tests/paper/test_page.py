@@ -38,11 +38,11 @@ def artifact():
 
 def test_the_largest_scale_that_can_be_judged_counts(artifact):
     every = {m: [stand_in(m, 20.0)] for m in artifact.models}
-    assert page.standing(artifact, {"smoke": every, "small": {}})[0] == "smoke"
-    assert page.standing(artifact, {"smoke": every, "small": {"tape": every["tape"]}})[0] == "smoke"
-    assert page.standing(artifact, {"smoke": every, "small": every})[0] == "small"
-    assert page.standing(artifact, {"smoke": {}, "small": {"tape": every["tape"]}})[0] == "small"
-    scale, verdict = page.standing(artifact, NOTHING)
+    assert page.judged(artifact, {"smoke": every, "small": {}})[0] == "smoke"
+    assert page.judged(artifact, {"smoke": every, "small": {"tape": every["tape"]}})[0] == "smoke"
+    assert page.judged(artifact, {"smoke": every, "small": every})[0] == "small"
+    assert page.judged(artifact, {"smoke": {}, "small": {"tape": every["tape"]}})[0] == "small"
+    scale, verdict = page.judged(artifact, NOTHING)
     assert (scale, verdict.ours, verdict.holds) == ("", "", "not tested")
 
 
@@ -61,7 +61,7 @@ def test_rows_and_costs_are_those_of_the_records(artifact, tmp_path):
         for line in text.splitlines()
         if line.startswith("|")
     ]
-    assert tuple(head) == page.CLAIMS
+    assert head == [column.heading for column in page.CLAIMS]
     assert rows[1][:2] == ["[fig_addition](#fig_addition)", artifact.claim]
     assert rows[1][3].startswith("tape 40.00, ")
     assert rows[1][4:] == ["in this order, one seed", "smoke", "1"]

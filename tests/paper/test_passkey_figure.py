@@ -4,9 +4,9 @@ from.
 
 import pytest
 
-from tape_exp.drawing import heatmap
-from tape_exp.paper import artifacts, extension, runner
-from tape_exp.paper import passkey as figure
+from tape_exp.drawing import curves, heatmap
+from tape_exp.paper import artifacts, extension, page, runner
+from tape_exp.paper.passkey import points
 from tests.paper.test_language import record, table
 
 LENGTHS = [96, *range(128, 513, 64)]
@@ -44,13 +44,13 @@ def records(artifact) -> list[dict]:
 
 
 def test_table_has_pooled_intervals_beside_the_paper(artifact, records, tmp_path):
-    written = artifact.render("smoke", artifact.collect("smoke", records), tmp_path)
-    assert [path.name for path in written[:2]] == [
+    written = page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)
+    assert [path.name for path in written[3:]] == [
         "fig_passkey-smoke.png",
         "fig_passkey-smoke-depth.png",
     ]
-    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in written[:2])
-    rows = {row["method"]: row for row in table(written[-1])}
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in written[3:])
+    rows = {row["method"]: row for row in table(written[2])}
     assert list(rows) == ["base", "lora", "tape", "theta"]
     assert (rows["tape"]["paper 7168"], rows["tape"]["ours 448"]) == (
         "95",
@@ -69,8 +69,8 @@ def test_table_has_pooled_intervals_beside_the_paper(artifact, records, tmp_path
 def test_lines_and_panels_are_those_of_the_records(artifact, records, tmp_path, monkeypatch):
     drawn, figures = {}, []
     monkeypatch.setattr(heatmap, "draw", lambda panels, path, title: drawn.update(panels) or path)
-    monkeypatch.setattr(heatmap, "save", lambda found, path: figures.append(found) or path)
-    artifact.render("smoke", artifact.collect("smoke", records), tmp_path)
+    monkeypatch.setattr(curves, "save", lambda picture, path: figures.append(picture) or path)
+    page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)
     assert list(drawn) == ["base  0.0", "lora  51.9", "tape  99.4"]
     grid = drawn["lora  51.9"]
     assert grid.to_rows() == [[100.0, 95.0, 90.0, 85.0, 35.0, 5.0, 5.0, 0.0]] * 4 + [[None] * 8]
@@ -87,7 +87,7 @@ def test_lines_and_panels_are_those_of_the_records(artifact, records, tmp_path, 
 
 
 def test_nothing_but_the_base_can_be_drawn(artifact, records, tmp_path):
-    paths = artifact.render("smoke", artifact.collect("smoke", records[-1:]), tmp_path)
+    paths = page.render(artifact, "smoke", artifact.collect("smoke", records[-1:]), tmp_path)
     assert all(path.exists() for path in paths)
 
 
@@ -128,6 +128,6 @@ def test_every_seed_of_a_method_comes_before_the_next_seed(artifact):
 
 
 def test_pooled_points_weigh_every_trial(artifact, records):
-    (first, *_), lora = figure.points(records[:2], LENGTHS), figure.points(records[:1], LENGTHS)
-    assert first[0] == lora[0][0] == 100
-    assert first[1] > lora[0][1]  # 40 trials say more than 20
+    (both, *_), (one, *_) = points(records[:2], LENGTHS), points(records[:1], LENGTHS)
+    assert both.number == one.number == 100
+    assert both.low > one.low  # 40 trials say more than 20

@@ -1,12 +1,16 @@
 """What `python -m tape_exp.paper push` sends, read back from W&B's offline run."""
 
-import csv
 import json
+import shutil
 
 import pytest
 
 from tape_exp.paper import __main__ as paper
+from tape_exp.paper import artifacts, page
 from tape_exp.paper import push as pushing
+from tape_exp.runs.record import dump_record
+from tape_exp.settings import folders
+from tests.paper.test_artifacts import fake_record
 from tests.runs.test_sinks import wandb_records
 
 PNG = bytes.fromhex(
@@ -17,20 +21,19 @@ PNG = bytes.fromhex(
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
+    """A folder of results with the records of two runs and one figure."""
     folder = tmp_path / "results"
     for name in ("tables", "figures", "records"):
         (folder / name).mkdir(parents=True)
-    rows = [
-        ["artifact", "holds"],
-        ["fig_addition", "not tested, yet"],
-        ["tab_ablation", "no (one seed)"],
-    ]
-    with (folder / "tables" / "claims.csv").open("w") as file:
-        csv.writer(file).writerows(rows)
-    (folder / "tables" / "claims.md").write_text("not sent")
+    shutil.copy(artifacts.RESULTS / "paper.yaml", folder)
+    for seed, value in enumerate((30.0, 34.0)):
+        path = folder / "records" / f"{seed}.json"
+        path.write_text(dump_record(fake_record("tape", seed, value)))
     (folder / "figures" / "fig_addition-smoke.png").write_bytes(PNG)
-    (folder / "records" / "one.json").write_text("{}")
-    monkeypatch.setattr(paper, "RESULTS", folder)
+    for module in (artifacts, paper):
+        monkeypatch.setattr(module, "RESULTS", folder)
+    monkeypatch.setattr(folders, "RECORDS", folder / "records")
+    monkeypatch.setattr(paper, "names", lambda: ["fig_addition"])
     return folder
 
 
@@ -40,17 +43,25 @@ def test_tables_and_figures_are_read_back(results, tmp_path):
         paper.main(["push", "--mode", "offline", "--folder", str(place), "--project", "mine"]) == 0
     )
     (files,) = place.glob("wandb/offline-run-*/files")
-    table = json.loads(next(files.glob("media/table/tables/claims_*.table.json")).read_text())
-    assert table["columns"] == ["artifact", "holds"]
-    assert table["data"] == [["fig_addition", "not tested, yet"], ["tab_ablation", "no (one seed)"]]
+    claims = json.loads(next(files.glob("media/table/tables/claims_*.table.json")).read_text())
+    assert claims["columns"] == [column.heading for column in page.CLAIMS]
+    assert [row[0] for row in claims["data"]] == ["fig_addition"]
+    (path,) = files.glob("media/table/tables/fig_addition-smoke_*.table.json")
+    table = json.loads(path.read_text())
+    rows = {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["data"]}
+    assert (rows["tape"]["paper"], rows["tape"]["ours"]) == (32.82, 32.0), "numbers are numbers"
+    assert rows["tape"]["ours, low"] == pytest.approx(32 - 25.41, abs=0.01)
+    assert (rows["rope"]["paper"], rows["rope"]["ours"], rows["rope"]["seeds"]) == (
+        26.32,
+        None,
+        None,
+    )
     assert next(files.glob("media/images/figures/fig_addition-smoke_*.png")).read_bytes() == PNG
     started = next(r.run for r in wandb_records(place) if r.WhichOneof("record_type") == "run")
     assert (started.job_type, started.project) == ("paper", "mine")
     assert started.run_id == f"paper-{pushing.of_records(results / 'records')}"
     assert files.parent.name.endswith(started.run_id)
-    assert list(place.glob("wandb/artifacts/staging/*")), (
-        "what `wandb sync` sends lies beside the run"
-    )
+    assert list(place.glob("wandb/artifacts/staging/*")), "`wandb sync` sends what is there"
 
 
 def test_the_same_records_are_the_same_run(results):
@@ -78,7 +89,6 @@ def test_secrets_are_refused(results, tmp_path, arguments, message, capsys):
 
 
 def test_nothing_to_send(results, tmp_path, capsys):
-    (results / "tables" / "claims.csv").unlink()
     (results / "figures" / "fig_addition-smoke.png").unlink()
     assert paper.main(["push", "--mode", "offline", "--folder", str(tmp_path)]) == 2
     assert "`python -m tape_exp.paper render` draws them" in capsys.readouterr().err
@@ -88,5 +98,5 @@ def test_a_server_that_cannot_be_reached_leaves_it_offline(results, tmp_path, mo
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.delenv("HTTPS_PROXY", raising=False)
     monkeypatch.delenv("https_proxy", raising=False)
-    assert pushing.push(results, tmp_path / "sent", "mine", mode="online").startswith("paper-")
+    assert pushing.push({}, results, tmp_path / "sent", "mine", mode="online").startswith("paper-")
     assert list((tmp_path / "sent").glob("wandb/offline-run-*/run-paper-*.wandb"))

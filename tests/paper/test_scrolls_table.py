@@ -2,7 +2,7 @@
 
 import csv
 
-from tape_exp.paper import artifacts
+from tape_exp.paper import artifacts, page
 from tests.paper.test_language import record
 
 
@@ -20,7 +20,7 @@ def test_scores_stand_beside_the_papers(tmp_path):
     }
     records = [record(artifact, "tape/quality", 0, metrics)]
     records += [record(artifact, "tape/qmsum", seed, summaries) for seed in (0, 1)]
-    path = artifact.render("smoke", artifact.collect("smoke", records), tmp_path)[2]
+    path = page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)[2]
     rows = {row["model"]: row for row in csv.DictReader(path.open())}
     assert list(rows) == artifact.models
     tape = rows["tape"]
@@ -47,7 +47,7 @@ def test_answers_stand_side_by_side(tmp_path):
     records = [
         record(artifact, f"{model}/quality", 0, {}, samples=rows) for model, rows in samples.items()
     ]
-    path = artifact.render("smoke", artifact.collect("smoke", records), tmp_path)[2]
+    path = page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)[2]
     (row,) = csv.DictReader(path.open())
     assert row["question"] == "Which / one? (A) x"
     assert (row["reference"], row["rope"], row["tape"], row["fire"]) == (

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tape_exp.data.groups import GROUPS
-from tape_exp.drawing import heatmap
-from tape_exp.paper import artifacts
+from tape_exp.drawing import curves
+from tape_exp.paper import artifacts, page
 from tape_exp.paper.word_problem import guesses
 from tape_exp.runs.identity import config_hash, identity_of
 from tape_exp.settings.compose import compose_config
@@ -42,9 +42,9 @@ def records() -> list[dict]:
 
 def test_curves_are_means_over_seeds_with_the_range_of_them(records, tmp_path, monkeypatch):
     figures = []
-    monkeypatch.setattr(heatmap, "save", lambda found, path: figures.append(found) or path)
+    monkeypatch.setattr(curves, "save", lambda picture, path: figures.append(picture) or path)
     artifact = artifacts.load("fig_word_problem")
-    artifact.render("smoke", artifact.collect("smoke", records), tmp_path)
+    page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)
     left, right = figures[0].axes
     lines = {line.get_label(): line for line in left.get_lines()}
     assert {"tape", "nope", "best guess"} <= set(lines)
@@ -62,9 +62,9 @@ def test_table_has_every_group_and_model_and_no_number_of_the_paper(records, tmp
         ("fig_word_groups", ["parity", "s3", "a5", "s5"]),
     ):
         artifact = artifacts.load(name)
-        written = artifact.render("smoke", artifact.collect("smoke", records), tmp_path)
-        assert written[0].read_bytes()[:4] == b"\x89PNG"
-        rows = table(written[-1])
+        written = page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)
+        assert written[-1].read_bytes()[:4] == b"\x89PNG"
+        rows = table(written[2])
         assert [(row["group"], row["model"]) for row in rows] == [
             (g, m) for g in groups for m in artifact.models
         ]

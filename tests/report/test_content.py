@@ -1,13 +1,13 @@
-"""What the page is made from: committed records and rendered tables."""
+"""What the page is made from: committed records."""
 
 import json
 
 import pytest
 
 from tape_exp.paper import artifacts
+from tape_exp.paper.values import Missing, Value, over_seeds
 from tape_exp.report import __main__ as report
 from tape_exp.report import content
-from tape_exp.settings.errors import ConfigError
 
 
 def some_record() -> dict:
@@ -19,9 +19,7 @@ def test_the_curve_of_a_record_is_drawn():
         **some_record(),
         "curves": {"train/loss": {"step": [1, 2, 4], "value": [1.0, 0.5, 0.25]}},
     }
-    found = content.gather(
-        [], [record, {**record, "run": "evaluated", "curves": {}}], artifacts.RESULTS
-    )
+    found = content.gather([], [record, {**record, "run": "evaluated", "curves": {}}])
     trained, evaluated = found.runs
     assert trained.curve is not None
     (line,) = found.figures[trained.curve.id]["lines"]
@@ -29,16 +27,31 @@ def test_the_curve_of_a_record_is_drawn():
     assert evaluated.curve is None
 
 
-def test_records_without_a_rendered_table_are_refused(tmp_path):
+def test_the_page_needs_no_rendered_file(tmp_path, monkeypatch):
+    """Its tables and figures are made from the records."""
+    (tmp_path / "paper.yaml").write_text((artifacts.RESULTS / "paper.yaml").read_text())
+    monkeypatch.setattr(artifacts, "RESULTS", tmp_path)
     artifact, records = artifacts.load("fig_addition_yarn"), artifacts.read_records()
-    with pytest.raises(ConfigError, match=r"fig_addition_yarn at scale smoke .* run `make tables`"):
-        content.gather([artifact], records, tmp_path)
+    (section,) = content.gather([artifact], records).sections
+    (at_scale,) = section.scales
+    tape = at_scale.table.values("ours")["tape"]
+    of_tape = artifact.collect("smoke", records)["tape"]
+    means = [record["metrics"]["test/exact_match"] for record in of_tape]
+    assert (tape.number, tape.n) == (pytest.approx(sum(means) / len(means)), len(means))
+    assert len(at_scale.plots) == len(artifact.models)
+
+
+def test_a_cell_says_its_number_its_interval_or_why_it_is_empty():
+    assert content.attributes(over_seeds([1.0, 2.0])) == (
+        ' data-value="1.5" title="-4.853 to 7.853, n = 2"'
+    )
+    assert content.attributes(Value(1 / 3)) == ' data-value="0.333333"'
+    assert content.attributes(Missing('a "reason"')) == ' title="a &#34;reason&#34;"'
+    assert content.attributes("<b>") == ""
 
 
 def test_commands_of_artifacts():
-    found = content.gather(
-        list(map(artifacts.load, ("fig_addition_20", "tab_speed"))), [], artifacts.RESULTS
-    )
+    found = content.gather(list(map(artifacts.load, ("fig_addition_20", "tab_speed"))), [])
     told = {section.name: section.command for section in found.sections}
     assert (
         told["fig_addition_20"]
@@ -54,7 +67,7 @@ def test_text_of_a_record_cannot_leave_its_place():
     told["run"] = "</script><script>alert(1)</script>"
     told["config"]["model"]["note"] = "<img src=x onerror=alert(1)>"
     told["curves"] = {"</script><script>alert(1)": {"step": [1, 2], "value": [1.0, 1.0]}}
-    page = report.page(content.gather([], [told], artifacts.RESULTS))
+    page = report.page(content.gather([], [told]))
     assert "alert(1)" in page
     assert "<script>alert" not in page
     assert "<img" not in page

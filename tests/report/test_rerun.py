@@ -6,7 +6,7 @@ import pytest
 
 from tape_exp.paper.artifacts import matches, read_records
 from tape_exp.report import rerun
-from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 
 
@@ -43,12 +43,3 @@ def test_what_was_set_apart_from_the_choices_is_in_the_command():
     words = rerun.words(config)
     assert set(told) <= set(words)
     assert identity_of(compose_config(words)) == config
-
-
-@pytest.mark.parametrize(
-    ("group", "name"),
-    [("model", "tape_yarn"), ("model", "t5"), ("peft", "theta"), ("peft", "none")],
-)
-def test_a_choice_is_what_hydra_composes(group, name):
-    composed = identity_of(compose_config([f"{group}={name}"]))[group]
-    assert rerun._choice(group, name) == without_folders(composed)
