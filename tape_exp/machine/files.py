@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-import tempfile
+import re
+import secrets
 from pathlib import Path
 
 
@@ -11,17 +12,23 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     one, never half of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:  # with the permissions that the umask leaves
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process left of :func:`write_atomically` in a folder."""
+    for path in folder.glob(".*"):
+        if re.fullmatch(r"\..+\.[0-9a-f]{8}", path.name):
+            path.unlink(missing_ok=True)
 
 
 def flush_to_disk(path: Path) -> None:

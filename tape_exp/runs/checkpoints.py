@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from tape_exp.machine.files import sha256, write_atomically
 from tape_exp.machine.preemption import Preempted, Preemption
+from tape_exp.runs.sinks import JsonlLogger
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -128,6 +129,9 @@ class Checkpoints(Checkpoint):
         path = self.folder / f"step{trainer.global_step:08d}.ckpt"
         there = trainer.strategy.broadcast(path.exists())
         if not there:
+            for logger in trainer.loggers:
+                if isinstance(logger, JsonlLogger):  # no row before a checkpoint may be missing
+                    logger.flush()
             trainer.save_checkpoint(path)
         for old in sorted(self.folder.glob("step*.ckpt"))[:-2]:
             trainer.strategy.remove_checkpoint(old)
@@ -152,8 +156,13 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
         try:
             signature = json.loads(signature_of(path).read_text())
             intact = signature["sha256"] == sha256(path)
-        except (OSError, ValueError, KeyError):
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             intact = False
+        except OSError as error:  # it may be whole: a disk or its permissions failed
+            raise ConfigError(
+                f"{path} cannot be read ({error.strerror}); mend that and give the same command "
+                "again, or move the file away to go back to the checkpoint before it."
+            ) from error
         if not intact:
             aside = path.with_suffix(".damaged")
             with suppress(FileNotFoundError):  # another process of the run has put it aside

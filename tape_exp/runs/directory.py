@@ -7,6 +7,7 @@ command finds the same run, goes on from its last checkpoint or says that it is 
 """
 
 import json
+import logging
 import shutil
 import traceback
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from tape_exp.machine.files import write_atomically
+from tape_exp.machine.files import remove_leftovers, write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs import weights
 from tape_exp.runs.identity import config_hash, shown_config
@@ -25,6 +26,7 @@ from tape_exp.runs.record import dump_record, manifest
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.redaction import redact
 
+log = logging.getLogger("tape_exp")
 LOCK = ".lock"
 LOCK_SECONDS = 10.0  # data workers of a killed process hold its lock until they notice
 
@@ -58,8 +60,13 @@ class RunDirectory:
 
     @property
     def done(self) -> bool:
-        """Whether the run has finished."""
-        return (self.path / "DONE").exists()
+        """Whether the run has finished, and its record can be read."""
+        if not (self.path / "DONE").exists():
+            return False
+        try:
+            return bool(self.record())
+        except (FileNotFoundError, ValueError):
+            return False
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -111,7 +118,12 @@ class RunDirectory:
                 self._clear()
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self.artifacts.mkdir(exist_ok=True)
-            (self.path / "FAILED").unlink(missing_ok=True)
+            for folder in (self.path, self.artifacts):
+                remove_leftovers(folder)
+            if (self.path / "DONE").exists():
+                log.warning("%s/record.json is missing or damaged: evaluating again.", self.path)
+            for ending in ("DONE", "FAILED"):
+                (self.path / ending).unlink(missing_ok=True)
             self.write("config.yaml", shown_config(self.cfg))
             self.write_json("manifest.json", manifest(self.hash))
             for name, content in assets.items():

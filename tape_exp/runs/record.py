@@ -53,7 +53,9 @@ def circumstances() -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any]:
-    """The commit, and whether tracked files outside results/ differ from it."""
+    """The commit, and whether the code differs from it: any tracked file outside results/, or a
+    new one among code and configs, which runs like the others.
+    """
 
     def git(*arguments: str) -> str:
         return subprocess.run(
@@ -62,7 +64,10 @@ def git_state() -> dict[str, Any]:
 
     try:
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changed)}
+        added = git(
+            "ls-files", "--others", "--exclude-standard", "--", "tape_exp", "conf", "launch"
+        )
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changed or added)}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
 
@@ -107,7 +112,7 @@ def make_record(
         "data_fingerprint": fingerprint,
         **facts,
         "metrics": metrics,
-        "artifacts": sorted(p.name for p in run.artifacts.iterdir()),
+        "artifacts": sorted(p.name for p in run.artifacts.iterdir() if p.name[0] != "."),
     }
 
 
@@ -131,7 +136,7 @@ def dump_record(record: dict[str, Any]) -> str:
         told["matrices"] = {name: rows(grid) for name, grid in told["matrices"].items()}
     if "curves" in told:
         told["curves"] = {name: apart(json.dumps(curve)) for name, curve in told["curves"].items()}
-    text = json.dumps(told, indent=1)
+    text = json.dumps(told, indent=1, allow_nan=False)
     for number, part in enumerate(parts):
         text = text.replace(f'"@part {number}@"', part, 1)
     return text + "\n"

@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
-from tape_exp.machine.files import write_atomically
+from tape_exp.machine.files import flush_to_disk, write_atomically
 from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
@@ -60,6 +60,12 @@ class JsonlLogger(Logger):
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
+    @rank_zero_only
+    def flush(self) -> None:
+        """Have every line on the disk."""
+        if self.path.exists():
+            flush_to_disk(self.path)
+
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """The config is in the run's folder already."""
 
@@ -75,9 +81,19 @@ class JsonlLogger(Logger):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; an unfinished last line is left out."""
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """The rows of a metrics.jsonl. An unfinished last line is left out, and so is a damaged one,
+    with a warning.
+    """
+    rows = []
+    for number, line in enumerate(path.read_text(errors="replace").split("\n")[:-1], 1):
+        try:
+            row = json.loads(line)
+            row["step"], row["seconds"]
+        except (ValueError, KeyError, TypeError):
+            log.warning("%s, line %d is damaged and left out.", path, number)
+            continue
+        rows.append(row)
+    return rows
 
 
 def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:

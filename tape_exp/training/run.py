@@ -3,6 +3,7 @@ training, evaluation.
 """
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tape_exp.training.callbacks import OwnSignals, Progress, StepReport, parame
 from tape_exp.training.faults import LostProcessError, ProcessWatch, explained
 from tape_exp.training.heartbeat import Heartbeat
 from tape_exp.training.logs import progress_mode, set_up_logging
-from tape_exp.training.module import LanguageModule
+from tape_exp.training.module import LanguageModule, NotFiniteError
 
 log = logging.getLogger("tape_exp")
 
@@ -170,6 +171,10 @@ def save_results(
         peft.save_adapter(adapter, folder, module.base, redact_tree(identity_of(run.cfg)))
     publish(run.sinks, evaluation, images, trainer.global_step)
     record = record_of(run, trainer, module, evaluation, seconds)
+    if run.cfg.debug.name == "none":
+        check_finite(record["metrics"], run.task.optim.lr)
+    else:  # a shortened evaluation leaves cells empty
+        record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
     run.directory.finish(record)
     log_result(run.directory, evaluation, images)
     return record
@@ -232,6 +237,16 @@ def record_of(
         **({"llama": weights.title(llama)} if llama else {}),
         **evaluation.for_record(),
     )
+
+
+def check_finite(metrics: dict[str, float], lr: float) -> None:
+    """Raise :class:`NotFiniteError` where a metric is no number: nothing could be drawn of it."""
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise NotFiniteError(
+                f"{name} is {value} after training. Lower task.optim.lr={lr}, or train with "
+                "trainer.precision=32-true."
+            )
 
 
 def log_result(directory: RunDirectory, evaluation: Evaluation, images: list[Path]) -> None:

@@ -1,0 +1,131 @@
+"""What a crash, a disk or a careless hand leaves of a run: nothing is lost, nothing is made up."""
+
+import errno
+import json
+import logging
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tape_exp.machine import files
+from tape_exp.runs import checkpoints, record
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.sinks import read_metrics
+from tape_exp.settings.errors import ConfigError
+from tape_exp.training.module import NotFiniteError
+from tape_exp.training.run import check_finite
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_checkpoint_that_cannot_be_read_is_kept(error, tiny_run, monkeypatch):
+    """It may be whole: only a missing or wrong signature shows damage."""
+    cfg, _ = tiny_run("model=rope")
+    directory = RunDirectory(cfg)
+    before = {path: path.read_bytes() for path in directory.checkpoints.iterdir()}
+
+    def unreadable(path):
+        raise OSError(error, os.strerror(error), str(path))
+
+    monkeypatch.setattr(checkpoints, "sha256", unreadable)
+    with pytest.raises(ConfigError, match=r"step\d+\.ckpt cannot be read .*mend that"):
+        checkpoints.newest(directory.checkpoints, directory.hash)
+    assert {path: path.read_bytes() for path in directory.checkpoints.iterdir()} == before
+
+
+@pytest.mark.parametrize("damage", ["[1]", "{", '{"step": 1}', "\ufffd\x00"])
+def test_a_bad_line_of_metrics_does_not_stop_the_run(damage, tiny_run, caplog, monkeypatch):
+    cfg, whole = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
+    directory = RunDirectory(cfg)
+    rows = directory.metrics.read_text().splitlines()
+    directory.metrics.write_text("\n".join([*rows[:1], damage, *rows[1:]]) + "\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(logging.getLogger("tape_exp"), "propagate", True)  # a run switches it off
+        assert [json.dumps(row) for row in read_metrics(directory.metrics)] == rows
+    assert "metrics.jsonl, line 2 is damaged and left out" in caplog.text
+    (directory.path / "DONE").unlink()
+    _, again = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
+    assert again["metrics"] == whole["metrics"]
+    assert again["curves"] == whole["curves"]
+
+
+@pytest.mark.parametrize("left", [None, "", '{"run": "arith'])
+def test_a_finished_run_without_its_record_is_evaluated_again(left, tiny_run, capsys):
+    cfg, whole = tiny_run("model=rope")
+    directory = RunDirectory(cfg)
+    path = directory.path / "record.json"
+    path.unlink() if left is None else path.write_text(left)
+    assert not directory.done
+    _, again = tiny_run("model=rope")
+    assert again["metrics"] == whole["metrics"]
+    assert json.loads(path.read_text())["metrics"] == whole["metrics"]
+    assert directory.done
+    said = capsys.readouterr().out
+    assert said.count("record.json is missing or damaged: evaluating again") == 1
+
+
+def test_leftovers_of_killed_writes_are_removed_and_never_recorded(tiny_run):
+    cfg, whole = tiny_run("model=rope")
+    directory = RunDirectory(cfg)
+    leftovers = [directory.artifacts / ".heatmap.png.0123abcd", directory.path / ".DONE.89abcdef"]
+    for path in leftovers:
+        path.write_text("half")
+    (directory.path / "DONE").unlink()
+    _, again = tiny_run("model=rope")
+    assert again["artifacts"] == whole["artifacts"]
+    assert not any(path.exists() for path in leftovers)
+    assert (directory.path / ".lock").exists()
+
+
+def test_files_have_the_permissions_that_the_umask_leaves(tmp_path):
+    before = os.umask(0o077)
+    try:
+        files.write_atomically(tmp_path / "secret.json", "{}")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "secret.json").stat().st_mode) == 0o600
+
+
+def test_the_rows_of_a_step_are_on_the_disk_before_its_checkpoint(tiny_run, monkeypatch):
+    order = []
+    fsync = os.fsync
+
+    def noted(handle):
+        order.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    tiny_run("model=rope", "trainer.checkpoint_every=2")
+    first = next(i for i, name in enumerate(order) if name.startswith(".step"))
+    assert "metrics.jsonl" in order[:first]
+
+
+def test_a_new_file_among_the_code_counts_as_a_change(tmp_path, monkeypatch):
+    for folder in ("tape_exp", "conf", "launch", "results"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "kept.py").write_text("")
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(tmp_path)]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    (tmp_path / "results" / "new.json").write_text("")
+    assert record.git_state()["dirty"] is False
+    for folder in ("tape_exp", "conf", "launch"):
+        (tmp_path / folder / "mine.py").write_text("")
+        assert record.git_state()["dirty"] is True
+        (tmp_path / folder / "mine.py").unlink()
+    shutil.rmtree(tmp_path / ".git")
+    assert record.git_state() == {"commit": None, "dirty": None}
+
+
+def test_a_metric_that_is_no_number_fails_the_run():
+    with pytest.raises(NotFiniteError, match=r"val/loss is nan .*Lower task\.optim\.lr=0\.1"):
+        check_finite({"test/exact_match": 3.0, "val/loss": float("nan")}, 0.1)
+
+
+def test_no_record_holds_what_json_does_not_know():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        record.dump_record({"metrics": {"val/loss": float("inf")}})
