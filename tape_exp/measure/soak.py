@@ -186,14 +186,14 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
             f"{name}: {len(subject.faults)} faults, {', '.join(differences) or 'identical'}",
             flush=True,
         )
-    record["first_step_seconds_of_a_fresh_run"] = spread(fresh)
+    record["first_step_seconds_of_a_fresh_run"] = extremes(fresh)
     resumed = [
         fault["first_step_seconds"]
         for run in record["runs"]
         for fault in run["faults"]
         if fault["resumed_from"]
     ]
-    record["first_step_seconds_of_a_resumed_run"] = spread(
+    record["first_step_seconds_of_a_resumed_run"] = extremes(
         [seconds for seconds in resumed if seconds is not None]
     )
     return record
@@ -341,7 +341,7 @@ def checkpoint_share(folder: Path, steps: int = 500) -> float:
     return round(100 * seconds["checkpoints"] / seconds["training"], 3)
 
 
-def spread(values: list[float]) -> dict[str, float]:
+def extremes(values: list[float]) -> dict[str, float]:
     """Median, least and most."""
     return {
         "median": round(statistics.median(values), 2),

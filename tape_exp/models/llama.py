@@ -4,7 +4,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tape_exp.data.sources import check_hub, hub_refusal
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.stored import INDEX, SINGLE, files, read_json, tensors
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 
 FILES = ["config.json", "model*.safetensors", INDEX, "tokenizer*"]
 OUTSIDE = {
@@ -30,7 +31,7 @@ PARTS |= {part: f"self_attn.{part}_proj" for part in "qkvo"} | {
 
 @dataclass(frozen=True)
 class Llama:
-    """What a checkpoint's ``config.json`` and tokenizer say. The first ten are keys of
+    """What a checkpoint's ``config.json`` and tokenizer say; sizes have the names of
     :class:`~tape_exp.settings.schema.Arch`.
     """
 
@@ -52,18 +53,8 @@ class Llama:
 
     def sizes(self) -> dict[str, Any]:
         """The keys of :class:`~tape_exp.settings.schema.Arch` that the checkpoint decides."""
-        keys = (
-            "layers",
-            "width",
-            "heads",
-            "kv_heads",
-            "head_size",
-            "ffn",
-            "vocab",
-            "tied",
-            "norm_eps",
-        )
-        return {key: getattr(self, key) for key in keys}
+        keys = {field.name for field in fields(Arch)}
+        return {key: value for key, value in vars(self).items() if key in keys}
 
 
 def is_llama(path: Path) -> bool:

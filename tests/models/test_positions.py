@@ -3,6 +3,7 @@ without an edit here.
 """
 
 import math
+import re
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tape_exp.models.positions.alibi import alibi_slopes
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.t5 import T5
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position, randomise
 
@@ -109,6 +111,17 @@ def test_an_encoding_says_whether_its_positions_are_consecutive(name, arch):
     assert type(encoding).contextual_bias is PositionEncoding.contextual_bias
     if encoding.slopes() is not None:
         assert torch.equal(by_distance, -encoding.slopes()[:, None] * torch.arange(24.0))
+
+
+def test_the_walk_through_names_every_hook_and_attribute():
+    page = (ROOT / "docs" / "add-a-positional-encoding.md").read_text()
+    rows = {
+        name
+        for line in page.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    assert rows == {name for name in vars(PositionEncoding) if not name.startswith("_")}
 
 
 def test_full_weights_keep_shift_invariance_where_one_rotation_serves_all_blocks(arch):
