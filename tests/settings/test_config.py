@@ -13,6 +13,9 @@ from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.settings.schema import Arch, Optim, check
+from tape_exp.training.assembly import blank_task
+from tape_exp.training.plan import decoder_of
+from tests.conftest import MODELS
 
 
 def command(
@@ -187,12 +190,33 @@ def test_hash_depends_on_what_is_computed_and_on_nothing_else():
         assert config_hash(compose_config([other])) != base, other
 
 
-@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+RUNGS = sorted(path.stem for path in (CONF / "scale").glob("rung*.yaml"))
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper", *RUNGS])
 def test_scales_give_valid_sizes(scale):
     cfg = compose_config([f"scale={scale}"])
     task = build(cfg.task, "task", seed=0)
     assert isinstance(task.optim, Optim)
     assert task.test_digits == 2 * task.train_digits
+
+
+@pytest.mark.parametrize("scale", RUNGS)
+def test_every_model_can_be_built_on_every_rung(scale):
+    assert len(RUNGS) == 4
+    cfg = compose_config([f"scale={scale}"])
+    for model in MODELS:
+        cfg.model = compose_config([f"model={model}"]).model
+        decoder = decoder_of(cfg, blank_task(cfg))
+        assert len(decoder.blocks()) == 6, "the rungs share their depth"
+
+
+@pytest.mark.parametrize("task", ["c4", "word_problem", "arithmetic_20"])
+def test_a_scale_that_a_task_lacks_is_one_sentence(task):
+    with pytest.raises(ConfigError) as error:
+        compose_config([f"task={task}", "scale=rung5"])
+    told = f"scale=rung5 is not one of {task}'s. Choose one of: paper, small, smoke."
+    assert str(error.value) == told
 
 
 def test_paper_scale_is_the_papers():
