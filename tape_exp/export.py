@@ -8,7 +8,6 @@ by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def export_run(run: Path, folder: Path, dtype: torch.dtype = torch.float32) -> N
         tokenizer = tokenizers.load(
             run / "tokenizer.json", cfg.task.tokenizer.bos, cfg.task.tokenizer.eos
         )
-        task.arch = replace(task.arch, vocab=max(task.arch.vocab, tokenizer.vocab))
+        task.size_vocabulary(max(task.arch.vocab, tokenizer.vocab))
     adaptation = make_adaptation(cfg, task)
     decoder = make_decoder(cfg, task, adaptation).eval()
     peft.merge(decoder)

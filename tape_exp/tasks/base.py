@@ -28,7 +28,7 @@ from tape_exp.tasks.slices import Scores, row_scores, slice_heatmap, split_means
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run lends its task, beside the settings of the task itself.
+    """What a run lends its task, in addition to the task's own settings.
 
     Args:
         cache: the folder of tokens and tokenizers, shared by all runs.
@@ -60,7 +60,7 @@ class Task(LightningDataModule, ABC):
     """
 
     trains = True  # False: the model is evaluated as it is initialised, or as checkpoint= gives it
-    reports_perplexity = False  # val/perplexity beside val/loss
+    reports_perplexity = False  # val/perplexity as well as val/loss
     measures: tuple[str, ...] = ("exact_match", "token_accuracy")  # of each row; () scores none
     axes: Mapping[str, Sequence[int]] = {}  # label -> lengths: one for slices that are lengths,
     # two for pairs of lengths; then the evaluation has a heatmap
@@ -76,6 +76,10 @@ class Task(LightningDataModule, ABC):
         """This task, with what its run lends it."""
         self.surroundings = surroundings
         return self
+
+    def size_vocabulary(self, words: int) -> None:
+        """Give the model so many rows of its embedding, once they are known."""
+        self.arch = dataclasses.replace(self.arch, vocab=words)
 
     @abstractmethod
     def train_batch(self, first: int, count: int) -> Batch:

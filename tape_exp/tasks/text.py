@@ -1,6 +1,5 @@
 """What the language tasks share: a corpus, its tokenizer, and samples of it to look into."""
 
-import dataclasses
 import hashlib
 from typing import Any
 
@@ -69,18 +68,16 @@ class TextTask(Task):
             ):
                 raise ConfigError(
                     f"checkpoint {checkpoint} was trained with another tokenizer than "
-                    "task.tokenizer gives. Name the "
-                    "run's folder in checkpoint=, which holds its tokenizer, or set "
-                    "task.tokenizer.kind=file and "
-                    "task.tokenizer.path=<its tokenizer.json>."
+                    "task.tokenizer gives. Name the run's folder in checkpoint=, which holds its "
+                    "tokenizer, or set task.tokenizer.kind=file and task.tokenizer.path=<its "
+                    "tokenizer.json>."
                 )
         if 0 < self.arch.vocab < self.tokenizer.vocab:
             raise ConfigError(
                 f"the tokenizer has {self.tokenizer.vocab} tokens, and the model's embedding "
-                f"{self.arch.vocab}: they do not "
-                "belong together."
+                f"{self.arch.vocab}: they do not belong together."
             )
-        self.arch = dataclasses.replace(self.arch, vocab=max(self.arch.vocab, self.tokenizer.vocab))
+        self.size_vocabulary(max(self.arch.vocab, self.tokenizer.vocab))
         self.prepare()
         self._prepared = True
 
@@ -107,15 +104,13 @@ class TextTask(Task):
         if state["tokenizer"] != self.tokenizer.fingerprint:
             raise ConfigError(
                 "the checkpoint was trained with another tokenizer than task.tokenizer now gives "
-                "(has the corpus or the "
-                "tokenizer.json changed?). Restore it, or train afresh in another folder: "
-                "runs=<folder>."
+                "(has the corpus or the tokenizer.json changed?). Restore it, or train afresh in "
+                "another folder: runs=<folder>."
             )
         if state["data"] != self.fingerprint():
             raise ConfigError(
                 "the checkpoint was trained on other text than task.text now holds. Restore the "
-                "files, or train afresh in "
-                "another folder: runs=<folder>."
+                "files, or train afresh in another folder: runs=<folder>."
             )
 
 
@@ -160,9 +155,8 @@ class Analysis(NothingTrained, TextTask):
         if len(tokens) < needed:
             raise ConfigError(
                 f"text {self.text.name}: its split {self.split} has {len(tokens)} tokens, fewer "
-                f"than task.rows={self.rows} "
-                f"times {self.length}. Set task.rows={max(len(tokens) // self.length, 1)}, or a "
-                "smaller task.length."
+                f"than task.rows={self.rows} times {self.length}. Set "
+                f"task.rows={max(len(tokens) // self.length, 1)}, or a smaller task.length."
             )
         self.sample = torch.from_numpy(tokens[:]).view(self.rows, self.length)
 

@@ -2,7 +2,6 @@
 or measured.
 """
 
-import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -21,16 +20,15 @@ from tape_exp.training.assembly import blank_task, make_decoder, micro_batches, 
 UTILISATION = 0.4  # of the peak
 ASSUMED = "H100"  # where this machine has no GPU whose peak is known
 
-# Bytes that autograd keeps of a token in one block, a unit of the width C and of SwiGLU's inner
+# Bytes that autograd keeps for a token in one block, per unit of the width C and of SwiGLU's inner
 # size F: of each norm its input and its normalised input in fp32; what q, k, v, gate and up read,
 # under autocast a 16-bit copy for each of the five; q, k, v and what they attend to; SwiGLU's four
 # products.
 KEPT = {"32-true": (40, 16), "bf16-true": (28, 8), "mixed": (34, 8)}
-STATE, MAPS = (
-    24,
-    8,
-)  # of a position state that every block updates, a number of it: six in fp32; its two H × H maps
-LOGITS = 12  # a word of the vocabulary: the log-softmax and two gradients in fp32
+# Bytes for a number of a position state that every block updates, six copies in fp32, and for an
+# entry of its two H × H maps.
+STATE, MAPS = 24, 8
+LOGITS = 12  # bytes a word of the vocabulary: the log-softmax and two gradients in fp32
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def print_plan(cfg: DictConfig) -> None:
     """Print the plan of the run that ``cfg`` describes. Raises
     :class:`~tape_exp.settings.errors.ConfigError` where it could not run.
     """
-    decoder, task, setting, whence = described(cfg)
+    decoder, task, setting, origin = described(cfg)
     if not first_process():
         return
     plans = [estimate(decoder, task, setting, recompute) for recompute in (False, True)]
@@ -96,7 +94,7 @@ def print_plan(cfg: DictConfig) -> None:
         f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}: an estimate, nothing was "
         "loaded or measured."
     )
-    console.print(_model_table(plans[0], task, whence))
+    console.print(_model_table(plans[0], task, origin))
     console.print(_need_table(plans, task, setting))
     if task.trains:
         chosen = plans[cfg.trainer.checkpoint_activations]
@@ -108,12 +106,14 @@ def print_plan(cfg: DictConfig) -> None:
 
 
 def described(cfg: DictConfig) -> tuple[Decoder, Task, Setting, str]:
-    """Model without storage, task with its vocabulary, devices, and whence the vocabulary is."""
+    """Model without storage, task with its vocabulary, devices, and where the vocabulary's size
+    comes from.
+    """
     task = blank_task(cfg)
     setting = setting_of(cfg, task)
-    vocabulary, whence = vocabulary_of(task)
-    task.arch = dataclasses.replace(task.arch, vocab=vocabulary)
-    return decoder_of(cfg, task), task, setting, whence
+    vocabulary, origin = vocabulary_of(task)
+    task.size_vocabulary(vocabulary)
+    return decoder_of(cfg, task), task, setting, origin
 
 
 def decoder_of(cfg: DictConfig, task: Task) -> Decoder:
@@ -160,14 +160,13 @@ def setting_of(cfg: DictConfig, task: Task) -> Setting:
 
 
 def vocabulary_of(task: Task) -> tuple[int, str]:
-    """The size of the vocabulary as the config gives it, and whence it is, since no tokenizer is
-    loaded.
+    """The size of the vocabulary as the config gives it, since no tokenizer is loaded, and where
+    it comes from.
     """
+    if not isinstance(task, TextTask):
+        return task.arch.vocab, "the task's own"
     if task.arch.vocab:
-        return task.arch.vocab, "task.arch.vocab" if isinstance(
-            task, TextTask
-        ) else "the task's own"
-    assert isinstance(task, TextTask)
+        return task.arch.vocab, "task.arch.vocab"
     given = task.tokenization
     if given.kind == "byte":
         return 258, "bytes and two special tokens"
@@ -180,7 +179,7 @@ def vocabulary_of(task: Task) -> tuple[int, str]:
 
 
 def estimate(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> Plan:
-    """The plan of a model, which may lie on the meta device.
+    """The plan of a model, which may be on the meta device.
 
     A training step costs 6 FLOPs a trainable parameter of the matrices and token, 4 a frozen one
     (no gradient of its own), 6 · layers · C · T of causal attention; with ``recompute`` the blocks'
@@ -207,7 +206,7 @@ def estimate(decoder: Decoder, task: Task, setting: Setting, recompute: bool) ->
 
 
 def memory(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> dict[str, float]:
-    """Bytes of one device, part by part; of a task that trains nothing the weights alone."""
+    """Bytes of one device, part by part; only the weights where nothing is trained."""
     weights = decoder.parameter_count()
     trainable = sum(p.numel() for p in decoder.parameters() if p.requires_grad)
     blocks = [sum(p.numel() for p in block.parameters()) for block in decoder.blocks()]
@@ -250,62 +249,55 @@ def activations(decoder: Decoder, setting: Setting, recompute: bool) -> float:
 
 
 def assumptions(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
-    """What the numbers rest on, a sentence each."""
-    per_width, per_ffn = KEPT["mixed" if setting.mixed else setting.precision]
-    halved = (
-        ", frozen matrices 2"
-        if setting.width == 4 and any(p.dtype == torch.bfloat16 for p in decoder.parameters())
-        else ""
-    )
-    told = [
+    """What the numbers rest on, a sentence or two each."""
+    frozen = any(p.dtype == torch.bfloat16 for p in decoder.parameters())
+    halved = ", frozen matrices 2" if setting.width == 4 and frozen else ""
+    sentences = [
         f"Weights: {setting.width} bytes each{halved} ({setting.precision}). Sizes are the "
         "config's; a Llama brings its own."
     ]
     if setting.mixed:
-        told.append(
+        sentences.append(
             "Autocast keeps a 16-bit copy of every matrix until the backward pass; of frozen ones "
             "not if recomputed."
         )
     if setting.strategy == "fsdp":
-        told.append(
+        sentences.append(
             f"fsdp: weights, gradients and AdamW are cut into {setting.shards}, 16-bit copies are "
-            "not; embedding, head and "
-            "two blocks are gathered at a time."
+            "not; embedding, head and two blocks are gathered at a time."
         )
-    if not task.trains:
-        return [
-            *told,
-            "Nothing is trained; what an evaluation needs beyond the weights is not estimated.",
-        ]
-    told.append(
-        f"Gradients: {setting.width} bytes a trainable parameter; AdamW: two numbers of "
-        f"{setting.width} bytes each."
-    )
-    if setting.strategy == "ddp":
-        told.append(
-            "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
-        )
+    if task.trains:
+        return [*sentences, *_assumptions_of_training(decoder, setting)]
+    return [
+        *sentences,
+        "Nothing is trained; what an evaluation needs beyond the weights is not estimated.",
+    ]
+
+
+def _assumptions_of_training(decoder: Decoder, setting: Setting) -> list[str]:
+    per_width, per_ffn = KEPT["mixed" if setting.mixed else setting.precision]
     formula = f"{per_width} C + {per_ffn} F"
     if _state_size(decoder):
         formula += f" + {STATE} per number of the position state + {MAPS} H²"
-    told += [
+    known = "" if setting.gpu != ASSUMED else ", since no GPU of a known peak is here"
+    ddp = "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
+    return [
+        f"Gradients: {setting.width} bytes a trainable parameter; AdamW: two numbers of "
+        f"{setting.width} bytes each.",
+        *([ddp] if setting.strategy == "ddp" else []),
         f"Activations: {formula} bytes a token and layer (C width, F inner size, H heads), by a "
-        "fused attention that keeps no "
-        "T × T scores; recomputed: each block's input, and one block whole. Frozen weights are not "
-        "taken to save any.",
+        "fused attention that keeps no T × T scores; recomputed: each block's input, and one block "
+        "whole. Frozen weights are not taken to save any.",
         f"Logits: {LOGITS} bytes a token and word of the vocabulary (log-softmax and two gradients "
         "in fp32).",
         "Not counted: CUDA's context (about 1 GiB), kernels' workspace, fragmentation.",
         "FLOPs a token: 6 a trainable parameter but the embedding's, 4 a frozen one, 6 · layers · "
-        "C · T of causal attention, "
-        "also where it is sparse; recomputed: the blocks' forward pass once more.",
+        "C · T of causal attention, also where it is sparse; recomputed: the blocks' forward pass "
+        "once more.",
         f"Hours: {UTILISATION:.0%} of {setting.peak / 1e12:.0f} TFLOP/s, the dense bf16 peak of an "
-        f"{setting.gpu}"
-        + (", since no GPU of a known peak is here" if setting.gpu == ASSUMED else "")
-        + f", on {setting.devices} of them; without validation, evaluation, checkpoints "
-        + "and waiting for data.",
+        f"{setting.gpu}{known}, on {setting.devices} of them; without validation, evaluation, "
+        "checkpoints and waiting for data.",
     ]
-    return told
 
 
 def _matrices(decoder: Decoder) -> list[torch.nn.Parameter]:
@@ -326,12 +318,12 @@ def _state_size(decoder: Decoder) -> int:
     return 0 if state is None else state.numel() // state.shape[2] * decoder.arch.heads
 
 
-def _model_table(plan: Plan, task: Task, whence: str) -> Table:
+def _model_table(plan: Plan, task: Task, origin: str) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2))
     table.add_row("parameters", f"{plan.parameters:,}")
     table.add_row("of them positional", f"{plan.positional:,}")
     table.add_row("trainable", f"{plan.trainable if task.trains else 0:,}")
-    table.add_row("vocabulary", f"{task.arch.vocab:,} ({whence})")
+    table.add_row("vocabulary", f"{task.arch.vocab:,} ({origin})")
     return table
 
 
@@ -344,15 +336,15 @@ def _need_table(plans: list[Plan], task: Task, setting: Setting) -> Table:
             f"{setting.accumulate} a step"
         )
     table = Table(title=spread, title_justify="left", box=None, padding=(0, 2))
-    shown = plans if task.trains else plans[:1]
+    columns = plans if task.trains else plans[:1]
     table.add_column("GiB a device")
-    for name in ("activations kept", "recomputed")[: len(shown)]:
+    for name in ("activations kept", "recomputed")[: len(columns)]:
         table.add_column(name if task.trains else "evaluation", justify="right")
     for part in plans[0].memory:
-        table.add_row(part, *(_short(plan.memory[part] / 2**30) for plan in shown))
-    table.add_row("sum", *(_short(sum(plan.memory.values()) / 2**30) for plan in shown))
+        table.add_row(part, *(_short(plan.memory[part] / 2**30) for plan in columns))
+    table.add_row("sum", *(_short(sum(plan.memory.values()) / 2**30) for plan in columns))
     if setting.memory:
-        table.add_row("of the device", *(_short(setting.memory / 2**30) for _ in shown))
+        table.add_row("of the device", *(_short(setting.memory / 2**30) for _ in columns))
     if task.trains:
         table.add_row()
         table.add_row("tokens", *(f"{plan.tokens:,}" for plan in plans))
@@ -365,15 +357,14 @@ def _need_table(plans: list[Plan], task: Task, setting: Setting) -> Table:
 def _fit(plan: Plan, setting: Setting) -> str:
     """Whether it fits, and what makes it smaller."""
     needed = sum(plan.memory.values())
-    told = f"{_short(needed / 2**30)} GiB a device, {_short(plan.hours)} hours"
+    size = f"{_short(needed / 2**30)} GiB a device, {_short(plan.hours)} hours"
     if not setting.memory:
-        return f"{told}; no GPU here to compare with."
+        return f"{size}; no GPU here to compare with."
     if needed <= setting.memory:
-        return f"{told}; it fits."
+        return f"{size}; it fits."
     return (
-        f"{told}; it does not fit. trainer.micro_batch below {setting.rows}, "
-        "trainer.checkpoint_activations=true, or "
-        "trainer=fsdp with more trainer.devices need less."
+        f"{size}; it does not fit. trainer.micro_batch below {setting.rows}, "
+        "trainer.checkpoint_activations=true, or trainer=fsdp with more trainer.devices need less."
     )
 
 

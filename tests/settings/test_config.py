@@ -13,6 +13,9 @@ from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.settings.schema import Arch, Optim, check
+from tape_exp.training.assembly import blank_task
+from tape_exp.training.plan import decoder_of
+from tests.conftest import MODELS
 
 
 def command(
@@ -220,7 +223,10 @@ def test_hash_depends_on_what_is_computed_and_on_nothing_else():
         assert config_hash(compose_config([other])) != base, other
 
 
-@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+RUNGS = sorted(path.stem for path in (CONF / "scale").glob("rung*.yaml"))
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper", *RUNGS])
 def test_scales_give_valid_sizes(scale):
     cfg = compose_config([f"scale={scale}"])
     task = build(cfg.task, "task", seed=0)
@@ -228,7 +234,17 @@ def test_scales_give_valid_sizes(scale):
     assert task.test_digits == 2 * task.train_digits
 
 
-@pytest.mark.parametrize("task", ["c4", "pg19_proof_pile", "passkey", "pg19", "arithmetic_20"])
+@pytest.mark.parametrize("scale", RUNGS)
+def test_every_model_can_be_built_on_every_rung(scale):
+    assert len(RUNGS) == 4
+    cfg = compose_config([f"scale={scale}"])
+    for model in MODELS:
+        cfg.model = compose_config([f"model={model}"]).model
+        decoder = decoder_of(cfg, blank_task(cfg))
+        assert len(decoder.blocks()) == 6, "the rungs share their depth"
+
+
+@pytest.mark.parametrize("task", ["c4", "pg19", "passkey", "word_problem", "arithmetic_20"])
 def test_a_scale_that_a_task_has_no_sizes_for_is_refused(task):
     """Sizes are keys of a scale's YAML or a file of the task's folder; the sentence is the same."""
     with pytest.raises(ConfigError) as error:

@@ -2,7 +2,6 @@
 loaded or left behind.
 """
 
-import dataclasses
 import os
 import resource
 import time
@@ -37,7 +36,7 @@ def planned(*overrides: str, recompute: bool = False):
     """(plan, decoder on the meta device, task, setting) of a config."""
     cfg = compose_config(list(overrides))
     task = blank_task(cfg)
-    task.arch = dataclasses.replace(task.arch, vocab=vocabulary_of(task)[0])
+    task.size_vocabulary(vocabulary_of(task)[0])
     setting = setting_of(cfg, task)
     decoder = decoder_of(cfg, task)
     return estimate(decoder, task, setting, recompute), decoder, task, setting
@@ -239,6 +238,6 @@ def test_every_task_can_be_planned_before_anything_exists(task, tmp_path, capsys
         ("task.optim.lr=-1", r"task\.optim\.lr=-1\.0 must be positive"),
     ],
 )
-def test_mistakes_are_told_as_a_run_tells_them(override, message):
+def test_mistakes_are_those_of_a_run(override, message):
     with pytest.raises(ConfigError, match=message):
         run(compose_config(["task=c4", "trainer=ddp", "debug=plan", override]))

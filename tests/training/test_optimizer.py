@@ -1,0 +1,111 @@
+"""AdamW's groups and rates: what decays, and a rate of the positional encoding's own."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Optim
+from tape_exp.tasks.arithmetic import Arithmetic
+from tape_exp.training.assembly import blank_task, make_decoder
+from tape_exp.training.module import LanguageModule, parameter_groups, rate
+from tape_exp.training.run import run
+from tests.conftest import SMALL
+from tests.conftest import make_decoder as decoder_of
+
+OPTIM = Optim(batch=4, max_steps=100, lr=1e-3, warmup=0.1, decay=0.5, weight_decay=0.02)
+
+
+def optimizer_of(arch, optim, model="tape"):
+    """(module, optimizer, schedule) of a model in training."""
+    task = Arithmetic(arch, optim, 0, 2, 3)
+    module = LanguageModule(decoder_of(model, task.arch), task, 0, 1, "", lambda items, _: items)
+    made = module.configure_optimizers()
+    return module, made["optimizer"], made["lr_scheduler"]["scheduler"]
+
+
+def names(module, group) -> set[str]:
+    known = {id(p): name for name, p in module.named_parameters()}
+    return {known[id(p)] for p in group["params"]}
+
+
+def test_positional_parameters_have_a_multiple_of_the_rate_at_every_step(arch):
+    optim = dataclasses.replace(OPTIM, position_lr=5.0)
+    module, optimizer, schedule = optimizer_of(arch, optim)
+    for step in range(100):
+        rates = [group["lr"] for group in optimizer.param_groups]
+        assert rates == pytest.approx([1e-3 * rate(step, optim)] * 2 + [5e-3 * rate(step, optim)])
+        optimizer.step()
+        schedule.step()
+    shared, positional = optimizer.param_groups[:2], optimizer.param_groups[2:]
+    assert all(".position." in name for group in positional for name in names(module, group))
+    assert not any(".position." in name for group in shared for name in names(module, group))
+    everything = set().union(*(names(module, group) for group in optimizer.param_groups))
+    assert everything == {name for name, p in module.named_parameters() if p.requires_grad}
+
+
+def test_a_step_moves_positional_parameters_by_their_own_rate(arch):
+    """AdamW's first step moves a parameter by its rate, whatever the gradient's size."""
+    moved = {}
+    for factor in (1.0, 3.0):
+        optim = dataclasses.replace(OPTIM, position_lr=factor, weight_decay=0.0)
+        module, optimizer, _ = optimizer_of(arch, optim, "fire")
+        before = {name: p.detach().clone() for name, p in module.named_parameters()}
+        for p in module.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        for name, p in module.named_parameters():
+            moved[factor, name] = float((p.detach() - before[name]).abs().mean())
+    for name in before:
+        ratio = moved[3.0, name] / moved[1.0, name]
+        assert ratio == pytest.approx(3 if ".position." in name else 1, rel=1e-2), name
+
+
+def test_a_factor_of_one_leaves_the_two_groups_of_older_checkpoints(arch):
+    """Matrices, then the rest, each in the model's order: AdamW's state goes by their numbers."""
+    module, optimizer, _ = optimizer_of(arch, OPTIM)
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    matrices = [p for p in trainable if p.ndim > 1]
+    others = [p for p in trainable if p.ndim <= 1]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.02, 0.0]
+    for group, expected in zip(optimizer.param_groups, (matrices, others), strict=True):
+        assert [id(p) for p in group["params"]] == [id(p) for p in expected]
+    older = torch.optim.AdamW(
+        [
+            {"params": matrices, "weight_decay": 0.02},
+            {"params": others, "weight_decay": 0.0},
+        ],
+        lr=1e-3,
+    )
+    optimizer.load_state_dict(older.state_dict())
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_norms_and_scalars_do_not_decay(arch, factor):
+    module, _, _ = optimizer_of(arch, OPTIM)
+    groups = parameter_groups(
+        list(module.named_parameters()), dataclasses.replace(OPTIM, position_lr=factor)
+    )
+    for group in groups:
+        assert all((p.ndim > 1) == (group["weight_decay"] > 0) for p in group["params"])
+
+
+def test_a_model_without_positional_parameters_refuses_a_rate_for_them(tmp_path):
+    words = [*SMALL, "model=rope", "logger=none", "trainer=cpu", f"runs={tmp_path}"]
+    with pytest.raises(
+        ConfigError,
+        match=r"task\.optim\.position_lr=2\.0 has no effect: model=rope .* leave it at 1\.0",
+    ):
+        run(compose_config([*words, "+task.optim.position_lr=2.0"]))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match=r"task\.optim\.position_lr=0\.0 must be positive"):
+        run(compose_config([*words, "+task.optim.position_lr=0.0"]))
+
+
+def test_what_trains_nothing_ignores_the_rate():
+    cfg = compose_config(["task=efficiency", "model=rope", *SMALL[:4]])
+    task = blank_task(cfg)
+    task.optim = dataclasses.replace(task.optim, position_lr=2.0)
+    assert make_decoder(cfg, task).positional_count() == 0
