@@ -133,7 +133,7 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record]) -> Content:
                 for scale, found in collected.items()
                 if found
             ],
-            expected=artifact.table(SCALES[0], {}),
+            expected=artifact.table(artifact.scales()[0], {}),
             gaps=artifact.gaps(collected),
             command=artifact.command(artifact.scales()[0]),
         )

@@ -133,12 +133,15 @@ function drawGrid(Bokeh, figure, colour) {
 }
 
 function drawLines(Bokeh, figure, colour, hidden) {
-  const ranges = { x_range: new Bokeh.DataRange1d(), y_range: new Bokeh.DataRange1d({ only_visible: true }) };
+  const ranges = {
+    x_range: new Bokeh.DataRange1d(),
+    y_range: figure.percent ? [-4, 104] : new Bokeh.DataRange1d({ only_visible: true }),
+  };
   const plot = empty(Bokeh, figure, colour, ranges);
   Object.assign(plot.xgrid, { grid_line_color: colour.line });
   Object.assign(plot.ygrid, { grid_line_color: colour.line });
   if (figure.ticks.length) {
-    plot.xaxis.ticker = new Bokeh.FixedTicker({ ticks: figure.ticks });
+    plot.xaxis.ticker = plot.xgrid.ticker = new Bokeh.FixedTicker({ ticks: figure.ticks });
     plot.xaxis.major_label_overrides = new Map(figure.ticks.map((tick) => [tick, `${tick}`]));
   }
   for (const location of figure.marks) {
