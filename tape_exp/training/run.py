@@ -269,7 +269,7 @@ def grids_of(evaluation: Evaluation) -> dict[str, Any]:
 def report(directory: RunDirectory, evaluation: Evaluation, images: list[Path]) -> None:
     """What a person wants to see at the end."""
     if evaluation.heatmap is not None:
-        heatmap.show({directory.cfg.model.name: evaluation.heatmap})
+        heatmap.print_heatmaps({directory.cfg.model.name: evaluation.heatmap})
     for key, value in evaluation.metrics.items():
         if not key.endswith("_stderr"):
             error = evaluation.metrics.get(f"{key}_stderr")
