@@ -25,7 +25,7 @@ def main() -> None:
         "\nExact match on the grid of operand lengths (first operand downward); trained up to 5 "
         "digits:\n"
     )
-    heatmap.show(panels)
+    heatmap.print_heatmaps(panels)
     path = heatmap.draw(panels, Path("runs/demo.png"), "Addition at smoke scale")
     print(f"\nThe same as a picture: {path}")
 

@@ -102,7 +102,7 @@ def save(figure: Any, path: Path) -> Path:
     return path
 
 
-def show(panels: dict[str, Heatmap], console: Console | None = None) -> None:
+def print_heatmaps(panels: dict[str, Heatmap], console: Console | None = None) -> None:
     """Print grids side by side as coloured blocks; without colours each cell is its tenth, ``9``
     for 90 and more.
     """

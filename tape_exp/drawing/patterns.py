@@ -12,7 +12,7 @@ import numpy as np
 from tape_exp.drawing.heatmap import COLOURS, new_figure, save
 
 SIGNED_COLOURS = "RdBu_r"
-ACROSS = 4  # panels beside each other
+ACROSS = 4  # panels in a row
 # of the entries, where the others are so far above that a scale up to them would show nothing
 SHOWN = 0.99
 

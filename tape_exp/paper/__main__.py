@@ -141,7 +141,7 @@ def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None
 
 
 def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str]) -> int:
-    """How many records the words of a command stand for that the artifact does not show."""
+    """How many records of the runs that a command names are not those that the artifact shows."""
     records = read_records()
     collected = [r for runs in artifact.collect(scale, records).values() for r in runs]
     asked = [

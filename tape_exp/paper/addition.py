@@ -8,7 +8,8 @@ from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.paper.artifacts import Record, Records, RunArtifact
 from tape_exp.paper.claims import Contest
-from tape_exp.paper.values import ORIGIN, Column, Row, Table, columns, mean_of, origin, reported
+from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
+from tape_exp.paper.values import mean_of, reported
 from tape_exp.runs.evaluation import Heatmap
 
 SPLITS = {"test": "ours", "id": "in distribution", "ood": "out of distribution"}

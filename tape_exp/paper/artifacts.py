@@ -19,7 +19,8 @@ from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.patterns import Patterns
 from tape_exp.paper import tables
 from tape_exp.paper.claims import Contest, Verdict, decide
-from tape_exp.paper.values import Table, Value
+from tape_exp.paper.tables import Table
+from tape_exp.paper.values import Value
 from tape_exp.runs import weights
 from tape_exp.runs.evaluation import Heatmap
 from tape_exp.runs.identity import identity_of, without_folders

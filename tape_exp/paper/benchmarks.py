@@ -7,19 +7,8 @@ from statistics import mean
 from tape_exp.paper.artifacts import Record, Records
 from tape_exp.paper.claims import Contest, Verdict
 from tape_exp.paper.extension import Methods
-from tape_exp.paper.values import (
-    NOT_REPORTED,
-    NOT_RUN,
-    ORIGIN,
-    Column,
-    Missing,
-    Row,
-    Table,
-    Value,
-    known,
-    origin,
-    over_runs,
-)
+from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin
+from tape_exp.paper.values import NOT_REPORTED, NOT_RUN, Missing, Value, known, over_runs
 
 
 @dataclass(kw_only=True)

@@ -2,9 +2,9 @@
 verdict an artifact.
 
 A claim says that one method is better than others at something. With two seeds or more it holds
-where the 95 % intervals of the means lie apart in the claimed order, and does not where they lie
-apart in the other; where they overlap, the records do not tell. One seed shows an order and nothing
-more.
+where the 95 % intervals of the means do not overlap and are in the claimed order, and does not hold
+where they are in the other order; where they overlap, the records cannot decide. One seed shows an
+order and nothing more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -129,8 +129,8 @@ def _at(where: str, figures: str) -> str:
 
 
 def written(value: Value, digits: int) -> str:
-    """``26.32 ± 0.41``, ``26.32 [20.10, 41.00]`` where the interval is not symmetric, or the number
-    alone.
+    """``26.32 ± 0.41``, ``26.32 [20.10, 41.00]`` where the interval is not symmetric, or only the
+    number.
     """
     centre = _number(value.number, digits)
     if value.low is None or value.high is None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tape_exp.paper.artifacts import Records, RunArtifact, settings_of
-from tape_exp.paper.values import NOT_RUN, ORIGIN, Row, Table, columns, integer, mean_of, origin
+from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
+from tape_exp.paper.values import NOT_RUN, integer, mean_of
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
 PLACES = (

@@ -28,12 +28,12 @@ def write(artifacts: Iterable[Artifact], folder: Path) -> Path:
     from tape_exp.training import plan
 
     known: dict[str, dict[str, float]] = {}
-    told = {artifact.name: cost(artifact, known) for artifact in artifacts}
+    needed = {artifact.name: cost(artifact, known) for artifact in artifacts}
     content = {
         "gpu": plan.ASSUMED,
         "utilisation": plan.UTILISATION,
         "seeds": SEEDS,
-        "artifacts": told,
+        "artifacts": needed,
         "all": _sum(known),
     }
     write_atomically(folder / FILE, json.dumps(content, indent=1) + "\n")
@@ -51,23 +51,22 @@ def cost(artifact: Artifact, known: dict[str, dict[str, float]] | None = None) -
     estimated.
 
     Args:
-        known: what each run needs, by its identity; runs of this artifact are added, and those
-            found there taken from it.
+        known: what each run needs, by its identity; runs of this artifact that it lacks are added.
     """
     known = {} if known is None else known
-    mine: dict[str, dict[str, float]] = {}
+    runs: dict[str, dict[str, float]] = {}
     for _, cfg in artifact.configs("paper", [0]):
         for one in (*bases(cfg, artifact.words("paper")), cfg):
             key = json.dumps(identity_of(one), sort_keys=True)
             if key not in known:
                 known[key] = _needed(one)
-            mine[key] = known[key]
-    return _sum(mine)
+            runs[key] = known[key]
+    return _sum(runs)
 
 
 def _needed(cfg: DictConfig) -> dict[str, float]:
-    """Of one run. The plan's memory and devices do not enter: a step costs the same operations
-    however it is spread.
+    """What one run needs. The plan's memory and devices do not enter: a step costs the same
+    operations however it is spread.
     """
     from tape_exp.machine.hardware import PEAK_FLOPS
     from tape_exp.training import plan
@@ -75,11 +74,10 @@ def _needed(cfg: DictConfig) -> dict[str, float]:
     decoder, task, setting, _ = plan.described(cfg)
     if not task.trains:
         return {"runs": 1, "tokens": 0, "gpu_hours": 0.0}
-    found = plan.estimate(decoder, task, setting, recompute=False)
-    hours = (
-        found.tokens * found.flops_per_token / (plan.UTILISATION * PEAK_FLOPS[plan.ASSUMED]) / 3600
-    )
-    return {"runs": 1, "tokens": found.tokens, "gpu_hours": hours}
+    estimate = plan.estimate(decoder, task, setting, recompute=False)
+    flops = estimate.tokens * estimate.flops_per_token
+    hours = flops / (plan.UTILISATION * PEAK_FLOPS[plan.ASSUMED]) / 3600
+    return {"runs": 1, "tokens": estimate.tokens, "gpu_hours": hours}
 
 
 def _sum(needed: dict[str, dict[str, float]]) -> dict[str, float]:

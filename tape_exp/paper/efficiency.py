@@ -8,18 +8,8 @@ from typing import Any
 from tape_exp.drawing.figures import Figure, Picture
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records, RunArtifact
 from tape_exp.paper.claims import NO, UNTESTED, YES, Contest, Verdict
-from tape_exp.paper.values import (
-    NOT_RUN,
-    NOTHING,
-    Cell,
-    Column,
-    Row,
-    Table,
-    Value,
-    columns,
-    commit,
-    reported,
-)
+from tape_exp.paper.tables import Column, Row, Table, columns, commit
+from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, reported
 
 # name of a count -> its metric, its unit, that unit's size, and where the paper's numbers are
 COUNTS = {

@@ -9,17 +9,8 @@ from omegaconf import DictConfig
 
 from tape_exp.paper.artifacts import Records, RunArtifact
 from tape_exp.paper.claims import Contest
-from tape_exp.paper.values import (
-    NOT_REPORTED,
-    ORIGIN,
-    Column,
-    Row,
-    Table,
-    mean_of,
-    origin,
-    pairs,
-    reported,
-)
+from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin, pairs
+from tape_exp.paper.values import NOT_REPORTED, mean_of, reported
 from tape_exp.runs import weights
 from tape_exp.settings.compose import compose_config
 

@@ -9,22 +9,8 @@ from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.patterns import Patterns
 from tape_exp.paper.artifacts import Record, Records, RunArtifact
 from tape_exp.paper.claims import Contest
-from tape_exp.paper.values import (
-    ORIGIN,
-    Column,
-    Missing,
-    Row,
-    Table,
-    Value,
-    columns,
-    integer,
-    known,
-    mean_of,
-    origin,
-    over_seeds,
-    pairs,
-    reported,
-)
+from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin, pairs
+from tape_exp.paper.values import Missing, Value, integer, known, mean_of, over_seeds, reported
 
 
 def _some(records: Records) -> Record:

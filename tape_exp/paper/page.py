@@ -1,4 +1,4 @@
-"""results/README.md: every claim of the paper beside our figure, then every artifact with its
+"""results/README.md: every claim of the paper next to our figures, then every artifact with its
 tables, figures and costs.
 """
 
@@ -11,7 +11,7 @@ from tape_exp.drawing.figures import Figure
 from tape_exp.paper import costs, tables
 from tape_exp.paper.artifacts import SCALES, Artifact, Record, Records
 from tape_exp.paper.claims import NO_CLAIM, UNTESTED, Verdict
-from tape_exp.paper.values import Row, Table, columns
+from tape_exp.paper.tables import Row, Table, columns
 
 AtScales = Mapping[str, Records]
 """Scale -> what :meth:`~tape_exp.paper.artifacts.Artifact.collect` returned."""

@@ -12,22 +12,8 @@ from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.paper.artifacts import Record, Records
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.extension import Methods
-from tape_exp.paper.tables import line_of
-from tape_exp.paper.values import (
-    NOT_REPORTED,
-    NOT_RUN,
-    ORIGIN,
-    Cell,
-    Column,
-    Row,
-    Table,
-    Value,
-    known,
-    origin,
-    over_runs,
-    pairs,
-    reported,
-)
+from tape_exp.paper.tables import ORIGIN, Column, Row, Table, line_of, origin, pairs
+from tape_exp.paper.values import NOT_REPORTED, NOT_RUN, Cell, Value, known, over_runs, reported
 from tape_exp.runs.evaluation import Heatmap, depth_heatmap, wilson
 
 WITH_ENDS = "{number:.1f} [{low:.0f}, {high:.0f}]"

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tape_exp.paper.tables import plain
-from tape_exp.paper.values import Table
+from tape_exp.paper.tables import Table, plain
 from tape_exp.runs import sinks
 from tape_exp.runs.record import git_state
 from tape_exp.settings.errors import ConfigError

@@ -12,7 +12,8 @@ from omegaconf import DictConfig
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.figures import Figure
 from tape_exp.paper.artifacts import Records, RunArtifact
-from tape_exp.paper.values import NOTHING, ORIGIN, Row, Table, Value, columns, mean_of, origin
+from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
+from tape_exp.paper.values import NOTHING, Value, mean_of
 from tape_exp.settings.compose import compose_config
 
 METRICS = {

@@ -9,18 +9,8 @@ from omegaconf import DictConfig
 from tape_exp.data.scrolls_metrics import DATASETS
 from tape_exp.paper.artifacts import Record, Records, RunArtifact
 from tape_exp.paper.claims import Contest, Verdict
-from tape_exp.paper.values import (
-    NOT_RUN,
-    ORIGIN,
-    Column,
-    Row,
-    Table,
-    Value,
-    columns,
-    origin,
-    over_runs,
-    reported,
-)
+from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
+from tape_exp.paper.values import NOT_RUN, Value, over_runs, reported
 from tape_exp.settings.compose import compose_config
 
 VALUES = {"f1": "f1", "exact_match": "exact_match", "rouge": "rouge/geometric_mean"}

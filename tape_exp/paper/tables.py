@@ -1,18 +1,123 @@
-"""A table as Markdown, LaTeX, CSV and plain numbers, and as curves over its numbered columns."""
+"""Tables of values, which an artifact returns.
+
+Markdown, LaTeX, CSV, the page of ``make report``, W&B's tables, curves and the verdicts on claims
+are views of them.
+"""
 
 import csv
 import io
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from tape_exp.drawing.curves import Line, Panel
 from tape_exp.machine.files import write_atomically
-from tape_exp.paper.values import Table, Value
+from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, integer, known
 
 FAR = 2.5  # times the usual value: a line up there would flatten all others, and is hidden at first
+
+
+Key = str | tuple[str, str | int]
+"""What a column holds: ``"model"``, or whose number at what, ``("ours", 512)``."""
+
+Row = dict[Key, Cell]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its key, its heading (by default the key's words) and its unit."""
+
+    key: Key
+    name: str = ""
+    unit: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The name, and the unit in brackets where there is one."""
+        words = (self.key,) if isinstance(self.key, str) else self.key
+        return (self.name or " ".join(map(str, words))) + (f" ({self.unit})" if self.unit else "")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values under columns.
+
+    Args:
+        rows: cells by the key of their column; a key that a row lacks does not apply to it.
+        caption: what was measured, by whom and under which conditions.
+        label: key of the column that names what a row measured, a model or a method.
+        part: key of the column that divides the rows into parts, each with every label.
+        quantity: what columns with keys such as ``("ours", 512)`` hold.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    caption: str = ""
+    label: str = "model"
+    part: str = ""
+    quantity: str = ""
+
+    def headings(self) -> list[str]:
+        """The headings of the columns."""
+        return [column.heading for column in self.columns]
+
+    def cells(self) -> list[list[Cell]]:
+        """The cells of every row, in the order of the columns."""
+        return [[row.get(column.key, NOTHING) for column in self.columns] for row in self.rows]
+
+    def values(self, key: Key, **where: object) -> dict[str, Value]:
+        """The values of a column by the label of their row; empty cells are left out.
+
+        Args:
+            where: key and text of another column, for the rows that are asked for.
+        """
+        rows = [row for row in self.rows if all(str(row[k]) == str(v) for k, v in where.items())]
+        return known({str(row[self.label]): row.get(key, NOTHING) for row in rows})
+
+
+ORIGIN = tuple(map(Column, ("seeds", "scale", "commit")))
+"""The last columns of a table: where its numbers come from."""
+
+
+def origin(records: Sequence[dict[str, Any]], scale: str) -> Row:
+    """Cells of the columns :data:`ORIGIN`: how many seeds, which scale, which commits; empty where
+    nothing has run.
+
+    Where the seeds ran in several precisions, as ``auto`` chose them on a CPU and on a GPU, the
+    scale's cell names these.
+    """
+    if not records:
+        return {column.key: NOT_RUN for column in ORIGIN}
+    precisions = sorted({r["precision"] for r in records if "precision" in r})
+    return {
+        "seeds": integer(len({r["seed"] for r in records})),
+        "scale": f"{scale} ({', '.join(precisions)})" if len(precisions) > 1 else scale,
+        "commit": " ".join(sorted({commit(r) for r in records})),
+    }
+
+
+def commit(record: dict[str, Any]) -> str:
+    """The first seven digits of a record's commit, and a + where tracked files differed from it."""
+    return (record["git"]["commit"] or "unknown")[:7] + ("+" if record["git"]["dirty"] else "")
+
+
+def pairs(published: Sequence[int], measured: Sequence[int]) -> list[Column]:
+    """The columns ``("paper", length)`` and ``("ours", length)``: the longest next to the longest,
+    and so on downwards.
+    """
+    keys: list[tuple[str, int]] = []
+    for theirs, ours in zip_longest(reversed(published), reversed(measured)):
+        pair = [("paper", theirs), ("ours", ours)]
+        keys = [(whose, length) for whose, length in pair if length is not None] + keys
+    return [Column(key) for key in keys]
+
+
+def columns(names: Iterable[str]) -> list[Column]:
+    """Columns with these keys, which are their headings too."""
+    return [Column(name) for name in names]
 
 
 def write(stem: Path, table: Table) -> list[Path]:

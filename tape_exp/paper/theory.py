@@ -7,7 +7,8 @@ from typing import Any
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.figures import Figure
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records
-from tape_exp.paper.values import Column, Row, Table, Value, columns, commit
+from tape_exp.paper.tables import Column, Row, Table, columns, commit
+from tape_exp.paper.values import Value
 from tape_exp.theory import HOLDS, PROPERTIES
 
 WIDTHS = (9, 4, 2.5, 2, 1.5)  # later lines are thinner, so that those below show where they agree

@@ -13,7 +13,8 @@ from tape_exp.data.groups import GROUPS
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.figures import Figure
 from tape_exp.paper.artifacts import Records, RunArtifact
-from tape_exp.paper.values import NOTHING, ORIGIN, Row, Table, columns, mean_of, origin
+from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
+from tape_exp.paper.values import NOTHING, mean_of
 from tape_exp.settings.compose import compose_config
 
 MEASURES = {"state": "right states (%)", "word": "words with every state right (%)"}

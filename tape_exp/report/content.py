@@ -15,7 +15,8 @@ from tape_exp.drawing.figures import Picture
 from tape_exp.paper.artifacts import SCALES, Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.page import judged
-from tape_exp.paper.values import Cell, Missing, Row, Table, Value, columns, commit
+from tape_exp.paper.tables import Row, Table, columns, commit
+from tape_exp.paper.values import Cell, Missing, Value
 from tape_exp.report import plots, rerun
 
 
@@ -129,11 +130,11 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record]) -> Content:
             verdict=verdict,
             source=f"{paper['source']}: {paper['setting']}" if cited else "",
             scales=[
-                _at_scale(content, artifact, scale, found)
-                for scale, found in collected.items()
-                if found
+                _at_scale(content, artifact, scale, of_scale)
+                for scale, of_scale in collected.items()
+                if of_scale
             ],
-            expected=artifact.table(SCALES[0], {}),
+            expected=artifact.table(artifact.scales()[0], {}),
             gaps=artifact.gaps(collected),
             command=artifact.command(artifact.scales()[0]),
         )

@@ -92,8 +92,8 @@ function empty(Bokeh, figure, colour, ranges) {
   return plot;
 }
 
-function told(Bokeh, plot, renderers) {
-  plot.add_tools(new Bokeh.HoverTool({ renderers, tooltips: [["", "@told"]] }));
+function addTooltip(Bokeh, plot, renderers) {
+  plot.add_tools(new Bokeh.HoverTool({ renderers, tooltips: [["", "@words"]] }));
 }
 
 function named(Bokeh, axis, names) {
@@ -112,7 +112,7 @@ function drawGrid(Bokeh, figure, colour) {
   Object.assign(plot.ygrid, { visible: false });
   const cells = figure.z.flatMap((row, y) => row.map((value, x) => ({ x, y, value }))).filter(({ value }) => value !== null);
   const column = (name) => cells.map((cell) => cell[name]);
-  const data = { x: column("x"), y: column("y"), value: column("value"), told: cells.map(({ value }) => `${value}`) };
+  const data = { x: column("x"), y: column("y"), value: column("value"), words: cells.map(({ value }) => `${value}`) };
   const [low, high] = figure.range;
   const mapper = new Bokeh.LinearColorMapper({ palette: ramp(figure.signed ? TWO_WAYS : ONE_WAY), low, high });
   const fill = { field: "value", transform: mapper };
@@ -125,7 +125,7 @@ function drawGrid(Bokeh, figure, colour) {
     const line = { line_color: colour.frame, line_alpha: 1, line_dash: "dashed", line_width: 2, fill_color: null };
     plot.add_layout(new Bokeh.BoxAnnotation({ left: -0.5, right, top: -0.5, bottom, ...line }));
   }
-  told(Bokeh, plot, [drawn]);
+  addTooltip(Bokeh, plot, [drawn]);
   const place = new Bokeh.ColumnDataSource({ data: { x: [], y: [] } });
   const mark = { width: 1, height: 1, fill_color: null, line_color: colour.frame, line_width: 3 };
   plot.rect({ x: { field: "x" }, y: { field: "y" }, source: place, ...mark });
@@ -133,12 +133,15 @@ function drawGrid(Bokeh, figure, colour) {
 }
 
 function drawLines(Bokeh, figure, colour, hidden) {
-  const ranges = { x_range: new Bokeh.DataRange1d(), y_range: new Bokeh.DataRange1d({ only_visible: true }) };
+  const ranges = {
+    x_range: new Bokeh.DataRange1d(),
+    y_range: figure.percent ? [-4, 104] : new Bokeh.DataRange1d({ only_visible: true }),
+  };
   const plot = empty(Bokeh, figure, colour, ranges);
   Object.assign(plot.xgrid, { grid_line_color: colour.line });
   Object.assign(plot.ygrid, { grid_line_color: colour.line });
   if (figure.ticks.length) {
-    plot.xaxis.ticker = new Bokeh.FixedTicker({ ticks: figure.ticks });
+    plot.xaxis.ticker = plot.xgrid.ticker = new Bokeh.FixedTicker({ ticks: figure.ticks });
     plot.xaxis.major_label_overrides = new Map(figure.ticks.map((tick) => [tick, `${tick}`]));
   }
   for (const location of figure.marks) {
@@ -146,7 +149,7 @@ function drawLines(Bokeh, figure, colour, hidden) {
   }
   const parts = figure.lines.map((line) => {
     const ends = (name) => line.y.map((y, k) => line[name][k] ?? y);
-    const data = { x: line.x, y: line.y, low: ends("low"), high: ends("high"), told: line.y.map((y) => `${line.name}: ${y}`) };
+    const data = { x: line.x, y: line.y, low: ends("low"), high: ends("high"), words: line.y.map((y) => `${line.name}: ${y}`) };
     const source = new Bokeh.ColumnDataSource({ data });
     const [colour, marker] = [COLOURS[line.style % 8], MARKERS[line.style % 8]];
     const style = { line_color: colour, source };
@@ -157,7 +160,7 @@ function drawLines(Bokeh, figure, colour, hidden) {
   });
   const arrange = () => parts.forEach((some, i) => some.forEach((part) => (part.visible = !hidden.has(i))));
   arrange();
-  told(Bokeh, plot, parts.map(([points]) => points));
+  addTooltip(Bokeh, plot, parts.map(([points]) => points));
   const place = new Bokeh.ColumnDataSource({ data: { x: [], y: [] } });
   const mark = { size: 16, fill_color: null, line_color: colour.frame, line_width: 3 };
   plot.scatter({ x: { field: "x" }, y: { field: "y" }, marker: "circle", source: place, ...mark });

@@ -88,7 +88,7 @@ def as_json(plot: Grid | Panel) -> dict[str, Any]:
     lines = [{key: getattr(line, key) for key in keys} for line in plot.lines]
     for line, style in zip(lines, _styles(plot.lines), strict=True):
         line["style"] = style
-    axes = ("title", "xlabel", "ylabel", "marks", "ticks", "logarithmic")
+    axes = ("title", "xlabel", "ylabel", "marks", "ticks", "logarithmic", "percent")
     return {key: getattr(plot, key) for key in axes} | {"kind": "lines", "lines": lines}
 
 

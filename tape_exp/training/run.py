@@ -252,7 +252,7 @@ def check_finite(metrics: dict[str, float], lr: float) -> None:
 def log_result(directory: RunDirectory, evaluation: Evaluation, images: list[Path]) -> None:
     """Log what a person wants to see at the end: heatmap, metrics, and where the files are."""
     if evaluation.heatmap is not None:
-        heatmap.show({directory.cfg.model.name: evaluation.heatmap})
+        heatmap.print_heatmaps({directory.cfg.model.name: evaluation.heatmap})
     for key, value in evaluation.metrics.items():
         if not key.endswith("_stderr"):
             error = evaluation.metrics.get(f"{key}_stderr")

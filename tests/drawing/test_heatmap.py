@@ -19,7 +19,7 @@ def grid(values) -> Heatmap:
 
 def test_plain_text_shows_tenths_and_missing_cells():
     out = io.StringIO()
-    heatmap.show({"a": grid([[100, 49], [0, np.nan]])}, Console(file=out, width=80))
+    heatmap.print_heatmaps({"a": grid([[100, 49], [0, np.nan]])}, Console(file=out, width=80))
     assert [line.split() for line in out.getvalue().splitlines()] == [
         ["a"],
         ["9", "4"],
@@ -30,14 +30,16 @@ def test_plain_text_shows_tenths_and_missing_cells():
 def test_terminal_shows_coloured_blocks():
     out = io.StringIO()
     console = Console(file=out, width=80, force_terminal=True, color_system="truecolor")
-    heatmap.show({"a": grid([[100, 0]]), "b": grid([[50, 50]])}, console)
+    heatmap.print_heatmaps({"a": grid([[100, 0]]), "b": grid([[50, 50]])}, console)
     assert "48;2;8;29;88" in out.getvalue()  # the darkest blue of YlGnBu
     assert out.getvalue().splitlines()[0].count("a") == 1
 
 
 def test_wide_panels_go_below_each_other():
     out = io.StringIO()
-    heatmap.show({name: grid([[1] * 20] * 2) for name in "ab"}, Console(file=out, width=60))
+    heatmap.print_heatmaps(
+        {name: grid([[1] * 20] * 2) for name in "ab"}, Console(file=out, width=60)
+    )
     assert len(out.getvalue().splitlines()) == 6
 
 

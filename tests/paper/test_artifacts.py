@@ -243,16 +243,16 @@ def test_what_an_artifact_names_itself_is_refused(word):
 
 def test_seeds_of_several_precisions_are_told_apart():
     records = [fake_record("tape", seed, 20.0) | {"precision": "32-true"} for seed in (0, 1)]
-    cells = values.origin(records, "small")
+    cells = tables.origin(records, "small")
     assert (str(cells["seeds"]), cells["scale"]) == ("2", "small")
     records[1]["precision"] = "bf16-mixed"
-    cells = values.origin(records, "small")
+    cells = tables.origin(records, "small")
     assert (str(cells["seeds"]), cells["scale"]) == ("2", "small (32-true, bf16-mixed)")
 
 
 def test_latex_holds_nothing_that_it_does_not_know():
     rows = [{"a_b": "50 % ± 1", "x^2": "#1 & {2}"}, {"a_b": "≤ 3 → 4", "x^2": "a~b\\c $1"}]
-    table = values.Table(values.columns(["a_b", "x^2"]), rows, "E·Eᵀ – 2^20 <3>")
+    table = tables.Table(tables.columns(["a_b", "x^2"]), rows, "E·Eᵀ – 2^20 <3>")
     text = tables.latex(table)
     body = text.split(r"\caption", 1)[1]
     assert r"50 \% $\pm$ 1 & \#1 \& \{2\} \\" in text

@@ -8,7 +8,7 @@ import pytest
 
 from tape_exp.paper import artifacts, page
 from tape_exp.paper.extension import Methods, TunedPerplexity
-from tape_exp.paper.values import pairs
+from tape_exp.paper.tables import pairs
 from tape_exp.runs.identity import identity_of, without_folders
 from tests.paper.test_language import record
 

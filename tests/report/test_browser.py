@@ -103,11 +103,9 @@ def test_every_artifact_is_there_with_its_values_or_the_reason(opened):
         assert section.locator("table, .canvas, img").count() > 0, name
         scales = [text.removeprefix("Scale ") for text in section.locator("h4").all_text_contents()]
         if not scales:
-            assert (
-                section.locator(".gaps")
-                .text_content()
-                .startswith("Not run yet: scale smoke (needs ")
-            )
+            scale = artifacts.load(name).scales()[0]
+            gaps = section.locator(".gaps").text_content()
+            assert gaps.startswith(f"Not run yet: scale {scale} (needs ")
             continue
         rendered = [ROOT / "results" / "tables" / f"{name}-{scale}.csv" for scale in scales]
         tables = page.locator(f"#{name} > .scroll > table").all()
@@ -177,6 +175,51 @@ def test_a_table_sorts_by_click_and_by_key(opened):
         "none",
         "ascending",
     )
+
+
+def test_a_column_sorts_by_its_numbers_and_not_by_their_text(opened):
+    """Six digits are more than five, though the text begins with a smaller one."""
+    page = opened()
+    table = page.locator("#theory > .scroll > table")
+    table.locator("thead th", has_text="margin").locator("button").click()
+    assert column(table, "margin") == ["-2", "-1.16", "-1", "-1", "1"]
+    cell = (
+        page.locator("#fig_addition > .scroll > table tbody tr", has_text="tape")
+        .locator("td")
+        .nth(1)
+    )
+    low, high, seeds = re.findall(r"-?[\d.]+", cell.get_attribute("title"))
+    centre, half = map(float, cell.text_content().split(" ± "))
+    assert (float(low), float(high)) == pytest.approx((centre - half, centre + half), abs=0.01)
+    assert seeds == "3"
+    missing = (
+        page.locator("#fig_addition_contextual > .scroll > table tbody tr")
+        .nth(1)
+        .locator("td")
+        .first
+    )
+    assert (missing.text_content(), missing.get_attribute("title")) == (
+        "",
+        "the paper gives no number",
+    )
+
+
+def test_curves_have_the_axis_of_the_picture(opened):
+    """Lengths that double, the trained length, and the points of the records."""
+    page = opened()
+    figure = drawn(page, "fig_word_problem", "s5: right states")
+    canvas, readout = figure.locator(".canvas"), figure.locator(".readout")
+    canvas.press("ArrowRight")
+    records = artifacts.load("fig_word_problem").collect("smoke", artifacts.read_records())
+    first = min(records["rope/s5"][0]["config"]["task"]["lengths"])
+    mean = np.mean([r["metrics"][f"test/state@{first}"] for r in records["rope/s5"]])
+    assert readout.inner_text().startswith(f"rope, length (letters) {first}: {mean:.3f}"[:-1])
+    axis = page.evaluate(
+        "id => { const plot = shown.get(document.getElementById(id)).drawn.plot;"
+        " return [plot.below[0].ticker.ticks, plot.x_scale.type]; }",
+        canvas.get_attribute("id"),
+    )
+    assert axis == [[4, 8, 16, 32, 64, 128, 256], "LogScale"]
 
 
 def test_empty_cells_come_last_in_both_orders(opened):

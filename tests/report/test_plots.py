@@ -7,8 +7,8 @@ import pytest
 
 from tape_exp.drawing.curves import Line, Panel
 from tape_exp.paper import artifacts
-from tape_exp.paper.tables import curves, plain
-from tape_exp.paper.values import NOT_RUN, Column, Table, Value, over_seeds
+from tape_exp.paper.tables import Column, Table, curves, plain
+from tape_exp.paper.values import NOT_RUN, Value, over_seeds
 from tape_exp.report import plots
 
 

@@ -1,0 +1,115 @@
+"""The search of learning rates: what is tried, what is chosen, and what is drawn of it."""
+
+import json
+
+import pytest
+
+from tape_exp.paper import __main__ as paper
+from tape_exp.paper import artifacts
+from tape_exp.paper.rates import label
+from tape_exp.runs.identity import identity_of
+
+LOSSES = {0.0003: 0.9, 0.001: 0.2, 0.003: 0.5}
+
+
+@pytest.fixture
+def artifact():
+    loaded = artifacts.load("fig_rates")
+    loaded.models, loaded.factors = ["rope", "tape"], {"tape": [10.0]}
+    return loaded
+
+
+def records_of(artifact, losses: dict[tuple[str, float, float], float]) -> list[dict]:
+    """A record of each run that has a loss; the test is the better the worse the loss is."""
+    labels = {label(*tried): loss for tried, loss in losses.items()}
+    records = []
+    for name, cfg in artifact.configs("rung5", [0, 1]):
+        if name in labels:
+            loss = labels[name] + cfg.seed / 100
+            metrics = {
+                "val/loss": loss,
+                "id/exact_match": 100 * loss,
+                "ood/exact_match": 100 * loss,
+            }
+            curve = {"step": [10, 20], "value": [2 * loss, loss]}
+            record = {"config": json.loads(json.dumps(identity_of(cfg))), "seed": cfg.seed}
+            record |= {"metrics": metrics, "curves": {"val/loss": curve}, "started": "2026-01-01"}
+            records.append(record | {"git": {"commit": "0123456789", "dirty": False}})
+    return records
+
+
+@pytest.fixture
+def losses(artifact) -> dict[tuple[str, float, float], float]:
+    found = {(m, rate, 1.0): loss for m in artifact.models for rate, loss in LOSSES.items()}
+    return found | {("tape", 0.001, 10.0): 0.1}
+
+
+def rows_of(artifact, losses) -> dict[tuple[str, str, str], dict]:
+    collected = artifact.collect("rung5", records_of(artifact, losses))
+    table = artifact.table("rung5", collected)
+    return {tuple(str(row[key]) for key in ("model", "rate", "factor")): row for row in table.rows}
+
+
+def chosen(rows: dict) -> list[tuple[str, str, str]]:
+    return [key for key, row in rows.items() if row["chosen"] == "yes"]
+
+
+def test_the_lowest_validation_loss_of_the_rates_that_all_tried_is_chosen(artifact, losses):
+    """Not the best test, and not a factor, which other models did not try."""
+    rows = rows_of(artifact, losses)
+    assert list(rows) == [
+        *(("rope", rate, "1") for rate in ("0.0003", "0.001", "0.003")),
+        ("tape", "0.0003", "1"),
+        ("tape", "0.001", "1"),
+        ("tape", "0.001", "10"),
+        ("tape", "0.003", "1"),
+    ]
+    assert chosen(rows) == [("rope", "0.001", "1"), ("tape", "0.001", "1")]
+    best = rows["tape", "0.001", "1"]
+    assert str(best["validation loss"]).startswith("0.2050 ± ")
+    assert (str(best["seeds"]), best["scale"]) == ("2", "rung5")
+
+
+def test_nothing_is_chosen_while_a_rate_is_missing(artifact, losses):
+    del losses["rope", 0.0003, 1.0]  # the worst one: the others alone would choose the same
+    rows = rows_of(artifact, losses)
+    assert chosen(rows) == [("tape", "0.001", "1")]
+    assert str(rows["rope", "0.0003", "1"]["validation loss"]) == ""
+
+
+def test_it_has_no_runs_at_another_scale(artifact, losses, capsys):
+    assert list(artifact.configs("smoke", [0])) == []
+    assert artifact.collect("smoke", records_of(artifact, losses)) == {}
+    assert artifact.gaps({"rung5": {}}) == ["scale rung5 (needs nothing but time)"]
+    assert paper.main(["run", "fig_rates", "scale=smoke"]) == 2
+    message = "fig_rates has no runs at scale=smoke; scale=rung5 has."
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_every_run_has_its_rate_and_every_model_the_same_ones():
+    whole = artifacts.load("fig_rates")
+    configs = [cfg for _, cfg in whole.configs("rung5", [0])]
+    rates = {}
+    for cfg in configs:
+        if cfg.task.optim.position_lr == 1:
+            rates.setdefault(cfg.model.name, []).append(cfg.task.optim.lr)
+    assert list(rates) == whole.models
+    assert {tuple(tried) for tried in rates.values()} == {tuple(whole.rates)}
+    factors = {cfg.task.optim.position_lr for cfg in configs if cfg.model.name == "tape"}
+    assert factors == {1.0, *whole.factors["tape"]}
+
+
+def test_a_panel_for_each_model_has_a_line_for_each_rate(artifact, losses, tmp_path):
+    del losses["rope", 0.003, 1.0]
+    collected = artifact.collect("rung5", records_of(artifact, losses))
+    (figure,) = artifact.figures("rung5", collected)
+    rope, tape = figure.panels
+    assert (rope.title, rope.xlabel, rope.ylabel) == ("rope", "step", "validation loss (nats)")
+    assert [line.name for line in rope.lines] == ["0.0003", "0.001"]
+    assert [line.name for line in tape.lines] == ["0.0003", "0.001", "0.003", "0.001 × 10"]
+    line = rope.lines[1]
+    assert (line.x, line.y) == ([10, 20], pytest.approx([0.41, 0.205]))
+    assert (line.low, line.high) == (pytest.approx([0.4, 0.2]), pytest.approx([0.42, 0.21]))
+    assert line.style == tape.lines[1].style, "a rate has one colour"
+    assert figure.draw(tmp_path / "rates.png").read_bytes()[:4] == b"\x89PNG"
+    assert artifact.figures("rung5", {}) == []
