@@ -193,6 +193,8 @@ class Adaptation:
 
 def _in_queries_and_keys(position: PositionEncoding) -> bool:
     """Whether the encoding neither adds to the logits nor averages anything."""
+    # Asked of the class, since sparse attention would silently drop whatever an overridden hook
+    # returns, and what it returns depends on inputs and weights.
     names = ("bias", "bias_by_distance", "contextual_bias", "features", "carried")
     return all(getattr(type(position), name) is getattr(PositionEncoding, name) for name in names)
 

@@ -15,8 +15,6 @@ class FIRE(PositionEncoding):
 
     c and a factor on L are trained per layer, beginning at ``c`` and 1. The bias is added after the
     factor 1/√d. Up to the threshold (i <= L) it depends only on the distance, beyond it also on i.
-    Deliberately different from its listing: f begins small but not near zero, see
-    :meth:`init_weights`.
 
     Args:
         hidden: inner size of f.
