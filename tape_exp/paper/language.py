@@ -128,7 +128,7 @@ class Ablation(RunArtifact):
         paper, some = self.paper(), _some(records)
         return (
             f"{self.title}. Perplexity on GitHub by context length, the paper's "
-            f"({paper['source']}, {paper['setting']}, one seed) beside ours (scale {scale}: its "
+            f"({paper['source']}, {paper['setting']}, one seed) next to ours (scale {scale}: its "
             f"own lengths, corpus and size, {some['parameters']:,} parameters; mean over seeds "
             "with its 95 % interval). M is 2^20. Shift error: the largest relative change of any "
             "layer's attention when position ids begin at 3, in fp32. A model that ignores the "

@@ -61,8 +61,8 @@ class Passkey(Methods):
         return (
             f"{self.title}. Exact match (%) of the key by length in tokens. Column paper: "
             f"{paper['setting']} ({paper['source']}). Ours: scale {scale}, {task['trials']} trials "
-            "a length and seed, seeds pooled, with Wilson's 95 % interval; models trained at "
-            f"{task['train_length']} tokens or extended from there."
+            "for each length and seed, seeds pooled, with Wilson's 95 % interval; models trained "
+            f"at {task['train_length']} tokens or extended from there."
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:

@@ -65,7 +65,7 @@ class WordProblems(RunArtifact):
             "whose states are all right (%). The paper proves what TAPE can express and trains "
             f"nothing: column paper is empty. Ours: scale {scale}, {task['words']} test words, "
             "mean over seeds with its 95 % interval. In the figure bands reach from the worst seed "
-            "to the best, and the best guess knows the place alone."
+            "to the best, and the best guess knows only the place in the word."
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
