@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from tape_exp.drawing.heatmap import new_figure, save
 
 MARKERS = "osD^vPX*h"
@@ -34,6 +36,13 @@ class Line:
     dash: str = "-"
     width: float | None = None
     hidden: bool = False
+
+
+def mean_line(name: str, x: list[float], runs: list[list[float]], style: int) -> Line:
+    """The mean over runs, in a band from the lowest to the highest."""
+    values = np.array(runs)
+    band = (values.min(0).tolist(), values.max(0).tolist())
+    return Line(name, x, values.mean(0).tolist(), *band, style)
 
 
 @dataclass(frozen=True)

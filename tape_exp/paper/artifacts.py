@@ -235,6 +235,16 @@ class RunArtifact(Artifact):
         return [f"trainer={self.trainer}"] if scale == "paper" else []
 
 
+def task_of(records: Records) -> dict[str, Any]:
+    """The task of the first record, for what it has in common with all."""
+    return next(iter(records.values()))[0]["config"]["task"]
+
+
+def windows_of(records: Records) -> list[int]:
+    """The lengths that a text was read in; none without records."""
+    return task_of(records)["windows"]["lengths"] if records else []
+
+
 @lru_cache(maxsize=1)
 def _numbers(path: Path) -> dict[str, dict[str, Any]]:
     """Read once: every table and every claim asks for it."""

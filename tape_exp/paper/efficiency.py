@@ -64,8 +64,8 @@ class Flops(RunArtifact):
         """The conventions of counting."""
         return (
             f"{self.title}. FLOPs, MACs: the paper's convention ({self.paper()['source']}): no "
-            "causality, einsums as FLOPs alone; M is 2^20. True FLOPs: the matrix products of this "
-            "code with causal attention fused. Counts do not depend on the scale."
+            "causality, einsums count as FLOPs only; M is 2^20. True FLOPs: the matrix products of "
+            "this code with causal attention fused. Counts do not depend on the scale."
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import DictConfig
 
-from tape_exp.paper.artifacts import Records, RunArtifact
+from tape_exp.paper.artifacts import Records, RunArtifact, task_of, windows_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin, pairs
 from tape_exp.paper.values import NOT_REPORTED, mean_of, reported
@@ -86,7 +86,7 @@ class TunedPerplexity(Methods):
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """Perplexity on each corpus at the longest length."""
         table, at_paper = self.cells(scale, records), self.paper()["lengths"][-1]
-        longest = max(_lengths(records), default=0)
+        longest = max(windows_of(records), default=0)
         contests: list[Contest] = []
         for corpus in self.corpora:
             contests += self.versus(
@@ -102,7 +102,7 @@ class TunedPerplexity(Methods):
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each corpus and method, and one for the unigram baseline."""
         paper = self.paper()
-        lengths = _lengths(records)
+        lengths = windows_of(records)
         rows: list[Row] = []
         for corpus in self.corpora:
             published = paper["perplexity"][corpus]
@@ -125,7 +125,7 @@ class TunedPerplexity(Methods):
 
     def caption(self, scale: str, records: Records) -> str:
         """On which text, and how the methods were trained."""
-        paper, task = self.paper(), next(iter(records.values()))[0]["config"]["task"]
+        paper, task = self.paper(), task_of(records)
         data = (
             " on text that Python carries, not comparable with the paper's"
             if task["text"]["source"] == "builtin"
@@ -138,12 +138,6 @@ class TunedPerplexity(Methods):
             "seeds with its 95 % interval. Unigram: the entropy of the set's own token counts, "
             "below which no model that ignores the context can come."
         )
-
-
-def _lengths(records: Records) -> list[int]:
-    """The lengths of the windows; none without records."""
-    tasks = [runs[0]["config"]["task"] for runs in records.values()]
-    return tasks[0]["windows"]["lengths"] if tasks else []
 
 
 def _trained(scale: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.patterns import Patterns
-from tape_exp.paper.artifacts import Record, Records, RunArtifact
+from tape_exp.paper.artifacts import Record, Records, RunArtifact, windows_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin, pairs
 from tape_exp.paper.values import Missing, Value, integer, known, mean_of, over_seeds, reported
@@ -89,7 +89,7 @@ class Ablation(RunArtifact):
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """Perplexity at the longest length."""
         table, at_paper = self.cells(scale, records), self.paper()["lengths"][-1]
-        longest = max(_windows(records), default=0)
+        longest = max(windows_of(records), default=0)
         return self.versus(
             f"{longest} tokens",
             table.values(("ours", longest)),
@@ -101,7 +101,7 @@ class Ablation(RunArtifact):
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model."""
         paper = self.paper()
-        lengths = _windows(records)
+        lengths = windows_of(records)
         rows: list[Row] = []
         for model in self.models:
             runs = records.get(model, [])
@@ -128,17 +128,12 @@ class Ablation(RunArtifact):
         paper, some = self.paper(), _some(records)
         return (
             f"{self.title}. Perplexity on GitHub by context length, the paper's "
-            f"({paper['source']}, {paper['setting']}, one seed) beside ours (scale {scale}: its "
+            f"({paper['source']}, {paper['setting']}, one seed) next to ours (scale {scale}: its "
             f"own lengths, corpus and size, {some['parameters']:,} parameters; mean over seeds "
             "with its 95 % interval). M is 2^20. Shift error: the largest relative change of any "
             "layer's attention when position ids begin at 3, in fp32. A model that ignores the "
             f"context: {some['metrics']['github/unigram_perplexity']:.0f} at best."
         )
-
-
-def _windows(records: Records) -> list[int]:
-    """The lengths of the windows; none without records."""
-    return _some(records)["config"]["task"]["windows"]["lengths"] if records else []
 
 
 SHIFTED = {"attention": "attention_relative", "products": "products", "blocks": "blocks"}

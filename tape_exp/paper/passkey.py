@@ -9,7 +9,7 @@ import numpy as np
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
-from tape_exp.paper.artifacts import Record, Records
+from tape_exp.paper.artifacts import Record, Records, task_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.extension import Methods
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, line_of, origin, pairs
@@ -57,12 +57,12 @@ class Passkey(Methods):
 
     def caption(self, scale: str, records: Records) -> str:
         """How many trials, of which models."""
-        paper, task = self.paper(), next(iter(records.values()))[0]["config"]["task"]
+        paper, task = self.paper(), task_of(records)
         return (
             f"{self.title}. Exact match (%) of the key by length in tokens. Column paper: "
             f"{paper['setting']} ({paper['source']}). Ours: scale {scale}, {task['trials']} trials "
-            "a length and seed, seeds pooled, with Wilson's 95 % interval; models trained at "
-            f"{task['train_length']} tokens or extended from there."
+            "for each length and seed, seeds pooled, with Wilson's 95 % interval; models trained "
+            f"at {task['train_length']} tokens or extended from there."
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
@@ -98,8 +98,7 @@ class Passkey(Methods):
 
 def _lengths(records: Records) -> list[int]:
     """The lengths of the prompts; none without records."""
-    tasks = [runs[0]["config"]["task"] for runs in records.values()]
-    return sorted(tasks[0]["lengths"]) if tasks else []
+    return sorted(task_of(records)["lengths"]) if records else []
 
 
 def points(records: list[Record], lengths: list[int]) -> list[Value]:

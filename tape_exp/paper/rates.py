@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-import numpy as np
 from omegaconf import DictConfig
 
-from tape_exp.drawing.curves import Curves, Line, Panel
+from tape_exp.drawing.curves import Curves, Panel, mean_line
 from tape_exp.drawing.figures import Figure
 from tape_exp.paper.artifacts import Records, RunArtifact
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
@@ -129,12 +128,9 @@ class Rates(RunArtifact):
                     if "val/loss" in r.get("curves", {})
                 ]
                 if losses:
-                    values = np.array([loss["value"] for loss in losses])
-                    band = (values.min(0).tolist(), values.max(0).tolist())
+                    values = [loss["value"] for loss in losses]
                     name = name.removeprefix(f"{model} ")
-                    lines.append(
-                        Line(name, losses[0]["step"], values.mean(0).tolist(), *band, style)
-                    )
+                    lines.append(mean_line(name, losses[0]["step"], values, style))
             if lines:
                 panels.append(Panel(model, "step", "validation loss (nats)", lines))
         title, rows = f"{self.title} — scale {scale}", -(-len(panels) // 2)

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from tape_exp.data.scrolls_metrics import DATASETS
-from tape_exp.paper.artifacts import Record, Records, RunArtifact
+from tape_exp.paper.artifacts import Record, Records, RunArtifact, task_of
 from tape_exp.paper.claims import Contest, Verdict
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, Value, over_runs, reported
@@ -78,7 +78,7 @@ class Scrolls(RunArtifact):
 
     def caption(self, scale: str, records: Records) -> str:
         """How each data set is scored, and what was read."""
-        paper, task = self.paper(), next(iter(records.values()))[0]["config"]["task"]
+        paper, task = self.paper(), task_of(records)
         data = (
             "text generated in the same schema, not comparable with the paper's,"
             if task["source"] == "builtin"

@@ -15,7 +15,7 @@ WIDTHS = (9, 4, 2.5, 2, 1.5)  # later lines are thinner, so that those below sho
 
 
 @dataclass(kw_only=True)
-class Report(Artifact):
+class TheoryArtifact(Artifact):
     """What ``results/theory.json`` says. It has no scale and is shown once, under smoke."""
 
     def collect(self, scale: str, records: Any) -> Records:
@@ -31,7 +31,7 @@ class Report(Artifact):
 
 
 @dataclass(kw_only=True)
-class Theorem(Report):
+class Theorem(TheoryArtifact):
     """Accuracy of the construction against length, as printed, partly and wholly repaired."""
 
     def cells(self, scale: str, records: Records) -> Table:
@@ -40,7 +40,7 @@ class Theorem(Report):
         forms = _theorem(records)["forms"] if records else {}
         rows: list[Row] = []
         for name, form in forms.items():
-            row: Row = {"construction": name, "commit": commit(_report(records))}
+            row: Row = {"construction": name, "commit": commit(_record(records))}
             for n, share in zip(lengths, form["identity"][3::4], strict=True):
                 row["identities right", n] = Value(share, form="{number:.1f}")
             row |= {"positions right": Value(form["all"][-1]), "exact labels": Value(form["exact"])}
@@ -65,7 +65,7 @@ class Theorem(Report):
             "0 at the worst position. With the strict mask alone the sign of that argument is "
             "right from the second position on, but its size is below 1 / i, and at the first "
             f"position it is 0. The repaired construction labels {longest} positions in "
-            f"{theorem['seconds']:.2f} s on one thread ({_report(records)['hardware']['cpu']}) and "
+            f"{theorem['seconds']:.2f} s on one thread ({_record(records)['hardware']['cpu']}) and "
             f"is wrong at {every['wrong']} of the {every['positions']} positions of all "
             f"{every['sequences']} sequences of up to {every['swaps']} swaps."
         )
@@ -91,26 +91,26 @@ class Theorem(Report):
         return [Curves(self.title, panels, size=(9.5, 4.3), legend="below")]
 
 
-def _report(records: Records) -> Record:
+def _record(records: Records) -> Record:
     return records["theory"][0]
 
 
 def _theorem(records: Records) -> dict[str, Any]:
-    return _report(records)["theorem"]
+    return _record(records)["theorem"]
 
 
 @dataclass(kw_only=True)
-class Propositions(Report):
+class Propositions(TheoryArtifact):
     """Which variant of TAPE satisfies which equation, with the measured error."""
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each variant and initial state."""
         names = {"rotation": "one O(R)", "rotations": "O(R) per block"}
         rows: list[Row] = []
-        for measured in _report(records)["propositions"] if records else []:
+        for measured in _record(records)["propositions"] if records else []:
             row: Row = {"model": measured["variant"], "initial": measured["initial"]}
             row |= {name: satisfied(measured[name]) for name in PROPERTIES}
-            rows.append(row | {"commit": commit(_report(records))})
+            rows.append(row | {"commit": commit(_record(records))})
         head = [*columns(["model", "initial"]), *(Column(p, names.get(p, "")) for p in PROPERTIES)]
         return Table([*head, Column("commit")], rows)
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from omegaconf import DictConfig
 
 from tape_exp.data.groups import GROUPS
-from tape_exp.drawing.curves import Curves, Line, Panel
+from tape_exp.drawing.curves import Curves, Line, Panel, mean_line
 from tape_exp.drawing.figures import Figure
-from tape_exp.paper.artifacts import Records, RunArtifact
+from tape_exp.paper.artifacts import Records, RunArtifact, task_of
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOTHING, mean_of
 from tape_exp.settings.compose import compose_config
@@ -45,7 +44,7 @@ class WordProblems(RunArtifact):
         """A row for each group and model: means over seeds of states within the trained length and
         beyond, and of words of it and of the longest.
         """
-        metrics = _metrics(_task(records)) if records else {}
+        metrics = _metrics(task_of(records)) if records else {}
         rows: list[Row] = []
         for group in self.groups:
             for model in self.models:
@@ -59,21 +58,21 @@ class WordProblems(RunArtifact):
 
     def caption(self, scale: str, records: Records) -> str:
         """Which lengths the columns hold."""
-        task = _task(records)
+        task = task_of(records)
         return (
             f"{self.title}. Right states (%) after up to {task['train_letters']} letters, the "
             f"trained length, and after more, up to {max(task['lengths'])}; words of a length "
             "whose states are all right (%). The paper proves what TAPE can express and trains "
             f"nothing: column paper is empty. Ours: scale {scale}, {task['words']} test words, "
             "mean over seeds with its 95 % interval. In the figure bands reach from the worst seed "
-            "to the best, and the best guess knows the place alone."
+            "to the best, and the best guess knows only the place in the word."
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
         """A row of two panels for each group: states, whole words. Bands reach from the worst seed
         to the best.
         """
-        task = _task(records)
+        task = task_of(records)
         lengths = sorted(task["lengths"])
         ticks = [n for n in lengths if n & (n - 1) == 0] or lengths
         panels = []
@@ -83,9 +82,8 @@ class WordProblems(RunArtifact):
                 for style, model in enumerate(self.models):
                     if runs := records.get(f"{model}/{group}"):
                         keys = [f"test/{measure}@{n}" for n in lengths]
-                        values = np.array([[r["metrics"][key] for key in keys] for r in runs])
-                        band = (values.min(0).tolist(), values.max(0).tolist())
-                        lines.append(Line(model, lengths, values.mean(0).tolist(), *band, style))
+                        values = [[r["metrics"][key] for key in keys] for r in runs]
+                        lines.append(mean_line(model, lengths, values, style))
                 if measure == "state":
                     guess = guesses(group, lengths)
                     lines.append(Line("best guess", lengths, guess, style=None, dash="--"))
@@ -94,11 +92,6 @@ class WordProblems(RunArtifact):
                 panels.append(Panel(f"{group}: {label}", "length (letters)", "", lines, **axes))
         title, size = f"{self.title} — scale {scale}", (10.5, 3.2 * len(self.groups))
         return [Curves(title, panels, size=size, legend="right", markersize=4)]
-
-
-def _task(records: Records) -> dict[str, Any]:
-    """The task of the first record, whose lengths are those of all."""
-    return next(iter(records.values()))[0]["config"]["task"]
 
 
 def _metrics(task: dict[str, Any]) -> dict[str, str]:
