@@ -124,14 +124,16 @@ def dump_record(record: dict[str, Any]) -> str:
     def rows(grid: list[Any]) -> str:
         return apart("[\n  " + ",\n  ".join(map(json.dumps, grid)) + "\n ]")
 
-    told = dict(record)
-    if "heatmap" in told:
-        told["heatmap"] = rows(told["heatmap"])
-    if "matrices" in told:
-        told["matrices"] = {name: rows(grid) for name, grid in told["matrices"].items()}
-    if "curves" in told:
-        told["curves"] = {name: apart(json.dumps(curve)) for name, curve in told["curves"].items()}
-    text = json.dumps(told, indent=1)
+    shortened = dict(record)
+    if "heatmap" in shortened:
+        shortened["heatmap"] = rows(shortened["heatmap"])
+    if "matrices" in shortened:
+        shortened["matrices"] = {name: rows(grid) for name, grid in shortened["matrices"].items()}
+    if "curves" in shortened:
+        shortened["curves"] = {
+            name: apart(json.dumps(curve)) for name, curve in shortened["curves"].items()
+        }
+    text = json.dumps(shortened, indent=1)
     for number, part in enumerate(parts):
         text = text.replace(f'"@part {number}@"', part, 1)
     return text + "\n"

@@ -116,7 +116,7 @@ def test_a_run_goes_on_from_a_checkpoints_weights(text_run):
         ),
         (
             ["checkpoint={folder}", "model=rope"],
-            r"is of another model: .*position.* is in the checkpoint alone\. "
+            r"is of another model: .*position.* is only in the checkpoint\. "
             r"Its run has model=tape",
         ),
         (
