@@ -23,7 +23,7 @@ def with_clear_errors(main: Callable[[], None]) -> None:
     """Call Hydra's main. Mistakes of the user's become one sentence on stderr and exit code 2,
     failed runs exit code 1.
 
-    Tracebacks are shown with ``debug=`` alone, ``debug=plan`` apart; a failed run keeps its own in
+    Tracebacks are printed only with ``debug=`` other than plan; a failed run keeps its own in
     FAILED.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the sentence is made here
@@ -43,11 +43,11 @@ def with_clear_errors(main: Callable[[], None]) -> None:
         sys.exit(130)
     except Exception as error:
         if any(argument.startswith("debug=") and argument != "debug=plan" for argument in sys.argv):
-            _show(error)
+            _print_traceback(error)
         _fail(error, sys.argv[1:])
 
 
-def _show(error: BaseException) -> None:
+def _print_traceback(error: BaseException) -> None:
     """The whole traceback on stderr."""
     print(redact("".join(traceback.format_exception(error))), file=sys.stderr)
 
@@ -74,5 +74,5 @@ def run_job(cfg: DictConfig) -> None:
         if hydra.mode == RunMode.MULTIRUN:
             raise  # the sweep's other jobs go on; Hydra names the one that failed
         if cfg.debug.name not in ("none", "plan"):
-            _show(error)  # not Hydra, which would also print the overrides as they are
+            _print_traceback(error)  # not Hydra, which would also print the overrides as they are
         _fail(error, sys.argv[1:])

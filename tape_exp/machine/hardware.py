@@ -29,12 +29,12 @@ def peak_flops(device: torch.device) -> float:
 
 
 def device_memory(device: torch.device) -> int:
-    """Bytes of a GPU's memory, 0 of another device."""
+    """Bytes of a GPU's memory, 0 for another device."""
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
 
 
 def cpu_name() -> str:
-    """The processor's name as the system tells it."""
+    """The processor's name as the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
@@ -50,5 +50,5 @@ def machine_name(device: torch.device) -> str:
 
 
 def file_name(machine: str) -> str:
-    """A machine's name as part of a file's."""
+    """A machine's name as a part of a file's name."""
     return "".join(c if c.isalnum() else "-" for c in machine.lower()).strip("-")

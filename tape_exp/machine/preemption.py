@@ -1,4 +1,4 @@
-"""A run that is told to leave: SIGUSR1 and SIGTERM save a checkpoint and end with a status that
+"""A run that is asked to leave: SIGUSR1 and SIGTERM save a checkpoint and end with a status that
 asks for a requeue.
 """
 
@@ -19,8 +19,8 @@ DISMISS = signal.SIGUSR2  # to a process that prepares data
 
 
 class Preempted(SystemExit):
-    """The run leaves because it was told to. Of several processes the first has the status REQUEUE,
-    the others 0.
+    """The run leaves because it was asked to. Of several processes the first ends with the status
+    REQUEUE, the others with 0.
     """
 
     def __init__(self, name: str) -> None:

@@ -33,8 +33,8 @@ def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:
     if torch.distributed.is_initialized():
         rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     rounds = -(-len(items) // world)
-    mine = (round_ * world + rank for round_ in range(rounds))
-    return [(items[min(index, len(items) - 1)], index < len(items)) for index in mine]
+    indices = (round_ * world + rank for round_ in range(rounds))
+    return [(items[min(index, len(items) - 1)], index < len(items)) for index in indices]
 
 
 def gather(item: Item) -> list[Item]:
@@ -43,9 +43,9 @@ def gather(item: Item) -> list[Item]:
 
     if not torch.distributed.is_initialized():
         return [item]
-    found: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(found, item)
-    return found
+    items: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(items, item)
+    return items
 
 
 def sum_over_processes(values: "Tensor") -> "Tensor":
@@ -53,9 +53,8 @@ def sum_over_processes(values: "Tensor") -> "Tensor":
     import torch
 
     if torch.distributed.is_initialized():
-        on_gpu = (
-            torch.distributed.get_backend() == "nccl"
-        )  # which adds up nothing that lies on a CPU
+        # NCCL adds up nothing that is on a CPU.
+        on_gpu = torch.distributed.get_backend() == "nccl"
         summed = values.cuda() if on_gpu else values
         torch.distributed.all_reduce(summed)
         if summed is not values:

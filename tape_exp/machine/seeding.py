@@ -39,8 +39,8 @@ def below(limit: int, lane: np.ndarray) -> np.ndarray:
 
 
 class RowSampler:
-    """Random numbers for the rows of a batch: those of row r depend on (seed, purpose, first + r)
-    alone.
+    """Random numbers for the rows of a batch: those of row r depend only on (seed, purpose,
+    first + r).
 
     What a model samples for sample k of a stream is then the same whatever the batch, the step or
     the device it falls on.

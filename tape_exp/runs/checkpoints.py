@@ -22,7 +22,7 @@ log = logging.getLogger("tape_exp")
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
-    """Writes ``step….ckpt`` beside its final place, then a ``.json`` with its SHA-256 and config
+    """Writes ``step….ckpt`` next to its final place, then a ``.json`` with its SHA-256 and config
     hash, then renames it.
 
     A file that its signature does not fit is damaged and is not used. Loading allows tensors and
@@ -52,9 +52,9 @@ class SafeCheckpointIO(TorchCheckpointIO):
             temporary.unlink(missing_ok=True)
             unwritten = next(
                 (
-                    found
-                    for found in (error.__cause__, error.__context__)
-                    if isinstance(found, OSError)
+                    cause
+                    for cause in (error.__cause__, error.__context__)
+                    if isinstance(cause, OSError)
                 ),
                 None,
             )
@@ -75,7 +75,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
 
 
 class Checkpoints(Checkpoint):
-    """Saves the end of every ``every``-th step, and of the step in which the run is told to leave;
+    """Saves the end of every ``every``-th step, and of the step in which the run is asked to leave;
     keeps the newest two.
 
     The end of a step is after its report, and after its validation where one is due: going on
@@ -86,7 +86,7 @@ class Checkpoints(Checkpoint):
         folder: holds the checkpoints.
         every: optimizer steps.
         validate_every: optimizer steps.
-        preemption: knows whether the run has been told to leave.
+        preemption: knows whether the run has been asked to leave.
     """
 
     def __init__(
@@ -177,8 +177,7 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
         if signature["config_hash"] != config_hash:
             raise ConfigError(
                 f"{path} belongs to a run of another config ({signature['config_hash']}, this one "
-                f"is {config_hash}); "
-                "remove it from there to begin anew."
+                f"is {config_hash}); remove it from there to begin anew."
             )
         return path, signature["step"]
     return None, 0

@@ -1,4 +1,4 @@
-"""A run's directory: where it lies, what is in it, and the record that tables are made from.
+"""A run's directory: where it is, what is in it, and the record that tables are made from.
 
 ``runs/<task>/<scale>/<model>/seed<seed>-<hash>/`` (of an adapted model ``<model>-<peft>``) holds
 config.yaml, manifest.json, metrics.jsonl, log.txt, checkpoints/, artifacts/, record.json and, at
@@ -73,7 +73,7 @@ class RunDirectory:
         """Keep other commands off the run, by a lock that the system releases when the process
         dies.
 
-        Of several processes the first alone holds it. Raises :class:`ConfigError` where another
+        Of several processes only the first holds it. Raises :class:`ConfigError` where another
         command works on the run, or the directory cannot be written.
         """
         if not first_process():
@@ -108,7 +108,7 @@ class RunDirectory:
         """Create the directory, and write config, manifest and the task's ``assets`` (name ->
         content).
 
-        Of several processes the first alone writes. Raises :class:`ConfigError` where it cannot be
+        Of several processes only the first writes. Raises :class:`ConfigError` where it cannot be
         written.
         """
         if not first_process():

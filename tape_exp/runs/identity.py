@@ -27,28 +27,28 @@ def identity_of(cfg: DictConfig) -> dict[str, Any]:
 
 
 def config_hash(cfg: DictConfig) -> str:
-    """Ten hexadecimal digits of :func:`identity`; a checkpoint to begin from counts as the run and
-    the step that it is of.
+    """Ten hexadecimal digits of :func:`identity_of`; a checkpoint to begin from counts as its run
+    and step.
     """
-    told = identity_of(cfg)
-    if told["checkpoint"] is None:
-        del told["checkpoint"]
+    identity = identity_of(cfg)
+    if identity["checkpoint"] is None:
+        del identity["checkpoint"]
     else:
-        told["checkpoint"] = weights.title(weights.find(told["checkpoint"], cfg))
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
+        identity["checkpoint"] = weights.title(weights.find(identity["checkpoint"], cfg))
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def without_folders(told: Any) -> Any:
-    """A config as a record shows it: of each path its last name, so that a record says nothing of
-    the machine.
+def without_folders(node: Any) -> Any:
+    """A config as a record shows it: of each path only the last name, so that a record says nothing
+    about the machine.
     """
-    if not isinstance(told, dict):
-        return told
+    if not isinstance(node, dict):
+        return node
     return {
         key: Path(value).name
         if key in ("path", "checkpoint", "init_from") and isinstance(value, str)
         else without_folders(value)
-        for key, value in told.items()
+        for key, value in node.items()
     }
 
 

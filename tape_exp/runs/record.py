@@ -129,14 +129,16 @@ def dump_record(record: dict[str, Any]) -> str:
     def rows(grid: list[Any]) -> str:
         return apart("[\n  " + ",\n  ".join(map(json.dumps, grid)) + "\n ]")
 
-    told = dict(record)
-    if "heatmap" in told:
-        told["heatmap"] = rows(told["heatmap"])
-    if "matrices" in told:
-        told["matrices"] = {name: rows(grid) for name, grid in told["matrices"].items()}
-    if "curves" in told:
-        told["curves"] = {name: apart(json.dumps(curve)) for name, curve in told["curves"].items()}
-    text = json.dumps(told, indent=1, allow_nan=False)
+    short = dict(record)
+    if "heatmap" in short:
+        short["heatmap"] = rows(short["heatmap"])
+    if "matrices" in short:
+        short["matrices"] = {name: rows(grid) for name, grid in short["matrices"].items()}
+    if "curves" in short:
+        short["curves"] = {
+            name: apart(json.dumps(curve)) for name, curve in short["curves"].items()
+        }
+    text = json.dumps(short, indent=1, allow_nan=False)
     for number, part in enumerate(parts):
         text = text.replace(f'"@part {number}@"', part, 1)
     return text + "\n"

@@ -272,7 +272,7 @@ def close(loggers: list[Logger], timeout: int, done: bool, preempted: bool) -> N
     """End the W&B run, if there is one, so that the next run of this process gets a run of its own.
 
     It is tried for ``timeout`` seconds where the run must leave, else for at most ten minutes: what
-    has not been sent by then lies in the run's folder, for `wandb sync`.
+    has not been sent by then is in the run's folder, for `wandb sync`.
     """
     for logger in loggers:
         if (

@@ -2,7 +2,7 @@
 up.
 
 A checkpoint is a ``.ckpt`` of ours, with all weights or, of a run that adapted a base model
-(``peft=``), with the trained ones alone, or the folder of a Llama in Hugging Face's format.
+(``peft=``), only with the trained ones, or the folder of a Llama in Hugging Face's format.
 """
 
 import copy
@@ -58,7 +58,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
         if len(finished) > 1:
             raise ConfigError(
                 f"checkpoint={spec}: {len(finished)} finished runs of this model, scale and seed "
-                f"lie in {place}; name one: " + ", ".join(f"checkpoint={f}" for f in finished)
+                f"are in {place}; name one: " + ", ".join(f"checkpoint={f}" for f in finished)
             )
         if finished:
             return _newest(finished[0], spec)
@@ -72,8 +72,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
         ]
     raise ConfigError(
         f"checkpoint={spec} is neither a file nor a run's folder, and no finished run of a task of "
-        "that name lies "
-        f"in {' or '.join(map(str, places))}. To make it: {', or: '.join(make)}."
+        f"that name is in {' or '.join(map(str, places))}. To make it: {', or: '.join(make)}."
     )
 
 
@@ -100,13 +99,13 @@ def _finished(place: Path, cfg: DictConfig) -> list[Path]:
     Of several those on the same text, and of several of these the one in which no key of its task
     was changed.
     """
-    told = {
+    configs = {
         done.parent: OmegaConf.load(done.with_name("config.yaml"))
         for done in place.glob(f"seed{cfg.seed}-*/DONE")
     }
     runs = {
         run: kept
-        for run, kept in told.items()
+        for run, kept in configs.items()
         if OmegaConf.select(kept, "debug.name", default="none") == "none"
     }
     for same in (lambda kept: kept.scale.text == cfg.scale.text, _is_plain):
@@ -131,13 +130,13 @@ def _is_plain(kept: Any) -> bool:
 
 
 def _newest(folder: Path, spec: str) -> Path:
-    found = sorted((folder / "checkpoints").glob("step*.ckpt"))
-    if not found:
+    saved = sorted((folder / "checkpoints").glob("step*.ckpt"))
+    if not saved:
         raise ConfigError(
             f"checkpoint={spec}: {folder} is neither the folder of a run with checkpoints nor a "
             "Llama."
         )
-    return found[-1]
+    return saved[-1]
 
 
 def companion(checkpoint: Path, name: str) -> Path | None:
@@ -147,8 +146,8 @@ def companion(checkpoint: Path, name: str) -> Path | None:
 
 
 def title(checkpoint: Path) -> str:
-    """The run's name and the step, or of what lies elsewhere its own name and a fingerprint of its
-    content.
+    """The run's name and the step, or, of what is not in a run's folder, its own name and a
+    fingerprint of its content.
     """
     if checkpoint.is_dir():
         from tape_exp.models import llama
@@ -185,8 +184,8 @@ def base_of(checkpoint: Path, cfg: DictConfig) -> Path:
         return find(spec, cfg)
     except ConfigError as error:
         raise ConfigError(
-            f"{checkpoint} holds what was trained beside its base alone, and the base is missing: "
-            f"{error}"
+            f"{checkpoint} holds only what was trained on top of its base, and the base is "
+            f"missing: {error}"
         ) from error
 
 
@@ -221,7 +220,7 @@ def adopt(cfg: DictConfig) -> DictConfig:
         return cfg
     from tape_exp.models import llama
 
-    told = llama.read_config(folder)
+    llama_config = llama.read_config(folder)
     if "scaling" not in cfg.model:
         raise ConfigError(
             f"checkpoint={spec} is a Llama, whose positions are RoPE's; model={cfg.model.name} "
@@ -229,10 +228,10 @@ def adopt(cfg: DictConfig) -> DictConfig:
         )
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
-        cfg.task.arch = told.sizes()
-        cfg.model.theta = told.theta
-        cfg.model.scaling = OmegaConf.merge(cfg.model.scaling, told.scaling)
-        for kind, token in (("bos", told.bos), ("eos", told.eos)):
+        cfg.task.arch = llama_config.sizes()
+        cfg.model.theta = llama_config.theta
+        cfg.model.scaling = OmegaConf.merge(cfg.model.scaling, llama_config.scaling)
+        for kind, token in (("bos", llama_config.bos), ("eos", llama_config.eos)):
             if token is not None:
                 cfg.task.tokenizer[kind] = token
     return cfg
@@ -278,9 +277,8 @@ def begin(
         if adaptation is not None and adaptation.partial and not trains:
             raise ConfigError(
                 f"checkpoint {checkpoint} is a base model, and peft={adaptation.name} untrained "
-                "changes nothing. Train it: "
-                f"python train.py task=extend peft={adaptation.name}, then checkpoint=extend; or "
-                "set peft=none."
+                f"changes nothing. Train it: python train.py task=extend peft={adaptation.name}, "
+                "then checkpoint=extend; or set peft=none."
             )
         _load_base(decoder, checkpoint, adaptation)
         if adaptation is not None:
@@ -303,15 +301,14 @@ def begin(
 def check_base(checkpoint: Path) -> None:
     """Refuse an adapted run whose base is another now. Raises :class:`ConfigError`."""
     cfg = adapted(checkpoint)
-    told = _content(checkpoint).get("base") if cfg is not None else None
-    if cfg is None or told is None:
+    known = _content(checkpoint).get("base") if cfg is not None else None
+    if cfg is None or known is None:
         return
     base = title(base_of(checkpoint, cfg))
-    if told != base:
+    if known != base:
         raise ConfigError(
-            f"checkpoint {checkpoint} was trained beside another base, {told}, than lies there "
-            f"now, {base}. "
-            "Restore that base, or train anew."
+            f"checkpoint {checkpoint} was trained on top of another base, {known}, than the "
+            f"one that is there now, {base}. Restore that base, or train anew."
         )
 
 
@@ -332,18 +329,17 @@ def _load_trained(decoder: "Decoder", checkpoint: Path) -> None:
     """The trained parameters of an adapted run, which holds no others."""
     from tape_exp.models.peft import trained
 
-    found = _named(_content(checkpoint)["state_dict"])
+    weights = _named(_content(checkpoint)["state_dict"])
     own = dict(trained(decoder))
     if wrong := sorted(
-        found.keys() ^ own.keys()
-        | {n for n in found.keys() & own.keys() if found[n].shape != own[n].shape}
+        weights.keys() ^ own.keys()
+        | {n for n in weights.keys() & own.keys() if weights[n].shape != own[n].shape}
     ):
         raise ConfigError(
             f"checkpoint {checkpoint} was adapted with other settings of peft: {wrong[0]} does not "
-            "fit. Its run's config.yaml "
-            "holds them."
+            "fit. Its run's config.yaml holds them."
         )
-    decoder.load_state_dict(found, strict=False)
+    decoder.load_state_dict(weights, strict=False)
 
 
 def _named(state: dict[str, Any]) -> dict[str, Any]:
@@ -368,8 +364,8 @@ def load_weights(decoder: Any, checkpoint: Path, without_positions: bool = False
     weights = _named(content["state_dict"])
     if "base" in content:
         raise ConfigError(
-            f"{checkpoint} holds what was trained beside a base model alone; name its run's folder "
-            "in checkpoint=."
+            f"{checkpoint} holds only what was trained on top of a base model; name its run's "
+            "folder in checkpoint=."
         )
     own = decoder.state_dict()
     if without_positions:
@@ -380,13 +376,12 @@ def load_weights(decoder: Any, checkpoint: Path, without_positions: bool = False
         if key not in weights or key not in own:
             whose = "the model" if key in own else "the checkpoint"
             raise ConfigError(
-                f"checkpoint {checkpoint} is of another model: {key} is in {whose} alone.{hint}"
+                f"checkpoint {checkpoint} is of another model: {key} is only in {whose}.{hint}"
             )
         if own[key].shape != weights[key].shape:
             raise ConfigError(
                 f"checkpoint {checkpoint} is of another size: {key} is {list(weights[key].shape)} "
-                "there and "
-                f"{list(own[key].shape)} here.{hint}"
+                f"there and {list(own[key].shape)} here.{hint}"
             )
     decoder.load_state_dict(weights)
 
@@ -395,12 +390,12 @@ def trained_tokenizer(checkpoint: Path) -> str | None:
     """The fingerprint of the tokenizer that a checkpoint was trained with, where it says so."""
     if checkpoint.is_dir():
         return None
-    told = (
+    fingerprints = (
         value["tokenizer"]
         for value in _content(checkpoint).values()
         if isinstance(value, dict) and "tokenizer" in value
     )
-    return next(told, None)
+    return next(fingerprints, None)
 
 
 def _content(checkpoint: Path) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class Arithmetic(Task):
         return evaluation
 
     def grid_batch(self, cells: Iterable[tuple[int, int]]) -> Batch:
-        """All test samples of the given cells; those of a cell depend on its two lengths alone."""
+        """All test samples of the given cells; those of a cell depend only on its two lengths."""
         cells = list(cells)
         longest, rows = max(map(max, cells)), self.samples_per_cell
         lane = np.zeros((len(cells), rows, 2, longest), dtype=np.uint32)

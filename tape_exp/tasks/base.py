@@ -62,8 +62,9 @@ class Task(LightningDataModule, ABC):
     trains = True  # False: the model is evaluated as it is initialised, or as checkpoint= gives it
     reports_perplexity = False  # val/perplexity as well as val/loss
     measures: tuple[str, ...] = ("exact_match", "token_accuracy")  # of each row; () scores none
-    axes: Mapping[str, Sequence[int]] = {}  # label -> lengths: one for slices that are lengths,
-    # two for pairs of lengths; then the evaluation has a heatmap
+    # Label -> lengths, of one axis where slices are lengths, of two where they are pairs of
+    # lengths. The evaluation then has a heatmap.
+    axes: Mapping[str, Sequence[int]] = {}
     trained_length = 0  # id/… are the slices of lengths up to this one, ood/… the others
 
     def __init__(self, arch: Arch, optim: Optim, seed: int, **sizes: Any) -> None:

@@ -20,14 +20,12 @@ class Benchmarks(NothingTrained, TextTask):
     without one.
 
     Metrics, in percent: ``benchmarks/<group>`` of every group that adds up its subjects,
-        ``benchmarks/<task>`` of every task
-    outside of such groups, and ``…_stderr``, lm-eval's standard error over questions (of a group
-    pooled over its subjects). MMLU has one metric, the accuracy of the letter. Of ARC it is
-    ``acc_norm``, the choice with the highest log-likelihood a
-    character: the paper names no metric, but its ARC numbers lie where acc_norm of Llama-2-7B does;
-        and its MMLU numbers
-    where those without solved examples do, lm-eval's default. The table has ``acc`` as well, and
-    every subject.
+    ``benchmarks/<task>`` of every task outside of such groups, and ``…_stderr``, lm-eval's standard
+    error over questions (of a group pooled over its subjects). MMLU has one metric, the accuracy of
+    the letter. Of ARC it is ``acc_norm``, the choice with the highest log-likelihood per character:
+    the paper names no metric, but its ARC numbers are near acc_norm of Llama-2-7B, and its MMLU
+    numbers near those without solved examples, lm-eval's default. The table has ``acc`` as well,
+    and every subject.
 
     Args:
         tasks: lm-eval's names of tasks, groups or tags.

@@ -1,5 +1,5 @@
 """What a positional encoding costs: parameters and operations of the 155 M model, and a training
-step beside RoPE's.
+step compared with RoPE's.
 """
 
 from collections.abc import Callable
@@ -34,14 +34,13 @@ class Efficiency(NothingTrained, Task):
     """Counts and times; nothing is trained. Table flops of the paper comes from here.
 
     Metrics: ``count/parameters``; ``count/macs_paper`` and ``count/flops_paper``, a forward pass of
-        batch 1 in the paper's
-    convention; ``count/flops``, what this code computes with causal attention fused;
-    ``time/step_ms`` and ``time/step_ratio_to_rope``, a training step at the width of ``arch``, both
-    models timed in turn.
+    batch 1 in the paper's convention; ``count/flops``, what this code computes with causal
+    attention fused; ``time/step_ms`` and ``time/step_ratio_to_rope``, a training step at the width
+    of ``arch``, both models timed in turn.
 
     Args:
         length: tokens of the counted forward pass.
-        timing: see :class:`Timing`; null counts alone.
+        timing: see :class:`Timing`; null only counts.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Efficiency(NothingTrained, Task):
 def paper_convention(decoder: Decoder, length: int) -> tuple[float, float]:
     """(MACs, FLOPs) of a forward pass of batch 1 as the paper's table counts them.
 
-    Its counter sees linear layers, matrix products without regard to causality, and as FLOPs alone:
+    Its counter sees linear layers, matrix products without regard to causality, and, only as FLOPs,
     einsums, softmax and activation functions. What a positional encoding adds is its own
     ``counted_operations``. Norms, residuals and rotations are not seen.
     """

@@ -5,7 +5,7 @@ asked for it at the end.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from tape_exp.runs.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
 from tape_exp.settings.errors import ConfigError, at_least_one
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained
+from tape_exp.tasks.slices import check_lengths
 from tape_exp.tasks.text import TextTask
 
 HIGHEST = 50_000  # keys are 1 … HIGHEST
@@ -43,7 +44,7 @@ class Trial:
 
     Args:
         length: tokens of prompt and answer together, at most.
-        depth: where the key's line stands, from 0, before all filler sentences, towards 1, after
+        depth: where the key's line is, from 0, before all filler sentences, towards 1, after
             all of them.
         key: 1 … :data:`HIGHEST`.
     """
@@ -54,7 +55,7 @@ class Trial:
 
 
 def make_trial(seed: int, length: int, number: int, bins: int) -> Trial:
-    """Trial ``number`` of a length, a function of the arguments alone.
+    """Trial ``number`` of a length, a function of only its arguments.
 
     The key is uniform; the depth is uniform within the bin ``number`` mod ``bins`` of equal parts
     of the text, so that every part gets as many trials as the others, or one more.
@@ -83,8 +84,8 @@ def is_correct(answer: str, key: int) -> bool:
     """Whether the first run of digits in the answer is the key: ``12,345`` is 12, and what follows
     the number is free.
     """
-    found = re.search("[0-9]+", answer)
-    return found is not None and found.group() == str(key)
+    number = re.search("[0-9]+", answer)
+    return number is not None and number.group() == str(key)
 
 
 class Passkey(NothingTrained, TextTask):
@@ -93,13 +94,12 @@ class Passkey(NothingTrained, TextTask):
 
     A prompt is BOS and :func:`prompt` with as many filler sentences as fit, so that prompt and
     answer have at most the tokens of its length. Answers are greedy, and counted by
-    :func:`is_correct`. At a short length few sentences stand around the key's line, which then
-    stands as near to its depth as their ends allow. Trials depend on the seed, never on the model.
+    :func:`is_correct`. At a short length few sentences surround the key's line, which then is as
+    near to its depth as their ends allow. Trials depend on the seed, never on the model.
 
     Metrics, in percent: ``passkey/accuracy`` of all trials, ``passkey/accuracy@<length>``, and
-        ``…_low`` and ``…_high`` of its
-    95 % interval (:func:`wilson`). Table ``passkey``: every trial. Heatmap: accuracy by depth and
-    length.
+    ``…_low`` and ``…_high`` of its 95 % interval (:func:`wilson`). Table ``passkey``: every trial.
+    Heatmap: accuracy by depth and length.
 
     Args:
         text: what a BPE is trained on where no checkpoint brings a tokenizer.
@@ -124,15 +124,7 @@ class Passkey(NothingTrained, TextTask):
         rows_per_batch: int = 20,
         new_tokens: int = 8,
     ) -> None:
-        if (
-            not isinstance(lengths, Sequence)
-            or not lengths
-            or not all(type(n) is int and n > 0 for n in lengths)
-        ):
-            raise ConfigError(
-                f"task.lengths={lengths} must list numbers of tokens above 0, as "
-                "task.lengths=[512,1024] does."
-            )
+        check_lengths(lengths, "tokens", "[512,1024]")
         at_least_one(
             "task",
             trials=trials,
@@ -220,9 +212,8 @@ class Passkey(NothingTrained, TextTask):
         if least > length:
             raise ConfigError(
                 f"task.lengths={self.lengths}: {length} tokens are too few for the line with the "
-                "key, the question, one "
-                f"sentence and task.new_tokens={self.new_tokens}; {least} would do with this "
-                "tokenizer."
+                f"key, the question, one sentence and task.new_tokens={self.new_tokens}; {least} "
+                "would do with this tokenizer."
             )
 
     def _fill(self, trial: Trial, sentences: int) -> tuple[list[int], int]:
@@ -248,20 +239,20 @@ class Passkey(NothingTrained, TextTask):
         ).strip()
 
     def _row(self, trial: Trial, answer: str) -> dict[str, Any]:
-        told = {
+        row = {
             "length": trial.length,
             "depth": round(trial.depth, 4),
             "key": trial.key,
             "answer": answer,
         }
-        return told | {"correct": is_correct(answer, trial.key)}
+        return row | {"correct": is_correct(answer, trial.key)}
 
-    def _heatmap(self, found: dict[int, bool]) -> Heatmap:
+    def _heatmap(self, outcome_of: dict[int, bool]) -> Heatmap:
         """Of each part of the text and each length the share of trials that :func:`make_trial` put
         there and that succeeded.
         """
         cells: dict[tuple[int, int], list[bool]] = {}
-        for number, correct in found.items():
+        for number, correct in outcome_of.items():
             place, k = divmod(number, self.count)
             cells.setdefault((k % self.depth_bins, place), []).append(correct)
         values = np.full((self.depth_bins, len(self.lengths)), np.nan)
@@ -276,8 +267,8 @@ def accuracies(table: list[dict[str, Any]]) -> dict[str, float]:
     for row in table:
         correct.setdefault(row["length"], []).append(row["correct"])
     metrics = {"passkey/accuracy": 100 * float(np.mean([row["correct"] for row in table]))}
-    for length, found in correct.items():
+    for length, outcomes in correct.items():
         key = f"passkey/accuracy@{length}"
-        metrics[key] = 100 * float(np.mean(found))
-        metrics[f"{key}_low"], metrics[f"{key}_high"] = wilson(sum(found), len(found))
+        metrics[key] = 100 * float(np.mean(outcomes))
+        metrics[f"{key}_low"], metrics[f"{key}_high"] = wilson(sum(outcomes), len(outcomes))
     return metrics

@@ -20,13 +20,12 @@ class Patterns(Analysis):
     sample text.
 
     ``matrices`` of the evaluation: ``products@<layer>`` and ``attention@<layer>``, (T, T) each;
-        encodings without a state
-    have no products. The metric ``attention/distance@<layer>`` is how far back the average query
-    looks, in tokens.
+    encodings without a state have no products. The metric ``attention/distance@<layer>`` is how far
+    back the average query looks, in tokens.
 
     Args:
-        layers: which to show, counted from 1; those that the model lacks are left out, its last is
-            always shown.
+        layers: which to draw, counted from 1; those that the model lacks are left out, its last is
+            always drawn.
     """
 
     def __init__(
@@ -63,10 +62,10 @@ class Patterns(Analysis):
         metrics, matrices = {}, {}
         position = torch.arange(self.length, device=tokens.device)
         distance = position[:, None] - position
-        for layer, found in traces.items():
-            attention = found.attention[0].mean(0)
+        for layer, of_layer in traces.items():
+            attention = of_layer.attention[0].mean(0)
             matrices[f"attention@{layer}"] = attention.cpu().numpy()
             metrics[f"attention/distance@{layer}"] = float((attention * distance).sum(-1).mean())
-            if found.products is not None:
-                matrices[f"products@{layer}"] = found.products[0].cpu().numpy()
+            if of_layer.products is not None:
+                matrices[f"products@{layer}"] = of_layer.products[0].cpu().numpy()
         return Evaluation(metrics, matrices=matrices)

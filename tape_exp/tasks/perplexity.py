@@ -54,8 +54,7 @@ class Windows:
         if self.stride is not None and not 1 <= self.stride <= min(self.lengths):
             raise ConfigError(
                 f"task.windows.stride={self.stride} must be between 1 and the shortest length, "
-                f"{min(self.lengths)}: "
-                "a longer one would leave tokens out."
+                f"{min(self.lengths)}: a longer one would leave tokens out."
             )
         if self.tokens is not None and self.tokens < 1:
             raise ConfigError(
@@ -177,10 +176,10 @@ def score(
     for (number, starts), counts in progress(share(list(enumerate(batches))), description):
         batch = window_batch(tokens, windows, length, starts)
         sampler = RowSampler(0, "evaluation", first=int(firsts[number]))
-        found = model(batch["inputs"], labels_BT=batch["labels"], sampler=sampler)
+        losses = model(batch["inputs"], labels_BT=batch["labels"], sampler=sampler)
         if counts:
             part = slice(int(firsts[number]), int(firsts[number + 1]))
-            sums[0, part] = found.sum(-1, dtype=torch.float64).cpu()
+            sums[0, part] = losses.sum(-1, dtype=torch.float64).cpu()
             sums[1, part] = (batch["labels"] != IGNORE).sum(-1)
     nll, count = sum_over_processes(sums).numpy()
     return nll, count

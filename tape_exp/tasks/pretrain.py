@@ -85,8 +85,7 @@ class Pretrain(TextTask):
             if len(tokens) <= T:
                 raise ConfigError(
                     f"text {text.name}: its split {split} has {len(tokens)} tokens, fewer than one "
-                    "block of "
-                    f"task.train_length={T} and its last label. Give it more text, or set "
+                    f"block of task.train_length={T} and its last label. Give it more text, or set "
                     f"task.train_length={max(len(tokens) // 2, 1)}."
                 )
         self.blocks = (len(self.stream) - 1) // T

@@ -48,7 +48,7 @@ class Scrolls(TextTask):
     made again when a killed evaluation is started anew.
 
     Metrics, in percent: ``<dataset>/<value>`` of :mod:`tape_exp.data.scrolls_metrics`, with
-        ``…_low`` and ``…_high`` of its 95 % interval.
+    ``…_low`` and ``…_high`` of its 95 % interval.
 
     Args:
         dataset: one of the seven.
@@ -140,8 +140,10 @@ class Scrolls(TextTask):
 
     def fingerprint(self) -> str:
         """A hash of the first samples, the validation rows, and every question and reference."""
-        told = [(e.id, e.question, e.references) for e in (*self.examples, *self.validation)]
-        return hashlib.sha256((super().fingerprint() + json.dumps(told)).encode()).hexdigest()[:16]
+        content = [(e.id, e.question, e.references) for e in (*self.examples, *self.validation)]
+        return hashlib.sha256((super().fingerprint() + json.dumps(content)).encode()).hexdigest()[
+            :16
+        ]
 
     def evaluate(
         self, model: Any, progress: Callable[..., Any], limit: int | None = None
@@ -159,11 +161,11 @@ class Scrolls(TextTask):
             for first in range(0, len(order), self.rows_per_batch)
         ][:limit]
         folder = self.surroundings.folder
-        found = Predictions(folder / "predictions.jsonl" if folder else None)
+        kept = Predictions(folder / "predictions.jsonl" if folder else None)
         for (number, ids), counts in progress(
             share(list(enumerate(batches))), f"answering {self.dataset}"
         ):
-            missing = [id_ for id_ in ids if id_ not in found.texts]
+            missing = [id_ for id_ in ids if id_ not in kept.texts]
             if not counts or not missing:
                 continue
             rows = generate(
@@ -173,13 +175,13 @@ class Scrolls(TextTask):
                 self.tokenizer.eos,
                 sampler=RowSampler(0, "answers", first=number * self.rows_per_batch),
             )
-            found.add(
+            kept.add(
                 {
                     id_: self.tokenizer.decode(row).strip()
                     for id_, row in zip(missing, rows, strict=True)
                 }
             )
-        predictions = {id_: text for part in gather(found.texts) for id_, text in part.items()}
+        predictions = {id_: text for part in gather(kept.texts) for id_, text in part.items()}
         asked = {id_ for batch in batches for id_ in batch}
         examples = {e.id: e for e in self.validation if e.id in asked}
         scores = score(
@@ -249,12 +251,12 @@ def _table(examples: dict[str, Example], scores: Scores) -> list[dict[str, Any]]
     """A row an example: question, references, prediction and scores."""
     rows = []
     for row in scores.per_example:
-        told = {
+        shared = {
             "id": row["id"],
             "question": examples[row["id"]].question or "",
             "references": " | ".join(row["references"]),
         }
-        rows.append(told | {"prediction": row["prediction"]} | row["scores"])
+        rows.append(shared | {"prediction": row["prediction"]} | row["scores"])
     return rows
 
 
@@ -295,8 +297,7 @@ def _find(source: Path, dataset: str, split: str) -> Path:
             return path
     raise ConfigError(
         f"--references={source} is neither a .jsonl or .jsonl.gz file nor a folder with "
-        f"{' or '.join(wanted)}, "
-        f"which may also lie in its folder {dataset}."
+        f"{' or '.join(wanted)}, which may also be in its folder {dataset}."
     )
 
 
@@ -335,19 +336,19 @@ def read_predictions(path: Path) -> dict[str, Any]:
         return content
 
     try:
-        found = json.loads(path.read_bytes(), object_pairs_hook=unique)
+        predictions = json.loads(path.read_bytes(), object_pairs_hook=unique)
     except ConfigError:
         raise
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON ({error}).") from error
-    if not isinstance(found, dict):
+    if not isinstance(predictions, dict):
         raise ConfigError(f'{path} must hold one JSON object, {{"<id>": "<prediction>", …}}.')
-    return found
+    return predictions
 
 
-def report(dataset: str, scores: Scores) -> str:
+def score_lines(dataset: str, scores: Scores) -> str:
     """Scores as lines: each value with its interval."""
     lines = [
         f"{dataset}: {len(scores.per_example)} examples, percent with the bootstrap's 95 % interval"
@@ -413,7 +414,7 @@ def score_file(
             write_atomically(out, to_json(dataset, scores))
         except OSError as error:
             raise ConfigError(f"--out={out} cannot be written ({error.strerror}).") from error
-    print(report(dataset, scores))
+    print(score_lines(dataset, scores))
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def shift_rows(
     """How much attention and E Eᵀ of some layers change when positions shift, in two ways (table
     shift of the paper).
 
-    - ``add_tokens``: ``shift`` more BOS tokens stand in front. Compared are the pairs of original
+    - ``add_tokens``: ``shift`` more BOS tokens come first. Compared are the pairs of original
       tokens, as they are: the probability that now falls on the new tokens is missing in their
       rows.
     - ``shift_ids``: position ids begin at ``shift`` instead of 0; the tokens are the same.
@@ -141,7 +141,7 @@ def random_copy(decoder: Decoder, seed: int, std: float) -> Decoder:
     """A copy whose positional parameters have N(0, std) added, each from a generator of its own.
 
     TAPE begins exactly as RoPE: at their initial values its parameters say nothing about what its
-        updates preserve.
+    updates preserve.
     """
     copied = copy.deepcopy(decoder)
     with torch.no_grad():

@@ -2,7 +2,6 @@
 on long ones.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from tape_exp.runs.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.slices import Scores
+from tape_exp.tasks.slices import Scores, check_lengths
 
 
 class WordProblem(Task):
@@ -67,15 +66,7 @@ class WordProblem(Task):
         at_least_one(
             "task", train_letters=train_letters, words=words, rows_per_batch=rows_per_batch
         )
-        if (
-            not isinstance(lengths, Sequence)
-            or not lengths
-            or not all(type(n) is int and n > 0 for n in lengths)
-        ):
-            raise ConfigError(
-                f"task.lengths={lengths} must list numbers of letters above 0, as "
-                "task.lengths=[16,32,64] does."
-            )
+        check_lengths(lengths, "letters", "[16,32,64]")
         if max(lengths) < train_letters:
             raise ConfigError(
                 f"task.lengths={list(lengths)} ends below task.train_letters={train_letters}; "
@@ -111,10 +102,7 @@ class WordProblem(Task):
         """
         key, size = seed_for(0, "test"), self.rows_per_batch
         return [
-            (
-                "words",
-                self._batch(key, first, min(size, self.words - first), self.lengths[-1]),
-            )
+            ("words", self._batch(key, first, min(size, self.words - first), self.lengths[-1]))
             for first in range(0, self.words, size)
         ]
 
@@ -169,16 +157,13 @@ class WordProblem(Task):
             rows=["states", "words"],
             columns=list(map(str, self.lengths)),
         )
-        columns = {
-            "state": right.mean(0),
-            "word": whole.mean(0),
-            "guess": self.group.guess(self.lengths[-1]),
-        }
+        shares = zip(right.mean(0), whole.mean(0), self.group.guess(self.lengths[-1]), strict=True)
         places = [
-            {
-                "letters": i + 1,
-                **{name: round(100 * float(column[i]), 2) for name, column in columns.items()},
+            {"letters": place}
+            | {
+                name: round(100 * float(share), 2)
+                for name, share in zip(("state", "word", "guess"), of_place, strict=True)
             }
-            for i in range(self.lengths[-1])
+            for place, of_place in enumerate(shares, 1)
         ]
         return Evaluation(metrics, heatmap, tables={"places": places})

@@ -25,6 +25,7 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.base import Surroundings, Task
+from tape_exp.training.logs import progress_mode
 
 log = logging.getLogger("tape_exp")
 
@@ -48,6 +49,11 @@ class Run:
     preemption: Preemption
     clock: Stopwatch = field(default_factory=Stopwatch)
     sinks: list[Logger] = field(default_factory=list)
+
+    @property
+    def progress(self) -> str:
+        """``rich``, ``lines`` or ``none``."""
+        return progress_mode(self.cfg.trainer.progress)
 
     @property
     def validate_every(self) -> int:
@@ -107,8 +113,7 @@ def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
     ):
         raise ConfigError(
             f"task.train_length={length} is longer than the {reach} tokens that the base was "
-            "trained on, times "
-            f"peft.interpolation={adaptation.interpolation}; set "
+            f"trained on, times peft.interpolation={adaptation.interpolation}; set "
             f"peft.interpolation={-(-length // reach)}."
         )
     return adaptation
@@ -136,8 +141,7 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
     if task.trains and task.optim.position_lr != 1 and not decoder.positional_count():
         raise ConfigError(
             f"task.optim.position_lr={task.optim.position_lr} has no effect: "
-            f"model={cfg.model.name} trains no parameters of "
-            "positions; leave it at 1.0."
+            f"model={cfg.model.name} trains no parameters of positions; leave it at 1.0."
         )
     decoder.recompute = cfg.trainer.checkpoint_activations
     if cfg.trainer.frozen_bf16:
@@ -213,7 +217,7 @@ def strategy(name: str, devices: int) -> "str | Strategy":
 
 def without_requeue() -> list[SLURMEnvironment]:
     """Lightning's plugin for a process that SLURM started: without its own requeueing, which would
-    act beside ours.
+    act in addition to ours.
     """
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
 

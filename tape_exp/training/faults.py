@@ -71,8 +71,7 @@ def explain(
         if isinstance(cause, OSError) and cause.errno in FULL:
             return StorageError(
                 f"{directory.path} cannot be written ({cause.strerror}): free space there or raise "
-                "the quota, and give the "
-                "same command again; the last checkpoint is whole."
+                "the quota, and give the same command again; the last checkpoint is whole."
             )
         if isinstance(
             cause, torch.OutOfMemoryError | MemoryError

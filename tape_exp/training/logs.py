@@ -1,4 +1,4 @@
-"""What a run says: to the console and to log.txt."""
+"""What a run logs: to the console and to log.txt."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ log = logging.getLogger("tape_exp")
 
 
 def progress_mode(name: str) -> str:
-    """rich on a terminal, lines elsewhere, unless the config says which."""
+    """``rich`` on a terminal and ``lines`` elsewhere, unless the config says which."""
     if name != "auto":
         return name
     return "rich" if sys.stdout.isatty() else "lines"
@@ -22,7 +22,7 @@ def set_up_logging(path: Path | None, progress: str) -> None:
     """Messages to the console and to log.txt; progress lines to the console only where there is no
     bar.
 
-    Of several processes the first alone speaks, but for warnings.
+    Of several processes only the first logs, apart from warnings.
     """
     console = logging.StreamHandler(sys.stdout)
     handlers: list[logging.Handler] = [console]

@@ -41,8 +41,8 @@ class LanguageModule(LightningModule):
         config_hash: written into checkpoints; one of another config is refused.
         progress: how ``Task.evaluate`` shows how far it is.
         evaluation_batches: stop the evaluation after as many.
-        base: what the decoder's frozen weights are of; checkpoints then hold the trained ones
-            alone.
+        base: the title of the model that the decoder's frozen weights are of; checkpoints then
+            hold only the trained ones.
     """
 
     def __init__(
@@ -121,10 +121,8 @@ class LanguageModule(LightningModule):
         if not math.isfinite(value) or not math.isfinite(float(self._grad_norm)):
             raise NotFiniteError(
                 f"the loss is {value} and the gradient norm {float(self._grad_norm)} at step "
-                f"{self.global_step}. "
-                f"Lower task.optim.lr={self.task.optim.lr} or "
-                f"task.optim.clip={self.task.optim.clip}, "
-                "or train with trainer.precision=32-true."
+                f"{self.global_step}. Lower task.optim.lr={self.task.optim.lr} or "
+                f"task.optim.clip={self.task.optim.clip}, or train with trainer.precision=32-true."
             )
         lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
         self.send(
@@ -193,8 +191,8 @@ class LanguageModule(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Sign the checkpoint with the config it belongs to; leave out what is frozen, if it lies
-        elsewhere.
+        """Sign the checkpoint with the config it belongs to; leave out what is frozen, if that is
+        kept elsewhere.
         """
         checkpoint["config_hash"] = self.config_hash
         if self.base is not None:
@@ -209,7 +207,7 @@ class LanguageModule(LightningModule):
 
 @dataclass(frozen=True)
 class OnDevice:
-    """A decoder as ``Task.evaluate`` calls it: tokens and labels may lie anywhere."""
+    """A decoder as ``Task.evaluate`` calls it: tokens and labels may be on any device."""
 
     decoder: Decoder
     device: torch.device

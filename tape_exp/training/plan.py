@@ -140,13 +140,8 @@ def setting_of(cfg: DictConfig, task: Task) -> Setting:
         numbers = "bf16-mixed"  # as on the GPU that is assumed
     devices = cfg.trainer.devices * cfg.trainer.nodes
     accumulate = micro_batches(cfg, task)
-    strategy = (
-        "fsdp"
-        if cfg.trainer.strategy == "fsdp"
-        else "ddp"
-        if devices > 1 or cfg.trainer.strategy == "ddp"
-        else "auto"
-    )
+    strategy = cfg.trainer.strategy  # ddp where auto finds several devices
+    strategy = "ddp" if strategy == "auto" and devices > 1 else strategy
     return Setting(
         devices=devices,
         strategy=strategy,

@@ -78,7 +78,7 @@ def work(run: Run) -> dict[str, Any]:
     """The run in its directory: what it leaves there, however it ends."""
     directory, preemption = run.directory, run.preemption
     directory.open(run.task.assets())
-    set_up_logging(directory.path / "log.txt", progress_mode(run.cfg.trainer.progress))
+    set_up_logging(directory.path / "log.txt", run.progress)
     log.info("%s\n  %s in %s", directory.name, parameter_text(run.decoder), directory.path)
     if run.adaptation is not None and run.task.trains:
         log.info("%s", peft.table(run.decoder))
@@ -105,7 +105,7 @@ def train_and_evaluate(run: Run, watch: ProcessWatch) -> dict[str, Any]:
         run.validate_every,
         run.preemption,
     )
-    progress = Progress(progress_mode(run.cfg.trainer.progress))
+    progress = Progress(run.progress)
     report = StepReport(run.cfg.trainer.log_every)
     heartbeat = Heartbeat(
         run.cfg.trainer.heartbeat, lambda sentence: run.directory.fail(LostProcessError(sentence))
@@ -132,7 +132,7 @@ def make_module(run: Run) -> LanguageModule:
         run.cfg.seed,
         run.cfg.trainer.log_every,
         run.directory.hash,
-        tracker(progress_mode(run.cfg.trainer.progress)),
+        tracker(run.progress),
         run.cfg.debug.evaluation_batches,
         base=weights.base_title(run.task.surroundings.checkpoint) if partial else None,
     )

@@ -132,7 +132,7 @@ def test_adapters_of_another_base_are_refused(extend, text_run, base):
     shutil.rmtree(place)  # the other run of the base's task takes its place
     with pytest.raises(
         ConfigError,
-        match=r"was trained beside another base, c4-smoke-rope-seed0-\w+/step00000003, than lies",
+        match=r"on top of another base, c4-smoke-rope-seed0-\w+/step00000003, than the one",
     ):
         text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
 
@@ -180,7 +180,7 @@ def test_what_does_not_fit_says_what_to_set(extend, text_run, base):
     shutil.copy(folder / "checkpoints" / "step00000004.ckpt", alone)
     with pytest.raises(
         ConfigError,
-        match=r"holds what was trained beside a base model alone; name its run's folder",
+        match=r"holds only what was trained on top of a base model; name its run's folder",
     ):
         text_run("model=rope", f"checkpoint={alone}", task="github")
 

@@ -107,7 +107,7 @@ def test_a_run_goes_on_from_a_checkpoints_weights(text_run):
     [
         (
             ["checkpoint=pg19"],
-            r"no finished run of a task of that name lies in .*"
+            r"no finished run of a task of that name is in .*"
             r"python train\.py task=pg19 model=tape",
         ),
         (
@@ -116,7 +116,7 @@ def test_a_run_goes_on_from_a_checkpoints_weights(text_run):
         ),
         (
             ["checkpoint={folder}", "model=rope"],
-            r"is of another model: .*position.* is in the checkpoint alone\. "
+            r"is of another model: .*position.* is only in the checkpoint\. "
             r"Its run has model=tape",
         ),
         (

@@ -73,10 +73,7 @@ def test_a_factor_of_one_leaves_the_two_groups_of_older_checkpoints(arch):
     for group, expected in zip(optimizer.param_groups, (matrices, others), strict=True):
         assert [id(p) for p in group["params"]] == [id(p) for p in expected]
     older = torch.optim.AdamW(
-        [
-            {"params": matrices, "weight_decay": 0.02},
-            {"params": others, "weight_decay": 0.0},
-        ],
+        [{"params": matrices, "weight_decay": 0.02}, {"params": others, "weight_decay": 0.0}],
         lr=1e-3,
     )
     optimizer.load_state_dict(older.state_dict())
