@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of, positive
+from tape_exp.settings.folders import CONF
 from tape_exp.settings.targets import check_names
 
 if TYPE_CHECKING:
@@ -205,6 +206,7 @@ def check(cfg: "DictConfig") -> None:
     one_of("logger.name", cfg.logger.name, ("wandb", "csv", "tensorboard", "none"))
     one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
     check_names(cfg)
+    _check_paths(cfg.task, "task")
     counts = ("devices", "nodes", "heartbeat", "log_every", "validate_every", "checkpoint_every")
     at_least_one("trainer", **{key: cfg.trainer[key] for key in counts})
     if cfg.trainer.micro_batch is not None and cfg.trainer.micro_batch < 1:
@@ -228,3 +230,22 @@ def check(cfg: "DictConfig") -> None:
         raise ConfigError(
             "trainer.strategy=fsdp does not train in 16-mixed; trainer.precision=bf16-mixed works."
         )
+
+
+def _check_paths(node: Any, key: str) -> None:
+    """Refuse the path of a text, or of another set of data, whose source reads no files."""
+    from omegaconf import DictConfig, OmegaConf
+
+    if not isinstance(node, DictConfig) or node._is_none():
+        return
+    if "source" in node and node.get("path") is not None and node.source != "local":
+        yaml = CONF / "text" / f"{node.get('name')}.yaml"
+        usual = OmegaConf.load(yaml).path if yaml.is_file() else None
+        of_scale = OmegaConf.is_interpolation(node, "source")
+        if node.path != usual:
+            raise ConfigError(
+                f"{key}.path={node.path} is not read, since {key}.source={node.source}; add "
+                + ("scale.text=local." if of_scale else f"{key}.source=local.")
+            )
+    for name, child in node.items():
+        _check_paths(child, f"{key}.{name!s}")

@@ -186,6 +186,17 @@ def test_constructor_errors(section, override, message):
         ("trainer.micro_batch=0", r"trainer\.micro_batch=0 must be at least 1, or null"),
         ("trainer.workers=100000", r"trainer\.workers=100000 must be from 0 to 256"),
         ("trainer.workers=-1", r"trainer\.workers=-1 must be from 0 to 256"),
+        (
+            "task=c4 task.text.path=/does/not/exist",
+            r"task\.text\.path=/does/not/exist is not read, since task\.text\.source=builtin; "
+            r"add scale\.text=local\.",
+        ),
+        ("task=perplexity checkpoint=c4 task.text.path=a", r"task\.text\.path=a is not read"),
+        ("task=c4 task.tests.github.path=a", r"task\.tests\.github\.path=a is not read"),
+        (
+            "task=benchmarks checkpoint=c4 task.source=builtin task.path=a",
+            r"task\.path=a is not read, since task\.source=builtin; add task\.source=local\.",
+        ),
         ("logger.timeout=0", r"logger\.timeout=0 must be at least 1"),
         ("debug.max_steps=0", r"debug\.max_steps=0 must be at least 1"),
         ("debug.evaluation_batches=-1", r"debug\.evaluation_batches=-1 must be at least 1"),
@@ -198,7 +209,7 @@ def test_constructor_errors(section, override, message):
 )
 def test_cross_checks(override, message):
     with pytest.raises(ConfigError, match=message):
-        check(compose_config([override]))
+        check(compose_config(override.split()))
 
 
 def test_hash_depends_on_what_is_computed_and_on_nothing_else():
