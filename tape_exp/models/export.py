@@ -1,6 +1,4 @@
-"""Export of a decoder to a folder that transformers loads: a plain Llama where it is one, else a
-model of our own type.
-"""
+"""Export of a decoder for transformers: a plain Llama where it is one, else a model of our type."""
 
 import dataclasses
 import json
@@ -90,9 +88,7 @@ def save(
 
 
 def is_plain_llama(decoder: Decoder) -> bool:
-    """Whether transformers' Llama computes the same: RoPE, and a width that its heads divide, as it
-    demands.
-    """
+    """Whether transformers' Llama computes the same: RoPE, and heads that divide the width."""
     return (
         type(decoder.blocks()[0].position) is RoPE and decoder.arch.width % decoder.arch.heads == 0
     )
@@ -160,9 +156,7 @@ model = AutoModelForCausalLM.from_pretrained("{name}")
 
 
 def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
-    """The ``tokenizer_config.json`` that goes with a ``tokenizer.json``. Padding is EOS, on the
-    left, as generation needs it.
-    """
+    """The ``tokenizer_config.json`` of a ``tokenizer.json``; for generation, EOS pads the left."""
     bos, eos = (tokenizer.backend.id_to_token(number) for number in (tokenizer.bos, tokenizer.eos))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
