@@ -1,6 +1,4 @@
-"""A small generated substitute for MMLU and ARC: questions from templates, in lm-eval's format and
-asked in its words.
-"""
+"""A small generated substitute for MMLU and ARC, in lm-eval's format and asked in its words."""
 
 import json
 import random
@@ -86,9 +84,7 @@ def write(folder: Path) -> Path:
 
 
 def question(name: str, split: str, index: int) -> tuple[str, list[str], int]:
-    """Question, four choices and the right one's place, which runs through all four: a pure
-    function of the arguments.
-    """
+    """A question, four choices and the right one's place, 0 … 3 in turn; a pure function."""
     generator = random.Random(seed_for(0, "benchmarks", name, split, index))
     text, right, wrong = DRAFTS[name](generator)
     choices = generator.sample(wrong, 3)

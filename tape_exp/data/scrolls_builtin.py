@@ -1,6 +1,4 @@
-"""Small generated substitutes for the seven SCROLLS sets: rows in their schema whose answer is in
-the document.
-"""
+"""Small generated substitutes for the seven SCROLLS sets; each document holds its answer."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -60,9 +58,7 @@ class Draft(NamedTuple):
 def rows(
     dataset: str, split: str, count: int | None = None, words: tuple[int, int] = WORDS
 ) -> Iterator[dict[str, str]]:
-    """Rows of the first ``count`` examples. An example is a pure function of (dataset, split, its
-    index, words).
-    """
+    """Rows of ``count`` examples, each a pure function of (dataset, split, its index, words)."""
     for index in range(SIZES[split] if count is None else count):
         generator = random.Random(seed_for(0, "scrolls", dataset, split, index))
         draft = DRAFTS[dataset](generator)

@@ -1,6 +1,4 @@
-"""Tokenizers: Llama-2's or any other from the hub or a ``tokenizer.json``, bytes, or a BPE trained
-on the corpus itself.
-"""
+"""Tokenizers: of the hub or a ``tokenizer.json``, bytes, or a BPE trained on the corpus itself."""
 
 import hashlib
 import json
@@ -61,9 +59,7 @@ class Tokenization:
             )
 
     def make(self, text: Text, cache: Path) -> "Tokenizer":
-        """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``. Raises
-        :class:`ConfigError`.
-        """
+        """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``."""
         if self.kind == "byte":
             return Tokenizer(_byte_level(self), self.bos, self.eos)
         if self.kind == "file":
