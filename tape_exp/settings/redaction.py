@@ -46,9 +46,7 @@ _COMMITS = ("revision", "commit")
 
 
 def is_secret(name: str) -> bool:
-    """Whether a key or an environment variable of that name holds a secret: ``HF_TOKEN``,
-    ``api_key``; not ``tokens``.
-    """
+    """Whether a key or variable of that name holds a secret: ``HF_TOKEN``, not ``tokens``."""
     return bool(_NAMED.search(name)) and not _PLACES.search(name)
 
 
@@ -77,9 +75,7 @@ def _of_environment() -> set[str]:
 
 
 def redact_tree(value: Any, key: str = "") -> Any:
-    """Plain containers without secrets: neither strings under a secret's key nor secrets inside any
-    other string.
-    """
+    """Plain containers without secrets, be it under a secret's key or inside another string."""
     if isinstance(value, Mapping):
         return {name: redact_tree(inner, str(name)) for name, inner in value.items()}
     if isinstance(value, list | tuple):
