@@ -38,9 +38,7 @@ QUIET = 300.0  # seconds without a line after which a run without a queue counts
 
 @dataclass
 class State:
-    """What a run is at: a word of ``COLOURS``, the step, seconds to the end of training, the last
-    line of an error.
-    """
+    """What a run is at: a word of ``COLOURS``, the step, the time left, an error's last line."""
 
     word: str
     step: str = ""
@@ -198,9 +196,7 @@ def state_of(job: Job, queued: Task | None, log: Path) -> State:
 
 
 def progress(place: RunDirectory) -> tuple[str, str]:
-    """(step of all, time to the end of training at the rate of the last rows) of a run that has
-    begun.
-    """
+    """The (step of all, time left in training at the rate of the last rows) of a run."""
     path = place.path / "metrics.jsonl"
     rows = [row for row in read_metrics(path) if row["step"]] if path.exists() else []
     if not rows or "optim" not in place.cfg.task:

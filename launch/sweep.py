@@ -55,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
-    """Submit the runs that are neither finished nor in the queue. Raises :class:`ConfigError` where
-    nothing was submitted.
-    """
+    """Submit the runs that are neither finished nor in the queue."""
     if cap is not None and cap < 1:
         raise ConfigError(f"--cap {cap} must be at least 1.")
     jobs = jobs_of(words)
