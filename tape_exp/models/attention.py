@@ -156,13 +156,9 @@ def pick_backend(inputs: Inputs) -> str:
     """The name of the fastest correct backend for these inputs; each choice is logged once."""
     for name, why in _preferences(inputs):
         if not BACKENDS[name].refuses(inputs):
-            kind = (
-                "carried state"
-                if inputs.carried is not None
-                else "bias"
-                if inputs.biased
-                else "plain"
-            )
+            kind = "bias" if inputs.biased else "plain"
+            if inputs.carried is not None:
+                kind = "carried state"
             _say_once(
                 f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}"
             )
@@ -247,9 +243,7 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
             )
     mask = causal_mask(T, S, q.device)
     if bias is not None:
-        mask = torch.where(mask, bias.to(q.dtype), float("-inf")).expand(
-            q.shape[0], q.shape[1], T, S
-        )
+        mask = torch.where(mask, bias.to(q.dtype), float("-inf")).expand(*q.shape[:2], T, S)
     return inputs.split(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
 
 
@@ -348,9 +342,8 @@ def _flash(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     scale = 1 / math.sqrt(inputs.q.shape[-1])
     k, v = (inputs.k, inputs.v) if inputs.carried is None else inputs.per_query_head()
     padding = v.shape[-1] - inputs.q.shape[-1]
-    q, k, v = (
-        x.transpose(1, 2) for x in (F.pad(inputs.q, (0, padding)), F.pad(k, (0, padding)), v)
-    )
+    q, k = F.pad(inputs.q, (0, padding)), F.pad(k, (0, padding))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     slopes = None if inputs.slopes is None else inputs.slopes.float()
     out = flash_attn_func(q, k, v, softmax_scale=scale, causal=True, alibi_slopes=slopes)
     return inputs.split(out.transpose(1, 2))

@@ -225,9 +225,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """The block's output and the position state for the next one."""
         normed = self.attention_norm(x_BTC)
-        q, k, v = (
-            linear(normed).unflatten(-1, (-1, self.head_dim)) for linear in (self.q, self.k, self.v)
-        )
+        q, k, v = (f(normed).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
         q, k = self.position.rotate(q, k, state)
         v = for_heads(v, k.shape[2])
         carried = self.position.carried(state) if self.updates_state else None

@@ -68,9 +68,7 @@ def save(
             for k, v in decoder.state_dict().items()
             if k != "head.weight" or not decoder.arch.tied
         }
-        weights = {
-            llama_name(key) if plain else f"decoder.{key}": value for key, value in weights.items()
-        }
+        weights = {llama_name(k) if plain else f"decoder.{k}": v for k, v in weights.items()}
         _write_weights(temporary, weights, dtype, shard_size)
         if tokenizer is not None:
             (temporary / "tokenizer.json").write_text(tokenizer.save())
@@ -89,9 +87,8 @@ def save(
 
 def is_plain_llama(decoder: Decoder) -> bool:
     """Whether transformers' Llama computes the same: RoPE, and heads that divide the width."""
-    return (
-        type(decoder.blocks()[0].position) is RoPE and decoder.arch.width % decoder.arch.heads == 0
-    )
+    arch, position = decoder.arch, decoder.blocks()[0].position
+    return type(position) is RoPE and arch.width % arch.heads == 0
 
 
 def llama_config(decoder: Decoder) -> dict[str, Any]:
@@ -175,9 +172,7 @@ def _write_weights(
     folder: Path, weights: dict[str, torch.Tensor], dtype: torch.dtype, shard_size: int | str
 ) -> None:
     """One file, or several and their index; one file's tensors are converted at a time."""
-    planned = {
-        key: torch.empty_like(value, dtype=dtype, device="meta") for key, value in weights.items()
-    }
+    planned = {k: torch.empty_like(v, dtype=dtype, device="meta") for k, v in weights.items()}
     split = split_torch_state_dict_into_shards(planned, max_shard_size=shard_size)
     for name, keys in split.filename_to_tensors.items():
         shard = {key: weights[key].to("cpu", dtype).contiguous() for key in keys}

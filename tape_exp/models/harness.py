@@ -187,10 +187,7 @@ class Harness(TemplateLM):
             answers |= self._shared(
                 order, "answering", lambda batch, first, new=new: self._answer(batch, new, first)
             )
-        return [
-            postprocess_generated_text(answers[number], stop, None)
-            for number, stop in enumerate(stops)
-        ]
+        return [postprocess_generated_text(answers[n], stop, None) for n, stop in enumerate(stops)]
 
     def _answer(
         self, batch: Sequence[tuple[int, list[int]]], new: int, first: int

@@ -164,9 +164,7 @@ def load(decoder: Decoder, folder: Path) -> None:
     """
     # Old checkpoints also hold RoPE's frequencies, which are a function of theta.
     stored = {t.name: t for t in tensors(folder) if not t.name.endswith("rotary_emb.inv_freq")}
-    wanted = {
-        llama_name(key): p for key, p in decoder.named_parameters() if ".position." not in key
-    }
+    wanted = {llama_name(k): p for k, p in decoder.named_parameters() if ".position." not in k}
     repeated = stored.pop("lm_head.weight", None) if decoder.arch.tied else None
     for name in sorted(stored.keys() | wanted.keys()):
         if name not in stored:

@@ -154,9 +154,7 @@ class Adaptation:
             ConfigError: there is nothing of a part to train, or the encoding does not go with
                 sparse attention.
         """
-        idle = {
-            name for name, parameter in decoder.named_parameters() if not parameter.requires_grad
-        }
+        idle = {name for name, p in decoder.named_parameters() if not p.requires_grad}
         own = [name for name, _ in decoder.named_parameters()]
         if self.lora is not None:
             self.lora.insert(decoder, seed)
@@ -247,11 +245,7 @@ def _within_groups(qkv: Any, size: int, backend: str) -> Tensor:
 
 def trained(decoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Name and value of every parameter that is trained."""
-    return (
-        (name, parameter)
-        for name, parameter in decoder.named_parameters()
-        if parameter.requires_grad
-    )
+    return ((name, p) for name, p in decoder.named_parameters() if p.requires_grad)
 
 
 def merge(decoder: Decoder) -> None:
@@ -301,9 +295,7 @@ def freeze_in_bf16(decoder: Decoder) -> None:
 
 def adapter(decoder: Decoder) -> dict[str, Tensor]:
     """The trained parameters on the CPU, made whole if sharded: every process must call this."""
-    return {
-        name: whole(parameter.detach()).contiguous().cpu() for name, parameter in trained(decoder)
-    }
+    return {name: whole(p.detach()).contiguous().cpu() for name, p in trained(decoder)}
 
 
 def save_adapter(

@@ -80,9 +80,8 @@ def step_case(
     tokens = torch.randint(arch.vocab, (batch, length + 1), generator=generator).to(device)
     model = Decoder(arch, make, backend=backend).to(device)
     model.blocks()[-1].updates_state = updates_last
-    optimizer = torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad], lr=1e-5, fused=True
-    )
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
 
     forward: Any = torch.compile(model) if compiled else model
 

@@ -86,10 +86,7 @@ class HouseholderTAPE(TensorTAPE):
             .unflatten(-1, (-1, self.M))
             .transpose(-1, -2)
         )
-        cos, sin = (
-            torch.diag_embed(angles.cos()) * magnitude,
-            torch.diag_embed(angles.sin()) * magnitude,
-        )
+        cos, sin = (torch.diag_embed(x) * magnitude for x in (angles.cos(), angles.sin()))
         return torch.cat([torch.cat([cos, sin], -1), torch.cat([-sin, cos], -1)], -2)
 
     def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
