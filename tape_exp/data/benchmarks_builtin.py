@@ -181,10 +181,8 @@ def _numbers(right: int) -> tuple[str, list[str]]:
 
 
 def _places(generator: random.Random) -> Draft:
-    goods, places = (
-        generator.sample(GOODS, 4),
-        generator.sample([p for p in PLACES if p not in GOODS], 4),
-    )
+    goods = generator.sample(GOODS, 4)
+    places = generator.sample([p for p in PLACES if p not in GOODS], 4)
     facts = " ".join(
         f"The {thing} is in the {place}." for thing, place in zip(goods, places, strict=True)
     )

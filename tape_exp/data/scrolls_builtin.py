@@ -134,10 +134,7 @@ def _property(generator: random.Random) -> tuple[str, list[str], str, list[str]]
     """A question, four sentences one of which answers it, the answer, and all four values."""
     kind = generator.choice(list(VALUES))
     things, values = generator.sample(THINGS, 4), generator.sample(VALUES[kind], 4)
-    keys = [
-        f"The {kind} of the {thing} is {value}."
-        for thing, value in zip(things, values, strict=True)
-    ]
+    keys = [f"The {kind} of the {t} is {v}." for t, v in zip(things, values, strict=True)]
     chosen = generator.randrange(4)
     return f"What is the {kind} of the {things[chosen]}?", keys, values[chosen], values
 

@@ -180,9 +180,7 @@ def load(path: Path, bos: str = "<s>", eos: str = "</s>") -> Tokenizer:
 def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:
     """A BPE over bytes: no text is unknown to it, and decoding gives back every byte."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {
-        token: number for number, token in enumerate([settings.bos, settings.eos, *alphabet])
-    }
+    vocabulary = {t: n for n, t in enumerate([settings.bos, settings.eos, *alphabet])}
     tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, []))
     tokenizer.add_special_tokens([settings.bos, settings.eos])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
