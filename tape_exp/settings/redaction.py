@@ -64,9 +64,7 @@ def redact(text: str) -> str:
 
 def _of_environment() -> set[str]:
     """The secrets of this process's environment: as they are, quoted, and as in a URL."""
-    plain = [
-        value for name, value in os.environ.items() if len(value) >= _SHORTEST and is_secret(name)
-    ]
+    plain = [v for name, v in os.environ.items() if len(v) >= _SHORTEST and is_secret(name)]
     return {
         form
         for value in plain
