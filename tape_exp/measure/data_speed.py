@@ -207,14 +207,8 @@ def peak_memory() -> float:
     """The peak memory of this process, in MB; on Linux, without that of its parent."""
     status = Path("/proc/self/status")
     if status.exists():
-        return (
-            next(
-                int(line.split()[1])
-                for line in status.read_text().splitlines()
-                if line.startswith("VmHWM")
-            )
-            / 1024
-        )
+        held = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(held.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -150,12 +150,9 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
         words = [*CASES[number % len(CASES)], *SMALL, f"seed={number}", f"cache={folder}/cache"]
         whole = undisturbed(words, folder / "whole", fresh)
         count = min(PER_RUN, kills - tried)
-        kinds = [moment for moment in MOMENTS for _ in range(count // 3)] + ["training"] * (
-            count % 3
-        )
-        others = (
-            [OTHERS[(2 * number + k) % len(OTHERS)] for k in range(2)] if kills >= PER_RUN else []
-        )
+        kinds = [moment for moment in MOMENTS for _ in range(count // 3)]
+        kinds += ["training"] * (count % 3)
+        others = [OTHERS[(2 * number + k) % len(OTHERS)] for k in range(2) if kills >= PER_RUN]
         subject = Subject(
             [*words, f"runs={folder}/broken"],
             directory_of(words, folder / "broken"),
@@ -163,11 +160,8 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
         )
         disturb(subject, [*kinds, *others], moments)
         differences = compare(whole, subject.directory)
-        name = " ".join(
-            word
-            for word in words
-            if word.startswith(("task=", "model=", "seed=", "trainer.workers"))
-        )
+        told = ("task=", "model=", "seed=", "trainer.workers")
+        name = " ".join(word for word in words if word.startswith(told))
         record["runs"].append(
             {
                 "run": name,
@@ -176,10 +170,8 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
                 "faults": subject.faults,
             }
         )
-        tried, number = (
-            tried + sum(fault["kind"] in MOMENTS for fault in subject.faults),
-            number + 1,
-        )
+        tried += sum(fault["kind"] in MOMENTS for fault in subject.faults)
+        number += 1
         print(
             f"{name}: {len(subject.faults)} faults, {', '.join(differences) or 'identical'}",
             flush=True,

@@ -412,12 +412,8 @@ def draw(record: dict[str, Any], path: Path) -> Path:
                 )
                 for T in lengths
             ]
-            axis.plot(
-                lengths,
-                [r["ms"] for r in best],
-                marker="o",
-                label=f"{name} ({best[-1]['backend']})",
-            )
+            label = f"{name} ({best[-1]['backend']})"
+            axis.plot(lengths, [r["ms"] for r in best], marker="o", label=label)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_xticks(lengths, [str(T) for T in lengths])
