@@ -80,11 +80,9 @@ class Theorem1(nn.Module):
         """The read-out's argument, (B, T): at least 1, or at most 0, where a label is exact."""
         topology = topology or Causal(self.form.strict)
         x = self.layers(*self.embed(tokens_BT), topology)[0]
-        return (
-            -10 * x[..., 0] + 3 * x[..., 1 + BOS] - 1
-            if self.form.readout == "repaired"
-            else -x[..., 0]
-        )
+        if self.form.readout == "repaired":
+            return -10 * x[..., 0] + 3 * x[..., 1 + BOS] - 1
+        return -x[..., 0]
 
     def embed(self, tokens_BT: Tensor) -> tuple[Tensor, Tensor]:
         """X⁽⁰⁾: (B, T, 11) one-hot, and E⁽⁰⁾: (B, T, 17, 6), [Ξ; I] for every token."""
