@@ -118,9 +118,8 @@ def read(folder: Path) -> list[Job]:
         ValueError: a line is no run of this code.
         OSError: a file cannot be read.
     """
-    recorded = (
-        (folder / "recorded.txt").read_text().split() if (folder / "recorded.txt").exists() else []
-    )
+    record = folder / "recorded.txt"
+    recorded = record.read_text().split() if record.exists() else []
     lines = (folder / "jobs.txt").read_text().splitlines()
     jobs = [Job(shlex.split(line), recorded=str(i) in recorded) for i, line in enumerate(lines)]
     if not jobs:
@@ -141,9 +140,7 @@ def print_sweep(jobs: Sequence[Job], folder: Path, console: Console) -> None:
     run_states = [
         state_of(job, queue.get(i), folder / "logs" / f"{i}.txt") for i, job in enumerate(jobs)
     ]
-    shared = [
-        word for word in jobs[0].words if len(jobs) > 1 and all(word in job.words for job in jobs)
-    ]
+    shared = [w for w in jobs[0].words if len(jobs) > 1 and all(w in job.words for job in jobs)]
     table = Table("run", "state", "step", "to go", "", box=None, pad_edge=False)
     for job, state in zip(jobs, run_states, strict=True):
         colour = COLOURS[state.word]
