@@ -1,6 +1,4 @@
-"""The runs that a sweep's words name: overrides with commas, as ``python train.py -m`` takes them,
-or the paper's artifacts.
-"""
+"""The runs that a sweep names: overrides with commas, as for ``train.py -m``, or artifacts."""
 
 import hashlib
 import re
@@ -56,9 +54,7 @@ class Job:
         return shlex.join(self.words)
 
     def directory(self) -> RunDirectory:
-        """Where it runs. Raises :class:`ConfigError` while the run that it begins from is not
-        finished.
-        """
+        """Where it runs; a :class:`ConfigError` while the run that it begins from is unfinished."""
         return RunDirectory(weights.adopt(self.cfg))
 
     def place(self) -> RunDirectory | None:
@@ -102,9 +98,7 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
 
 
 def combinations(words: Sequence[str]) -> list[list[str]]:
-    """The overrides of every run, expanded as Hydra's basic sweeper does it. Raises
-    :class:`ConfigError`.
-    """
+    """The overrides of every run, expanded as Hydra's basic sweeper does it."""
     register()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -118,9 +112,7 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
 def _of_artifacts(
     artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str]
 ) -> list[Job]:
-    """The runs of artifacts and those that they begin from, whether recorded or not: a run keeps
-    its number in the array.
-    """
+    """The runs of artifacts and those they begin from; recorded ones keep their array numbers."""
     jobs: list[Job] = []
     levels: dict[str | None, int] = {None: -1}
     for key, run in named(artifacts, scale, seeds, extra).items():

@@ -38,9 +38,7 @@ QUIET = 300.0  # seconds without a line after which a run without a queue counts
 
 @dataclass
 class State:
-    """What a run is at: a word of ``COLOURS``, the step, seconds to the end of training, the last
-    line of an error.
-    """
+    """What a run is at: a word of ``COLOURS``, the step, the time left, an error's last line."""
 
     word: str
     step: str = ""
@@ -120,9 +118,8 @@ def read(folder: Path) -> list[Job]:
         ValueError: a line is no run of this code.
         OSError: a file cannot be read.
     """
-    recorded = (
-        (folder / "recorded.txt").read_text().split() if (folder / "recorded.txt").exists() else []
-    )
+    record = folder / "recorded.txt"
+    recorded = record.read_text().split() if record.exists() else []
     lines = (folder / "jobs.txt").read_text().splitlines()
     jobs = [Job(shlex.split(line), recorded=str(i) in recorded) for i, line in enumerate(lines)]
     if not jobs:
@@ -143,9 +140,7 @@ def print_sweep(jobs: Sequence[Job], folder: Path, console: Console) -> None:
     run_states = [
         state_of(job, queue.get(i), folder / "logs" / f"{i}.txt") for i, job in enumerate(jobs)
     ]
-    shared = [
-        word for word in jobs[0].words if len(jobs) > 1 and all(word in job.words for job in jobs)
-    ]
+    shared = [w for w in jobs[0].words if len(jobs) > 1 and all(w in job.words for job in jobs)]
     table = Table("run", "state", "step", "to go", "", box=None, pad_edge=False)
     for job, state in zip(jobs, run_states, strict=True):
         colour = COLOURS[state.word]
@@ -198,9 +193,7 @@ def state_of(job: Job, queued: Task | None, log: Path) -> State:
 
 
 def progress(place: RunDirectory) -> tuple[str, str]:
-    """(step of all, time to the end of training at the rate of the last rows) of a run that has
-    begun.
-    """
+    """The (step of all, time left in training at the rate of the last rows) of a run."""
     path = place.path / "metrics.jsonl"
     rows = [row for row in read_metrics(path) if row["step"]] if path.exists() else []
     if not rows or "optim" not in place.cfg.task:

@@ -55,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
-    """Submit the runs that are neither finished nor in the queue. Raises :class:`ConfigError` where
-    nothing was submitted.
-    """
+    """Submit the runs that are neither finished nor in the queue."""
     if cap is not None and cap < 1:
         raise ConfigError(f"--cap {cap} must be at least 1.")
     jobs = jobs_of(words)
@@ -69,10 +67,8 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
     script = script_of(settings, folder, shlex.join(["python", "-m", "launch.sweep", *words]))
     waiting = {} if dry_run else states(folder.name)
     todo = [i for i, job in enumerate(jobs) if i not in waiting and not job.done]
-    levels = [
-        [i for i in todo if jobs[i].level == level]
-        for level in sorted({jobs[i].level for i in todo})
-    ]
+    depths = sorted({jobs[i].level for i in todo})
+    levels = [[i for i in todo if jobs[i].level == depth] for depth in depths]
     arrays = [f"--array={ranges(level)}%{cap or settings['array_parallelism']}" for level in levels]
     counts = (
         f"{len(jobs)} runs: {len(jobs) - len(todo) - len(waiting)} done, {len(waiting)} in the "
@@ -80,12 +76,8 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
     )
     if dry_run:
         print(script + f"# jobs.txt, the runs of tasks 0 to {len(jobs) - 1}:")
-        print(
-            "\n".join(
-                f"#   {i:3} {'' if i in todo else '(done) '}{job.line}"
-                for i, job in enumerate(jobs)
-            )
-        )
+        for i, job in enumerate(jobs):
+            print(f"#   {i:3} {'' if i in todo else '(done) '}{job.line}")
         print(
             f"# {counts}", *(f"sbatch {array} {folder}/script.sh" for array in arrays), sep="\n# "
         )

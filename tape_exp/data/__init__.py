@@ -1,3 +1,1 @@
-"""Data sets: their text, its tokens on disk, groups for state tracking, and metrics of data
-sets.
-"""
+"""Data sets: their text, its tokens on disk, groups for state tracking, and metrics."""

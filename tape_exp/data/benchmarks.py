@@ -1,6 +1,4 @@
-"""Benchmarks of lm-eval: its own from the hub, those of a folder of its task YAMLs, or small
-generated ones.
-"""
+"""Benchmarks of lm-eval: its own from the hub, a folder of task YAMLs, or small generated ones."""
 
 import contextlib
 import hashlib
@@ -96,9 +94,7 @@ def load(
 
 
 def evaluate(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dict[str, Any]]:
-    """What lm-eval finds of every task and group, asking ``model``, one of its ``LM``, ``limit``
-    documents a task.
-    """
+    """lm-eval's results of each task and group for an ``LM``, from ``limit`` documents a task."""
     from lm_eval.evaluator import evaluate as evaluate_
 
     with _quiet():
@@ -108,9 +104,7 @@ def evaluate(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dic
 
 
 def metrics_of(result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
-    """Percent and standard error (None of a single document) by metric, the one that is reported
-    first.
-    """
+    """Percent and standard error (None of a single document) by metric, the reported one first."""
     metrics = {}
     for metric in METRICS:
         key = next((key for key in result if key.startswith(f"{metric},")), None)
@@ -124,9 +118,7 @@ def metrics_of(result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
 
 
 def fingerprint(loaded: Any) -> str:
-    """A hash of every document, how the first of each task is asked, and how many examples come
-    before it.
-    """
+    """A hash of every document, each task's first prompt, and its number of solved examples."""
     digest = hashlib.sha256()
     for name, task in sorted(loaded["tasks"].items()):
         first = task.eval_docs[0]
@@ -141,9 +133,7 @@ def fingerprint(loaded: Any) -> str:
 
 
 def _manager(folder: Path | None) -> Any:
-    """lm-eval's index of its own benchmarks, or only of those of a folder. lm-eval skips damaged
-    YAMLs; here they are an error.
-    """
+    """lm-eval's index of its own or a folder's benchmarks; here a damaged YAML is an error."""
     from lm_eval.tasks import TaskManager
 
     if folder is None:
@@ -236,9 +226,7 @@ def _check_metric(task: Any) -> None:
 
 @contextlib.contextmanager
 def _reading(prepared: Path, folder: Path | None, offline: bool) -> Iterator[None]:
-    """For as long as documents are read: prepared data below the cache, relative paths of a folder,
-    perhaps no network.
-    """
+    """Read documents with prepared data in the cache, paths from a folder, perhaps no network."""
     import datasets
     from huggingface_hub import constants
 
@@ -254,7 +242,7 @@ def _reading(prepared: Path, folder: Path | None, offline: bool) -> Iterator[Non
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without lm-eval's remarks and bars, of which there would be several a benchmark."""
+    """Silence lm-eval's remarks and bars, of which there would be several a benchmark."""
     loggers = [logging.getLogger("lm_eval"), logging.getLogger("datasets")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

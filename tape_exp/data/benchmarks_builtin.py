@@ -1,6 +1,4 @@
-"""A small generated substitute for MMLU and ARC: questions from templates, in lm-eval's format and
-asked in its words.
-"""
+"""A small generated substitute for MMLU and ARC, in lm-eval's format and asked in its words."""
 
 import json
 import random
@@ -86,9 +84,7 @@ def write(folder: Path) -> Path:
 
 
 def question(name: str, split: str, index: int) -> tuple[str, list[str], int]:
-    """Question, four choices and the right one's place, which runs through all four: a pure
-    function of the arguments.
-    """
+    """A question, four choices and the right one's place, 0 … 3 in turn; a pure function."""
     generator = random.Random(seed_for(0, "benchmarks", name, split, index))
     text, right, wrong = DRAFTS[name](generator)
     choices = generator.sample(wrong, 3)
@@ -185,10 +181,8 @@ def _numbers(right: int) -> tuple[str, list[str]]:
 
 
 def _places(generator: random.Random) -> Draft:
-    goods, places = (
-        generator.sample(GOODS, 4),
-        generator.sample([p for p in PLACES if p not in GOODS], 4),
-    )
+    goods = generator.sample(GOODS, 4)
+    places = generator.sample([p for p in PLACES if p not in GOODS], 4)
     facts = " ".join(
         f"The {thing} is in the {place}." for thing, place in zip(goods, places, strict=True)
     )

@@ -21,9 +21,7 @@ class Group:
     table: np.ndarray
 
     def states(self, words: np.ndarray) -> np.ndarray:
-        """The products g_1 ⋯ g_i of all prefixes of words (rows, T) of elements: (rows, T), in the
-        dtype of the words.
-        """
+        """The products g_1 ⋯ g_i of all prefixes of words (rows, T): (rows, T), in their dtype."""
         states = np.empty_like(words)
         state = np.zeros(len(words), dtype=words.dtype)
         for i in range(words.shape[1]):
@@ -31,9 +29,7 @@ class Group:
         return states
 
     def guess(self, length: int) -> np.ndarray:
-        """(length,): how often the likeliest state of a random word is right, after 1 … length
-        letters.
-        """
+        """(length,): how often the likeliest state is right after 1 … length random letters."""
         chances, best = np.zeros(len(self.elements)), np.empty(length)
         chances[0] = 1
         for i in range(length):
@@ -45,9 +41,7 @@ class Group:
 
 
 def make_group(points: int, moved: tuple[int, ...], even: bool = False) -> Group:
-    """The permutations of so many points, or the even ones; letters are those that move as many
-    points as ``moved`` lists.
-    """
+    """All or the even permutations of points; letters move as many points as ``moved`` lists."""
     every = itertools.permutations(range(points))
     elements = np.array([p for p in every if not even or _inversions(p) % 2 == 0])
     moves = (elements != np.arange(points)).sum(1)

@@ -1,6 +1,4 @@
-"""A corpus as one long row of token ids on disk: written once, memory-mapped, cut into blocks
-without padding.
-"""
+"""A corpus as one row of token ids on disk: written once, memory-mapped, cut without padding."""
 
 import hashlib
 import json
@@ -71,9 +69,7 @@ class Tokens:
         return hashlib.sha256(str(self.length).encode() + ends).hexdigest()[:16]
 
     def bytes(self, decode: Callable[[np.ndarray], str]) -> int:
-        """UTF-8 bytes of the text that the tokens stand for; of a document cut by the limit, those
-        of its beginning.
-        """
+        """UTF-8 bytes of the tokens' text; of a document cut by the limit, of its beginning."""
         total, position = 0, 0
         for sizes in map(np.load, self._sizes):
             for tokens, size in sizes:
@@ -261,7 +257,7 @@ class _Progress:
         self.began = self.last = time.monotonic()
 
     def add(self, size: int, tokens: int) -> None:
-        """So much more has been read."""
+        """Count what more has been read."""
         self.bytes += size
         if time.monotonic() - self.last > 10:
             self.last = time.monotonic()

@@ -290,9 +290,7 @@ def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: in
 
 
 def check_length(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> None:
-    """Raise the :class:`ConfigError` of :func:`prompt` where the question does not fit, without
-    tokenising the document.
-    """
+    """Check, as :func:`prompt` does, that the question fits, without tokenising the document."""
     room = max_length - reserved - len(_closing(example, tokenizer)) - 1
     if room < 1:
         prompt(example, tokenizer, max_length, reserved)

@@ -1,6 +1,4 @@
-"""Small generated substitutes for the seven SCROLLS sets: rows in their schema whose answer is in
-the document.
-"""
+"""Small generated substitutes for the seven SCROLLS sets; each document holds its answer."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -60,9 +58,7 @@ class Draft(NamedTuple):
 def rows(
     dataset: str, split: str, count: int | None = None, words: tuple[int, int] = WORDS
 ) -> Iterator[dict[str, str]]:
-    """Rows of the first ``count`` examples. An example is a pure function of (dataset, split, its
-    index, words).
-    """
+    """Rows of ``count`` examples, each a pure function of (dataset, split, its index, words)."""
     for index in range(SIZES[split] if count is None else count):
         generator = random.Random(seed_for(0, "scrolls", dataset, split, index))
         draft = DRAFTS[dataset](generator)
@@ -138,10 +134,7 @@ def _property(generator: random.Random) -> tuple[str, list[str], str, list[str]]
     """A question, four sentences one of which answers it, the answer, and all four values."""
     kind = generator.choice(list(VALUES))
     things, values = generator.sample(THINGS, 4), generator.sample(VALUES[kind], 4)
-    keys = [
-        f"The {kind} of the {thing} is {value}."
-        for thing, value in zip(things, values, strict=True)
-    ]
+    keys = [f"The {kind} of the {t} is {v}." for t, v in zip(things, values, strict=True)]
     chosen = generator.randrange(4)
     return f"What is the {kind} of the {things[chosen]}?", keys, values[chosen], values
 

@@ -131,16 +131,12 @@ def first_three(ids: Sequence[str]) -> str:
 
 
 def normalise(text: str) -> str:
-    """SQuAD's: lower case, then without ASCII punctuation, then without articles, then single
-    spaces: ``a.m.`` is ``am``.
-    """
+    """SQuAD's: lower case, single spaces, no articles or ASCII punctuation (``a.m.`` is ``am``)."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, references: Sequence[str]) -> dict[str, float]:
-    """100 where the normalised prediction is a normalised reference; so an empty one matches the
-    reference ``the``.
-    """
+    """100 if the prediction is a reference, both normalised, by which ``the`` becomes empty."""
     words = normalise(prediction)
     return {"exact_match": 100.0 * any(words == normalise(reference) for reference in references)}
 

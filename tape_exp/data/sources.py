@@ -1,6 +1,4 @@
-"""Where text comes from: the Hugging Face hub, local files, or what every Python installation
-carries.
-"""
+"""Where text comes from: the Hugging Face hub, local files, or the Python installation."""
 
 import hashlib
 import json
@@ -252,7 +250,7 @@ class Skipped:
     named: int = 5
 
     def add(self, reason: str) -> None:
-        """One more row, and why."""
+        """Count one more row, and say why."""
         self.rows += 1
         if self.rows <= self.named:
             log.warning("%s; skipped.", reason)
@@ -267,7 +265,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return (
             self.urls[0]
             if len(self.urls) == 1
@@ -275,9 +273,7 @@ class Part:
         )
 
     def rows(self, first: int) -> Iterator[dict[str, Any]]:
-        """Rows from ``first`` on; ``text`` is a line or a whole file, parquet has its own
-        columns.
-        """
+        """Rows from ``first`` on; ``text`` is a line or a file, parquet has its own columns."""
         if self.kind == "topics":
             yield from ({"text": text} for text in list(_topics(self.urls).values())[first:])
             return
@@ -324,9 +320,7 @@ OFFLINE = (
 
 
 def check_hub(what: str, instead: str = OFFLINE) -> None:
-    """Raise a :class:`ConfigError` at once where the hub cannot be reached, naming what works
-    without it.
-    """
+    """Raise a :class:`ConfigError` if the hub is out of reach, naming what works without it."""
     from huggingface_hub import constants
 
     reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else ""
@@ -344,9 +338,7 @@ def check_hub(what: str, instead: str = OFFLINE) -> None:
 
 
 def hub_refusal(repository: str, error: Exception) -> str:
-    """What the hub or its client objects to, and what to do, where ``error`` came of a request for
-    ``repository``.
-    """
+    """What the hub or its client objects to in a request for ``repository``, and what to do."""
     from huggingface_hub import constants, errors
 
     # The client and datasets raise errors of their own from the hub's answer.

@@ -1,6 +1,4 @@
-"""Tokenizers: Llama-2's or any other from the hub or a ``tokenizer.json``, bytes, or a BPE trained
-on the corpus itself.
-"""
+"""Tokenizers: of the hub or a ``tokenizer.json``, bytes, or a BPE trained on the corpus itself."""
 
 import hashlib
 import json
@@ -61,9 +59,7 @@ class Tokenization:
             )
 
     def make(self, text: Text, cache: Path) -> "Tokenizer":
-        """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``. Raises
-        :class:`ConfigError`.
-        """
+        """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``."""
         if self.kind == "byte":
             return Tokenizer(_byte_level(self), self.bos, self.eos)
         if self.kind == "file":
@@ -184,9 +180,7 @@ def load(path: Path, bos: str = "<s>", eos: str = "</s>") -> Tokenizer:
 def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:
     """A BPE over bytes: no text is unknown to it, and decoding gives back every byte."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {
-        token: number for number, token in enumerate([settings.bos, settings.eos, *alphabet])
-    }
+    vocabulary = {t: n for n, t in enumerate([settings.bos, settings.eos, *alphabet])}
     tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, []))
     tokenizer.add_special_tokens([settings.bos, settings.eos])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

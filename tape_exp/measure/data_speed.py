@@ -65,9 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def smoke(folder: Path, *words: str) -> Any:
-    """The config of a pre-training run at scale smoke with everything it writes below
-    ``folder``.
-    """
+    """The config of pre-training at scale smoke, with everything it writes below ``folder``."""
     fixed = [
         "task=c4",
         "model=rope",
@@ -90,9 +88,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def tokenising(folder: Path, times: int = 5) -> dict[str, float]:
-    """Megabytes of the built-in text a second, read, cut by the BPE and packed to disk, on one
-    core.
-    """
+    """Megabytes of built-in text a second, read, cut by the BPE and packed to disk on one core."""
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     rates = []
@@ -110,9 +106,7 @@ def tokenising(folder: Path, times: int = 5) -> dict[str, float]:
 
 
 def second_start(folder: Path, times: int = 5) -> dict[str, float]:
-    """Seconds in which a task is ready when its tokens are cached, fingerprint of the corpus
-    included.
-    """
+    """Seconds until a task whose tokens are cached is ready, the corpus's fingerprint included."""
     make_task(smoke(folder)).prepare_data()
     seconds = []
     for _ in range(times):
@@ -134,9 +128,7 @@ def waiting(folder: Path, steps: int = 60) -> dict[str, float]:
 
 
 def evaluation(folder: Path, times: int = 9) -> dict[str, Any]:
-    """The speed of a whole evaluation relative to that of only its forward passes, timed in turn,
-    for each length.
-    """
+    """The speed of an evaluation relative to its forward passes, timed in turn, by length."""
     cfg = smoke(folder)
     task: Any = make_task(cfg)
     task.prepare_data()
@@ -167,7 +159,7 @@ def evaluation(folder: Path, times: int = 9) -> dict[str, Any]:
 
 
 def seconds(work: Callable[[], None]) -> float:
-    """How long it takes, the device's queue included."""
+    """The seconds that the work takes, the device's queue included."""
     began = time.perf_counter()
     work()
     if torch.cuda.is_available():
@@ -176,9 +168,7 @@ def seconds(work: Callable[[], None]) -> float:
 
 
 def gigabyte(folder: Path) -> dict[str, float]:
-    """Peak memory and rate of a process that tokenises 1 GB of .jsonl, and of one that tokenises
-    100 MB.
-    """
+    """Peak memory and rate of two processes, which tokenise 1 GB and 100 MB of .jsonl."""
     measured: dict[str, float] = {}
     source = [text for _, text in Text("builtin").documents("train")]
     for megabytes in (100, 1000):
@@ -214,19 +204,11 @@ def tokenise_once(path: str, cache: str) -> None:
 
 
 def peak_memory() -> float:
-    """The most memory that this process has held, in MB; where Linux says it, without what its
-    parent held.
-    """
+    """The peak memory of this process, in MB; on Linux, without that of its parent."""
     status = Path("/proc/self/status")
     if status.exists():
-        return (
-            next(
-                int(line.split()[1])
-                for line in status.read_text().splitlines()
-                if line.startswith("VmHWM")
-            )
-            / 1024
-        )
+        held = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(held.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

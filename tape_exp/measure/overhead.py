@@ -60,9 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def smoke(folder: Path, task: str, rounds: int, *words: str) -> DictConfig:
-    """The config of a run at scale smoke, a round longer than ``rounds``, with everything that it
-    writes below ``folder``.
-    """
+    """The config at scale smoke, a round longer than ``rounds``, all written below ``folder``."""
     fixed = [
         f"task={task}",
         "model=rope",
@@ -181,7 +179,7 @@ def now() -> tuple[float, float]:
 
 
 def elapsed(since: tuple[float, float]) -> tuple[float, float]:
-    """Seconds since then, by both."""
+    """The seconds since then, by the clock and of the processor."""
     clock, processor = now()
     return clock - since[0], processor - since[1]
 

@@ -1,6 +1,4 @@
-"""Whether a run that met faults ended as an undisturbed one, and the page
-``results/reliability.md`` of the soak's record.
-"""
+"""Whether a run survived its faults, and the page ``results/reliability.md`` of the soak."""
 
 from typing import Any
 
@@ -24,7 +22,7 @@ OTHERS = (
 
 
 def compare(whole: RunDirectory, broken: RunDirectory) -> list[str]:
-    """What differs: nothing, if the faults were survived."""
+    """What differs from the whole run: nothing, if the faults were survived."""
     if not broken.done:
         return ["not DONE"]
     last = [

@@ -136,9 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
-    """Disturb as many runs as the kills need, each with a share of the other faults, and
-    compare.
-    """
+    """Disturb as many runs as the kills need, share the other faults among them, and compare."""
     record: dict[str, Any] = {
         **circumstances(),
         "seed": seed,
@@ -152,12 +150,9 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
         words = [*CASES[number % len(CASES)], *SMALL, f"seed={number}", f"cache={folder}/cache"]
         whole = undisturbed(words, folder / "whole", fresh)
         count = min(PER_RUN, kills - tried)
-        kinds = [moment for moment in MOMENTS for _ in range(count // 3)] + ["training"] * (
-            count % 3
-        )
-        others = (
-            [OTHERS[(2 * number + k) % len(OTHERS)] for k in range(2)] if kills >= PER_RUN else []
-        )
+        kinds = [moment for moment in MOMENTS for _ in range(count // 3)]
+        kinds += ["training"] * (count % 3)
+        others = [OTHERS[(2 * number + k) % len(OTHERS)] for k in range(2) if kills >= PER_RUN]
         subject = Subject(
             [*words, f"runs={folder}/broken"],
             directory_of(words, folder / "broken"),
@@ -165,11 +160,8 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
         )
         disturb(subject, [*kinds, *others], moments)
         differences = compare(whole, subject.directory)
-        name = " ".join(
-            word
-            for word in words
-            if word.startswith(("task=", "model=", "seed=", "trainer.workers"))
-        )
+        told = ("task=", "model=", "seed=", "trainer.workers")
+        name = " ".join(word for word in words if word.startswith(told))
         record["runs"].append(
             {
                 "run": name,
@@ -178,10 +170,8 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
                 "faults": subject.faults,
             }
         )
-        tried, number = (
-            tried + sum(fault["kind"] in MOMENTS for fault in subject.faults),
-            number + 1,
-        )
+        tried += sum(fault["kind"] in MOMENTS for fault in subject.faults)
+        number += 1
         print(
             f"{name}: {len(subject.faults)} faults, {', '.join(differences) or 'identical'}",
             flush=True,
@@ -239,7 +229,7 @@ def disturb(subject: Subject, kinds: list[str], moments: random.Random) -> None:
 
 
 def disturb_once(subject: Subject, kind: str, moments: random.Random) -> dict[str, Any]:
-    """Start the command, wait for the moment, break it; what was seen."""
+    """Start the command, wait for the moment and break it; returns what was seen."""
     said, newest = len(subject.log()), subject.newest()
     resumed_from = int(newest.stem.removeprefix("step")) if newest else 0
     fault: dict[str, Any] = {"kind": kind, "resumed_from": resumed_from, "first_step_seconds": None}
@@ -332,9 +322,7 @@ def inject(subject: Subject, process: subprocess.Popen, kind: str) -> int:
 
 
 def checkpoint_share(folder: Path, steps: int = 500) -> float:
-    """Percent of the time of training at scale smoke, with its own interval, in which it waits for
-    checkpoint writes.
-    """
+    """Percent of training at scale smoke, at its own interval, spent on checkpoint writes."""
     words = ["task=arithmetic", "model=tape", "trainer=cpu", "logger=none", "trainer.progress=none"]
     words += [f"task.optim.max_steps={steps}", "task.samples_per_cell=2"]
     seconds = undisturbed(words, folder / "share", []).record()["seconds"]

@@ -130,9 +130,7 @@ def separate_calls(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
 def core_cases(
     shapes: Shapes, T: int, backward: bool, device: torch.device
 ) -> dict[str, Callable[[], Any]]:
-    """Only attention, ``<encoding>/<backend>`` for every backend that can: q, k, v given, bias or
-    carried state with it.
-    """
+    """Attention only, as ``<encoding>/<backend>`` for each able backend, with bias or state."""
     arch = shapes.arch
     cases: dict[str, Callable[[], Any]] = {}
     for name, make in ENCODINGS.items():
@@ -191,9 +189,7 @@ def core_cases(
 def compiled_cases(
     shapes: Shapes, T: int, device: torch.device, say: Callable[[str], Any]
 ) -> dict[str, Callable[[], Any]]:
-    """The steps of RoPE and TAPE under torch.compile; one that does not compile is said and left
-    out.
-    """
+    """Steps of RoPE and TAPE under torch.compile; one that does not compile is left out."""
     cases = {}
     for name in ("rope", "tape"):
         sizes = (shapes.batch, T, shapes.dtype, device)
@@ -209,9 +205,7 @@ def compiled_cases(
 
 
 def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) -> int:
-    """Bytes that a forward pass keeps for its backward pass, each storage once, parameters left
-    out.
-    """
+    """Bytes that a forward pass keeps for its backward, each storage once, without parameters."""
     model = Decoder(shapes.arch, ENCODINGS[name]).to(device)
     own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
@@ -231,18 +225,14 @@ def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) ->
 
 
 def core_flops(name: str, shapes: Shapes, T: int, backward: bool) -> float:
-    """Floating-point operations of causal attention; TAPE's values are twice as wide. Backward: 2.5
-    times forward.
-    """
+    """FLOPs of causal attention, TAPE's values being twice as wide; backward is 2.5 × forward."""
     d, arch = shapes.arch.head_dim, shapes.arch
     widths = d + (2 * d if name == "tape" else d)
     return 2 * shapes.batch * arch.heads * T * T / 2 * widths * (3.5 if backward else 1)
 
 
 def core_bytes(name: str, shapes: Shapes, T: int, backward: bool) -> int:
-    """What attention must read and write at least: q, k, v and its output, TAPE's state and its
-    average, and the gradients.
-    """
+    """The least bytes that attention moves: q, k, v, out, TAPE's state and average, gradients."""
     tensors = 6 if name == "tape" else 4
     one = shapes.batch * T * shapes.arch.width * torch.finfo(shapes.dtype).bits // 8
     return one * (3 * tensors if backward else tensors)
@@ -259,9 +249,7 @@ def peak_memory(case: Callable[[], Any], device: torch.device) -> int:
 
 
 def decoding(device: torch.device, rows: int = 64, prompt: int = 512, new: int = 128) -> list[Row]:
-    """``rows`` rows continued by ``new`` tokens, with the cache and without, and the cost of a
-    token against the context.
-    """
+    """``new`` tokens with and without the cache, and the cost of a token against the context."""
     arch = Arch(3, 96, 4, 256, vocab=1000, max_length=8192, train_length=8192)
     measured = []
     for name in ("rope", "tape", "alibi"):
@@ -424,12 +412,8 @@ def draw(record: dict[str, Any], path: Path) -> Path:
                 )
                 for T in lengths
             ]
-            axis.plot(
-                lengths,
-                [r["ms"] for r in best],
-                marker="o",
-                label=f"{name} ({best[-1]['backend']})",
-            )
+            label = f"{name} ({best[-1]['backend']})"
+            axis.plot(lengths, [r["ms"] for r in best], marker="o", label=label)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_xticks(lengths, [str(T) for T in lengths])

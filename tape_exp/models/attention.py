@@ -61,9 +61,7 @@ class Inputs:
         return looked_up if self.bias is None else looked_up + self.bias
 
     def per_query_head(self) -> tuple[Tensor, Tensor]:
-        """Keys, and values joined with what is carried, with one head for each query head: (B, H,
-        S, D), (B, H, S, D + C).
-        """
+        """The keys (B, H, S, D), and the values joined with what is carried, (B, H, S, D + C)."""
         k, v = self.k, self.v
         if self.groups > 1:
             k, v = k.repeat_interleave(self.groups, 1), v.repeat_interleave(self.groups, 1)
@@ -155,18 +153,12 @@ def probabilities(
 
 
 def pick_backend(inputs: Inputs) -> str:
-    """The name of the fastest correct backend for device, dtype, shape and bias; each choice is
-    logged once.
-    """
+    """The name of the fastest correct backend for these inputs; each choice is logged once."""
     for name, why in _preferences(inputs):
         if not BACKENDS[name].refuses(inputs):
-            kind = (
-                "carried state"
-                if inputs.carried is not None
-                else "bias"
-                if inputs.biased
-                else "plain"
-            )
+            kind = "bias" if inputs.biased else "plain"
+            if inputs.carried is not None:
+                kind = "carried state"
             _say_once(
                 f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}"
             )
@@ -212,9 +204,7 @@ def causal_mask(T: int, S: int, device: torch.device) -> Tensor:
 
 
 def _probabilities(inputs: Inputs, k_BHSD: Tensor) -> Tensor:
-    """The explicit softmax over keys that have one head for each query head: (B, H, T, S), at least
-    fp32.
-    """
+    """The explicit softmax, with a key head for each query head: (B, H, T, S), at least fp32."""
     q, k = inputs.q, k_BHSD
     logits = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -253,16 +243,12 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
             )
     mask = causal_mask(T, S, q.device)
     if bias is not None:
-        mask = torch.where(mask, bias.to(q.dtype), float("-inf")).expand(
-            q.shape[0], q.shape[1], T, S
-        )
+        mask = torch.where(mask, bias.to(q.dtype), float("-inf")).expand(*q.shape[:2], T, S)
     return inputs.split(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
 
 
 def _row_blocks(inputs: Inputs, rows: int = 128) -> tuple[Tensor, Tensor | None]:
-    """Explicit softmax for ``rows`` queries at a time, over the keys that they may see and no
-    others.
-    """
+    """The explicit softmax for ``rows`` queries at a time, over only the keys that they may see."""
     assert inputs.carried is not None
     k, v = replace(inputs, carried=None).per_query_head()
     state = inputs.carried.to(v.dtype).expand(*v.shape[:3], -1)
@@ -301,9 +287,7 @@ def _priority(device: torch.device) -> Any:
 
 
 def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """FlexAttention: the bias, trainable tables included, is a score_mod; blocks above the diagonal
-    are skipped.
-    """
+    """FlexAttention: a score_mod adds the bias; blocks above the diagonal are skipped."""
     q, (k, v) = inputs.q, inputs.per_query_head()
     T, S = q.shape[2], k.shape[2]
     offset, bias, table = S - T, inputs.bias, inputs.by_distance
@@ -352,26 +336,21 @@ def _block_mask(T: int, S: int, device: str) -> Any:
 
 
 def _flash(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """flash-attn, token-major, ALiBi slopes native; q and k padded to the width of values and
-    state.
-    """
+    """flash-attn with native ALiBi; q and k are padded to the width of values and state."""
     from flash_attn import flash_attn_func
 
     scale = 1 / math.sqrt(inputs.q.shape[-1])
     k, v = (inputs.k, inputs.v) if inputs.carried is None else inputs.per_query_head()
     padding = v.shape[-1] - inputs.q.shape[-1]
-    q, k, v = (
-        x.transpose(1, 2) for x in (F.pad(inputs.q, (0, padding)), F.pad(k, (0, padding)), v)
-    )
+    q, k = F.pad(inputs.q, (0, padding)), F.pad(k, (0, padding))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     slopes = None if inputs.slopes is None else inputs.slopes.float()
     out = flash_attn_func(q, k, v, softmax_scale=scale, causal=True, alibi_slopes=slopes)
     return inputs.split(out.transpose(1, 2))
 
 
 def _triton(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """Our fused kernel: one product of queries and keys, its probabilities times values and
-    state.
-    """
+    """Our fused kernel: one q kᵀ, whose probabilities average both the values and the state."""
     from tape_exp.models.kernels.causal import fused_attention
 
     carried = None if inputs.carried is None else inputs.carried.to(inputs.v.dtype).transpose(1, 2)

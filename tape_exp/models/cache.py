@@ -35,9 +35,7 @@ class Cache:
         return self.positions_BS[:, self.length : self.length + T]
 
     def extend(self, layer: int, new: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Append the new tokens' tensors (B or 1, T, H or 1, …) of a layer; returns them with all
-        earlier ones (…, S, …).
-        """
+        """Append a layer's new tensors (B or 1, T, H or 1, …) and return all so far, (…, S, …)."""
         T = next(iter(new.values())).shape[1]
         end = self.length + T
         if layer == len(self._buffers):
@@ -49,9 +47,7 @@ class Cache:
         return {key: buffer[:, :end] for key, buffer in self._buffers[layer].items()}
 
     def hidden_bias(self, T: int) -> Tensor | None:
-        """(B, 1, 1, S): a large negative number on padding, finite so that rows of nothing but
-        padding stay finite.
-        """
+        """(B, 1, 1, S): large, negative and finite on padding, so that rows of it stay finite."""
         if self.padding_B is None:
             return None
         padded = (

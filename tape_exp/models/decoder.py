@@ -178,9 +178,7 @@ class Decoder(nn.Module):
 
 
 def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
-    """-log p of each label, (B, T) fp32: log Σ exp of ``head(x)`` less the label's logit; 0 where
-    the label is negative.
-    """
+    """-log softmax(head(x)) at each label: (B, T) fp32, 0 where the label is negative."""
     # The logits of an evaluation batch together can take gigabytes. They are made and used in
     # pieces that fit into a CPU's cache, or that leave a GPU its memory.
     at_once = 512 if x_BTC.device.type == "cpu" else 8192
@@ -195,16 +193,12 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
 
 
 def matrix(inputs: int, outputs: int) -> nn.Linear:
-    """A linear map without bias whose weights hold nothing yet: :meth:`Decoder.init_weights` or a
-    checkpoint gives them.
-    """
+    """A linear map without bias; :meth:`Decoder.init_weights` or a checkpoint gives its weights."""
     return skip_init(nn.Linear, inputs, outputs, bias=False, device=torch.get_default_device())
 
 
 class Block(nn.Module):
-    """Attention and SwiGLU, each after an RMSNorm and with a residual, and the positional
-    encoding's part in both.
-    """
+    """Attention and SwiGLU, each after an RMSNorm, with a residual and the encoding's part."""
 
     def __init__(self, arch: Arch, position: PositionEncoding, backend: str, layer: int) -> None:
         super().__init__()
@@ -231,9 +225,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """The block's output and the position state for the next one."""
         normed = self.attention_norm(x_BTC)
-        q, k, v = (
-            linear(normed).unflatten(-1, (-1, self.head_dim)) for linear in (self.q, self.k, self.v)
-        )
+        q, k, v = (f(normed).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
         q, k = self.position.rotate(q, k, state)
         v = for_heads(v, k.shape[2])
         carried = self.position.carried(state) if self.updates_state else None
@@ -265,9 +257,7 @@ class Block(nn.Module):
     def _biases(
         self, where: "Where", q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]
     ) -> dict[str, Tensor | None]:
-        """The encoding's bias, as keyword arguments of ``attend``: a table over distances where
-        positions are 0 … T - 1 and it has one, else a value for every pair of tokens.
-        """
+        """Keyword arguments of ``attend``: the bias by distance if it can be, else by pair."""
         S, position = k_BSKD.shape[1], self.position
         if where.consecutive:
             by_distance = position.bias_by_distance(S, where.positions_BT.device)
@@ -292,9 +282,7 @@ class Watch(Protocol):
         biases: dict[str, Tensor | None],
         state: Tensor | None,
     ) -> None:
-        """The block, its queries and keys with their positions applied, what ``attend`` adds to
-        their logits, and the position state that they saw.
-        """
+        """Take a block, its rotated queries and keys, its biases, and the state that they saw."""
 
 
 @dataclass(frozen=True)

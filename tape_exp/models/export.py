@@ -1,6 +1,4 @@
-"""Export of a decoder to a folder that transformers loads: a plain Llama where it is one, else a
-model of our own type.
-"""
+"""Export of a decoder for transformers: a plain Llama where it is one, else a model of our type."""
 
 import dataclasses
 import json
@@ -70,9 +68,7 @@ def save(
             for k, v in decoder.state_dict().items()
             if k != "head.weight" or not decoder.arch.tied
         }
-        weights = {
-            llama_name(key) if plain else f"decoder.{key}": value for key, value in weights.items()
-        }
+        weights = {llama_name(k) if plain else f"decoder.{k}": v for k, v in weights.items()}
         _write_weights(temporary, weights, dtype, shard_size)
         if tokenizer is not None:
             (temporary / "tokenizer.json").write_text(tokenizer.save())
@@ -90,12 +86,9 @@ def save(
 
 
 def is_plain_llama(decoder: Decoder) -> bool:
-    """Whether transformers' Llama computes the same: RoPE, and a width that its heads divide, as it
-    demands.
-    """
-    return (
-        type(decoder.blocks()[0].position) is RoPE and decoder.arch.width % decoder.arch.heads == 0
-    )
+    """Whether transformers' Llama computes the same: RoPE, and heads that divide the width."""
+    arch, position = decoder.arch, decoder.blocks()[0].position
+    return type(position) is RoPE and arch.width % arch.heads == 0
 
 
 def llama_config(decoder: Decoder) -> dict[str, Any]:
@@ -160,9 +153,7 @@ model = AutoModelForCausalLM.from_pretrained("{name}")
 
 
 def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
-    """The ``tokenizer_config.json`` that goes with a ``tokenizer.json``. Padding is EOS, on the
-    left, as generation needs it.
-    """
+    """The ``tokenizer_config.json`` of a ``tokenizer.json``; for generation, EOS pads the left."""
     bos, eos = (tokenizer.backend.id_to_token(number) for number in (tokenizer.bos, tokenizer.eos))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -181,9 +172,7 @@ def _write_weights(
     folder: Path, weights: dict[str, torch.Tensor], dtype: torch.dtype, shard_size: int | str
 ) -> None:
     """One file, or several and their index; one file's tensors are converted at a time."""
-    planned = {
-        key: torch.empty_like(value, dtype=dtype, device="meta") for key, value in weights.items()
-    }
+    planned = {k: torch.empty_like(v, dtype=dtype, device="meta") for k, v in weights.items()}
     split = split_torch_state_dict_into_shards(planned, max_shard_size=shard_size)
     for name, keys in split.filename_to_tensors.items():
         shard = {key: weights[key].to("cpu", dtype).contiguous() for key in keys}

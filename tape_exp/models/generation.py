@@ -1,6 +1,4 @@
-"""Batched generation with a cache: greedy or sampled, rows of different lengths, each stopping at
-its own EOS.
-"""
+"""Batched generation with a cache, greedy or sampled; each row stops at its own EOS."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,4 @@
-"""A decoder as EleutherAI's lm-evaluation-harness calls a model: log-likelihoods of texts, and
-greedy answers.
-"""
+"""A decoder as a model of EleutherAI's lm-evaluation-harness: log-likelihoods, greedy answers."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -54,12 +52,12 @@ class Harness(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """EOS."""
+        """The id of EOS."""
         return self.ids.eos
 
     @property
     def prefix_token_id(self) -> int:
-        """BOS, the context of a text without one."""
+        """The id of BOS, the context of a text without one."""
         return self.ids.bos
 
     def tok_encode(
@@ -113,9 +111,7 @@ class Harness(TemplateLM):
         requests: Sequence[Request],
         first: int,
     ) -> dict[int, tuple[float, bool]]:
-        """The answers of a batch of rows; padding is on the right, where a causal model does not
-        see it.
-        """
+        """The answers of a batch, padded on the right, where a causal model does not see it."""
         longest = max(map(len, batch))
         inputs = torch.tensor([[*row, *[0] * (longest - len(row))] for row in batch])
         places: list[int] = []  # of the logits that are needed: the last ones of each row
@@ -147,9 +143,7 @@ class Harness(TemplateLM):
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """log p of whole texts, in nats: each token once, the first given BOS, in windows of
-        ``max_length``.
-        """
+        """log p of whole texts, in nats, in windows: each token once, the first given BOS."""
         windows: list[Request] = []
         owners = []
         for number, request in enumerate(requests):
@@ -193,10 +187,7 @@ class Harness(TemplateLM):
             answers |= self._shared(
                 order, "answering", lambda batch, first, new=new: self._answer(batch, new, first)
             )
-        return [
-            postprocess_generated_text(answers[number], stop, None)
-            for number, stop in enumerate(stops)
-        ]
+        return [postprocess_generated_text(answers[n], stop, None) for n, stop in enumerate(stops)]
 
     def _answer(
         self, batch: Sequence[tuple[int, list[int]]], new: int, first: int

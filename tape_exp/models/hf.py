@@ -94,9 +94,7 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Give parameters and buffers that a checkpoint does not hold the values that the encoding
-        gives them; ALiBi's slopes are never in one.
-        """
+        """Initialise as the encoding does what a checkpoint lacks, such as ALiBi's slopes."""
         if not isinstance(module, PositionEncoding):
             super()._init_weights(module)
             return
@@ -177,9 +175,7 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         batch_size: int,
         max_cache_length: int,
     ) -> Any:
-        """Make the decoder's cache, which holds positions and padding of all tokens that will
-        come.
-        """
+        """Make the decoder's cache, with the positions and padding of all tokens that will come."""
         if (
             generation_config.num_beams > 1
             or generation_config.is_assistant

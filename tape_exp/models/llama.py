@@ -1,6 +1,4 @@
-"""Llama checkpoints as the Hugging Face hub holds them: their config, their weights into a
-:class:`Decoder`, their name.
-"""
+"""Llama checkpoints of the Hugging Face hub: config, weights (for a :class:`Decoder`) and name."""
 
 import hashlib
 import math
@@ -31,9 +29,7 @@ PARTS |= {part: f"self_attn.{part}_proj" for part in "qkvo"} | {
 
 @dataclass(frozen=True)
 class Llama:
-    """What a checkpoint's ``config.json`` and tokenizer say; sizes have the names of
-    :class:`~tape_exp.settings.schema.Arch`.
-    """
+    """What a checkpoint's ``config.json`` and tokenizer say; sizes are those of :class:`Arch`."""
 
     layers: int
     width: int
@@ -168,9 +164,7 @@ def load(decoder: Decoder, folder: Path) -> None:
     """
     # Old checkpoints also hold RoPE's frequencies, which are a function of theta.
     stored = {t.name: t for t in tensors(folder) if not t.name.endswith("rotary_emb.inv_freq")}
-    wanted = {
-        llama_name(key): p for key, p in decoder.named_parameters() if ".position." not in key
-    }
+    wanted = {llama_name(k): p for k, p in decoder.named_parameters() if ".position." not in k}
     repeated = stored.pop("lm_head.weight", None) if decoder.arch.tied else None
     for name in sorted(stored.keys() | wanted.keys()):
         if name not in stored:
@@ -220,9 +214,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def llama_name(key: str) -> str:
-    """What transformers calls a weight of the decoder: ``layers.0.q.weight`` is
-    ``model.layers.0.self_attn.q_proj.weight``.
-    """
+    """The name in transformers of a weight: ``….self_attn.q_proj.weight`` for ``….q.weight``."""
     if key in OUTSIDE:
         return OUTSIDE[key]
     _, layer, part, rest = key.split(".", 3)
@@ -230,9 +222,7 @@ def llama_name(key: str) -> str:
 
 
 def _rope(path: Path, config: dict[str, Any], max_positions: int) -> tuple[float, dict[str, Any]]:
-    """θ and the keys of Scaling. Transformers 5 writes rope_parameters, version 4 rope_theta and
-    rope_scaling.
-    """
+    """θ and the keys of Scaling, in the layout of transformers 5 or 4."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     method = rope.get("rope_type") or rope.get("type") or "default"

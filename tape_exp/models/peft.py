@@ -1,6 +1,4 @@
-"""Adapting a pre-trained model to a longer context: which parameters are trained, and what its
-positions become.
-"""
+"""Adapting a model to a longer context: what is trained, and what its positions become."""
 
 import json
 import re
@@ -32,9 +30,7 @@ PARTS = {  # what `peft.train` names, as patterns of parameter names
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters: W + α/r B A with W frozen, A ~ Kaiming uniform, B = 0 (Hu et al., 2021);
-    by the peft library.
-    """
+    """LoRA (Hu et al., 2021), by peft: W + α/r B A with W frozen, A Kaiming uniform and B = 0."""
 
     rank: int = 8
     alpha: float = 16.0
@@ -48,9 +44,7 @@ class Lora:
             one_of("peft.lora.targets", target, ("q", "k", "v", "o", "gate", "up", "down"))
 
     def insert(self, decoder: Decoder, seed: int) -> None:
-        """Put the adapters into the decoder, in place; all else is frozen. The logits stay what
-        they are.
-        """
+        """Put the adapters in place and freeze all else; the logits do not change."""
         from peft import LoraConfig, inject_adapter_in_model
 
         config = LoraConfig(
@@ -119,15 +113,11 @@ class Adaptation:
 
     @property
     def partial(self) -> bool:
-        """Whether some of the base's weights stay frozen, so that a checkpoint holds only the
-        trained ones.
-        """
+        """Whether some of the base is frozen, so that a checkpoint holds only what is trained."""
         return "everything" not in self.train
 
     def positions(self, model: dict[str, Any]) -> dict[str, Any]:
-        """The ``model`` section with the new theta and interpolation. Raises :class:`ConfigError`
-        where it has no such key.
-        """
+        """The ``model`` section with the new theta and interpolation; it must have these keys."""
         adapted = dict(model)
         if self.theta is not None:
             if "theta" not in model:
@@ -164,9 +154,7 @@ class Adaptation:
             ConfigError: there is nothing of a part to train, or the encoding does not go with
                 sparse attention.
         """
-        idle = {
-            name for name, parameter in decoder.named_parameters() if not parameter.requires_grad
-        }
+        idle = {name for name, p in decoder.named_parameters() if not p.requires_grad}
         own = [name for name, _ in decoder.named_parameters()]
         if self.lora is not None:
             self.lora.insert(decoder, seed)
@@ -257,17 +245,11 @@ def _within_groups(qkv: Any, size: int, backend: str) -> Tensor:
 
 def trained(decoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Name and value of every parameter that is trained."""
-    return (
-        (name, parameter)
-        for name, parameter in decoder.named_parameters()
-        if parameter.requires_grad
-    )
+    return ((name, p) for name, p in decoder.named_parameters() if p.requires_grad)
 
 
 def merge(decoder: Decoder) -> None:
-    """Add the low-rank products to the weights that they adapt, in place: a plain decoder
-    remains.
-    """
+    """Add the low-rank products to the weights in place, which leaves a plain decoder."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     adapters = [
@@ -284,9 +266,7 @@ def merge(decoder: Decoder) -> None:
 
 
 def table(decoder: Decoder) -> str:
-    """The parameters of each part, layers added up, and how many of them are trained, as lines of
-    text.
-    """
+    """The parameters of each part, summed over layers, and how many are trained, as text."""
     counts: dict[str, list[int]] = {}
     for name, parameter in decoder.named_parameters():
         part = (
@@ -314,12 +294,8 @@ def freeze_in_bf16(decoder: Decoder) -> None:
 
 
 def adapter(decoder: Decoder) -> dict[str, Tensor]:
-    """The trained parameters, on the CPU. Those of a sharded model are made whole, for which every
-    process must call this.
-    """
-    return {
-        name: whole(parameter.detach()).contiguous().cpu() for name, parameter in trained(decoder)
-    }
+    """The trained parameters on the CPU, made whole if sharded: every process must call this."""
+    return {name: whole(p.detach()).contiguous().cpu() for name, p in trained(decoder)}
 
 
 def save_adapter(

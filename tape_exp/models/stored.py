@@ -30,7 +30,7 @@ class Stored:
     shape: tuple[int, ...]
 
     def pieces(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Its rows in turn, about :data:`PIECE` bytes at once, each piece with their numbers."""
+        """The rows in turn, about :data:`PIECE` bytes at once, each piece with their numbers."""
         rows = max(PIECE // (math.prod(self.shape[1:]) * self.dtype.itemsize), 1)
         with _opened(self.file) as file:
             tensor = file.get_slice(self.name)
@@ -39,7 +39,7 @@ class Stored:
                 yield slice(first, last), tensor[first:last]
 
     def sample(self) -> bytes:
-        """The :data:`SAMPLE` bytes in its middle, or all where there are fewer."""
+        """The :data:`SAMPLE` bytes in the middle, or all where there are fewer."""
         size = math.prod(self.shape) * self.dtype.itemsize
         with _opened(self.file) as file:
             if size <= SAMPLE:

@@ -1,6 +1,4 @@
-"""How long training steps take: those of several encodings are measured in turn, so that a slow
-moment of the machine meets all of them.
-"""
+"""Times of training steps of several encodings, in turn, so that a slow moment meets them all."""
 
 import statistics
 import time
@@ -21,9 +19,7 @@ Row = dict[str, Any]
 def round_robin(
     cases: dict[str, Callable[[], Any]], device: torch.device, seconds: float
 ) -> dict[str, list[float]]:
-    """Milliseconds of each case in each round, after warming up; rounds until the time is spent, at
-    least five.
-    """
+    """Milliseconds of each case in each round after warm-up: for ``seconds``, at least 5 rounds."""
 
     def timed(case: Callable[[], Any]) -> float:
         began = time.perf_counter()
@@ -84,9 +80,8 @@ def step_case(
     tokens = torch.randint(arch.vocab, (batch, length + 1), generator=generator).to(device)
     model = Decoder(arch, make, backend=backend).to(device)
     model.blocks()[-1].updates_state = updates_last
-    optimizer = torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad], lr=1e-5, fused=True
-    )
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
 
     forward: Any = torch.compile(model) if compiled else model
 

@@ -26,9 +26,7 @@ GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 
 
 def register() -> None:
-    """Prepare Hydra to compose our configs: give it the schema that ``conf/config.yaml`` starts
-    from, the resolver of its help, and the check of what a config may construct.
-    """
+    """Give Hydra our schema, the resolver of its help, and the check of what it may construct."""
     guard()
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("choices", _choices, replace=True)

@@ -1,6 +1,4 @@
-"""Objects from open sections of a config: the constructor of the class that ``_target_`` names is
-the schema.
-"""
+"""Objects from a config's open sections, whose schema is the constructor of ``_target_``."""
 
 import dataclasses
 import inspect
@@ -53,9 +51,7 @@ def build(node: Any, section: str, **given: Any) -> Any:
 
 
 def _convert(value: Any, hint: Any, key: str) -> Any:
-    """``value`` as ``hint`` asks: dataclasses are built, simple types are checked, anything else
-    passes.
-    """
+    """``value`` as ``hint`` asks: dataclasses are built, simple types checked, others pass."""
     if dataclasses.is_dataclass(hint):
         return _as_dataclass(value, hint, key)
     if typing.get_origin(hint) is dict and dataclasses.is_dataclass(typing.get_args(hint)[1]):

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 
 class ConfigError(ValueError):
-    """A mistake of the user's. Its message is one sentence: what was wrong, which key or file, and
-    what to do.
-    """
+    """A user's mistake, in one sentence: what was wrong, which key or file, and what to do."""
 
 
 def one_of(key: str, value: str, choices: Iterable[str]) -> None:
@@ -21,18 +19,14 @@ def one_of(key: str, value: str, choices: Iterable[str]) -> None:
 
 
 def at_least_one(section: str, **values: float | None) -> None:
-    """Raise a :class:`ConfigError` that names ``<section>.<key>`` unless every value is 1 or more;
-    None is passed over.
-    """
+    """Raise a :class:`ConfigError` unless every ``<section>.<key>`` is None, or 1 or more."""
     for key, value in values.items():
         if value is not None and value < 1:
             raise ConfigError(f"{section}.{key}={value} must be at least 1.")
 
 
 def between(section: str, low: float, high: float, **values: float) -> None:
-    """Raise a :class:`ConfigError` that names ``<section>.<key>`` unless every value is a number
-    from ``low`` to ``high``, both included.
-    """
+    """Raise a :class:`ConfigError` unless every ``<section>.<key>`` is from ``low`` to ``high``."""
     for key, value in values.items():
         if not low <= value <= high:  # NaN fails too
             limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"

@@ -25,9 +25,7 @@ def literal(value: Any) -> str:
 
 
 def choice_of(group: str, name: str) -> str:
-    """The YAML that a name belongs to: the longest whose name begins it, ``scrolls`` for the task
-    ``scrolls_qasper``.
-    """
+    """The longest YAML's name that begins ``name``: ``scrolls`` for the task ``scrolls_qasper``."""
     known = [path.stem for path in (CONF / group).glob("*.yaml")]
     return max(
         (stem for stem in known if name == stem or name.startswith(f"{stem}_")),

@@ -46,9 +46,7 @@ _COMMITS = ("revision", "commit")
 
 
 def is_secret(name: str) -> bool:
-    """Whether a key or an environment variable of that name holds a secret: ``HF_TOKEN``,
-    ``api_key``; not ``tokens``.
-    """
+    """Whether a key or variable of that name holds a secret: ``HF_TOKEN``, not ``tokens``."""
     return bool(_NAMED.search(name)) and not _PLACES.search(name)
 
 
@@ -66,9 +64,7 @@ def redact(text: str) -> str:
 
 def _of_environment() -> set[str]:
     """The secrets of this process's environment: as they are, quoted, and as in a URL."""
-    plain = [
-        value for name, value in os.environ.items() if len(value) >= _SHORTEST and is_secret(name)
-    ]
+    plain = [v for name, v in os.environ.items() if len(v) >= _SHORTEST and is_secret(name)]
     return {
         form
         for value in plain
@@ -77,9 +73,7 @@ def _of_environment() -> set[str]:
 
 
 def redact_tree(value: Any, key: str = "") -> Any:
-    """Plain containers without secrets: neither strings under a secret's key nor secrets inside any
-    other string.
-    """
+    """Plain containers without secrets, be it under a secret's key or inside another string."""
     if isinstance(value, Mapping):
         return {name: redact_tree(inner, str(name)) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -24,9 +24,7 @@ MOST_WORKERS = 256  # processes that prepare data; more only exhaust the machine
 
 @dataclass
 class TrainerConfig:
-    """Where and how a run is executed. Nothing here but ``precision`` and ``compile`` may change
-    what it computes.
-    """
+    """Where and how a run executes; only ``precision`` and ``compile`` may change its results."""
 
     name: str = "auto"
     accelerator: str = "auto"
@@ -62,9 +60,7 @@ class LoggerConfig:
 
 @dataclass
 class DebugConfig:
-    """A shortened run, or the plan of one. ``debug=`` also shows whole tracebacks and starts the
-    run afresh each time.
-    """
+    """A shortened run, or only its plan; ``debug=`` also shows tracebacks and starts afresh."""
 
     name: str = "none"
     max_steps: int | None = None  # optimizer steps instead of the task's
@@ -187,9 +183,7 @@ class Optim:
 
 
 def check(cfg: "DictConfig") -> None:
-    """Checks that need no torch: choices and signs of the fixed sections. Raises
-    :class:`ConfigError`.
-    """
+    """Check what needs no torch: the choices and signs of the fixed sections."""
     one_of("trainer.progress", cfg.trainer.progress, ("auto", "rich", "lines", "none"))
     one_of("trainer.strategy", cfg.trainer.strategy, ("auto", "ddp", "fsdp"))
     one_of(

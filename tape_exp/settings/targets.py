@@ -1,6 +1,4 @@
-"""What a config may construct: classes that are defined in this package, and the plugins of Hydra
-that :data:`PLUGINS` names. Nothing else that a config names is ever imported or called.
-"""
+"""All that a config may import or call: classes of this package, and Hydra's :data:`PLUGINS`."""
 
 import os
 import re
@@ -153,9 +151,7 @@ def guard() -> None:
         def load_configuration(
             self, config_name: Any, overrides: list[str], run_mode: Any, *rest: Any, **options: Any
         ) -> Any:
-            """Compose, then search. The overrides of a sweep may hold no secret, since Hydra and
-            its launchers write them to files.
-            """
+            """Compose, then search; a sweep's overrides, written to files, may hold no secret."""
             cfg = super().load_configuration(config_name, overrides, run_mode, *rest, **options)
             check_targets(cfg)
             if run_mode.name == "MULTIRUN":
@@ -199,9 +195,7 @@ def _environment(name: str, default: Any = _UNSET) -> Any:
 
 
 def check_names(cfg: Any) -> None:
-    """Refuse names that would lead a run's folder elsewhere, and a secret where W&B expects a name
-    of its own.
-    """
+    """Refuse names that would lead a run's folder elsewhere, and a secret as a name for W&B."""
     for group in ("task", "scale", "model", "peft"):
         plain(f"{group}.name", cfg[group].name)
     for key in ("project", "entity"):
@@ -213,9 +207,7 @@ def check_names(cfg: Any) -> None:
 
 
 def plain(key: str, value: Any) -> None:
-    """Raise :class:`ConfigError` unless ``value`` can be the name of one folder, which leads
-    nowhere else.
-    """
+    """Raise a :class:`ConfigError` unless ``value`` can be the name of a single folder."""
     if not re.fullmatch(r"[A-Za-z0-9_][\w.+-]*", str(value)):
         raise ConfigError(
             f"{key}={value} becomes a folder's name: letters, digits and _ . + - may be in it, as "

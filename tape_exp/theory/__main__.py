@@ -84,10 +84,7 @@ def theorem(rows: int, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
     """
     words = random_words(rows, lengths[-1], generator_for(0, "theorem 1"))
     expected = labels(words)
-    forms = {
-        name: outcome(Theorem1(form).argument(words), expected, lengths)
-        for name, form in FORMS.items()
-    }
+    forms = {k: outcome(Theorem1(f).argument(words), expected, lengths) for k, f in FORMS.items()}
     wrong = positions = sequences = 0
     for swaps in range(5):
         short = every_word(swaps)

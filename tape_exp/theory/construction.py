@@ -77,16 +77,12 @@ class Theorem1(nn.Module):
         return self.argument(tokens_BT, topology).clamp(0, 1)
 
     def argument(self, tokens_BT: Tensor, topology: Topology | None = None) -> Tensor:
-        """What the read-out's hard sigmoid is applied to, (B, T): at least 1, or at most 0, where a
-        label is exact.
-        """
+        """The read-out's argument, (B, T): at least 1, or at most 0, where a label is exact."""
         topology = topology or Causal(self.form.strict)
         x = self.layers(*self.embed(tokens_BT), topology)[0]
-        return (
-            -10 * x[..., 0] + 3 * x[..., 1 + BOS] - 1
-            if self.form.readout == "repaired"
-            else -x[..., 0]
-        )
+        if self.form.readout == "repaired":
+            return -10 * x[..., 0] + 3 * x[..., 1 + BOS] - 1
+        return -x[..., 0]
 
     def embed(self, tokens_BT: Tensor) -> tuple[Tensor, Tensor]:
         """X⁽⁰⁾: (B, T, 11) one-hot, and E⁽⁰⁾: (B, T, 17, 6), [Ξ; I] for every token."""
@@ -95,7 +91,7 @@ class Theorem1(nn.Module):
         return x, e.expand(*tokens_BT.shape, -1, -1)
 
     def layers(self, x: Tensor, e: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-        """All four: the attention output x̃⁽⁴⁾ (B, T, 12) and the state (B, T, 6, 6)."""
+        """Run all four: the attention output x̃⁽⁴⁾ (B, T, 12) and the state (B, T, 6, 6)."""
         x, e = self.first(x, e)
         x, e = self.second(x, e, topology)
         x, e = self.third(x, e, topology)
@@ -109,9 +105,7 @@ class Theorem1(nn.Module):
         return x, psi @ e
 
     def second(self, x: Tensor, e: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-        """U_Q = U_K = δ_1ᵀ, U_V moves row 1 to row 2, residual; ψ⁽²⁾(x) = [ξ δ_2ᵀ; δ_3 … δ_8]; x
-        gets a zero in front.
-        """
+        """U_Q = U_K = δ_1ᵀ, U_V: row 1 to 2, residual; ψ⁽²⁾ = [ξ δ_2ᵀ; δ_3 … δ_8]; x ← [0; x]."""
         U_K, U_V = eye(8)[0], torch.outer(eye(8)[1], eye(8)[0])
         keys_BTR = torch.einsum("l,btlr->btr", U_K, e)
         e = e + topology.invert(keys_BTR, (U_V @ e).flatten(2)).unflatten(-1, e.shape[2:])
@@ -121,9 +115,7 @@ class Theorem1(nn.Module):
         return nn.functional.pad(x, (1, 0)), psi @ e
 
     def third(self, x: Tensor, e: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-        """W_Q = W_K = 0, W_V = δ_1 δ_bosᵀ, shared with the state; residual only for x; ψ⁽³⁾ of
-        :class:`Form`.
-        """
+        """W_Q = W_K = 0, W_V = δ_1 δ_bosᵀ, shared with e; residual only for x; ψ⁽³⁾ of Form."""
         W_QK, W_V = x.new_zeros(e.shape[2], 12), torch.outer(eye(12)[0], eye(12)[1 + BOS])
         x, e = self._attention(x, e, W_QK, W_QK, W_V, topology)
         return x, self.psi3(x) @ e
@@ -139,9 +131,7 @@ class Theorem1(nn.Module):
         return torch.cat([-product_scale * eye(6), identity_scale * eye(6)], -1)
 
     def fourth(self, x: Tensor, e: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-        """W_Q x = (1, …, 5, 54.5) for every token, W_K x = (1, …, 5, -1) for BOS and 0 else, W_V =
-        -δ_1 δ_bosᵀ; residual.
-        """
+        """W_Q x = (1…5, 54.5), W_K x = (1…5, -1) at BOS, else 0; W_V = -δ_1 δ_bosᵀ; residual."""
         ramp, bos = torch.arange(1.0, 7.0, dtype=x.dtype), eye(12)[1 + BOS]
         W_Q = torch.outer(
             ramp.index_fill(0, torch.tensor(5), LOGIT),
@@ -170,9 +160,7 @@ def eye(n: int) -> Tensor:
 
 
 def labels(tokens_BT: Tensor) -> Tensor:
-    """(B, T) booleans by composing permutations one swap after the other: whether the first i
-    tokens give the identity.
-    """
+    """Whether the first i tokens give the identity, by composing their swaps: (B, T) booleans."""
     exchange = torch.arange(5).repeat(BOS + 1, 1)
     for token, (source, target) in enumerate(SWAPS):
         exchange[token, source], exchange[token, target] = target, source

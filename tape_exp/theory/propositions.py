@@ -48,9 +48,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Every YAML of TAPE as it is, then from Fourier features with R = 4 where its E has L = 2 rows
-    and no YAML says so.
-    """
+    """Every YAML of TAPE, and from each with L = 2 also Fourier features with R = 4, if new."""
     variants, starts = [], []
     tensor = f"{TensorTAPE.__module__}.{TensorTAPE.__name__}"
     defaults: dict[str, Any] = _node("tape_tensor")
@@ -80,9 +78,7 @@ def _same(one: Case, other: Case) -> bool:
 def measure(
     case: Case, seeds: int = 3, shifts: tuple[float, ...] = (0.37, -11.3, 1000.5)
 ) -> dict[str, float]:
-    """The worst relative error of each property over some random weights, states and shifts; the
-    keys are PROPERTIES.
-    """
+    """The worst relative error of each of PROPERTIES, over random weights, states and shifts."""
     worst = dict.fromkeys(PROPERTIES, 0.0)
     for seed in range(seeds):
         errors = layer_errors(case, seed) | {
@@ -132,18 +128,14 @@ def layer_errors(case: Case, seed: int, T: int = 9) -> dict[str, float]:
 def f_and_g(
     encoding: TensorTAPE, E: Tensor, qkv_3BTHD: Tensor, x_BTC: Tensor, mask_TT: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Attended values (what of f sees positions) and the next E of one layer under any M, from
-    queries, keys, values and x̃.
-    """
+    """A layer's attended values (what of f sees positions) and its next E, under any M."""
     q, k, v = qkv_3BTHD
     values, averaged = Masked(mask_TT).attend(*encoding.rotate(q, k, E), v, encoding.carried(E))
     return values, encoding.update(E, averaged, x_BTC)
 
 
 def shift_error(case: Case, seed: int, shift: float, T: int = 16) -> float:
-    """How much the logits of a whole decoder change, relative to the largest, when every position
-    is ``shift`` later.
-    """
+    """The change of a decoder's logits, relative to the largest, with positions ``shift`` later."""
     decoder = Decoder(ARCH, lambda arch: build(case.node, "model", arch=arch), seed)
     decoder = random_copy(decoder, seed, std=0.3).double()
     tokens = torch.randint(0, ARCH.vocab, (2, T), generator=generator_for(seed, "shift tokens"))

@@ -22,14 +22,10 @@ class Topology(Protocol):
     def attend(
         self, q_BTHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, carried: Tensor | None
     ) -> Attended:
-        """As :func:`tape_exp.models.attention.attend`: values and carried state, averaged by
-        softmax(q kᵀ / √D) under M.
-        """
+        """As :func:`tape_exp.models.attention.attend`: averages by softmax(q kᵀ / √D) under M."""
 
     def invert(self, keys_BTR: Tensor, values_BTC: Tensor) -> Tensor:
-        """Rows Σ_j [(I + M ⊙ K Kᵀ)⁻¹]_ij v_j, (B, T, C): the triangular update of theorem 1's
-        second layer.
-        """
+        """Rows Σ_j [(I + M ⊙ K Kᵀ)⁻¹]_ij v_j, (B, T, C): the update of theorem 1's layer 2."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +49,7 @@ class Causal:
         return attend(q_BTHD, k_BSHD, v_BSHD, carried=carried)
 
     def invert(self, keys_BTR: Tensor, values_BTC: Tensor) -> Tensor:
-        """w_i = v_i - Σ_{j<i} (k_i·k_j) w_j. What earlier blocks contribute is kᵢᵀ Σ_j k_j w_jᵀ:
-        one R × C matrix.
-        """
+        """w_i = v_i - Σ_{j<i} (k_i·k_j) w_j; earlier blocks are one R × C matrix, Σ_j k_j w_jᵀ."""
         earlier_BRC = keys_BTR.new_zeros(len(keys_BTR), keys_BTR.shape[-1], values_BTC.shape[-1])
         solved = []
         for k, v in zip(

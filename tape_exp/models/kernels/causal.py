@@ -120,9 +120,7 @@ def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> 
 
 
 class _FusedAttention(torch.autograd.Function):
-    """The calls of the programs. A missing carried, or a missing gradient of its average, drops out
-    of every sum.
-    """
+    """The autograd function; what is carried, and the gradient of its average, may be missing."""
 
     @staticmethod
     def forward(
@@ -201,16 +199,12 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _grid(pairs: int, length: int, block: str) -> Callable[[dict[str, int]], tuple[int]]:
-    """One program for every block of every head of the batch; one axis, since the others end at
-    65535.
-    """
+    """One program for every block of every head, on one axis, since the others end at 65535."""
     return lambda meta: (pairs * -(-length // meta[block]),)
 
 
 def _sizes(q: Tensor, k: Tensor) -> tuple[int, ...]:
-    """T, S, H, query heads a key head, and what tiles are chosen for: T rounded up to a power of
-    two.
-    """
+    """T, S, H, query heads a key head, and T's next power of two, for which tiles are chosen."""
     T, S, H = q.shape[1], k.shape[1], q.shape[2]
     return T, S, H, H // k.shape[2], max(64, 1 << (T - 1).bit_length())
 
@@ -220,16 +214,14 @@ def _strides(*tensors: Tensor) -> tuple[int, ...]:
 
 
 def _carried_strides(x: Tensor | None, B: int, H: int) -> tuple[int, int, int]:
-    """Of (B, S, H, C), with 0 where one serves all rows of the batch or all heads."""
+    """The strides of (B, S, H, C), with 0 where one serves all rows of the batch or all heads."""
     if x is None:
         return 0, 0, 0
     return x.stride(0) if x.shape[0] == B else 0, x.stride(1), x.stride(2) if x.shape[2] == H else 0
 
 
 def _constants(q: Tensor, carried: Tensor | None, slopes: Tensor | None) -> dict[str, Any]:
-    """What the programs are compiled for. Widths are padded to a power of two, at least the 16 of a
-    tensor core.
-    """
+    """The compile-time constants; widths are powers of two, at least the 16 of a tensor core."""
     D, C = q.shape[-1], 0 if carried is None else carried.shape[-1]
     rounded = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return {

@@ -116,9 +116,7 @@ def tile(
 def put(
     base, first, end, stride, values, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
 ):
-    """Write ``values`` (BLOCK, PADDED) to rows first … first + BLOCK, as far as they are within
-    WIDTH and before ``end``.
-    """
+    """Write ``values`` (BLOCK, PADDED) to rows from ``first`` on, within WIDTH and ``end``."""
     rows = tl.arange(0, BLOCK)
     columns = tl.arange(0, PADDED)
     pointers = (
@@ -150,9 +148,7 @@ def attention(
     CARRIES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """out = p v, out_c = p c and lse, for one block of queries of one head, by the online
-    softmax.
-    """
+    """out = p v, out_c = p c and lse, for one block of queries of one head, by online softmax."""
     past = S - T
     blocks = tl.cdiv(T, BLOCK_M)
     pair = tl.cast(tl.program_id(0) // blocks, tl.int64)

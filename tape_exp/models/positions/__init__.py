@@ -1,3 +1,1 @@
-"""Positional encodings, one file each, behind the interface of
-:mod:`tape_exp.models.positions.base`.
-"""
+"""Positional encodings, one file each; :mod:`tape_exp.models.positions.base` is the interface."""

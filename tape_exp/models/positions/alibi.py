@@ -10,9 +10,7 @@ from tape_exp.settings.schema import Arch
 
 
 class ALiBi(RelativeBias):
-    """ALiBi: b(i, j) = -r_h (i - j) with fixed slopes r_h per head (Press et al., "Train Short,
-    Test Long", 2021). The slopes are :func:`alibi_slopes`; nothing is trained.
-    """
+    """ALiBi: b(i, j) = -r_h (i - j), r_h fixed (Press et al., "Train Short, Test Long", 2021)."""
 
     r: Tensor  # (H,)
 

@@ -55,9 +55,7 @@ class PositionEncoding(nn.Module):
         self.arch = arch
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialise this layer's parameters: N(0, 0.02) for matrices; vectors stay as
-        constructed.
-        """
+        """Initialise this layer's parameters: matrices N(0, 0.02), vectors as constructed."""
         for parameter in self.parameters():
             if parameter.ndim > 1:
                 nn.init.normal_(parameter, std=0.02, generator=generator)
@@ -65,9 +63,7 @@ class PositionEncoding(nn.Module):
     def positions(
         self, batch: int, length: int, device: torch.device, sampler: RowSampler | None = None
     ) -> Tensor:
-        """Positions of the tokens, fp32, (1, T) or (B, T): 0 … T-1. ``sampler`` is for encodings
-        that sample.
-        """
+        """Positions, (1, T) or (B, T) fp32: 0 … T-1. ``sampler`` is for encodings that sample."""
         return torch.arange(length, device=device, dtype=torch.float32)[None]
 
     def initial_state(self, positions_BT: Tensor) -> Tensor | None:
@@ -75,9 +71,7 @@ class PositionEncoding(nn.Module):
         return None
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Queries (B, T, H, D) and keys (B, T, K, D) with their positions applied, in the dtype
-        they came in. A subclass may return keys for every query head, H in place of K.
-        """
+        """Rotate q (B, T, H, D) and k (B, T, K, D), in their dtype; k may become (B, T, H, D)."""
         return q_BTHD, k_BTHD
 
     def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -91,15 +85,11 @@ class PositionEncoding(nn.Module):
         return None
 
     def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor | None:
-        """What is added to the scaled logits, fp32, broadcastable to (B, H, T, S). Keys after the
-        query are masked anyway.
-        """
+        """What is added to the scaled logits before the mask: fp32, broadcast to (B, H, T, S)."""
         return None
 
     def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
-        """What a token leaves for later ones besides its key and value, (B, T, …) each, computed
-        from the input x that these are made of. It is cached as they are, and zero for padding.
-        """
+        """What tokens leave for later ones besides k and v: (B, T, …), cached, 0 for padding."""
         return {}
 
     def contextual_bias(
@@ -121,9 +111,7 @@ class PositionEncoding(nn.Module):
         return None
 
     def slopes(self) -> Tensor | None:
-        """(H,) where ``bias_by_distance`` is -slope · distance (ALiBi), else None. Kernels that
-        know ALiBi compute such a bias themselves instead of looking it up.
-        """
+        """(H,) where ``bias_by_distance`` is -slope · distance, for kernels; else None."""
         return None
 
     def carried(self, state: Tensor | None) -> Tensor | None:
@@ -131,15 +119,11 @@ class PositionEncoding(nn.Module):
         return None
 
     def accumulated(self, features: dict[str, Tensor], T: int) -> Tensor | None:
-        """Where nothing is carried: the ``attended`` of ``update`` for the last T tokens, made from
-        the features (B, S, …) of all tokens.
-        """
+        """The ``attended`` of the last T tokens where nothing is carried, from all features."""
         return None
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor | None:
-        """The next layer's state, from this one's, its attended average (B, T, H, C) and the
-        block's output x, (B, T, width), that :attr:`context` names.
-        """
+        """The next layer's state, from its average (B, T, H, C) and the output :attr:`context`."""
         return state
 
     def counted_operations(self, length: int) -> tuple[int, int]:
@@ -151,9 +135,7 @@ class PositionEncoding(nn.Module):
 
 
 class RelativeBias(PositionEncoding, ABC):
-    """Base of encodings whose bias is a function of the distance only; a subclass gives
-    :meth:`at`.
-    """
+    """The base of encodings whose bias depends only on distance; a subclass gives :meth:`at`."""
 
     @abstractmethod
     def at(self, distance: Tensor) -> Tensor:
@@ -176,15 +158,11 @@ def full_precision(x: Tensor) -> AbstractContextManager:
 
 
 def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:
-    """(B, T, heads, D): with grouped queries, each key head repeated for the query heads that it
-    serves.
-    """
+    """(B, T, heads, D): each key head repeated for the query heads that it serves."""
     groups = heads // x_BTKD.shape[2]
     return x_BTKD.repeat_interleave(groups, 2) if groups > 1 else x_BTKD
 
 
 def distances(q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
-    """(B, 1, T, S): how far each key is before the query; 0 for keys after it, which the causal
-    mask hides.
-    """
+    """(B, 1, T, S): how far each key is before the query; 0 for later keys, which are masked."""
     return (q_positions_BT[:, None, :, None] - k_positions_BS[:, None, None, :]).clamp(min=0)

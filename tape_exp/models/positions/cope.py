@@ -64,8 +64,6 @@ class CoPE(PositionEncoding):
             return torch.lerp(lower_BHTS, upper_BHTS, f_BHTS)
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """The gates' logits and q·e as MACs; sigmoid, count and interpolation of every pair as
-        FLOPs.
-        """
+        """MACs of the gates' logits and q·e; FLOPs of sigmoid, count and interpolation."""
         H, d = self.arch.heads, self.arch.head_dim
         return H * length * d * (length + len(self.e)), 5 * H * length**2

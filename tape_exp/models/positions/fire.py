@@ -35,9 +35,7 @@ class FIRE(PositionEncoding):
         self.threshold_factor = nn.Parameter(torch.tensor(1.0))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Both linear maps uniform in ± 1/√inputs: a bias near zero everywhere would learn its
-        shape late.
-        """
+        """Both maps uniform in ± 1/√inputs: a bias near zero would learn its shape late."""
         for linear in (self.inner, self.outer):
             bound = linear.in_features**-0.5
             nn.init.uniform_(linear.weight, -bound, bound, generator=generator)

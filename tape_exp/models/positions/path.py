@@ -1,6 +1,4 @@
-"""PaTH: between a query and a key is a product of Householder-like matrices that the tokens on the
-way choose.
-"""
+"""PaTH: between query and key is a product of Householder-like matrices that tokens choose."""
 
 import math
 
@@ -59,9 +57,7 @@ class PaTH(PositionEncoding):
             self.taps.copy_(torch.tensor([[1.0], [0.0], [0.0]]).expand_as(self.taps))
 
     def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
-        """``w``: W_up W_down x before the convolution, (B, T, K·D); ``beta``: (B, T, K). Both
-        fp32.
-        """
+        """``w``: W_up W_down x before convolution, (B, T, K·D); ``beta``: (B, T, K); both fp32."""
         with full_precision(x_BTC):
             x_BTC = x_BTC.to(self.down.dtype)
             beta = 2 * torch.sigmoid(x_BTC @ self.b.T + self.c)
@@ -88,9 +84,7 @@ class PaTH(PositionEncoding):
             return -(solved_BHTS @ (w_BHSD @ k_BHSD.transpose(-1, -2)).tril(-1)) / math.sqrt(D)
 
     def _unit_vectors(self, raw_BSE: Tensor) -> Tensor:
-        """The convolution over this token and the two before it, then norm 1: (B, S, K, D). Padding
-        is zero and stays zero.
-        """
+        """Convolve over three tokens and scale to norm 1: (B, S, K, D); padding stays zero."""
         S = raw_BSE.shape[1]
         shifted = (
             F.pad(raw_BSE, (0, 0, back, 0))[:, :S] * tap
@@ -101,9 +95,7 @@ class PaTH(PositionEncoding):
         )
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """W and β, three products of T × T dot products, the solve and the product after it, as
-        MACs; causality saves nothing in this count.
-        """
+        """MACs of W, β, three T × T products, the solve and its product; causality saves none."""
         H, d = self.arch.heads, self.arch.head_dim
         maps = self.down.numel() + self.up.numel() + self.taps.numel() + self.b.numel()
         return length * maps + H * (3 * length**2 * d + 2 * length**3), 0

@@ -78,17 +78,13 @@ class RoPE(PositionEncoding):
         self.scaling = scaling or Scaling()
 
     def initial_state(self, positions_BT: Tensor) -> Tensor:
-        """(B, T, 1, 2, d/2): cos and sin of every angle, times YaRN's attention factor where it
-        applies.
-        """
+        """(B, T, 1, 2, d/2): cos and sin of every angle, times YaRN's factor where it applies."""
         frequencies, magnitude = self.frequencies(positions_BT)
         angles = positions_BT[:, :, None, None] * frequencies
         return torch.stack([angles.cos(), angles.sin()], -2) * magnitude
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        """θ_m for m = 0 … d/2 - 1, (d/2,), in the dtype and on the device of ``like``, and the
-        factor on q and k, which is 1 except for YaRN.
-        """
+        """θ_m, (d/2,), on ``like``'s dtype and device; the factor on q and k, 1 except for YaRN."""
         d = self.arch.head_dim
         method, s = self.scaling.method, self._factor()
         theta = self.base(s) if method == "ntk" else self.theta
@@ -148,17 +144,13 @@ class RoPE(PositionEncoding):
 
 
 def as_matrices(state_BTHCM: Tensor) -> Tensor:
-    """Complex numbers (B, T, H, 2, M) as the matrices that turn a row vector likewise, (B, T, H, M,
-    2, 2): [[real, imaginary], [-imaginary, real]].
-    """
+    """Complex (B, T, H, 2, M) as matrices that turn a row vector likewise: (B, T, H, M, 2, 2)."""
     cos, sin = state_BTHCM.unbind(-2)
     return torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
 
 
 def turn(x_BTHD: Tensor, state_BTHCM: Tensor) -> Tensor:
-    """x, read as d/2 complex numbers (x_m, x_{m+d/2}), times those of the state; computed in the
-    state's dtype, returned in the dtype of x.
-    """
+    """x as complex numbers (x_m, x_{m+d/2}) times the state, in its dtype; returned in x's."""
     real, imaginary = x_BTHD.to(state_BTHCM.dtype).chunk(2, -1)
     cos, sin = state_BTHCM.unbind(-2)
     turned = (

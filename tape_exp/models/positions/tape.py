@@ -1,6 +1,4 @@
-"""TAPE: positions that the content updates from layer to layer, each 2 × 2 block carried as one
-complex number.
-"""
+"""TAPE: positions that the content updates from layer to layer, one complex number a block."""
 
 import torch
 import torch.nn.functional as F
@@ -74,9 +72,7 @@ class TAPE(RoPE):
         )
 
     def _make_weights(self, rows: int, attended_rows: int, inner: int) -> None:
-        """P over ``attended_rows``, W1 and W2 over ``rows`` of the flattened E, W_x: the only
-        parameters of TAPE.
-        """
+        """Make P over ``attended_rows``, W1 and W2 over ``rows`` of the flattened E, and W_x."""
         if self.attention:
             self.p = nn.Parameter(torch.zeros(attended_rows, attended_rows))
         if self.feed_forward:
@@ -85,31 +81,23 @@ class TAPE(RoPE):
             self.w2 = nn.Parameter(torch.zeros(rows, inner))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """N(0, 0.02), W1 by 1/√rows so that W1ᵀ E is of E's size; P and W2 are zero: step 0 is
-        RoPE.
-        """
+        """N(0, 0.02); W1 by 1/√rows, so that W1ᵀ E is of E's size; P = W2 = 0: step 0 is RoPE."""
         if self.feed_forward:
             nn.init.normal_(self.wx, std=0.02, generator=generator)
             nn.init.normal_(self.w1, std=self.w1.shape[1] ** -0.5, generator=generator)
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """q E and k E, as in RoPE. A key head that serves several query heads is repeated and
-        turned by the E of each of them.
-        """
+        """q E and k E, as in RoPE; a shared key is turned by the E of each of its query heads."""
         assert state is not None
         return super().rotate(q_BTHD, for_heads(k_BTHD, state.shape[2]), state)
 
     def carried(self, state: Tensor | None) -> Tensor | None:
-        """E itself, its two parts side by side: (B, S, H, d). None if attention does not update
-        it.
-        """
+        """E, its two parts side by side, (B, S, H, d); None if attention does not update it."""
         assert state is not None
         return state.flatten(3) if self.attention else None
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
-        """E of the next layer, from E, Ẽ and x̃, in fp32: one batched product that reads E and Ẽ
-        once.
-        """
+        """The next E from E, Ẽ and x̃, in fp32: one batched product that reads E and Ẽ once."""
         assert state is not None
         B, T = x_BTC.shape[:2]
         with full_precision(x_BTC):
@@ -127,18 +115,14 @@ class TAPE(RoPE):
         return E_BTHd.unflatten(-1, (2, -1))
 
     def _token_maps(self, x_BTC: Tensor) -> Tensor:
-        """A = I + W2 diag(ψ(x)) W1ᵀ of every token: (B, T, H, H). The products of W2's and W1's
-        entries are formed first, so that the tokens of a batch share one matrix product.
-        """
+        """A = I + W2 diag(ψ(x)) W1ᵀ of every token, (B, T, H, H), by one matrix product for all."""
         psi_BTI = F.silu(x_BTC @ self.wx.to(x_BTC.dtype).T)
         outer_IHH = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(x_BTC.dtype)
         identity = torch.eye(self.arch.heads, dtype=x_BTC.dtype, device=x_BTC.device)
         return identity + (psi_BTI @ outer_IHH).unflatten(-1, identity.shape)
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """As MACs: attention over cosines and over sines, and ψ for each of them. As FLOPs: the
-        maps over heads, which are einsums in the public code.
-        """
+        """MACs of attention and ψ, for cosines and for sines; FLOPs of the einsums over heads."""
         H, d, C = self.arch.heads, self.arch.head_dim, self.arch.width
         inner = self.wx.shape[0] if self.feed_forward else 0
         macs = (2 * H * d * length**2 if self.attention else 0) + 2 * length * inner * C

@@ -79,19 +79,14 @@ class HouseholderTAPE(TensorTAPE):
         nn.init.normal_(self.up, std=self.up.shape[1] ** -0.5, generator=generator)
 
     def initial_state(self, positions_BT: Tensor) -> Tensor:
-        """(B, T, 1, M, R, R): the rotation of the pair c = l·M + m, l < R/2, is in rows and columns
-        l and l + R/2 of block m.
-        """
+        """(B, T, 1, M, R, R): pair l·M + m turns rows and columns l and l + R/2 of block m."""
         frequencies, magnitude = self.frequencies(positions_BT)
         angles = (
             (positions_BT[:, :, None, None] * frequencies)
             .unflatten(-1, (-1, self.M))
             .transpose(-1, -2)
         )
-        cos, sin = (
-            torch.diag_embed(angles.cos()) * magnitude,
-            torch.diag_embed(angles.sin()) * magnitude,
-        )
+        cos, sin = (torch.diag_embed(x) * magnitude for x in (angles.cos(), angles.sin()))
         return torch.cat([torch.cat([cos, sin], -1), torch.cat([-sin, cos], -1)], -2)
 
     def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
@@ -122,9 +117,7 @@ class HouseholderTAPE(TensorTAPE):
             return (identity - sums_BHMSRR[:, :, :, -T:]).permute(0, 3, 1, 2, 4, 5)
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
-        """E times what :meth:`accumulated` gives, then times A = I + W2 diag(ψ) W1ᵀ from the left,
-        in fp32.
-        """
+        """A E times what :meth:`accumulated` gives, with A = I + W2 diag(ψ) W1ᵀ, in fp32."""
         assert state is not None
         with full_precision(x_BTC):
             turned = state if attended is None else state @ attended
@@ -135,9 +128,7 @@ class HouseholderTAPE(TensorTAPE):
             return (A_BTHH @ rows).unflatten(-1, turned.shape[3:])
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """The maps, Ξ Ξᵀ, the solve for η and the sums; causality saves nothing in this count. ψ is
-        counted as in TAPE.
-        """
+        """The maps, Ξ Ξᵀ, the solve for η and the sums, not halved by causality; ψ as in TAPE."""
         macs, flops = super().counted_operations(length)
         H, d, R = self.arch.heads, self.arch.head_dim, self.R
         maps = self.down.numel() + self.up.numel() + self.up_apart.numel()

@@ -1,6 +1,4 @@
-"""TAPE in its general layout: E as a tensor (M, L, R) per token and head, computed as the paper
-writes it.
-"""
+"""TAPE in its general layout: E as a tensor (M, L, R) per token and head, as in the paper."""
 
 import torch
 import torch.nn.functional as F
@@ -134,9 +132,7 @@ class TensorTAPE(TAPE):
         return (2 / self.R) ** 0.5 * waves.flatten(-2)
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """q̃ and k̃, d·R/L wide. Where that differs from d, the factor 1/√d of the logits is
-        restored.
-        """
+        """q̃ and k̃, d·R/L wide, scaled to keep the factor 1/√d of the logits."""
         assert state is not None
         restore = (self.R / self.L) ** 0.25
         k_BTHD = for_heads(k_BTHD, state.shape[2])
@@ -164,9 +160,7 @@ class TensorTAPE(TAPE):
         return E
 
     def _to_rows(self, E: Tensor) -> Tensor:
-        """(B, T, rows, columns): W1 and W2 mix the rows and share their weights over the
-        columns.
-        """
+        """(B, T, rows, columns): W1 and W2 mix the rows and share weights over the columns."""
         if self.weights == "full":
             return E.flatten(2, 4)  # H·M·L rows, R columns
         if self.equivariant:

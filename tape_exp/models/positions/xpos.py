@@ -39,7 +39,7 @@ class XPos(RoPE):
         return turn(q_BTHD, q_state), turn(k_BTHD, k_state)
 
     def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """RoPE's, times the scale for queries and its inverse for keys."""
+        """RoPE's matrices, times the scale for queries and its inverse for keys."""
         q_state, k_state = self._scaled(state)
         return as_matrices(q_state), as_matrices(k_state)
 
