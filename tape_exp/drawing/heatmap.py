@@ -49,10 +49,8 @@ def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None) -> Pa
     image: Any = None
     for number, (axis, (name, heatmap)) in enumerate(zip(axes, panels.items(), strict=True)):
         rows, columns = heatmap.values.shape
-        extent, aspect = (
-            (0.5, columns + 0.5, rows + 0.5, 0.5),
-            "equal" if rows == columns else "auto",
-        )
+        extent = (0.5, columns + 0.5, rows + 0.5, 0.5)
+        aspect = "equal" if rows == columns else "auto"
         image = axis.imshow(
             heatmap.values, cmap=COLOURS, vmin=0, vmax=100, extent=extent, aspect=aspect
         )

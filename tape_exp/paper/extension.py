@@ -19,8 +19,7 @@ class Methods(RunArtifact):
 
     Args:
         methods: label -> overrides of its runs, ``lora: [model=rope, peft=lora,
-            checkpoint=extend]``; ``{base}`` stands for what ``task=extend`` begins from at the
-            scale.
+            checkpoint=extend]``; ``{base}`` is what ``task=extend`` begins from at the scale.
         at: scale -> further overrides of every run, and of the runs that it begins from.
     """
 

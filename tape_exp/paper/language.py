@@ -56,7 +56,7 @@ class Comparison(RunArtifact):
 
 
 def _perplexities(record: Record) -> dict[tuple[str, int], tuple[str, int]]:
-    """(test set, length) -> (metric, digits): perplexities, and bits a byte at the trained one."""
+    """(test set, length) -> (metric, digits), with bits a byte at the trained length."""
     keys = {}
     trained = record["config"]["task"]["train_length"]
     for metric in record["metrics"]:
@@ -245,7 +245,7 @@ class Layers(RunArtifact):
     """E·Eᵀ from the first layer to the last."""
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
-        """Mean |E·Eᵀ| of the diagonal by that of other causal pairs: last layer, first layer."""
+        """Mean |E·Eᵀ| on the diagonal over that of other causal pairs: last and first layer."""
         runs = records.get(self.models[0], [])
         layers = {"last layer": _last, "first layer": _first}
         shares = {

@@ -1,4 +1,4 @@
-"""The search of learning rates at the ladder's first rung, the same for each method."""
+"""The search of learning rates at the first rung: as many for each method, blind to the test."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -70,7 +70,7 @@ def named(
 ) -> dict[str, Job]:
     """All runs of artifacts, each after its base; every artifact gets a seed before the next seed.
 
-    A run that several artifacts show, or that several begin from, stands once.
+    A run that several artifacts show, or that several begin from, is named once.
     """
     jobs: dict[str, Job] = {}
     records = read_records()

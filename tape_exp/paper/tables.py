@@ -207,7 +207,7 @@ def plain(table: Table) -> tuple[list[str], list[list[Any]]]:
 
 
 def curves(table: Table, across: str = "length (tokens)") -> list[Panel]:
-    """A panel for each part and three or more columns like ``("ours", 64)``, with a line a row."""
+    """Panels of three or more columns like ``("ours", 64)`` for each part, with a line per row."""
     numbered: dict[str, list[int]] = {}
     for column in table.columns:
         if not isinstance(column.key, str) and isinstance(column.key[1], int):
