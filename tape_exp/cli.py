@@ -1,6 +1,4 @@
-"""The command line: one clear sentence for each mistake, and Hydra's composition with a
-did-you-mean.
-"""
+"""The command line: one sentence for each mistake, and Hydra's composition with suggestions."""
 
 import os
 import sys
@@ -20,10 +18,9 @@ from tape_exp.settings.redaction import redact
 
 
 def with_clear_errors(main: Callable[[], None]) -> None:
-    """Call Hydra's main. Mistakes of the user's become one sentence on stderr and exit code 2,
-    failed runs exit code 1.
+    """Call Hydra's main; a mistake becomes a sentence on stderr and exit code 2, a failed run 1.
 
-    Tracebacks are printed only with ``debug=`` other than plan; a failed run keeps its own in
+    Tracebacks are shown only with ``debug=``, except ``debug=plan``; a failed run keeps its own in
     FAILED.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the sentence is made here
@@ -59,9 +56,7 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> NoReturn:
 
 
 def run_job(cfg: DictConfig) -> None:
-    """Run one job of Hydra's. Processes that Lightning starts for further devices repeat this job,
-    not the sweep.
-    """
+    """Run one job of Hydra's; processes for further devices repeat this job, not the sweep."""
     hydra = HydraConfig.get()
     sys.argv[1:] = cast(
         list[str], OmegaConf.to_container(hydra.overrides.task)

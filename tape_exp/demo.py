@@ -1,6 +1,4 @@
-"""``make demo``: RoPE and TAPE learn addition at smoke scale; both heatmaps in the terminal and in
-one PNG.
-"""
+"""``make demo``: RoPE and TAPE learn addition at smoke scale, shown as heatmaps and one PNG."""
 
 import sys
 from pathlib import Path

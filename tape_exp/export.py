@@ -1,5 +1,4 @@
-"""``python -m tape_exp.export <run> <folder> [--dtype bfloat16]``: a finished run as a model that
-transformers loads.
+"""``python -m tape_exp.export <run> <folder> [--dtype bfloat16]``: export for transformers.
 
 Adapters are merged into the weights. A model with RoPE becomes a plain Llama; any other is loaded
 by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
@@ -43,9 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def export_run(run: Path, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write the model of a run to ``folder``. Raises :class:`ConfigError` where the run has no
-    config or no checkpoint.
-    """
+    """Write the model of a run to ``folder``."""
     run = run.expanduser().resolve()
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")

@@ -49,10 +49,8 @@ def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None) -> Pa
     image: Any = None
     for number, (axis, (name, heatmap)) in enumerate(zip(axes, panels.items(), strict=True)):
         rows, columns = heatmap.values.shape
-        extent, aspect = (
-            (0.5, columns + 0.5, rows + 0.5, 0.5),
-            "equal" if rows == columns else "auto",
-        )
+        extent = (0.5, columns + 0.5, rows + 0.5, 0.5)
+        aspect = "equal" if rows == columns else "auto"
         image = axis.imshow(
             heatmap.values, cmap=COLOURS, vmin=0, vmax=100, extent=extent, aspect=aspect
         )
@@ -71,9 +69,7 @@ def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None) -> Pa
 
 
 def _ticks(n: int, names: list[str]) -> tuple[list[int], list[str]]:
-    """Places and labels: of every row or column where they have names or are few, else of about
-    four.
-    """
+    """The places and labels of ticks: all rows or columns if few or named, else about four."""
     if names:
         return list(range(1, n + 1)), names
     ticks = [t for t in range(1, n + 1) if n <= 10 or t % (n // 4) == 0]
@@ -103,9 +99,7 @@ def save(figure: Any, path: Path) -> Path:
 
 
 def print_heatmaps(panels: dict[str, Heatmap], console: Console | None = None) -> None:
-    """Print grids side by side as coloured blocks; without colours each cell is its tenth, ``9``
-    for 90 and more.
-    """
+    """Print grids side by side as coloured blocks, or without colours as tenths from 0 to 9."""
     console = console or Console()
     colours = matplotlib.colormaps[COLOURS]
     for group in _fitting(panels, console.width):

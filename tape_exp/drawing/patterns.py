@@ -1,6 +1,4 @@
-"""Pictures of what happens between every two tokens: dot products of positions, attention, and
-differences of attention.
-"""
+"""Pictures of all pairs of tokens: dot products of positions, attention and its differences."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -49,8 +47,7 @@ def draw_patterns(
     shared: bool | None = None,
     label: str = "",
 ) -> Path:
-    """Write a PNG: one panel a name, queries downward and keys to the right, positions counted from
-    0.
+    """Write a PNG: one panel a name, queries downward, keys to the right, positions from 0.
 
     A scale goes from the smallest value to the largest. Where few entries are far above all others,
     as in attention, it ends at the 99th percentile and its bar is pointed. The file appears whole
@@ -113,9 +110,7 @@ def visible(values: np.ndarray, causal: bool) -> np.ndarray:
 
 
 def colour_range(values: np.ndarray, signed: bool) -> tuple[float, float, str]:
-    """The ends of a scale of colours, and which of them values exceed, in the words of matplotlib's
-    colour bars.
-    """
+    """The ends of a colour scale, and which of them are exceeded, in the words of matplotlib."""
     values = values[np.isfinite(values)]
     reach = np.abs(values) if signed else values
     low, most, high = float(reach.min()), float(np.quantile(reach, SHOWN)), float(reach.max())

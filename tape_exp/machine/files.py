@@ -8,9 +8,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a temporary file next to ``path``, then rename it: readers see the old file or the new
-    one, never half of it.
-    """
+    """Write a temporary file, then rename it to ``path``: readers never see half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

@@ -1,6 +1,4 @@
-"""A run that is asked to leave: SIGUSR1 and SIGTERM save a checkpoint and end with a status that
-asks for a requeue.
-"""
+"""Leaving on SIGUSR1 and SIGTERM: a checkpoint, and a status that asks for a requeue."""
 
 import multiprocessing
 import os
@@ -19,9 +17,7 @@ DISMISS = signal.SIGUSR2  # to a process that prepares data
 
 
 class Preempted(SystemExit):
-    """The run leaves because it was asked to. Of several processes the first ends with the status
-    REQUEUE, the others with 0.
-    """
+    """The run leaves because it was asked to; the first process has status REQUEUE, others 0."""
 
     def __init__(self, name: str) -> None:
         super().__init__(REQUEUE if first_process() else 0)
@@ -31,10 +27,9 @@ class Preempted(SystemExit):
 class Preemption:
     """Catches the signals while a run is under way (``with Preemption() as preemption:``).
 
-    In training the signal is remembered, and the checkpoints leave at the end of the step:
-    ``waits``. At any other time the first process leaves at once, by raising :class:`Preempted`;
-    further processes are ended by it. A second signal changes nothing: SLURM sends SIGTERM after
-    SIGUSR1.
+    In training (``waits``) the signal is remembered, and the run leaves at the end of the step. At
+    any other time the first process leaves at once, by raising :class:`Preempted`; further
+    processes are ended by it. A second signal changes nothing: SLURM sends SIGTERM after SIGUSR1.
     """
 
     def __init__(self) -> None:
@@ -73,9 +68,7 @@ class Preemption:
 
 
 def worker_signals(_: int) -> None:
-    """In a process that prepares data: SLURM signals it too, and its batches are needed until the
-    step is saved.
-    """
+    """Ignore signals in a data process: its batches are needed until the step is saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(DISMISS, lambda *_: os._exit(0))
@@ -83,9 +76,7 @@ def worker_signals(_: int) -> None:
 
 @contextmanager
 def workers_dismissed() -> Iterator[None]:
-    """End the data processes that were started in between: Python waits for them, and they do not
-    heed its SIGTERM.
-    """
+    """End the data processes started meanwhile, which ignore Python's SIGTERM at its exit."""
     before = set(multiprocessing.active_children())
     try:
         yield

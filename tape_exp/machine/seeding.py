@@ -1,6 +1,4 @@
-"""Randomness without global state: one generator per (seed, purpose), and numbers for row k as a
-function of k.
-"""
+"""Randomness without global state: a generator per (seed, purpose), and numbers per row."""
 
 import hashlib
 
@@ -10,24 +8,18 @@ from torch import Tensor
 
 
 def seed_for(seed: int, *purpose: object) -> int:
-    """A 63-bit seed that depends on ``seed`` and every part of ``purpose``, the same on every
-    machine.
-    """
+    """A 63-bit seed that depends on ``seed`` and all of ``purpose``, the same on every machine."""
     text = "/".join(map(str, (seed, *purpose)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def generator_for(seed: int, *purpose: object) -> torch.Generator:
-    """A CPU generator of its own for (seed, purpose): ``generator_for(0, "init",
-    "layers.0.attention.q.weight")``.
-    """
+    """A CPU generator for (seed, purpose), such as ``0, "init", "layers.0.attention.q.weight"``."""
     return torch.Generator().manual_seed(seed_for(seed, *purpose))
 
 
 def lanes(key: int, first: int, count: int, width: int) -> np.ndarray:
-    """(count, width) random uint32; row r is a pure function of (key, first + r): Philox at that
-    row's own counter.
-    """
+    """(count, width) random uint32; row r is a pure function of (key, first + r), by Philox."""
     blocks = -(-width // 8)  # Philox makes 4 × 64 bits a count
     words = np.random.Philox(key=key, counter=first * blocks).random_raw(4 * blocks * count)
     return words.view(np.uint32).reshape(count, 8 * blocks)[:, :width]
@@ -39,8 +31,7 @@ def below(limit: int, lane: np.ndarray) -> np.ndarray:
 
 
 class RowSampler:
-    """Random numbers for the rows of a batch: those of row r depend only on (seed, purpose,
-    first + r).
+    """Random numbers for the rows of a batch; row r depends only on (seed, purpose, first + r).
 
     What a model samples for sample k of a stream is then the same whatever the batch, the step or
     the device it falls on.

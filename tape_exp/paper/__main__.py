@@ -1,8 +1,8 @@
-"""``python -m tape_exp.paper list | run <artifact …|all> [scale=…] [seeds=0,1,2] [key=value …] |
-render [artifact …]``.
+"""The command line of the paper's tables: ``python -m tape_exp.paper`` and a command.
 
-And ``compare task=… model=…,…``, a table of any models on any task; ``cost``, which estimates
-GPU-hours at the paper's scale; and ``push``, which sends tables and figures to W&B.
+``list``; ``run <artifact …|all> [scale=…] [seeds=0,1,2] [key=value …]``; ``render [artifact …]``;
+``compare task=… model=…,…``, a table of any models on any task; ``cost``, which estimates GPU-hours
+at the paper's scale; and ``push``, which sends tables and figures to W&B.
 """
 
 import argparse
@@ -122,9 +122,7 @@ def list_artifacts() -> int:
 
 
 def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
-    """Run what the named artifacts lack at a scale, then render them; status 1 if a run failed, 85
-    if the time was over.
-    """
+    """Run what artifacts lack and render them; status 1 if a run failed, 85 if time ran out."""
     artifacts, scale, seeds, extra = requested(words)
     outcome = work(missing(artifacts, scale, seeds, extra), cores, minutes)
     if first_process():
@@ -159,9 +157,7 @@ def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence
 
 
 def compare_models(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
-    """Run what a comparison lacks, write its table to results/tables and print it; statuses as of
-    :func:`run_artifacts`.
-    """
+    """Run what a comparison lacks, write its table to results/tables and print it."""
     artifact, scale, seeds = compare.requested(words)
     outcome = work(missing([artifact], scale, seeds), cores, minutes)
     records = artifact.collect(scale, read_records())
@@ -182,9 +178,7 @@ def status(outcome: Outcome) -> int:
 
 
 def render_artifacts(chosen: Sequence[str]) -> int:
-    """Render the artifacts (all by default) at every scale that has records, the claims, and
-    results/README.md.
-    """
+    """Render the artifacts, all by default, at every scale that has records, and the page."""
     every, collected = collect()
     for artifact in map(load, chosen or names()):
         for scale, records in collected[artifact.name].items():

@@ -17,9 +17,7 @@ SPLITS = {"test": "ours", "id": "in distribution", "ood": "out of distribution"}
 
 @dataclass(kw_only=True)
 class Addition(RunArtifact):
-    """A panel for each model, the mean over its seeds; and a table of the means over the grid, in
-    distribution and out of distribution.
-    """
+    """A panel for each model, and a table of the means over the grid in and out of distribution."""
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """The mean over the grid."""

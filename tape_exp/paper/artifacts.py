@@ -1,6 +1,4 @@
-"""An artifact is a table or a figure of the paper: the runs behind it, the records they left, and
-what it shows of them.
-"""
+"""An artifact is a table or a figure of the paper, with its runs and their records."""
 
 import json
 from abc import ABC, abstractmethod
@@ -66,9 +64,7 @@ class Artifact(ABC):
 
     @abstractmethod
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
-        """The records behind it at a scale, by seed, under the label of what they measured; labels
-        without any are left out.
-        """
+        """Its records at a scale, ordered by seed, by the label of what they measured."""
 
     @abstractmethod
     def command(self, scale: str) -> str:
@@ -89,7 +85,7 @@ class Artifact(ABC):
         return ("smoke", *self.needs)
 
     def gaps(self, collected: Mapping[str, Records]) -> list[str]:
-        """What did not run yet and leaves cells empty, a phrase a scale, with what it needs.
+        """Why cells are empty: what has not run at each scale, with what it needs.
 
         Args:
             collected: scale -> what :meth:`collect` returned.
@@ -110,9 +106,7 @@ class Artifact(ABC):
         return _numbers(RESULTS / "paper.yaml").get(self.name, {})
 
     def table(self, scale: str, records: Records) -> Table | None:
-        """Its table at a scale, without records the paper's numbers next to empty cells; None: it
-        has no table.
-        """
+        """Its table at a scale, or None; without records it has the paper's numbers only."""
         table = self.cells(scale, records)
         caption = self.caption(scale, records) if records else f"{self.title}: not run."
         return table and replace(table, caption=caption)
@@ -126,9 +120,7 @@ class Artifact(ABC):
         return self.title
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
-        """Its figures at a scale that has records: those of the paper, or else the curves of its
-        table.
-        """
+        """Its figures at a scale with records: the paper's, or else the curves of its table."""
         table = self.table(scale, records)
         panels = tables.curves(table) if table else []
         return [Curves(self.title, panels, suffix=None)] if panels else []
@@ -146,9 +138,7 @@ class Artifact(ABC):
     def versus(
         self, where: str, measured: Mapping[str, Value], published: Mapping[str, Value], **form: Any
     ) -> list[Contest]:
-        """The statement that each favourite is better than every rival, as
-        :class:`~tape_exp.paper.claims.Contest` takes it.
-        """
+        """The statement that each favourite is better than every rival, for :class:`Contest`."""
         return [
             Contest(where, favourite, self.others(), measured, published, **form)
             for favourite in self.favourites
@@ -178,9 +168,7 @@ class RunArtifact(Artifact):
     def configs(
         self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
     ) -> Iterator[tuple[str, DictConfig]]:
-        """(model, config) of every run, seeds in the outer loop: a figure is complete as early as
-        it can be.
-        """
+        """(model, config) of every run; seeds are the outer loop, so that figures fill early."""
         for seed in seeds:
             for model in self.models:
                 choice = [f"model={model}", f"task={self.task}", f"scale={scale}", f"seed={seed}"]
@@ -262,8 +250,7 @@ def load(name: str) -> Artifact:
 
 
 def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], list[str]]:
-    """Artifacts, scale, seeds and further overrides of ``<artifact …|all> [scale=…] [seeds=0,1,2]
-    [key=value …]``.
+    """The artifacts, scale, seeds and further overrides that the words of ``run`` ask for.
 
     Raises:
         ConfigError: there is no artifact among the words, or one of them is wrong.
@@ -288,8 +275,7 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
 
 
 def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
-    """``scale=`` (smoke by default) and ``seeds=`` (0) among the words, and the words that are
-    left.
+    """The value of ``scale=`` (default: smoke), that of ``seeds=`` (default: 0), and other words.
 
     Raises:
         ConfigError: the scale is not known, or the seeds are no integers.
@@ -328,8 +314,7 @@ def read_records(folder: Path | None = None) -> list[Record]:
 
 
 def matches(record: Record, current: dict[str, Any]) -> bool:
-    """Whether a record's config says the same as the current one, wherever both say something; the
-    seed is free.
+    """Whether a record's config equals the current one in what both have, the seed aside.
 
     A key that one of them lacks, since the code has grown, does not count; nor do sizes and
     positions that follow from a Llama, which the checkpoint names. A checkpoint that is a path must

@@ -13,8 +13,7 @@ from tape_exp.paper.values import NOT_REPORTED, NOT_RUN, Missing, Value, known, 
 
 @dataclass(kw_only=True)
 class Bench(Methods):
-    """Accuracy of each method on each benchmark with lm-eval's standard error, the paper's next to
-    ours.
+    """The accuracy of each method on each benchmark with lm-eval's error, next to the paper's.
 
     Args:
         columns: benchmark, by its name in ``task.tasks`` or as a group of one -> heading.

@@ -1,5 +1,4 @@
-"""Whether what the paper claims holds in our records: comparisons of measured values, and one
-verdict an artifact.
+"""Whether a claim of the paper holds in our records: comparisons, and a verdict per artifact.
 
 A claim says that one method is better than others at something. With two seeds or more it holds
 where the 95 % intervals of the means do not overlap and are in the claimed order, and does not hold
@@ -66,9 +65,7 @@ class Contest:
         return ORDERED if ahead else REVERSED
 
     def ours(self) -> str:
-        """The favourite's figure and that of the best rival of those that decide, ``tape 25.04 ±
-        0.25, fire 33.89 ± 7.81``.
-        """
+        """The favourite's figure and the best deciding rival's: ``tape 25 ± 0.3, fire 34 ± 8``."""
         outcome = self.outcome()
         deciding = [
             name for name in self.rivals if outcome == UNTESTED or self._against(name) == outcome
@@ -95,9 +92,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What results/README.md says of a claim: figures, whether it holds, and of how many seeds that
-    is known. Empty: nothing to say.
-    """
+    """What results/README.md says of a claim: figures, whether it holds, and how many seeds."""
 
     paper: str = ""
     ours: str = ""
@@ -106,9 +101,7 @@ class Verdict:
 
 
 def decide(contests: Sequence[Contest]) -> Verdict:
-    """The verdict of several comparisons: all must hold, and one that does not refutes the
-    claim.
-    """
+    """The verdict of several comparisons: all must hold, and one failure refutes the claim."""
     outcomes = {contest.outcome() for contest in contests}
     runs = {
         contest.measured[name].n
@@ -129,9 +122,7 @@ def _at(where: str, figures: str) -> str:
 
 
 def written(value: Value, digits: int) -> str:
-    """``26.32 ± 0.41``, ``26.32 [20.10, 41.00]`` where the interval is not symmetric, or only the
-    number.
-    """
+    """``26.32 ± 0.41``; ``26.32 [20.10, 41.00]`` if the interval is asymmetric; or ``26.32``."""
     centre = _number(value.number, digits)
     if value.low is None or value.high is None:
         return centre

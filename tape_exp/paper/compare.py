@@ -1,6 +1,4 @@
-"""A table of any models on any task: ``python -m tape_exp.paper compare task=arithmetic
-model=rope,tape seeds=0,1,2``.
-"""
+"""A table of any models on any task: ``python -m tape_exp.paper compare task=… model=…,…``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,8 +19,7 @@ PLACES = (
 
 @dataclass(kw_only=True)
 class Compare(RunArtifact):
-    """A row a model, a column a metric of the task; a table of the user's own, or of a YAML in
-    ``conf/paper``.
+    """A table of the user's own, or of a YAML in ``conf/paper``: a row a model, a column a metric.
 
     Args:
         metrics: the columns, in this order; none: every metric of the records.
@@ -31,9 +28,7 @@ class Compare(RunArtifact):
     metrics: list[str] = field(default_factory=list)
 
     def cells(self, scale: str, records: Records) -> Table:
-        """A row for each model. Raises :class:`ConfigError` where no record has one of
-        ``metrics``.
-        """
+        """A row for each model."""
         metrics = [metric for runs in records.values() for metric in runs[0]["metrics"]]
         known = list(dict.fromkeys(m for m in metrics if not m.endswith("_stderr")))
         for metric in self.metrics:
@@ -70,8 +65,9 @@ def deciding(overrides: Sequence[str]) -> list[str]:
 
 
 def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
-    """The comparison, scale and seeds of ``task=<task> model=<model,…> [scale=] [seeds=]
-    [metrics=a,b] [key=value …]``.
+    """The comparison, scale and seeds that the words of ``compare`` ask for.
+
+    They are ``task=<task> model=<model,…> [scale=] [seeds=] [metrics=a,b] [key=value …]``.
 
     Raises:
         ConfigError: task or models are missing, or a word is wrong.

@@ -1,5 +1,4 @@
-"""What the paper's scale would cost: GPU-hours of training of each artifact, with the runs that its
-runs begin from.
+"""The cost of the paper's scale: GPU-hours to train each artifact's runs and their bases.
 
 ``python -m tape_exp.paper cost`` writes results/costs.json, which the page of results reads:
 composing every config of that scale and building its model, without storage, takes a minute or two.
@@ -22,9 +21,7 @@ FILE = "costs.json"
 
 
 def write(artifacts: Iterable[Artifact], folder: Path) -> Path:
-    """``<folder>/costs.json``: runs, tokens and GPU-hours of each artifact, and of all, which share
-    runs.
-    """
+    """Write ``<folder>/costs.json``: runs, tokens and GPU-hours of each artifact and of all."""
     from tape_exp.training import plan
 
     known: dict[str, dict[str, float]] = {}
@@ -47,8 +44,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def cost(artifact: Artifact, known: dict[str, dict[str, float]] | None = None) -> dict[str, float]:
-    """Runs, trained tokens and GPU-hours at scale paper, all seeds together; evaluation is not
-    estimated.
+    """Runs, trained tokens and GPU-hours at scale paper, all seeds together, without evaluation.
 
     Args:
         known: what each run needs, by its identity; runs of this artifact that it lacks are added.
@@ -65,9 +61,7 @@ def cost(artifact: Artifact, known: dict[str, dict[str, float]] | None = None) -
 
 
 def _needed(cfg: DictConfig) -> dict[str, float]:
-    """What one run needs. The plan's memory and devices do not enter: a step costs the same
-    operations however it is spread.
-    """
+    """What one run needs, however it is spread: memory and devices change no operations."""
     from tape_exp.machine.hardware import PEAK_FLOPS
     from tape_exp.training import plan
 

@@ -21,14 +21,10 @@ COUNTS = {
 
 @dataclass(kw_only=True)
 class Flops(RunArtifact):
-    """Operations in the paper's convention next to the paper's numbers, and what this code really
-    computes.
-    """
+    """Operations in the paper's convention next to its numbers, and what this code computes."""
 
     def verdict(self, scale: str, records: Records) -> Verdict:
-        """What TAPE adds to RoPE, which is counted and has no spread: it holds where our counts add
-        as much, to 0.1 %.
-        """
+        """What TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
         table = self.cells(scale, records)
         theirs, ours, apart = [], [], []
         for count in COUNTS:
@@ -82,14 +78,10 @@ def _added(counts: dict[str, Value]) -> Any:
 
 @dataclass(kw_only=True)
 class Speed(Artifact):
-    """The fastest backend of each encoding and RoPE's, from the records of ``python -m
-    tape_exp.speed``.
-    """
+    """The fastest backend of each encoding next to RoPE's, from ``python -m tape_exp.speed``."""
 
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
-        """The machines' records, shown once, under scale small where they come from a GPU and smoke
-        from a CPU.
-        """
+        """The machines' records, shown once: a GPU's under scale small, a CPU's under smoke."""
         machines: Records = {}
         for path in sorted((RESULTS / "speed").glob("speed-*.json")):
             record = json.loads(path.read_text())
@@ -102,8 +94,7 @@ class Speed(Artifact):
         return "python -m tape_exp.speed"
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
-        """Attention alone, forward, at the longest length of each GPU: medians in ms, with their
-        quartiles.
+        """The time of forward attention at each GPU's longest length: median ms with quartiles.
 
         The claim is about fused attention, which a CPU does not run.
         """

@@ -1,6 +1,4 @@
-"""What the tables and figures of the extended models share, runs that differ in more than their
-encoding; table tune_ppl.
-"""
+"""Table tune_ppl, and what is common to artifacts of the extended models."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +19,7 @@ class Methods(RunArtifact):
 
     Args:
         methods: label -> overrides of its runs, ``lora: [model=rope, peft=lora,
-            checkpoint=extend]``; ``{base}`` stands for what ``task=extend`` begins from at the
-            scale.
+            checkpoint=extend]``; ``{base}`` is what ``task=extend`` begins from at the scale.
         at: scale -> further overrides of every run, and of the runs that it begins from.
     """
 
@@ -58,8 +55,7 @@ class Methods(RunArtifact):
 
 @dataclass(kw_only=True)
 class TunedPerplexity(Methods):
-    """Perplexity of each method on each corpus, in sliding windows of several lengths, the paper's
-    next to ours.
+    """The perplexity of each method on each corpus, in sliding windows, next to the paper's.
 
     The longest length, to which the methods extend the context, is next to the paper's longest, and
     so on downwards. ``task`` lacks the corpus, whose name goes before it: ``sliding`` for

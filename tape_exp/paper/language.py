@@ -20,9 +20,7 @@ def _some(records: Records) -> Record:
 
 @dataclass(kw_only=True)
 class Comparison(RunArtifact):
-    """Perplexity of each encoding on each test set at each length, and the best that ignores the
-    context.
-    """
+    """The perplexity of each encoding on each test set at each length, and of a unigram model."""
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model, and one for the unigram baseline."""
@@ -58,9 +56,7 @@ class Comparison(RunArtifact):
 
 
 def _perplexities(record: Record) -> dict[tuple[str, int], tuple[str, int]]:
-    """(test set, length) -> (metric, digits) of perplexities, and of bits a byte at the trained
-    length.
-    """
+    """(test set, length) -> (metric, digits), with bits a byte at the trained length."""
     keys = {}
     trained = record["config"]["task"]["train_length"]
     for metric in record["metrics"]:
@@ -75,8 +71,7 @@ def _perplexities(record: Record) -> dict[tuple[str, int], tuple[str, int]]:
 
 @dataclass(kw_only=True)
 class Ablation(RunArtifact):
-    """Perplexity at several lengths next to the paper's, added parameters and the measured shift
-    error.
+    """Perplexity by length next to the paper's, added parameters and the measured shift error.
 
     Args:
         columns: headings of the first columns.
@@ -145,9 +140,7 @@ class Shift(RunArtifact):
     """What three more BOS and position ids from 3 change, by layer, in fp32 and bf16."""
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
-        """The change of the deepest measured layer's attention where position ids begin at 3, in
-        percent of the mean weight.
-        """
+        """How the deepest measured layer's attention changes when position ids begin at 3, in %."""
         table, paper = self.cells(scale, records), self.paper()
         deepest, at_paper = max(_layers(records), default=0), paper["layers"][-1]
         published = {
@@ -216,9 +209,7 @@ class Pattern(RunArtifact):
     """E·Eᵀ of TAPE and RoPE in the last layer, and the difference of their attention."""
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
-        """How far back the last layer attends: the mean distance from query to key, weighted by
-        attention.
-        """
+        """The attention-weighted mean distance from query to key in the last layer."""
         distances = {
             model: over_seeds([_distance(_last(record, "attention")) for record in runs])
             for model, runs in records.items()
@@ -254,9 +245,7 @@ class Layers(RunArtifact):
     """E·Eᵀ from the first layer to the last."""
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
-        """The diagonal of E·Eᵀ by the mean over other causal pairs, absolute values: the last
-        layer's and the first's.
-        """
+        """Mean |E·Eᵀ| on the diagonal over that of other causal pairs: last and first layer."""
         runs = records.get(self.models[0], [])
         layers = {"last layer": _last, "first layer": _first}
         shares = {

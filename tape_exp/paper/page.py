@@ -1,6 +1,4 @@
-"""results/README.md: every claim of the paper next to our figures, then every artifact with its
-tables, figures and costs.
-"""
+"""results/README.md: the paper's claims next to our figures, then every artifact and its cost."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,9 +27,7 @@ RULE = (
 
 
 def judged(artifact: Artifact, collected: AtScales) -> tuple[str, Verdict]:
-    """The largest scale at which the claim is tested, or else that has records, and the verdict
-    there.
-    """
+    """The largest scale that tests the claim, or else has records, and the verdict there."""
     verdicts = [
         (scale, artifact.verdict(scale, collected[scale]))
         for scale in reversed(SCALES)
@@ -66,9 +62,7 @@ def page(
     table: Table,
     results: Path,
 ) -> str:
-    """The whole page, with the ``table`` of :func:`claims`; figures are those that are in
-    ``results``.
-    """
+    """The whole page, with the ``table`` of :func:`claims` and the figures found in ``results``."""
     linked: list[Row] = [
         row | {"artifact": "[{0}](#{0})".format(row["artifact"])} for row in table.rows
     ]
@@ -116,9 +110,7 @@ def section(
 
 
 def render(artifact: Artifact, scale: str, records: Records, into: Path) -> list[Path]:
-    """Write the table and the figures of an artifact at a scale, and return their paths:
-    ``tables/<name>-<scale>.{md,tex,csv}`` and ``figures/<name>-<scale>….png``.
-    """
+    """Write an artifact's table and figures at a scale below ``into``, and return their paths."""
     table = artifact.table(scale, records)
     written = tables.write(into / "tables" / f"{artifact.name}-{scale}", table) if table else []
     drawn = pictures(artifact, scale, records, into)

@@ -21,13 +21,13 @@ WITH_ENDS = "{number:.1f} [{low:.0f}, {high:.0f}]"
 
 @dataclass(kw_only=True)
 class Passkey(Methods):
-    """Accuracy against length, ours next to the paper's; a heatmap of depth and length for each
-    method; a table.
-    """
+    """Accuracy by length next to the paper's, heatmaps of depth and length, and a table."""
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
-        """Accuracy at the longest length; of one seed Wilson's interval over its trials, of several
-        that of their spread, which the pooled trials of the table do not have.
+        """The accuracy at the longest length.
+
+        The interval of one seed is Wilson's, over its trials; that of several comes from their
+        spread, which the pooled trials of the table do not have.
         """
         longest, at_paper = max(_lengths(records), default=0), self.paper()["lengths"][-1]
         measured = {
@@ -66,9 +66,7 @@ class Passkey(Methods):
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
-        """Accuracy against length, a line for each method in the same colours on both sides; and by
-        depth.
-        """
+        """Accuracy against length, in the same colours for ours and the paper's; and by depth."""
         table, paper = self.cells(scale, records), self.paper()
         sides: dict[str, list[Line]] = {"ours": [], "paper": []}
         places = {"ours": _lengths(records), "paper": paper["lengths"]}

@@ -25,8 +25,7 @@ def push(
     entity: str | None = None,
     mode: str = "auto",
 ) -> str:
-    """Send tables, and the figures in ``results``; returns the run's id, a function of the
-    records.
+    """Send tables, and the figures in ``results``; return the run's id, set by the records.
 
     Args:
         tables: by their names.

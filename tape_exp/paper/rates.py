@@ -1,6 +1,4 @@
-"""The search of learning rates at the ladder's first rung: as many for each method, and chosen
-without a look at the test.
-"""
+"""The search of learning rates at the first rung: as many for each method, blind to the test."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +22,7 @@ METRICS = {
 
 @dataclass(kw_only=True)
 class Rates(RunArtifact):
-    """A row for each model and learning rate; the one with the lowest validation loss is the
-    model's choice.
+    """A row for each model and learning rate; the lowest validation loss is the model's choice.
 
     Args:
         rates: learning rates, tried for every model.
@@ -94,9 +91,7 @@ class Rates(RunArtifact):
         return Table([*head, *ORIGIN], rows)
 
     def choice(self, model: str, records: Records) -> tuple[float, float] | None:
-        """The rate with the lowest validation loss, of those that every model tried, and factor 1;
-        None while a rate is missing.
-        """
+        """The rate of lowest validation loss, at factor 1; None while a rate has not run."""
         losses = {}
         for rate in self.rates:
             loss = mean_of(records.get(label(model, rate, 1.0), []), "val/loss")

@@ -1,6 +1,4 @@
-"""The runs that artifacts lack: which they are, in which order, and running them within limits of
-time and cores.
-"""
+"""Runs that artifacts lack: their order, and running them within limits of time and cores."""
 
 import json
 import logging
@@ -52,9 +50,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """How a batch of jobs ended: what failed, with the reason, and how many jobs are left since the
-    time was over.
-    """
+    """How a batch of jobs ended: which failed and why, and how many the time did not allow."""
 
     failed: list[str] = field(default_factory=list)
     left: int = 0
@@ -72,10 +68,9 @@ def missing(
 def named(
     artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
 ) -> dict[str, Job]:
-    """All runs of artifacts, each after the run that it begins from; all artifacts get a seed
-    before any gets the next.
+    """All runs of artifacts, each after its base; every artifact gets a seed before the next seed.
 
-    A run that several artifacts show, or that several begin from, stands once.
+    A run that several artifacts show, or that several begin from, is named once.
     """
     jobs: dict[str, Job] = {}
     records = read_records()
@@ -109,8 +104,7 @@ def _add(jobs: dict[str, Job], job: Job) -> str:
 
 
 def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
-    """The configs of the runs that a run begins from, the first one first: ``checkpoint=<task>``
-    and what that begins from.
+    """The configs of all bases of a run (``checkpoint=<task>``), the first to run first.
 
     Args:
         words: overrides of the run; those that are not of its task or checkpoint hold for what it
@@ -135,8 +129,7 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
 
 
 def work(jobs: dict[str, Job], cores: int | None = None, minutes: float | None = None) -> Outcome:
-    """Run the jobs and write each record to results/records. A job whose base failed fails; the
-    others are not lost with it.
+    """Run the jobs and write records to results/records; a failure stops only what begins from it.
 
     Args:
         jobs: of :func:`missing`.
@@ -195,8 +188,7 @@ def _in_turn(jobs: dict[str, Job], outcome: Outcome) -> None:
 
 
 def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int) -> None:
-    """A pool of one process each, for all of which a server imports once; they save and leave when
-    this one is told to.
+    """Run jobs in processes of one server, which save and leave when this one is told to.
 
     One that is killed takes no other run with it.
     """
@@ -280,9 +272,7 @@ def _clock(began: float) -> str:
 
 
 def _one_thread() -> None:
-    """Of a process of the pool: one thread, nothing on the terminal (each run has its log.txt), no
-    Ctrl-C of its own.
-    """
+    """Prepare a process of the pool: one thread, no output on the terminal, no Ctrl-C."""
     import torch
 
     torch.set_num_threads(1)

@@ -30,9 +30,7 @@ class Scrolls(RunArtifact):
     def configs(
         self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
     ) -> Iterator[tuple[str, DictConfig]]:
-        """(model/dataset, config) of every run; all data sets of a model follow its
-        pre-training.
-        """
+        """(model/dataset, config) of every run; a model's data sets follow its pre-training."""
         for seed in seeds:
             for model in self.models:
                 for dataset in self.datasets:

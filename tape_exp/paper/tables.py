@@ -83,8 +83,7 @@ ORIGIN = tuple(map(Column, ("seeds", "scale", "commit")))
 
 
 def origin(records: Sequence[dict[str, Any]], scale: str) -> Row:
-    """Cells of the columns :data:`ORIGIN`: how many seeds, which scale, which commits; empty where
-    nothing has run.
+    """The cells of the columns :data:`ORIGIN`: seeds, scale and commits; empty without a run.
 
     Where the seeds ran in several precisions, as ``auto`` chose them on a CPU and on a GPU, the
     scale's cell names these.
@@ -105,9 +104,7 @@ def commit(record: dict[str, Any]) -> str:
 
 
 def pairs(published: Sequence[int], measured: Sequence[int]) -> list[Column]:
-    """The columns ``("paper", length)`` and ``("ours", length)``: the longest next to the longest,
-    and so on downwards.
-    """
+    """The columns ``("paper", length)`` and ``("ours", length)``, paired from the longest down."""
     keys: list[tuple[str, int]] = []
     for theirs, ours in zip_longest(reversed(published), reversed(measured)):
         pair = [("paper", theirs), ("ours", ours)]
@@ -210,9 +207,7 @@ def plain(table: Table) -> tuple[list[str], list[list[Any]]]:
 
 
 def curves(table: Table, across: str = "length (tokens)") -> list[Panel]:
-    """A panel for every three columns or more whose keys differ in their number only, such as
-    ``("ours", 64)``, in each part of the table; a line for every row.
-    """
+    """Panels of three or more columns like ``("ours", 64)`` for each part, with a line per row."""
     numbered: dict[str, list[int]] = {}
     for column in table.columns:
         if not isinstance(column.key, str) and isinstance(column.key[1], int):

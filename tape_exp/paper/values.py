@@ -54,9 +54,7 @@ def known(cells: Mapping[str, Cell]) -> dict[str, Value]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean and the half-width of its 95 % confidence interval, by Student's t over seeds; None
-    for a single value.
-    """
+    """Mean and half-width of Student's 95 % interval over seeds; None for a single value."""
     if len(values) < 2:
         return mean(values), None
     return mean(values), float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / len(values) ** 0.5
@@ -80,9 +78,7 @@ def mean_of(records: Sequence[dict[str, Any]], metric: str, digits: int = 2) -> 
 
 
 def over_runs(values: Sequence[Value], digits: int = 2) -> Value | Missing:
-    """As :func:`over_seeds`, of runs that each have an interval over their samples: that of a
-    single run is kept.
-    """
+    """Like :func:`over_seeds`, but a single run keeps its own interval over its samples."""
     return values[0] if len(values) == 1 else over_seeds([v.number for v in values], digits)
 
 

@@ -1,6 +1,4 @@
-"""Word problems: accuracy of the state against the length of the word. The paper has a theorem on
-them and no experiment.
-"""
+"""Word problems: accuracy against word length, for which the paper has only a theorem."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -41,9 +39,7 @@ class WordProblems(RunArtifact):
                     yield f"{model}/{group}", compose_config([*choice, *self.words(scale), *extra])
 
     def cells(self, scale: str, records: Records) -> Table:
-        """A row for each group and model: means over seeds of states within the trained length and
-        beyond, and of words of it and of the longest.
-        """
+        """A row for each group and model: means over seeds of right states and right words."""
         metrics = _metrics(task_of(records)) if records else {}
         rows: list[Row] = []
         for group in self.groups:
@@ -69,9 +65,7 @@ class WordProblems(RunArtifact):
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
-        """A row of two panels for each group: states, whole words. Bands reach from the worst seed
-        to the best.
-        """
+        """Two panels for each group, states and whole words; bands span worst to best seed."""
         task = task_of(records)
         lengths = sorted(task["lengths"])
         ticks = [n for n in lengths if n & (n - 1) == 0] or lengths
@@ -103,8 +97,6 @@ def _metrics(task: dict[str, Any]) -> dict[str, str]:
 
 
 def guesses(group: str, lengths: Sequence[int]) -> list[float]:
-    """Percent of right states in each bucket for the best answer that knows the place and not the
-    letters.
-    """
+    """The best accuracy, in %, of an answer that knows only the place, in each bucket."""
     guess, begins = 100 * GROUPS[group]().guess(lengths[-1]), [0, *lengths[:-1]]
     return [float(guess[begin:end].mean()) for begin, end in zip(begins, lengths, strict=True)]

@@ -1,6 +1,4 @@
-"""``python -m tape_exp.report``: the page, ``report/index.html``, which opens from disk without a
-network.
-"""
+"""``python -m tape_exp.report``: writes ``report/index.html``, which needs no network."""
 
 import argparse
 import base64
@@ -85,9 +83,7 @@ def page(content: Content) -> str:
 
 
 def packed(script: str) -> str:
-    """A script compressed, in letters that a page can hold: 0.5 MB of BokehJS instead of 1.4; the
-    same for the same script.
-    """
+    """A script, compressed and encoded as text: the same for the same script."""
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
 
 

@@ -51,9 +51,7 @@ class AtScale:
 
 @dataclass
 class Section:
-    """An artifact. ``gaps`` says why cells are empty; ``expected`` is its table without records:
-    the paper's numbers next to empty cells.
-    """
+    """An artifact; ``gaps`` says why cells are empty, ``expected`` is its table without records."""
 
     name: str
     title: str
@@ -214,9 +212,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
 
 
 def attributes(cell: Cell) -> Markup:
-    """What a cell of the page holds besides its text: a number to sort by and its interval, or why
-    it is empty.
-    """
+    """The attributes of a cell: a number to sort by and its interval, or why it is empty."""
     if isinstance(cell, Missing):
         return Markup(' title="{}"').format(cell.reason)
     if isinstance(cell, str):

@@ -16,8 +16,7 @@ KEYS = ("seed", "model", "task", "peft")
 
 
 def command(record: Record) -> str:
-    """``python train.py …``: the choice of each group, then every key that differs from what that
-    choice composes to.
+    """``python train.py …``: each group's choice, then every key that differs from the choice's.
 
     Keys that the code has since lost are left out. A record keeps only the last name of each path,
     and so does the command.
@@ -26,9 +25,7 @@ def command(record: Record) -> str:
 
 
 def words(config: dict[str, Any]) -> list[str]:
-    """The overrides of a recorded config: ``identity_of`` of what they compose to says the same as
-    the record.
-    """
+    """The overrides that compose to a recorded config, as far as ``identity_of`` can tell."""
     task, source = config["task"], config["task"].get("text", config["task"]).get("source")
     wanted: dict[str, Any] = {key: config[key] for key in KEYS if key in config}
     wanted["scale"] = {"name": config["scale"]} | ({} if source is None else {"text": source})

@@ -22,11 +22,10 @@ log = logging.getLogger("tape_exp")
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
-    """Writes ``step….ckpt`` next to its final place, then a ``.json`` with its SHA-256 and config
-    hash, then renames it.
+    """Writes a checkpoint under another name and its signature, then renames the checkpoint.
 
-    A file that its signature does not fit is damaged and is not used. Loading allows tensors and
-    plain values only.
+    The signature, a ``.json``, has the SHA-256 and the config hash. A file that it does not fit is
+    damaged and is not used. Loading allows tensors and plain values only.
     """
 
     def save_checkpoint(
@@ -75,8 +74,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
 
 
 class Checkpoints(Checkpoint):
-    """Saves the end of every ``every``-th step, and of the step in which the run is asked to leave;
-    keeps the newest two.
+    """Saves at the end of every ``every``-th step and on a signal to leave; keeps the newest two.
 
     The end of a step is after its report, and after its validation where one is due: going on
     repeats neither. (Lightning's own callback saves before both, and a run killed in between would
@@ -144,8 +142,7 @@ def signature_of(path: Path) -> Path:
 
 
 def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
-    """The newest intact checkpoint and its step, or (None, 0). A damaged one is put aside and said
-    so.
+    """The newest intact checkpoint and its step, or (None, 0); a damaged one is put aside.
 
     Raises:
         ConfigError: the checkpoint belongs to a run of another config.

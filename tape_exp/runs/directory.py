@@ -1,4 +1,4 @@
-"""A run's directory: where it is, what is in it, and the record that tables are made from.
+"""A run's directory: its path, its files, and the record that tables are made from.
 
 ``runs/<task>/<scale>/<model>/seed<seed>-<hash>/`` (of an adapted model ``<model>-<peft>``) holds
 config.yaml, manifest.json, metrics.jsonl, log.txt, checkpoints/, artifacts/, record.json and, at
@@ -70,11 +70,10 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other commands off the run, by a lock that the system releases when the process
-        dies.
+        """Keep other commands off the run, by a lock that the system releases with the process.
 
-        Of several processes only the first holds it. Raises :class:`ConfigError` where another
-        command works on the run, or the directory cannot be written.
+        Only the first process holds it. Raises :class:`ConfigError` where another command works on
+        the run, or the directory cannot be written.
         """
         if not first_process():
             yield
@@ -105,11 +104,9 @@ class RunDirectory:
             ) from error
 
     def open(self, assets: Mapping[str, str]) -> None:
-        """Create the directory, and write config, manifest and the task's ``assets`` (name ->
-        content).
+        """Create the directory, and write config, manifest and ``assets`` (name -> content).
 
-        Of several processes only the first writes. Raises :class:`ConfigError` where it cannot be
-        written.
+        Only the first process writes. Raises :class:`ConfigError` where it cannot be written.
         """
         if not first_process():
             return
@@ -156,18 +153,15 @@ class RunDirectory:
         )  # of a process that another of an earlier command left behind
 
     def fail(self, error: BaseException) -> Path | None:
-        """Write FAILED with the traceback; checkpoints stay. The first process that fails writes:
-        the others fail of it.
+        """Write FAILED with the traceback, and return its path or None if it cannot be written.
 
-        Returns None where it cannot be written.
+        The first process that fails writes: the others fail because of it.
         """
         path = self.path / "FAILED"
         try:
-            return (
-                path
-                if path.exists()
-                else self.write("FAILED", redact("".join(traceback.format_exception(error))))
-            )
+            if path.exists():
+                return path
+            return self.write("FAILED", redact("".join(traceback.format_exception(error))))
         except OSError:
             return None
 

@@ -1,6 +1,4 @@
-"""What an evaluation returns: metrics, a grid, tables and samples. Nothing here imports torch, so
-that drawing stays quick.
-"""
+"""The results of an evaluation: metrics, a grid, tables and samples; torch is not imported."""
 
 from dataclasses import dataclass, field
 from typing import Any

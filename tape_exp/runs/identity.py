@@ -12,9 +12,7 @@ from tape_exp.settings.redaction import redact_tree
 
 
 def identity_of(cfg: DictConfig) -> dict[str, Any]:
-    """The part of a config that decides what is computed: everything but where it runs and where it
-    reports.
-    """
+    """The part of a config that decides what is computed, not where it runs and reports."""
     resolved: Any = OmegaConf.to_container(cfg, resolve=True)
     keep = {key: resolved[key] for key in ("model", "task", "peft", "seed")}
     keep["scale"] = resolved["scale"]["name"]
@@ -27,9 +25,7 @@ def identity_of(cfg: DictConfig) -> dict[str, Any]:
 
 
 def config_hash(cfg: DictConfig) -> str:
-    """Ten hexadecimal digits of :func:`identity_of`; a checkpoint to begin from counts as its run
-    and step.
-    """
+    """Ten hexadecimal digits of :func:`identity_of`; a base checkpoint counts as run and step."""
     identity = identity_of(cfg)
     if identity["checkpoint"] is None:
         del identity["checkpoint"]
@@ -39,9 +35,7 @@ def config_hash(cfg: DictConfig) -> str:
 
 
 def without_folders(node: Any) -> Any:
-    """A config as a record shows it: of each path only the last name, so that a record says nothing
-    about the machine.
-    """
+    """A config for a record: each path is cut to its last name, to say nothing of the machine."""
     if not isinstance(node, dict):
         return node
     return {

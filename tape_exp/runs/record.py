@@ -1,6 +1,4 @@
-"""The record that tables are made from, and what it says of its circumstances: commit, versions,
-machine, time.
-"""
+"""The record that tables are made from, with its commit, versions, machine and time."""
 
 import json
 import os
@@ -53,9 +51,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any]:
-    """The commit, and whether the code differs from it: any tracked file outside results/, or a
-    new one among code and configs, which runs like the others.
-    """
+    """The commit, and whether tracked files outside results/, or new ones of the code, differ."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(
@@ -117,9 +113,7 @@ def make_record(
 
 
 def dump_record(record: dict[str, Any]) -> str:
-    """JSON with one line for each row of a grid and for each curve, so that a record reads and
-    diffs well.
-    """
+    """JSON with one line for each row of a grid and for each curve, which reads and diffs well."""
     parts: list[str] = []
 
     def apart(text: str) -> str:

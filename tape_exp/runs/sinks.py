@@ -1,6 +1,4 @@
-"""Where metrics and artifacts go: metrics.jsonl always, and W&B, CSV or TensorBoard as ``logger=``
-says.
-"""
+"""The sinks of metrics and artifacts: metrics.jsonl, and those of ``logger=``, such as W&B."""
 
 import json
 import logging
@@ -32,8 +30,7 @@ ASKED_DATA_DIR = os.environ.get("WANDB_DATA_DIR")
 
 
 class JsonlLogger(Logger):
-    """One JSON object a line, ``{"step": 10, "train/loss": …}``, flushed as it is written: the
-    truth of a run's curve.
+    """One JSON object a line, ``{"step": 10, "train/loss": …}``: the complete curve of a run.
 
     Args:
         path: of the file, where an earlier process may have begun it.
@@ -81,9 +78,7 @@ class JsonlLogger(Logger):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl. An unfinished last line is left out, and so is a damaged one,
-    with a warning.
-    """
+    """The rows of a metrics.jsonl without an unfinished last line or damaged ones (a warning)."""
     rows = []
     for number, line in enumerate(path.read_text(errors="replace").split("\n")[:-1], 1):
         try:
@@ -97,8 +92,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
-    """The losses of a run while it trained, ``{"train/loss": {"step": […], "value": […]},
-    "val/loss": …}``.
+    """The losses of training, ``{"train/loss": {"step": […], "value": […]}, "val/loss": …}``.
 
     At most :data:`POINTS` of each, evenly spaced, with the first and the last; a single value is no
     curve.
@@ -136,9 +130,7 @@ def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int
 
 
 def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
-    """Lightning's W&B logger with its run id fixed, so that a resumed run goes on in the same
-    one.
-    """
+    """Lightning's W&B logger with its run id fixed, so that a resumed run continues that run."""
     os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
     keep_tables_in(run.path / "wandb")
     import wandb
@@ -183,9 +175,7 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
 
 
 def keep_tables_in(folder: Path) -> None:
-    """Where W&B leaves its copies of tables, which `wandb sync` needs: with the run, unless
-    WANDB_DATA_DIR says otherwise.
-    """
+    """Let W&B keep its copies of tables, for `wandb sync`, with the run or in WANDB_DATA_DIR."""
     os.environ["WANDB_DATA_DIR"] = ASKED_DATA_DIR or str(folder)
 
 
@@ -248,9 +238,7 @@ def _time_limit(seconds: int) -> Any:
 
 
 def publish(loggers: list[Logger], evaluation: Evaluation, images: list[Path], step: int) -> None:
-    """Send an evaluation to every sink: metrics to all, images to W&B and TensorBoard, tables to
-    W&B.
-    """
+    """Send an evaluation's metrics to every sink, images to W&B and TensorBoard, tables to W&B."""
     for logger in loggers:
         logger.log_metrics(evaluation.metrics, step)
         if isinstance(logger, WandbLogger):

@@ -1,5 +1,4 @@
-"""The weights that a run begins from: which file ``checkpoint=`` means, and how a model takes it
-up.
+"""The weights that a run begins from: the file of ``checkpoint=``, and how a model loads it.
 
 A checkpoint is a ``.ckpt`` of ours, with all weights or, of a run that adapted a base model
 (``peft=``), only with the trained ones, or the folder of a Llama in Hugging Face's format.
@@ -35,8 +34,7 @@ def variant(cfg: DictConfig) -> str:
 
 
 def find(spec: str, cfg: DictConfig) -> Path:
-    """The checkpoint that ``checkpoint=<spec>`` means: a file, the newest of a run's folder, a
-    task's finished run, a Llama.
+    """The checkpoint ``checkpoint=<spec>`` means: a file, a run's newest, a task's run or a Llama.
 
     A task's name stands for its run of the same model, ``peft``, scale and seed below ``runs``, or,
     where a base model is adapted, for the base's run. ``owner/name`` is a repository of the Hugging
@@ -77,9 +75,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
 
 
 def is_task(spec: str) -> bool:
-    """Whether ``checkpoint=<spec>`` is a task's name: its finished run is meant, whatever else is
-    called so.
-    """
+    """Whether ``checkpoint=<spec>`` is a task's name, which goes before a file of that name."""
     return "/" not in spec and (CONF / "task" / f"{spec}.yaml").is_file()
 
 
@@ -94,10 +90,9 @@ def _at(spec: str) -> Path | None:
 
 
 def _finished(place: Path, cfg: DictConfig) -> list[Path]:
-    """The finished runs of the seed there, but for those of ``debug=``.
+    """The finished runs of the seed in a folder, except those of ``debug=``.
 
-    Of several those on the same text, and of several of these the one in which no key of its task
-    was changed.
+    If there are several, those on the same text count, and among these the unchanged task's.
     """
     configs = {
         done.parent: OmegaConf.load(done.with_name("config.yaml"))
@@ -146,9 +141,7 @@ def companion(checkpoint: Path, name: str) -> Path | None:
 
 
 def title(checkpoint: Path) -> str:
-    """The run's name and the step, or, of what is not in a run's folder, its own name and a
-    fingerprint of its content.
-    """
+    """The run's name and the step, or the name and a fingerprint of a file outside of runs."""
     if checkpoint.is_dir():
         from tape_exp.models import llama
 
@@ -159,9 +152,7 @@ def title(checkpoint: Path) -> str:
 
 
 def title_of(spec: str | None) -> str | None:
-    """The title of ``checkpoint=<spec>`` where that is a path, None where it is a name or leads
-    nowhere.
-    """
+    """The title of ``checkpoint=<spec>`` if that is a path; None for a name or a missing file."""
     path = None if spec is None else _at(spec)
     return None if path is None else title(path)
 
@@ -174,9 +165,7 @@ def adapted(checkpoint: Path) -> DictConfig | None:
 
 
 def base_of(checkpoint: Path, cfg: DictConfig) -> Path:
-    """What an adapted run, of that config, began from. Raises :class:`ConfigError` where it is no
-    more.
-    """
+    """The checkpoint from which an adapted run of that config began."""
     cfg.runs = str(checkpoint.parents[5])
     spec = wanted(cfg)
     try:
@@ -190,9 +179,7 @@ def base_of(checkpoint: Path, cfg: DictConfig) -> Path:
 
 
 def base_title(checkpoint: Path | None) -> str | None:
-    """The title of the base model that a run beginning from the checkpoint adapts, or goes on
-    adapting.
-    """
+    """The title of the base model that a run from the checkpoint adapts or continues to adapt."""
     if checkpoint is None:
         return None
     cfg = adapted(checkpoint)
@@ -208,8 +195,7 @@ def llama_below(checkpoint: Path) -> Path | None:
 
 
 def adopt(cfg: DictConfig) -> DictConfig:
-    """The config with the sizes, the positions and the special tokens of the Llama that it begins
-    from, if it does.
+    """The config with the sizes, positions and special tokens of the Llama it begins from, if any.
 
     Raises:
         ConfigError: the checkpoint is missing, is no Llama, or ``model`` is not rotary.

@@ -1,6 +1,4 @@
-"""Addition with reversed digits: train on short operands, test on twice their length (section 4.1
-of the TAPE paper).
-"""
+"""Addition with reversed digits, tested at twice the trained length (section 4.1 of the paper)."""
 
 import itertools
 from collections.abc import Iterable
@@ -21,8 +19,7 @@ VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
 
 
 class Arithmetic(Task):
-    """``A+B=C<eos>``, every number least-significant digit first; exact match of the answer, EOS
-    included.
+    """``A+B=C<eos>`` with the least-significant digits first; exact match of answer and EOS.
 
     Training draws operand lengths i, j uniformly from 1 … n, independently, and operands uniformly
     among the numbers of that length (the "bucket" method of McLeish et al., 2024). The test grid
@@ -90,9 +87,7 @@ class Arithmetic(Task):
         ]
 
     def test_batches(self) -> LazyBatches:
-        """The grid in batches of cells, shortest rows first so that little of a batch is
-        padding.
-        """
+        """The grid in batches of cells, the shortest rows first so that there is little padding."""
         lengths = range(1, self.test_digits + 1)
         cells = sorted(itertools.product(lengths, lengths), key=lambda cell: sum(cell) + max(cell))
         per_batch = max(self.rows_per_batch // self.samples_per_cell, 1)
@@ -137,9 +132,7 @@ def row_length(digits: int) -> int:
 def bucket_samples(
     key: int, first: int, count: int, digits: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows ``first`` … of the bucket method: both lengths uniform over 1 … digits. See
-    :func:`write_rows`.
-    """
+    """Rows ``first`` … of the bucket method, with lengths from 1 … digits: :func:`write_rows`."""
     lane = lanes(key, first, count, 2 * digits + 2)
     lengths = below(digits, lane[:, :2]).astype(np.int64) + 1
     return write_rows(lengths[:, 0], lengths[:, 1], lane[:, 2:])
@@ -148,8 +141,7 @@ def bucket_samples(
 def write_rows(
     a: np.ndarray, b: np.ndarray, lane: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Additions of operands of lengths ``a`` and ``b``, their digits drawn from ``lane`` (rows, 2
-    n).
+    """Additions of operands of lengths ``a`` and ``b``; ``lane`` (rows, 2 n) gives their digits.
 
     Returns:
         tokens (rows, 3 n + 4) uint8, right-padded; the index of ``=`` in each row; the length of

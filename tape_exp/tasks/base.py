@@ -46,11 +46,11 @@ class Surroundings:
 
 
 class Task(LightningDataModule, ABC):
-    """Base of every task. A subclass gives ``train_batch``, ``validation_batches`` and
-    ``test_batches``, or, instead of the last, an ``evaluate`` of its own.
+    """Base of every task. A subclass defines training, validation and test batches.
 
-    Sample k of the training stream is a pure function of (seed, k): a resumed run, another number
-    of devices or of data workers sees the same samples at the same step.
+    Instead of test batches it may have an ``evaluate`` of its own. Sample k of the training stream
+    is a pure function of (seed, k): a resumed run, another number of devices or of data workers
+    sees the same samples at the same step.
 
     Args:
         arch: sizes of the model.
@@ -158,16 +158,12 @@ class Task(LightningDataModule, ABC):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands, for the checkpoint. Going on reads the trainer's step; this says
-        the same in samples.
-        """
+        """The stream's place in samples, for the checkpoint; resuming reads the trainer's step."""
         step = self.trainer.global_step if self.trainer is not None else 0
         return {"samples": step * self.optim.batch}
 
     def validation_metrics(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Sums over the rows of a validation batch, each divided by the number of rows to give
-        ``val/<name>``: by default the measures, in percent.
-        """
+        """Sums over a validation batch's rows, for ``val/<name>``: by default the measures in %."""
         if not self.measures:
             return {}
         labelled = (batch["labels"] != IGNORE).any(-1)
@@ -210,9 +206,7 @@ class Task(LightningDataModule, ABC):
         return DataLoader(own, batch_size=None)  # type: ignore[arg-type]
 
     def test_dataloader(self) -> DataLoader:
-        """One empty item: ``evaluate`` brings its own data; Lightning's test loop only lends it the
-        device and precision.
-        """
+        """One empty item, for which Lightning's test loop sets up the device and precision."""
         return DataLoader([torch.zeros(0)], batch_size=None)  # type: ignore[arg-type]
 
 
@@ -253,18 +247,14 @@ class TimedLoader(DataLoader):
 
 
 class StreamSlices(Dataset):
-    """Item i is micro-batch i of one process: a slice of its share of a global batch of the
-    stream.
-    """
+    """Item i is micro-batch i of one process, a slice of its share of a global batch."""
 
     def __init__(self, task: Task, rows: int, share: int, rank: int, world: int) -> None:
         self.task, self.rows, self.share, self.rank, self.world = task, rows, share, rank, world
         self._made: tuple[int, Batch] | None = None  # the share that is being sliced
 
     def __getitem__(self, index: int) -> Batch:
-        """The slice, ``loss_tokens`` of the whole share, by which the loss is divided, and the
-        number of its ``first`` row.
-        """
+        """The slice, ``loss_tokens`` of the whole share, and the number of its ``first`` row."""
         step, slice_ = divmod(index, self.share // self.rows)
         if self.task.surroundings.overfit:
             step = 0
@@ -281,8 +271,7 @@ class StreamSlices(Dataset):
 
 
 class Upward(Sampler[int]):
-    """first, first + 1, … end - 1: where to go on is the trainer's step, never the sampler's
-    memory.
+    """Counts first, first + 1, … end - 1 for a trainer that keeps the step at which it goes on.
 
     Its length counts from 0, as Lightning's batch index does: after a resumption too the epoch ends
     at ``end``.

@@ -1,6 +1,4 @@
-"""Multiple-choice benchmarks of a trained model by lm-eval: MMLU's four groups and ARC (table bench
-of the TAPE paper).
-"""
+"""Multiple-choice benchmarks by lm-eval: MMLU's four groups and ARC (table bench of the paper)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +14,7 @@ from tape_exp.tasks.text import TextTask
 
 
 class Benchmarks(NothingTrained, TextTask):
-    """Nothing is trained: ``checkpoint=`` names the run whose model is asked, as it was initialised
-    without one.
+    """Benchmarks of the model of ``checkpoint=``, or of an untrained one; nothing is trained.
 
     Metrics, in percent: ``benchmarks/<group>`` of every group that adds up its subjects,
     ``benchmarks/<task>`` of every task outside of such groups, and ``…_stderr``, lm-eval's standard
@@ -119,9 +116,7 @@ class Benchmarks(NothingTrained, TextTask):
         return [*groups, *(name for name in self.loaded["tasks"] if name not in inside)]
 
     def _table(self, results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-        """A row a task: its group, documents, solved examples, and every metric with its standard
-        error.
-        """
+        """A row for each task: its group, documents, solved examples, and metrics with errors."""
         group_of = {
             child: group
             for group, children in self.loaded["group_map"].items()

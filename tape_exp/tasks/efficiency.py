@@ -1,6 +1,4 @@
-"""What a positional encoding costs: parameters and operations of the 155 M model, and a training
-step compared with RoPE's.
-"""
+"""The cost of a positional encoding: parameters, operations and training steps at 155 M."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ class Timing:
 
 
 class Efficiency(NothingTrained, Task):
-    """Counts and times; nothing is trained. Table flops of the paper comes from here.
+    """Counts operations and measures times; nothing is trained. It gives table flops of the paper.
 
     Metrics: ``count/parameters``; ``count/macs_paper`` and ``count/flops_paper``, a forward pass of
     batch 1 in the paper's convention; ``count/flops``, what this code computes with causal

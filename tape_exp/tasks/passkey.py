@@ -1,6 +1,4 @@
-"""Passkey retrieval (section 4.3): one line of a long text names a number, and a trained model is
-asked for it at the end.
-"""
+"""Passkey retrieval (section 4.3): a long text names a number, and a model is asked for it."""
 
 import hashlib
 import json
@@ -55,7 +53,7 @@ class Trial:
 
 
 def make_trial(seed: int, length: int, number: int, bins: int) -> Trial:
-    """Trial ``number`` of a length, a function of only its arguments.
+    """Trial ``number`` of a length, a function of its arguments only.
 
     The key is uniform; the depth is uniform within the bin ``number`` mod ``bins`` of equal parts
     of the text, so that every part gets as many trials as the others, or one more.
@@ -66,9 +64,7 @@ def make_trial(seed: int, length: int, number: int, bins: int) -> Trial:
 
 
 def prompt(trial: Trial, sentences: int) -> str:
-    """The text with so many filler sentences, the key's line between two of them (or at an end),
-    then the question.
-    """
+    """The text of so many filler sentences with the key's line among them, then the question."""
     filler = [FILLER[n % len(FILLER)] for n in range(sentences)]
     place = int(trial.depth * (sentences + 1))
     parts = [
@@ -81,16 +77,13 @@ def prompt(trial: Trial, sentences: int) -> str:
 
 
 def is_correct(answer: str, key: int) -> bool:
-    """Whether the first run of digits in the answer is the key: ``12,345`` is 12, and what follows
-    the number is free.
-    """
+    """Whether the answer's first run of digits is the key; the first of ``12,345`` is 12."""
     number = re.search("[0-9]+", answer)
     return number is not None and number.group() == str(key)
 
 
 class Passkey(NothingTrained, TextTask):
-    """Nothing is trained: ``checkpoint=`` names the run whose model is asked, as it was initialised
-    without one.
+    """Passkey retrieval by the model of ``checkpoint=``, or an untrained one; nothing is trained.
 
     A prompt is BOS and :func:`prompt` with as many filler sentences as fit, so that prompt and
     answer have at most the tokens of its length. Answers are greedy, and counted by
@@ -217,9 +210,7 @@ class Passkey(NothingTrained, TextTask):
             )
 
     def _fill(self, trial: Trial, sentences: int) -> tuple[list[int], int]:
-        """The longest prompt that fits, and its number of filler sentences, sought from a guess
-        on.
-        """
+        """The longest prompt that fits and its number of filler sentences, sought from a guess."""
         room = trial.length - self.new_tokens
         ids = self._encode(trial, sentences)
         if len(ids) < room // 2:  # far off: by the ratio of the sizes
@@ -248,9 +239,7 @@ class Passkey(NothingTrained, TextTask):
         return row | {"correct": is_correct(answer, trial.key)}
 
     def _heatmap(self, outcome_of: dict[int, bool]) -> Heatmap:
-        """Of each part of the text and each length the share of trials that :func:`make_trial` put
-        there and that succeeded.
-        """
+        """The share of trials that succeeded, for each part of the text and each length."""
         cells: dict[tuple[int, int], list[bool]] = {}
         for number, correct in outcome_of.items():
             place, k = divmod(number, self.count)

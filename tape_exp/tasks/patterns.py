@@ -1,6 +1,4 @@
-"""What positions and attention look like in a trained model: figures pattern and dp_layers of the
-TAPE paper.
-"""
+"""Positions and attention of a trained model: figures pattern and dp_layers of the paper."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +14,7 @@ from tape_exp.tasks.text import Analysis
 
 
 class Patterns(Analysis):
-    """E Eᵀ, averaged over heads, and the attention, averaged over heads, of some layers on one
-    sample text.
+    """E Eᵀ and the attention of some layers on a sample text, each averaged over heads.
 
     ``matrices`` of the evaluation: ``products@<layer>`` and ``attention@<layer>``, (T, T) each;
     encodings without a state have no products. The metric ``attention/distance@<layer>`` is how far

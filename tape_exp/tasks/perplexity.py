@@ -1,6 +1,4 @@
-"""Perplexity on a corpus, in blocks or sliding windows, and the task that takes it of a trained
-model (section 4.2).
-"""
+"""Perplexity of a trained model on a corpus, in blocks or sliding windows (section 4.2)."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -68,8 +66,7 @@ class Windows:
 
 
 class Perplexity(NothingTrained, TextTask):
-    """Nothing is trained: ``checkpoint=`` names the run whose model is scored, as it was
-    initialised without one.
+    """Perplexity of the model of ``checkpoint=``, or of an untrained one; nothing is trained.
 
     Metrics: see :func:`perplexity`.
 
@@ -118,8 +115,7 @@ def perplexity(
     progress: Callable[..., Any],
     limit: int | None = None,
 ) -> dict[str, float]:
-    """Token-weighted perplexity exp(Σ nll / n) at each length, with its bootstrap standard error,
-    and bits per byte.
+    """Perplexity exp(Σ nll / n) at each length, with its bootstrap error, and bits per byte.
 
     Every token but the first is scored, given those before it in its window; blocks that do not
     overlap give each the context of its place in the block. Bits per byte, Σ nll / (ln 2 · bytes)
@@ -167,9 +163,7 @@ def score(
     progress: Callable[..., Any],
     limit: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Summed negative log-likelihood and number of scored tokens of each window; under several
-    processes each takes a share.
-    """
+    """The summed negative log-likelihood and the number of scored tokens of each window."""
     batches = list(window_batches(tokens, windows, length))[:limit]
     sums = torch.zeros(2, sum(len(starts) for starts in batches), dtype=torch.float64)
     firsts = np.cumsum([0, *map(len, batches)])
@@ -196,9 +190,7 @@ def window_batches(tokens: Tokens, windows: Windows, length: int) -> Iterator[np
 
 
 def window_batch(tokens: Tokens, windows: Windows, length: int, starts: np.ndarray) -> Batch:
-    """Inputs (B, length) and labels: IGNORE beyond the text and, with ``score=new``, where a window
-    before reached.
-    """
+    """Inputs (B, length) and labels; IGNORE marks padding and, for ``score=new``, scored tokens."""
     first, end = int(starts[0]), int(starts[-1]) + length + 1
     span = np.full(end - first, -1)
     there = tokens[first:end]
@@ -225,9 +217,7 @@ def unigram_perplexity(tokens: Tokens, at_once: int = 1 << 22) -> float:
 
 
 def bootstrap(nll: np.ndarray, count: np.ndarray, resamples: int = 1000) -> float:
-    """Standard error of exp(Σ nll / Σ count) when the units are drawn anew with replacement; 0 with
-    a single unit.
-    """
+    """The bootstrap standard error of exp(Σ nll / Σ count) over units; 0 for a single unit."""
     if len(nll) < 2:
         return 0.0
     draws = np.random.default_rng(0).multinomial(
@@ -240,9 +230,7 @@ def bootstrap(nll: np.ndarray, count: np.ndarray, resamples: int = 1000) -> floa
 def _independent(
     nll: np.ndarray, count: np.ndarray, windows: Windows, length: int, most: int = 2000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbouring windows added up, so that units do not share text, and are not too many to draw
-    from.
-    """
+    """Sums over neighbouring windows: units that share no text and are few enough to draw from."""
     together = -(-length // (windows.stride or length)) if windows.score == "all" else 1
     together = max(together, -(-len(nll) // most))
     edges = np.arange(0, len(nll), together)

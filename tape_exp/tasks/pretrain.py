@@ -1,6 +1,4 @@
-"""Pre-training a language model (section 4.2 of the TAPE paper), with its perplexity on test sets
-at the end.
-"""
+"""Pre-training of a language model (section 4.2), with its perplexity on test sets at the end."""
 
 import hashlib
 from collections.abc import Callable
@@ -22,8 +20,7 @@ from tape_exp.tasks.text import TextTask
 
 
 class Pretrain(TextTask):
-    """Next-token prediction on blocks of T tokens; BOS before each document, documents packed,
-    every token scored.
+    """Next-token prediction on blocks of packed documents, a BOS before each; all tokens count.
 
     The corpus is cut into blocks of T tokens. Epoch e shows each once, in an order that is a
     function of (seed, e): all models see the same blocks in the same order.
@@ -122,9 +119,7 @@ class Pretrain(TextTask):
     def evaluate(
         self, model: Any, progress: Callable[..., Any], limit: int | None = None
     ) -> Evaluation:
-        """Perplexity on every test set at every length, and how far attention depends on where
-        positions begin.
-        """
+        """The perplexity on each test set at each length, and the error of shifted positions."""
         metrics: dict[str, float] = {}
         for name, tokens in self.scored.items():
             metrics |= perplexity(

@@ -1,8 +1,7 @@
-"""SCROLLS (section 4.2): fine-tune on a data set, generate answers, score them; and score
-predictions made elsewhere.
+"""SCROLLS (section 4.2): fine-tune on a data set, generate answers and score them.
 
 ``python -m tape_exp.tasks.scrolls score predictions.json --dataset quality [--references
-FILE|FOLDER] [--split validation]``
+FILE|FOLDER] [--split validation]`` scores predictions made elsewhere.
 """
 
 import argparse
@@ -39,8 +38,7 @@ REFERENCES = Path("data/scrolls")
 
 
 class Scrolls(TextTask):
-    """Fine-tuning on one SCROLLS set, then greedy answers to its validation questions, scored as
-    the benchmark does.
+    """Fine-tuning on one SCROLLS set, then greedy validation answers, scored as in the benchmark.
 
     A row is BOS, the document cut so that all fits, the question and a closing instruction, whole,
     and the answer with EOS; the loss is on the answer. Every reference of a training question is a
@@ -148,9 +146,7 @@ class Scrolls(TextTask):
     def evaluate(
         self, model: Any, progress: Callable[..., Any], limit: int | None = None
     ) -> Evaluation:
-        """Generate what has no prediction yet, longest prompts first; score; keep every example's
-        scores in a table.
-        """
+        """Generate missing predictions, the longest prompts first; score; list all in a table."""
         prompts = {
             e.id: scrolls.prompt(e, self.tokenizer, self.max_length, self.reserved)
             for e in self.validation
@@ -213,10 +209,9 @@ class Scrolls(TextTask):
 
 
 class Predictions:
-    """Predictions by id, kept in a file that grows by lines: what was written stays, whatever ends
-    the process.
+    """Predictions by id, kept in a file that grows by lines and survives the process.
 
-    Of several processes each appends to a file of its own and reads all.
+    Each of several processes appends to a file of its own and reads all.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -261,8 +256,7 @@ def _table(examples: dict[str, Example], scores: Scores) -> list[dict[str, Any]]
 
 
 def read_references(source: Path, dataset: str, split: str) -> dict[str, list[str]]:
-    """The references of each id, from a file in the benchmark's schema (``id, pid, input,
-    output``).
+    """The references of each id, from a file in the benchmark's schema ``id, pid, input, output``.
 
     Args:
         source: a .jsonl or .jsonl.gz, or a folder with ``<split>`` or ``<dataset>/<split>`` of

@@ -102,9 +102,7 @@ def slice_heatmap(
     axes: Mapping[str, Sequence[int]],
     is_trained: Callable[[Any], bool],
 ) -> Heatmap:
-    """The mean of each slice in percent: of lengths a row for each measure, of pairs the first
-    measure on a grid. Slices that were not scored are NaN.
-    """
+    """Each slice's mean in percent (NaN: not scored): measures by length, or a grid of pairs."""
     labels, lengths = list(axes), list(axes.values())
     if len(axes) == 2:
         cells: list[list[Any]] = [[(a, b) for b in lengths[1]] for a in lengths[0]]

@@ -88,8 +88,7 @@ class Stability(Analysis):
 def shift_rows(
     decoder: Decoder, tokens_BT: Tensor, bos: int, layers: Sequence[int], shift: int = 3
 ) -> list[dict[str, Any]]:
-    """How much attention and E Eᵀ of some layers change when positions shift, in two ways (table
-    shift of the paper).
+    """How attention and E Eᵀ of some layers change when positions shift in two ways (table shift).
 
     - ``add_tokens``: ``shift`` more BOS tokens come first. Compared are the pairs of original
       tokens, as they are: the probability that now falls on the new tokens is missing in their
@@ -124,9 +123,7 @@ def shift_rows(
 
 
 def shift_error(decoder: Decoder, tokens_BT: Tensor, shift: int = 3) -> float:
-    """The largest mean abs ΔA / mean abs A of any layer when position ids begin at ``shift``: 0 but
-    for rounding, if stable.
-    """
+    """The largest mean abs ΔA / mean abs A of any layer when position ids begin at ``shift``."""
     unshifted = _positions(decoder, tokens_BT)
     before, after = (
         trace(decoder, tokens_BT, positions_BT=positions)
@@ -188,8 +185,7 @@ def _attention_change(before: Trace, after: Trace, skip: int = 0) -> dict[str, f
 
 
 def _block_change(before: Trace, after: Trace, skip: int) -> float:
-    """√ Σ ‖Δ(e_i e_jᵀ)‖² / Σ ‖e_i e_jᵀ‖², Frobenius norms summed over all pairs of tokens, heads
-    and blocks.
+    """√ (Σ ‖Δ(e_i e_jᵀ)‖² / Σ ‖e_i e_jᵀ‖²), Frobenius norms over all pairs, heads and blocks.
 
     With U_i = [e_i, -e'_i] and V_j = [e_j, e'_j] the change is U_i V_jᵀ, and its squares over all
     pairs add up to tr(UᵀU VᵀV): no T × T matrix for each block. In fp64 what cancels in it leaves
@@ -210,8 +206,6 @@ def _squares(U: Tensor, V: Tensor) -> Tensor:
 
 
 def _pairs(values: Tensor) -> Tensor:
-    """Absolute values (…, pairs) of the pairs (T, T) that causal attention sees, in fp64 for means
-    over millions of them.
-    """
+    """Absolute values (…, pairs) of the causal pairs of (T, T), in fp64 for means over millions."""
     rows, columns = torch.tril_indices(*values.shape[-2:], device=values.device)
     return values[..., rows, columns].abs().double()

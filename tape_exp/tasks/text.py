@@ -16,8 +16,7 @@ from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 
 
 class TextTask(Task):
-    """A task on text: :meth:`prepare_data` makes the tokenizer, which gives ``arch`` its
-    vocabulary.
+    """A task on text: :meth:`prepare_data` makes the tokenizer and gives ``arch`` its vocabulary.
 
     Args:
         text: the corpus.

@@ -1,6 +1,4 @@
-"""The word problem of a group: track a state that every letter changes, train on short words, test
-on long ones.
-"""
+"""The word problem of a group: track a state; train on short words and test on long ones."""
 
 from typing import Any
 
@@ -19,8 +17,7 @@ from tape_exp.tasks.slices import Scores, check_lengths
 
 
 class WordProblem(Task):
-    """Given g_1 … g_T, letters of a group, say at each place i the product g_1 ⋯ g_i (theorem 1 of
-    the TAPE paper is on S5).
+    """Given letters g_1 … g_T of a group, predict g_1 ⋯ g_i at each place i (theorem 1, on S5).
 
     Inputs are BOS and the letters, T + 1 tokens: a letter's token is its number among the |G|
     elements of the group, and BOS is |G|. The label at letter i is the number of the state g_1 ⋯
@@ -97,9 +94,7 @@ class WordProblem(Task):
         ]
 
     def test_batches(self) -> list[tuple[str, Batch]]:
-        """Words of the longest length, in one slice; the labels before a place are no part of its
-        input.
-        """
+        """Words of the longest length in one slice; no input holds the labels before a place."""
         key, size = seed_for(0, "test"), self.rows_per_batch
         return [
             ("words", self._batch(key, first, min(size, self.words - first), self.lengths[-1]))

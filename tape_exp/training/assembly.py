@@ -120,9 +120,7 @@ def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
 
 
 def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = None) -> Decoder:
-    """The model that the positional encoding and the task's sizes make, with the weights of
-    ``checkpoint``, adapted.
-    """
+    """The adapted model of the encoding and task, with the weights of ``checkpoint``."""
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     if adaptation is not None:
         model = adaptation.positions(model)
@@ -182,9 +180,7 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
 
 
 def micro_batches(cfg: DictConfig, task: Task) -> int:
-    """Forward passes of each device per optimizer step. Raises :class:`ConfigError` where the
-    global batch does not split.
-    """
+    """The number of forward passes of each device per optimizer step."""
     if not task.trains:
         return 1
     devices, batch = cfg.trainer.devices * cfg.trainer.nodes, task.optim.batch
@@ -216,9 +212,7 @@ def strategy(name: str, devices: int) -> "str | Strategy":
 
 
 def without_requeue() -> list[SLURMEnvironment]:
-    """Lightning's plugin for a process that SLURM started: without its own requeueing, which would
-    act in addition to ours.
-    """
+    """Lightning's SLURM plugin without its requeueing, in processes that SLURM started."""
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
 
 

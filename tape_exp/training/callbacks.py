@@ -1,6 +1,4 @@
-"""What accompanies training: reports of its steps, signals, and progress on a terminal or in a
-log.
-"""
+"""The callbacks of training: reports of its steps, signals, and progress on a terminal or log."""
 
 import logging
 import time
@@ -102,8 +100,7 @@ class OwnSignals(Callback):
 
 
 class Progress(Callback):
-    """Shows where a run is: a rich bar on a terminal, a line every few seconds otherwise. Lines
-    always go to log.txt.
+    """Shows where a run is: a rich bar or lines on the terminal, and always lines in log.txt.
 
     Args:
         mode: ``rich``, ``lines`` or ``none``.

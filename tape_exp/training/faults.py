@@ -1,6 +1,4 @@
-"""What stopped a run, in one sentence that names the folder to free, the keys to turn or the
-process that died.
-"""
+"""What stopped a run, in a sentence that names the folder, the keys or the process at fault."""
 
 import errno
 import logging
@@ -37,9 +35,7 @@ class LostProcessError(RuntimeError):
 def explained(
     cfg: DictConfig, directory: RunDirectory, preemption: Preemption, watch: "ProcessWatch"
 ) -> Iterator[None]:
-    """Log how a run ends before its end, leave FAILED where it has failed, and raise what
-    :func:`explain` makes of the error.
-    """
+    """Log how a run ends early, write FAILED if it failed, and raise :func:`explain`'s error."""
     goes_on = f"The same command goes on from the last checkpoint in {directory.checkpoints}."
     try:
         yield
@@ -62,9 +58,7 @@ def explained(
 def explain(
     error: Exception, cfg: DictConfig, directory: RunDirectory, lost: str | None
 ) -> Exception:
-    """``error``, or what a person can act on where it is known: a lost process, a full disk, a lack
-    of memory.
-    """
+    """``error``, or a clear one where it is a lost process, a full disk or a lack of memory."""
     if lost is not None:
         return LostProcessError(f"{lost} The same command goes on from the last checkpoint.")
     for cause in chain(error):
@@ -91,9 +85,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def memory_keys(cfg: DictConfig) -> str:
-    """The keys that lower memory, cheapest first, with values that go further down than the present
-    ones.
-    """
+    """The keys that lower memory, the cheapest first, with values below the present ones."""
     trainer, advice = cfg.trainer, []
     batch = cfg.task.optim.batch if "optim" in cfg.task else 1
     rows = trainer.micro_batch or batch // (trainer.devices * trainer.nodes)
@@ -112,8 +104,7 @@ def memory_keys(cfg: DictConfig) -> str:
 
 
 class ProcessWatch(Callback):
-    """Notices at once when a process that Lightning started dies, and writes FAILED: this one may
-    be killed next.
+    """Notices when a process that Lightning started dies, and writes FAILED before it is killed.
 
     Args:
         fail: is called with the sentence.

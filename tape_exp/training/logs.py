@@ -19,10 +19,9 @@ def progress_mode(name: str) -> str:
 
 
 def set_up_logging(path: Path | None, progress: str) -> None:
-    """Messages to the console and to log.txt; progress lines to the console only where there is no
-    bar.
+    """Log to the console and to log.txt; progress lines reach the console only without a bar.
 
-    Of several processes only the first logs, apart from warnings.
+    Further processes log only warnings.
     """
     console = logging.StreamHandler(sys.stdout)
     handlers: list[logging.Handler] = [console]

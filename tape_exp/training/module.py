@@ -73,9 +73,7 @@ class LanguageModule(LightningModule):
         self._sums: dict[str, Tensor] = {}
 
     def configure_model(self) -> None:
-        """Under ``trainer.strategy=fsdp``, shard every block and the rest over the devices
-        (FSDP2).
-        """
+        """Under ``trainer.strategy=fsdp``, shard every block and the rest over devices (FSDP2)."""
         mesh = self.device_mesh
         if mesh is None or isinstance(self.decoder, FSDPModule):
             return
@@ -83,9 +81,7 @@ class LanguageModule(LightningModule):
             fully_shard(part, mesh=mesh["data_parallel"])
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """This micro-batch's part of the mean loss, scaled so that Lightning's and DDP's averaging
-        gives the mean.
-        """
+        """This micro-batch's part of the mean loss, times what Lightning and DDP divide by."""
         sampler = RowSampler(self.seed, "positions", first=int(batch["first"]))
         total = sum_over_processes(batch["loss_tokens"].clone())
         loss = self._loss_sum(self.decoder(batch["inputs"], sampler=sampler), batch) / total
@@ -170,17 +166,13 @@ class LanguageModule(LightningModule):
         self.send(self.validation)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Run the task's evaluation once, on the device and in the precision that the trainer set
-        up.
-        """
+        """Run the task's evaluation once, on the device and in the precision of the trainer."""
         self.evaluation = self.task.evaluate(
             OnDevice(self.decoder, self.device), self.progress, self.evaluation_batches
         )
 
     def configure_optimizers(self) -> Any:
-        """AdamW with the task's schedule: only matrices decay, and the positional encoding may have
-        a rate of its own.
-        """
+        """AdamW with the task's schedule, weight decay of matrices and the encoding's own rate."""
         optim = self.task.optim
         trainable = [(name, p) for name, p in self.named_parameters() if p.requires_grad]
         groups = parameter_groups(trainable, optim)
@@ -191,9 +183,7 @@ class LanguageModule(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Sign the checkpoint with the config it belongs to; leave out what is frozen, if that is
-        kept elsewhere.
-        """
+        """Sign the checkpoint with its config; leave out frozen weights that are kept elsewhere."""
         checkpoint["config_hash"] = self.config_hash
         if self.base is not None:
             checkpoint["base"] = self.base
@@ -242,9 +232,7 @@ def parameter_groups(trainable: Sequence[tuple[str, Tensor]], optim: Optim) -> l
 
 
 def rate(step: int, optim: Optim) -> float:
-    """The learning rate before ``step + 1``, as a fraction of ``optim.lr``: linear warm-up,
-    plateau, decay.
-    """
+    """The learning rate of ``step + 1`` over ``optim.lr``: linear warm-up, plateau, decay."""
     warmup, decay = optim.warmup * optim.max_steps, optim.decay * optim.max_steps
     if step < warmup:
         return (step + 1) / (warmup + 1)

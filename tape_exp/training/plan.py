@@ -1,6 +1,4 @@
-"""``debug=plan``: memory and hours of a run, estimated from its config. Nothing is loaded, written
-or measured.
-"""
+"""``debug=plan``: a run's memory and hours, estimated from its config without loading anything."""
 
 from dataclasses import dataclass
 
@@ -82,9 +80,7 @@ class Plan:
 
 
 def print_plan(cfg: DictConfig) -> None:
-    """Print the plan of the run that ``cfg`` describes. Raises
-    :class:`~tape_exp.settings.errors.ConfigError` where it could not run.
-    """
+    """Print the plan of the run that ``cfg`` describes."""
     decoder, task, setting, origin = described(cfg)
     if not first_process():
         return
@@ -106,9 +102,7 @@ def print_plan(cfg: DictConfig) -> None:
 
 
 def described(cfg: DictConfig) -> tuple[Decoder, Task, Setting, str]:
-    """Model without storage, task with its vocabulary, devices, and where the vocabulary's size
-    comes from.
-    """
+    """A model without storage, the task, the devices, and the source of the vocabulary's size."""
     task = blank_task(cfg)
     setting = setting_of(cfg, task)
     vocabulary, origin = vocabulary_of(task)
@@ -124,9 +118,7 @@ def decoder_of(cfg: DictConfig, task: Task) -> Decoder:
 
 
 def setting_of(cfg: DictConfig, task: Task) -> Setting:
-    """The devices that the trainer section asks for; :data:`ASSUMED` ones where this machine has no
-    GPU of a known peak.
-    """
+    """The devices of the trainer section, or :data:`ASSUMED` ones without a GPU of a known peak."""
     device = torch.device(
         "cuda" if torch.cuda.is_available() and cfg.trainer.accelerator != "cpu" else "cpu"
     )
@@ -155,9 +147,7 @@ def setting_of(cfg: DictConfig, task: Task) -> Setting:
 
 
 def vocabulary_of(task: Task) -> tuple[int, str]:
-    """The size of the vocabulary as the config gives it, since no tokenizer is loaded, and where
-    it comes from.
-    """
+    """The size of the vocabulary and its source, from the config: no tokenizer is loaded."""
     if not isinstance(task, TextTask):
         return task.arch.vocab, "the task's own"
     if task.arch.vocab:
@@ -228,9 +218,7 @@ def memory(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> d
 
 
 def activations(decoder: Decoder, setting: Setting, recompute: bool) -> float:
-    """Bytes that a token keeps until the backward pass: of all blocks, or the inputs of all and one
-    block whole.
-    """
+    """Bytes a token keeps until the backward pass: all blocks, or their inputs and one block."""
     arch, state = decoder.arch, _state_size(decoder)
     per_width, per_ffn = KEPT["mixed" if setting.mixed else setting.precision]
     block = (

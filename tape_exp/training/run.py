@@ -1,6 +1,4 @@
-"""One run, from a composed config to a record. It reads like the method section: data, model,
-training, evaluation.
-"""
+"""One run, from a composed config to a record: data, model, training, evaluation."""
 
 import logging
 import math
@@ -156,9 +154,7 @@ def train(
 def save_results(
     run: Run, trainer: Trainer, module: LanguageModule, seconds: dict[str, float]
 ) -> dict[str, Any]:
-    """Artifacts, adapter, metrics of the evaluation, and the record, which is returned; empty in
-    all processes but the first.
-    """
+    """Save artifacts, adapter and metrics; return the record, which only the first process has."""
     evaluation = module.evaluation
     assert evaluation is not None
     # Every process takes part in gathering the weights of a sharded model.
@@ -181,9 +177,7 @@ def save_results(
 
 
 def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
-    """Write heatmap.png and heatmap.npz, patterns.png and patterns.npz, and a JSON file for each
-    table; return the images.
-    """
+    """Write the heatmap and patterns (PNG and NPZ) and the tables (JSON); return the images."""
     images = []
     if evaluation.heatmap is not None:
         panels = {directory.cfg.model.name: evaluation.heatmap}
