@@ -25,13 +25,8 @@ def with_clear_errors(main: Callable[[], None]) -> None:
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the sentence is made here
     if any(argument.startswith("--e") for argument in sys.argv[1:]):  # also abbreviated
-        _fail(
-            ConfigError(
-                "--experimental-rerun unpickles a file, which can run anything; give the overrides "
-                "instead."
-            ),
-            [],
-        )
+        told = "unpickles a file, which can run anything; give the overrides instead."
+        _fail(ConfigError(f"--experimental-rerun {told}"), [])
     if "--cfg" in sys.argv or "-c" in sys.argv:
         sys.argv += [] if "--resolve" in sys.argv else ["--resolve"]
     try:

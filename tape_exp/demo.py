@@ -13,11 +13,8 @@ def main() -> None:
     """Train what is not yet trained, then show both."""
     panels = {}
     for model in ("rope", "tape"):
-        record = run(
-            compose_config(
-                [f"model={model}", "task=arithmetic", "scale=smoke", "logger=none", *sys.argv[1:]]
-            )
-        )
+        words = [f"model={model}", "task=arithmetic", "scale=smoke", "logger=none", *sys.argv[1:]]
+        record = run(compose_config(words))
         panels[f"{model}  {record['metrics']['test/exact_match']:.1f} %"] = panel([record])
     print(
         "\nExact match on the grid of operand lengths (first operand downward); trained up to 5 "

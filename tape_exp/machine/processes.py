@@ -15,10 +15,8 @@ Item = TypeVar("Item")
 
 def first_process() -> bool:
     """Whether this is the process that writes: of several, the one of rank 0 on node 0."""
-    return all(
-        os.environ.get(name, "0") == "0"
-        for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
-    )
+    ranks = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+    return all(os.environ.get(name, "0") == "0" for name in ranks)
 
 
 def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:

@@ -335,11 +335,8 @@ def matches(record: Record, current: dict[str, Any]) -> bool:
         return False
     if "llama" in record:
         recorded = weights.without_adopted(recorded)
-    return all(
-        _agree(recorded[key], current[key])
-        for key in ("model", "task", "peft", "scale")
-        if key in recorded
-    )
+    keys = {"model", "task", "peft", "scale"} & recorded.keys()
+    return all(_agree(recorded[key], current[key]) for key in keys)
 
 
 def _agree(recorded: Any, current: Any) -> bool:

@@ -9,12 +9,8 @@ from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
-PLACES = (
-    "runs=",
-    "cache=",
-    "trainer",
-    "logger",
-)  # overrides that say where a run is, not what it computes
+# overrides that say where a run is, not what it computes
+PLACES = ("runs=", "cache=", "trainer", "logger")
 
 
 @dataclass(kw_only=True)

@@ -122,11 +122,8 @@ class TunedPerplexity(Methods):
     def caption(self, scale: str, records: Records) -> str:
         """On which text, and how the methods were trained."""
         paper, task = self.paper(), task_of(records)
-        data = (
-            " on text that Python carries, not comparable with the paper's"
-            if task["text"]["source"] == "builtin"
-            else ""
-        )
+        builtin = task["text"]["source"] == "builtin"
+        data = " on text that Python carries, not comparable with the paper's" if builtin else ""
         return (
             f"{self.title}. Columns paper: {paper['setting']} ({paper['source']}), one seed. Ours: "
             f"scale {scale}{data}; {_trained(scale)}; windows of each length begin every "

@@ -57,10 +57,7 @@ def claims(artifacts: Sequence[Artifact], collected: Mapping[str, AtScales]) -> 
 
 
 def page(
-    artifacts: Sequence[Artifact],
-    collected: Mapping[str, AtScales],
-    table: Table,
-    results: Path,
+    artifacts: Sequence[Artifact], collected: Mapping[str, AtScales], table: Table, results: Path
 ) -> str:
     """The whole page, with the ``table`` of :func:`claims` and the figures found in ``results``."""
     linked: list[Row] = [

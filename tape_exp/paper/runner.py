@@ -84,15 +84,8 @@ def named(
                     log.info("%s: recorded.", title)
                 needs = None
                 for before in bases(cfg, [*artifact.words(scale), *extra]):
-                    needs = _add(
-                        jobs,
-                        Job(
-                            f"{before.task.name} of {before.model.name}, for {title}",
-                            before,
-                            needs,
-                            recorded,
-                        ),
-                    )
+                    name = f"{before.task.name} of {before.model.name}, for {title}"
+                    needs = _add(jobs, Job(name, before, needs, recorded))
                 _add(jobs, Job(title, cfg, needs, recorded))
     return jobs
 
@@ -209,13 +202,8 @@ def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int) -> None:
         if error:
             _fail(key, jobs[key], error, failed, outcome)
         else:
-            log.info(
-                "%s: done; %d of %d runs to go after %s.",
-                jobs[key].title,
-                outcome.left,
-                total,
-                _clock(began),
-            )
+            left = f"{outcome.left} of {total}"
+            log.info("%s: done; %s runs to go after %s.", jobs[key].title, left, _clock(began))
 
     with ExitStack() as stack:
 

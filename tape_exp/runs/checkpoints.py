@@ -49,14 +49,8 @@ class SafeCheckpointIO(TorchCheckpointIO):
             os.replace(temporary, path)
         except BaseException as error:
             temporary.unlink(missing_ok=True)
-            unwritten = next(
-                (
-                    cause
-                    for cause in (error.__cause__, error.__context__)
-                    if isinstance(cause, OSError)
-                ),
-                None,
-            )
+            causes = (error.__cause__, error.__context__)
+            unwritten = next((cause for cause in causes if isinstance(cause, OSError)), None)
             if unwritten is not None and not isinstance(error, OSError):
                 raise unwritten from error  # torch says only that its writer failed
             raise
@@ -90,12 +84,8 @@ class Checkpoints(Checkpoint):
     def __init__(
         self, folder: Path, every: int, validate_every: int, preemption: Preemption
     ) -> None:
-        self.folder, self.every, self.validate_every, self.preemption = (
-            folder,
-            every,
-            validate_every,
-            preemption,
-        )
+        self.folder, self.preemption = folder, preemption
+        self.every, self.validate_every = every, validate_every
         self.seconds = 0.0  # for which training has waited
 
     def on_train_batch_end(

@@ -100,16 +100,13 @@ def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
     thinned: dict[str, dict[str, list[Any]]] = {}
     for name in ("train/loss", "val/loss"):
         points = [(row["step"], row[name]) for row in rows if name in row]
-        if len(points) > 1:
-            last = len(points) - 1
-            kept = (
-                [points[round(i * last / (POINTS - 1))] for i in range(POINTS)]
-                if len(points) > POINTS
-                else points
-            )
+        last = len(points) - 1
+        if last >= POINTS:
+            points = [points[round(i * last / (POINTS - 1))] for i in range(POINTS)]
+        if last > 0:
             thinned[name] = {
-                "step": [step for step, _ in kept],
-                "value": [float(f"{value:.5g}") for _, value in kept],
+                "step": [step for step, _ in points],
+                "value": [float(f"{value:.5g}") for _, value in points],
             }
     return thinned
 

@@ -119,9 +119,8 @@ def _is_plain(kept: Any) -> bool:
         f"scale={kept.scale.name}",
         f"scale.text={kept.scale.text}",
     ]
-    return OmegaConf.to_container(
-        compose_config(words).task, resolve=True
-    ) == OmegaConf.to_container(kept.task, resolve=True)
+    plain = OmegaConf.to_container(compose_config(words).task, resolve=True)
+    return plain == OmegaConf.to_container(kept.task, resolve=True)
 
 
 def _newest(folder: Path, spec: str) -> Path:

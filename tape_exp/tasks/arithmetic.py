@@ -81,10 +81,8 @@ class Arithmetic(Task):
 
     def validation_batches(self) -> list[Batch]:
         """512 fresh samples of the trained lengths, the same for every seed."""
-        return [
-            as_batch(*bucket_samples(seed_for(0, "validation"), 256 * i, 256, self.train_digits))
-            for i in range(2)
-        ]
+        key, digits = seed_for(0, "validation"), self.train_digits
+        return [as_batch(*bucket_samples(key, first, 256, digits)) for first in (0, 256)]
 
     def test_batches(self) -> LazyBatches:
         """The grid in batches of cells, the shortest rows first so that there is little padding."""

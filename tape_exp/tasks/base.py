@@ -129,12 +129,11 @@ class Task(LightningDataModule, ABC):
         parts: dict[Any, list[Scores]] = {}
         for name, part in (pair for process in gather(own) for pair in process):
             parts.setdefault(name, []).append(part)
-        return self.summarise(
-            {
-                name: {key: np.concatenate([part[key] for part in its]) for key in its[0]}
-                for name, its in parts.items()
-            }
-        )
+        scores = {
+            name: {key: np.concatenate([part[key] for part in its]) for key in its[0]}
+            for name, its in parts.items()
+        }
+        return self.summarise(scores)
 
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """What :meth:`summarise` needs of each row (B, …) of a test batch."""

@@ -85,11 +85,8 @@ class Efficiency(NothingTrained, Task):
         )
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         sizes = (given.batch, given.length, dtype, device)
-        with (
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            torch.autocast(device.type, enabled=False),
-        ):
+        full = torch.autocast(device.type, enabled=False)
+        with torch.inference_mode(False), torch.enable_grad(), full:
             cases = {
                 "rope": step_case(arch, RoPE, *sizes),
                 "this": step_case(arch, decoder.make_position, *sizes),

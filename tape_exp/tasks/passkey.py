@@ -127,12 +127,8 @@ class Passkey(NothingTrained, TextTask):
         )
         super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, max(lengths))
         self.lengths = sorted(set(lengths))
-        self.count, self.depth_bins, self.rows_per_batch, self.new_tokens = (
-            trials,
-            depth_bins,
-            rows_per_batch,
-            new_tokens,
-        )
+        self.count, self.depth_bins = trials, depth_bins
+        self.rows_per_batch, self.new_tokens = rows_per_batch, new_tokens
 
     def prepare(self) -> None:
         """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
@@ -153,14 +149,11 @@ class Passkey(NothingTrained, TextTask):
         self, model: Any, progress: Callable[..., Any], limit: int | None = None
     ) -> Evaluation:
         """Ask every question, those of a length together."""
-        starts = [
-            (n * self.count, first)
-            for n in range(len(self.lengths))
-            for first in range(0, self.count, self.rows_per_batch)
-        ]
+        size, ends = self.rows_per_batch, [self.count * (n + 1) for n in range(len(self.lengths))]
         batches = [
-            range(at + first, at + min(first + self.rows_per_batch, self.count))
-            for at, first in starts
+            range(first, min(first + size, end))
+            for end in ends
+            for first in range(end - self.count, end, size)
         ][:limit]
         answers: dict[int, str] = {}
         for batch, counts in progress(share(batches), "asking for pass keys"):

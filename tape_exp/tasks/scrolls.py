@@ -128,10 +128,7 @@ class Scrolls(TextTask):
     def validation_batches(self) -> list[Batch]:
         """The first rows of the validation split, with their first references."""
         rows = [self._row(example, 0) for example in self.validation[: self.validation_rows]]
-        batches = [
-            rows[first : first + self.rows_per_batch]
-            for first in range(0, len(rows), self.rows_per_batch)
-        ]
+        batches = _batched(rows, self.rows_per_batch)
         return [
             {key: torch.stack([row[key] for row in batch]) for key in batch[0]} for batch in batches
         ]
@@ -139,9 +136,8 @@ class Scrolls(TextTask):
     def fingerprint(self) -> str:
         """A hash of the first samples, the validation rows, and every question and reference."""
         content = [(e.id, e.question, e.references) for e in (*self.examples, *self.validation)]
-        return hashlib.sha256((super().fingerprint() + json.dumps(content)).encode()).hexdigest()[
-            :16
-        ]
+        text = super().fingerprint() + json.dumps(content)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def evaluate(
         self, model: Any, progress: Callable[..., Any], limit: int | None = None
@@ -152,10 +148,7 @@ class Scrolls(TextTask):
             for e in self.validation
         }
         order = sorted(prompts, key=lambda id_: (-len(prompts[id_]), id_))
-        batches = [
-            order[first : first + self.rows_per_batch]
-            for first in range(0, len(order), self.rows_per_batch)
-        ][:limit]
+        batches = _batched(order, self.rows_per_batch)[:limit]
         folder = self.surroundings.folder
         kept = Predictions(folder / "predictions.jsonl" if folder else None)
         for (number, ids), counts in progress(
@@ -171,12 +164,8 @@ class Scrolls(TextTask):
                 self.tokenizer.eos,
                 sampler=RowSampler(0, "answers", first=number * self.rows_per_batch),
             )
-            kept.add(
-                {
-                    id_: self.tokenizer.decode(row).strip()
-                    for id_, row in zip(missing, rows, strict=True)
-                }
-            )
+            answers = [self.tokenizer.decode(row).strip() for row in rows]
+            kept.add(dict(zip(missing, answers, strict=True)))
         predictions = {id_: text for part in gather(kept.texts) for id_, text in part.items()}
         asked = {id_ for batch in batches for id_ in batch}
         examples = {e.id: e for e in self.validation if e.id in asked}
@@ -206,6 +195,10 @@ class Scrolls(TextTask):
             example, self.tokenizer, self.max_length, self.answer_limit, reference
         )
         return scrolls.as_row(encoded, self.max_length - 1)
+
+
+def _batched(items: list[Any], size: int) -> list[list[Any]]:
+    return [items[first : first + size] for first in range(0, len(items), size)]
 
 
 class Predictions:

@@ -88,10 +88,8 @@ class WordProblem(Task):
 
     def validation_batches(self) -> list[Batch]:
         """256 fresh words of the trained length, the same for every seed."""
-        return [
-            self._batch(seed_for(0, "validation"), 128 * i, 128, self.train_letters)
-            for i in range(2)
-        ]
+        key = seed_for(0, "validation")
+        return [self._batch(key, first, 128, self.train_letters) for first in (0, 128)]
 
     def test_batches(self) -> list[tuple[str, Batch]]:
         """Words of the longest length in one slice; no input holds the labels before a place."""

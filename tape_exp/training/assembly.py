@@ -124,16 +124,14 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     if adaptation is not None:
         model = adaptation.positions(model)
-    blank = (
-        task.surroundings.checkpoint is not None
-        and weights.llama_below(task.surroundings.checkpoint) is not None
-    )
+    checkpoint = task.surroundings.checkpoint
+    blank = checkpoint is not None and weights.llama_below(checkpoint) is not None
     decoder = Decoder(
         task.arch, partial(make_position, model), cfg.seed, cfg.trainer.attention, blank
     )
-    if task.surroundings.checkpoint is not None:
-        weights.begin(decoder, task.surroundings.checkpoint, adaptation, cfg.seed, task.trains)
-        log.info("Weights of %s.", weights.title(task.surroundings.checkpoint))
+    if checkpoint is not None:
+        weights.begin(decoder, checkpoint, adaptation, cfg.seed, task.trains)
+        log.info("Weights of %s.", weights.title(checkpoint))
     elif adaptation is not None:
         adaptation.apply(decoder, cfg.seed)  # of a plan, which loads no weights
     if task.trains and task.optim.position_lr != 1 and not decoder.positional_count():
@@ -220,11 +218,8 @@ def precision(name: str, accelerator: str) -> str:
     """bf16-mixed where a GPU has it and ``auto`` is asked for; 32-true on a CPU."""
     if name != "auto":
         return name
-    return (
-        "bf16-mixed"
-        if accelerator != "cpu" and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-        else "32-true"
-    )
+    on_gpu = accelerator != "cpu" and torch.cuda.is_available()
+    return "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported() else "32-true"
 
 
 def profiler(name: str | None, directory: RunDirectory) -> Any:

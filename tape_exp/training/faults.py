@@ -120,22 +120,17 @@ class ProcessWatch(Callback):
         """Begin to watch, once."""
         if not self._threads:
             for rank, child in enumerate(getattr(trainer.strategy.launcher, "procs", []), 1):
-                self._threads.append(
-                    threading.Thread(
-                        target=self._wait, args=(rank, trainer.world_size, child), daemon=True
-                    )
-                )
+                whom = (rank, trainer.world_size, child)
+                self._threads.append(threading.Thread(target=self._wait, args=whom, daemon=True))
                 self._threads[-1].start()
 
     def _wait(self, rank: int, world: int, child: subprocess.Popen) -> None:
         code = child.wait()
         if code == 0 or self.leaving() or self.lost is not None:
             return
-        how = (
-            f"was killed by {signal.Signals(-code).name}"
-            if code < 0
-            else f"ended with status {code}"
-        )
+        how = f"ended with status {code}"
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
         self.lost = f"the process of rank {rank} of {world} {how}."
         self.fail(LostProcessError(self.lost))
 

@@ -121,14 +121,8 @@ class LanguageModule(LightningModule):
                 f"task.optim.clip={self.task.optim.clip}, or train with trainer.precision=32-true."
             )
         lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
-        self.send(
-            {
-                "train/loss": value,
-                "train/lr": lr,
-                "train/grad_norm": float(self._grad_norm),
-                **gauges,
-            }
-        )
+        values = {"train/loss": value, "train/lr": lr, "train/grad_norm": float(self._grad_norm)}
+        self.send(values | gauges)
 
     def send(self, metrics: dict[str, float]) -> None:
         """Send metrics to every sink at this step, and to the progress display."""

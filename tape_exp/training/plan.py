@@ -155,11 +155,9 @@ def vocabulary_of(task: Task) -> tuple[int, str]:
     given = task.tokenization
     if given.kind == "byte":
         return 258, "bytes and two special tokens"
-    known = (
-        "the size that it is trained to"
-        if given.kind == "bpe"
-        else f"a guess: the tokenizer {given.path} is not loaded"
-    )
+    known = f"a guess: the tokenizer {given.path} is not loaded"
+    if given.kind == "bpe":
+        known = "the size that it is trained to"
     return given.vocab, f"task.tokenizer.vocab, {known}"
 
 
@@ -285,11 +283,8 @@ def _assumptions_of_training(decoder: Decoder, setting: Setting) -> list[str]:
 
 def _matrices(decoder: Decoder) -> list[torch.nn.Parameter]:
     """All parameters but an embedding that is only looked up."""
-    return [
-        p
-        for p in decoder.parameters()
-        if p is not decoder.embedding.weight or p is decoder.head.weight
-    ]
+    embedding, head = decoder.embedding.weight, decoder.head.weight
+    return [p for p in decoder.parameters() if p is not embedding or p is head]
 
 
 def _state_size(decoder: Decoder) -> int:

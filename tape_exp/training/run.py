@@ -97,12 +97,8 @@ def train_and_evaluate(run: Run, watch: ProcessWatch) -> dict[str, Any]:
     run.sinks.extend(make_loggers(run.cfg, run.directory, run.clock, step))
 
     module = make_module(run)
-    saving = Checkpoints(
-        run.directory.checkpoints,
-        run.cfg.trainer.checkpoint_every,
-        run.validate_every,
-        run.preemption,
-    )
+    folder, every = run.directory.checkpoints, run.cfg.trainer.checkpoint_every
+    saving = Checkpoints(folder, every, run.validate_every, run.preemption)
     progress = Progress(run.progress)
     report = StepReport(run.cfg.trainer.log_every)
     heartbeat = Heartbeat(
