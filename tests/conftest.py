@@ -18,6 +18,7 @@ if (
 
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.folders import CONF
@@ -160,3 +161,10 @@ def text_run(tmp_path, text_folder):
         return cfg, run(cfg)
 
     return call
+
+
+def finished(directory: RunDirectory) -> None:
+    """Leave what a finished run leaves for those who ask whether it is DONE."""
+    directory.finish(
+        {"run": directory.name, "config_hash": directory.hash, "metrics": {"val/loss": 1.0}}
+    )

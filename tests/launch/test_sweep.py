@@ -14,6 +14,7 @@ from launch import status, sweep
 from launch.grid import jobs_of
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.folders import ROOT
+from tests.conftest import finished
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     words = ["model=rope,nope", "seed=0,1,2", f"runs={slurm}/runs"]
     jobs = jobs_of(words)
     jobs[0].directory().open({})
-    jobs[0].directory().write("DONE", "")
+    finished(jobs[0].directory())
     (slurm / "squeue.says").write_text("3 RUNNING 40\n4 PENDING 40\n")
     assert sweep.main([*words, "--cap", "2"]) == 0
     told = capsys.readouterr().out
