@@ -34,7 +34,7 @@ VERDICTS = {
     REVERSED: "a rival is ahead, but the spread of a single seed is not known",
     UNTESTED: "something that the claim compares has not run, or the records cannot decide",
 }
-BEFORE = "Whether a claim holds is computed from the records:"
+BEFORE = "Whether a claim holds is computed from the records."
 AFTER = (
     "A claim of several comparisons holds if all of them do. tab_speed has quartiles over rounds "
     "instead of intervals; tab_flops has counts, which agree with the paper's to 0.1 % or do not. "
