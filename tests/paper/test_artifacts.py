@@ -209,8 +209,22 @@ def test_render_and_list_from_records(results, capsys):
     index = (results / "README.md").read_text()
     assert "figures/fig_addition-smoke.png" in index
     assert "fig_addition-paper.png" not in index
+    capsys.readouterr()
     assert paper.main(["list"]) == 0
-    assert "rope 1, tape 1" in capsys.readouterr().out
+    listed = capsys.readouterr().out.splitlines()
+    at = listed.index(f"fig_addition       {artifacts.load('fig_addition').title}")
+    assert listed[at + 1] == f"{'':18}   smoke  rope 1, tape 1"
+    assert listed[at + 2].startswith("fig_addition_20 ")
+    assert listed[at + 3].strip() == "nothing recorded"
+    assert all(len(line.split()) > 1 for line in listed)
+
+
+def test_a_wrong_name_is_told_before_records_are_read(monkeypatch, capsys):
+    monkeypatch.setattr(paper, "collect", lambda: pytest.fail("the records were collected"))
+    assert paper.main(["render", "tab_scrols"]) == 2
+    assert "artifact tab_scrols is not known. Did you mean 'tab_scrolls'?" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
