@@ -111,13 +111,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def list_artifacts() -> int:
-    """Print each artifact's title and its recorded runs at each scale."""
+    """Print each artifact's title and its recorded runs at each scale that has some."""
     every, collected = collect()
     for artifact in every:
         print(f"{artifact.name:18} {artifact.title}")
         for scale, records in collected[artifact.name].items():
-            counts = ", ".join(f"{model} {len(runs)}" for model, runs in records.items())
-            print(f"{'':18}   {scale:6} {counts or '—'}")
+            if records:
+                counts = ", ".join(f"{model} {len(runs)}" for model, runs in records.items())
+                print(f"{'':18}   {scale:6} {counts}")
+        if not any(collected[artifact.name].values()):
+            print(f"{'':18}   nothing recorded")
     return 0
 
 
@@ -179,8 +182,9 @@ def status(outcome: Outcome) -> int:
 
 def render_artifacts(chosen: Sequence[str]) -> int:
     """Render the artifacts, all by default, at every scale that has records, and the page."""
+    wanted = [load(name) for name in chosen or names()]  # a wrong name is told at once
     every, collected = collect()
-    for artifact in map(load, chosen or names()):
+    for artifact in wanted:
         for scale, records in collected[artifact.name].items():
             written = page.render(artifact, scale, records, RESULTS) if records else []
             print_paths(written)

@@ -1,6 +1,7 @@
 """An artifact is a table or a figure of the paper, with its runs and their records."""
 
 import json
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -304,13 +305,34 @@ def read_records(folder: Path | None = None) -> list[Record]:
     for path in sorted((folder or folders.RECORDS).glob("*.json")):
         try:
             record = json.loads(path.read_text())
-            record["config"]["precision"], record["seed"], record["metrics"], record["started"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{path} is not a record ({error!r}); restore or remove it."
-            ) from error
+            _check(record)
+        except ValueError as error:
+            raise ConfigError(f"{path} is not a record ({error}); restore or remove it.") from error
         records.append(record)
     return records
+
+
+def _check(record: Any) -> None:
+    """Raise :class:`ValueError` where a record lacks what is read of every one."""
+    if not isinstance(record, dict):
+        raise ValueError(f"it is of type {type(record).__name__}")
+    for key, kind in (("config", dict), ("seed", int), ("metrics", dict), ("started", str)):
+        _check_type(record, key, kind)
+    for key, kind in (("precision", str), ("model", dict), ("task", dict)):
+        _check_type(record["config"], key, kind)
+    if not record["metrics"]:
+        raise ValueError("metrics is empty")
+    for name in record["metrics"]:
+        _check_type(record["metrics"], name, (int, float))
+        if not abs(record["metrics"][name]) <= sys.float_info.max:
+            raise ValueError(f"{name} is not finite")
+
+
+def _check_type(values: dict[str, Any], key: str, kinds: type | tuple[type, ...]) -> None:
+    if key not in values:
+        raise ValueError(f"{key} is missing")
+    if not isinstance(values[key], kinds) or isinstance(values[key], bool):
+        raise ValueError(f"{key} is of type {type(values[key]).__name__}")
 
 
 def matches(record: Record, current: dict[str, Any]) -> bool:

@@ -27,7 +27,7 @@ class Compare(RunArtifact):
         """A row for each model."""
         metrics = [metric for runs in records.values() for metric in runs[0]["metrics"]]
         known = list(dict.fromkeys(m for m in metrics if not m.endswith("_stderr")))
-        for metric in self.metrics:
+        for metric in self.metrics if records else []:
             if metric not in known:
                 raise ConfigError(
                     f"metrics={metric}{did_you_mean(metric, known)} The records of "

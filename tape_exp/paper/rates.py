@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from statistics import mean
 
 from omegaconf import DictConfig
 
@@ -91,14 +92,19 @@ class Rates(RunArtifact):
         return Table([*head, *ORIGIN], rows)
 
     def choice(self, model: str, records: Records) -> tuple[float, float] | None:
-        """The rate of lowest validation loss, at factor 1; None while a rate has not run."""
-        losses = {}
-        for rate in self.rates:
-            loss = mean_of(records.get(label(model, rate, 1.0), []), "val/loss")
-            if not isinstance(loss, Value):
-                return None
-            losses[rate, 1.0] = loss.number
-        return min(losses, key=losses.__getitem__)
+        """The rate of lowest validation loss, at factor 1; None unless all ran the same seeds."""
+        losses = {
+            (rate, 1.0): {
+                r["seed"]: r["metrics"]["val/loss"]
+                for r in records.get(label(model, rate, 1.0), [])
+                if "val/loss" in r["metrics"]
+            }
+            for rate in self.rates
+        }
+        seeds = {frozenset(by_seed) for by_seed in losses.values()}
+        if len(seeds) != 1 or not all(seeds):
+            return None
+        return min(losses, key=lambda tried: mean(losses[tried].values()))
 
     def caption(self, scale: str, records: Records) -> str:
         """What the choice depends on."""
@@ -106,26 +112,27 @@ class Rates(RunArtifact):
             f"{self.title}. Validation loss on sums of the trained lengths, exact match in "
             "percent; mean over seeds with its 95 % interval. Factor: the rate of the positional "
             "encoding's parameters, as a multiple. Chosen: the lowest validation loss of the rates "
-            "that every model tried, at factor 1; the test has no part in it."
+            "that every model tried, at factor 1, once each has run with the same seeds; the test "
+            "has no part in it. In the figure bands reach from the lowest seed to the highest."
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
-        """A panel for each model: validation loss against step, a line for each rate."""
+        """A panel for each model: loss at the steps common to all seeds, a line for each rate."""
         panels = []
         for model in self.models:
             lines = []
             tried = [(rate, factor) for name, rate, factor in self.tried() if name == model]
             for style, (rate, factor) in enumerate(tried):
                 name = label(model, rate, factor)
-                losses = [
-                    r["curves"]["val/loss"]
+                curves = [
+                    dict(zip(curve["step"], curve["value"], strict=True))
                     for r in records.get(name, [])
-                    if "val/loss" in r.get("curves", {})
+                    if (curve := r.get("curves", {}).get("val/loss"))
                 ]
-                if losses:
-                    values = [loss["value"] for loss in losses]
+                if steps := sorted(set.intersection(*map(set, curves))) if curves else []:
+                    values = [[curve[step] for step in steps] for curve in curves]
                     name = name.removeprefix(f"{model} ")
-                    lines.append(mean_line(name, losses[0]["step"], values, style))
+                    lines.append(mean_line(name, steps, values, style))
             if lines:
                 panels.append(Panel(model, "step", "validation loss (nats)", lines))
         title, rows = f"{self.title} — scale {scale}", -(-len(panels) // 2)

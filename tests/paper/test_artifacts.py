@@ -9,6 +9,7 @@ import pytest
 
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, page, tables, values
+from tape_exp.report import __main__ as report
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record
 from tape_exp.settings import folders
@@ -209,8 +210,22 @@ def test_render_and_list_from_records(results, capsys):
     index = (results / "README.md").read_text()
     assert "figures/fig_addition-smoke.png" in index
     assert "fig_addition-paper.png" not in index
+    capsys.readouterr()
     assert paper.main(["list"]) == 0
-    assert "rope 1, tape 1" in capsys.readouterr().out
+    listed = capsys.readouterr().out.splitlines()
+    at = listed.index(f"fig_addition       {artifacts.load('fig_addition').title}")
+    assert listed[at + 1] == f"{'':18}   smoke  rope 1, tape 1"
+    assert listed[at + 2].startswith("fig_addition_20 ")
+    assert listed[at + 3].strip() == "nothing recorded"
+    assert all(len(line.split()) > 1 for line in listed)
+
+
+def test_a_wrong_name_is_told_before_records_are_read(monkeypatch, capsys):
+    monkeypatch.setattr(paper, "collect", lambda: pytest.fail("the records were collected"))
+    assert paper.main(["render", "tab_scrols"]) == 2
+    assert "artifact tab_scrols is not known. Did you mean 'tab_scrolls'?" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,6 +248,48 @@ def test_a_broken_record_is_named(results):
     (results / "records" / "broken.json").write_text('{"config": ')
     with pytest.raises(ConfigError, match=r"broken\.json is not a record"):
         artifacts.read_records()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"metrics": {}}, "metrics is empty"),
+        ({"metrics": [1.0]}, "metrics is of type list"),
+        ({"metrics": {"id/exact_match": True}}, "id/exact_match is of type bool"),
+        ({"metrics": {"id/exact_match": "1.0"}}, "id/exact_match is of type str"),
+        ({"metrics": {"id/exact_match": float("nan")}}, "id/exact_match is not finite"),
+        ({"metrics": {"id/exact_match": 10**400}}, "id/exact_match is not finite"),
+        ({"seed": "0"}, "seed is of type str"),
+        ({"seed": True}, "seed is of type bool"),
+        ({"started": 3}, "started is of type int"),
+        ({"config": None}, "config is of type NoneType"),
+        ({"config": {"precision": "auto", "model": "rope"}}, "model is of type str"),
+        ({"config": {"precision": "auto", "model": {}}}, "task is missing"),
+    ],
+)
+def test_a_record_of_wrong_types_is_named(change, reason, results):
+    (results / "records").mkdir()
+    path = results / "records" / "wrong.json"
+    path.write_text(json.dumps(fake_record("rope", 0, 1.0) | change))
+    with pytest.raises(ConfigError) as told:
+        artifacts.read_records()
+    assert str(told.value) == f"{path} is not a record ({reason}); restore or remove it."
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: paper.main(["render"]), lambda: paper.main(["list"]), lambda: report.main([])],
+    ids=("render", "list", "report"),
+)
+def test_every_command_that_reads_records_refuses_a_wrong_one(call, results, capsys):
+    (results / "records").mkdir()
+    path = results / "records" / "wrong.json"
+    path.write_text("[]")
+    assert call() == 2
+    reason = "it is of type list"
+    assert capsys.readouterr().err == (
+        f"error: {path} is not a record ({reason}); restore or remove it.\n"
+    )
 
 
 @pytest.mark.parametrize("word", ["seed=1", "model=tape", "task=c4", "peft=lora"])

@@ -7,6 +7,7 @@ import pytest
 
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, compare, page
+from tape_exp.report import content
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tests.paper.test_artifacts import TINY, fake_record
@@ -84,6 +85,13 @@ def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
         ConfigError, match=r"metrics=odd/exact_match is not known\. Did you mean 'ood/exact_match'"
     ):
         page.render(artifact, "smoke", found, tmp_path)
+
+
+def test_a_comparison_that_is_kept_has_its_columns_before_it_has_records():
+    """As the page of ``make report`` shows it: metrics are checked where there are records."""
+    artifact, *_ = compare.requested(["task=arithmetic", "model=rope", "metrics=ood/exact_match"])
+    (section,) = content.gather([artifact], []).sections
+    assert section.expected.headings()[:3] == ["model", "parameters", "ood/exact_match"]
 
 
 @pytest.mark.parametrize(

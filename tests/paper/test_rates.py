@@ -77,6 +77,28 @@ def test_nothing_is_chosen_while_a_rate_is_missing(artifact, losses):
     assert str(rows["rope", "0.0003", "1"]["validation loss"]) == ""
 
 
+@pytest.mark.parametrize("model", ["rope", "tape"])
+def test_nothing_is_chosen_while_rates_have_other_seeds(artifact, losses, model):
+    """Not even the lowest loss: it may be that of an easier seed."""
+    collected = artifact.collect("rung5", records_of(artifact, losses))
+    assert artifact.choice(model, collected) == (0.001, 1.0)
+    del collected[label(model, 0.001, 1.0)][1]
+    assert artifact.choice(model, collected) is None
+    for rate in (0.0003, 0.003):
+        del collected[label(model, rate, 1.0)][0]  # as many seeds, and others
+    assert artifact.choice(model, collected) is None
+
+
+def test_a_line_has_the_steps_that_all_seeds_have(artifact, losses):
+    records = records_of(artifact, losses)
+    records[0]["curves"]["val/loss"] = {"step": [5, 10, 20, 30], "value": [4.0, 3.0, 2.0, 1.0]}
+    collected = artifact.collect("rung5", records)
+    (figure,) = artifact.figures("rung5", collected)
+    line = figure.panels[0].lines[0]
+    assert (line.name, line.x, line.high) == ("0.0003", [10, 20], [3.0, 2.0])
+    assert "bands reach from the lowest seed to the highest" in artifact.caption("rung5", collected)
+
+
 def test_it_has_no_runs_at_another_scale(artifact, losses, capsys):
     assert list(artifact.configs("smoke", [0])) == []
     assert artifact.collect("smoke", records_of(artifact, losses)) == {}
