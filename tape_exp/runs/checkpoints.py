@@ -114,7 +114,7 @@ class Checkpoints(Checkpoint):
     def save(self, trainer: Trainer) -> None:
         """Save this step, unless it is there; remove all but the newest two."""
         began = time.perf_counter()
-        path = self.folder / f"step{trainer.global_step:08d}.ckpt"
+        path = self.folder / file_name(trainer.global_step)
         there = trainer.strategy.broadcast(path.exists())
         if not there:
             for logger in trainer.loggers:
@@ -124,6 +124,11 @@ class Checkpoints(Checkpoint):
         for old in sorted(self.folder.glob("step*.ckpt"))[:-2]:
             trainer.strategy.remove_checkpoint(old)
         self.seconds += time.perf_counter() - began
+
+
+def file_name(step: int) -> str:
+    """The name of the checkpoint of a step."""
+    return f"step{step:08d}.ckpt"
 
 
 def signature_of(path: Path) -> Path:
@@ -142,7 +147,13 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
     for path in sorted(folder.glob("step*.ckpt"), reverse=True):
         try:
             signature = json.loads(signature_of(path).read_text())
-            intact = signature["sha256"] == sha256(path)
+            step, signed_by = signature["step"], signature["config_hash"]
+            intact = (
+                type(step) is int
+                and path.name == file_name(step)
+                and isinstance(signed_by, str)
+                and signature["sha256"] == sha256(path)
+            )
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             intact = False
         except OSError as error:  # it may be whole: a disk or its permissions failed
@@ -161,10 +172,10 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
                 aside.name,
             )
             continue
-        if signature["config_hash"] != config_hash:
+        if signed_by != config_hash:
             raise ConfigError(
-                f"{path} belongs to a run of another config ({signature['config_hash']}, this one "
-                f"is {config_hash}); remove it from there to begin anew."
+                f"{path} belongs to a run of another config ({signed_by}, this one is "
+                f"{config_hash}); remove it from there to begin anew."
             )
-        return path, signature["step"]
+        return path, step
     return None, 0

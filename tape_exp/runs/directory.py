@@ -8,6 +8,7 @@ command finds the same run, goes on from its last checkpoint or says that it is 
 
 import json
 import logging
+import math
 import shutil
 import traceback
 from collections.abc import Iterator, Mapping
@@ -60,13 +61,30 @@ class RunDirectory:
 
     @property
     def done(self) -> bool:
-        """Whether the run has finished, and its record can be read."""
+        """Whether the run has finished, and its record is whole and its own.
+
+        Raises:
+            ConfigError: the record is there and cannot be read; it may be whole.
+        """
         if not (self.path / "DONE").exists():
             return False
         try:
-            return bool(self.record())
+            record = self.record()
         except (FileNotFoundError, ValueError):
             return False
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path / 'record.json'} cannot be read ({error.strerror}); mend that, or "
+                "move it away, and give the same command again."
+            ) from error
+        if not isinstance(record, dict):
+            return False
+        metrics = record.get("metrics")
+        return (
+            (record.get("run"), record.get("config_hash")) == (self.name, self.hash)
+            and isinstance(metrics, dict)
+            and all(type(v) in (int, float) and math.isfinite(v) for v in metrics.values())
+        )
 
     @contextmanager
     def lock(self) -> Iterator[None]:

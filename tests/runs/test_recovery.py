@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import math
 import os
 import shutil
 import stat
@@ -15,6 +16,7 @@ from tape_exp.machine import files
 from tape_exp.runs import checkpoints, record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import check_finite
@@ -65,6 +67,58 @@ def test_a_finished_run_without_its_record_is_evaluated_again(left, tiny_run, ca
     assert directory.done
     said = capsys.readouterr().out
     assert said.count("record.json is missing or damaged: evaluating again") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["a list"],
+        {"run": "another"},
+        {"config_hash": "0123456789"},
+        {"metrics": None},
+        {"metrics": {"test/exact_match": "high"}},
+        {"metrics": {"test/exact_match": math.nan}},
+    ],
+)
+def test_a_record_that_is_not_the_runs_own_does_not_count(wrong, tmp_path):
+    directory = RunDirectory(compose_config([f"runs={tmp_path}"]))
+    own = {"run": directory.name, "config_hash": directory.hash, "metrics": {"val/loss": 1.5}}
+    directory.path.mkdir(parents=True)
+    directory.finish(own)
+    assert directory.done
+    content = own | wrong if isinstance(wrong, dict) else wrong
+    directory.write_json("record.json", content)
+    assert not directory.done
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path):
+    directory = RunDirectory(compose_config([f"runs={tmp_path}"]))
+    (directory.path / "record.json").mkdir(parents=True)
+    directory.write("DONE", "")
+    with pytest.raises(ConfigError, match=r"record\.json cannot be read \(Is a directory\)"):
+        assert directory.done
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"config_hash": None},
+        {"step": None},
+        {"step": "x"},
+        {"step": -5},
+        {"step": 9999},
+        {"step": True},
+    ],
+)
+def test_a_checkpoint_whose_signature_is_wrong_is_put_aside(wrong, tmp_path):
+    for step, changed in ((1, {}), (2, wrong)):
+        path = tmp_path / f"step{step:08d}.ckpt"
+        path.write_text("weights")
+        signature = {"sha256": files.sha256(path), "config_hash": "abc", "step": step} | changed
+        kept = {key: value for key, value in signature.items() if value is not None}
+        checkpoints.signature_of(path).write_text(json.dumps(kept))
+    assert checkpoints.newest(tmp_path, "abc") == (tmp_path / "step00000001.ckpt", 1)
+    assert (tmp_path / "step00000002.damaged").exists()
 
 
 def test_leftovers_of_killed_writes_are_removed_and_never_recorded(tiny_run):
