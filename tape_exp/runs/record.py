@@ -51,11 +51,20 @@ def circumstances() -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any]:
-    """The commit, and whether tracked files outside results/, or new ones of the code, differ."""
+    """The commit, and whether tracked files outside results/, or new ones of the code, differ.
+
+    Neither a variable of the environment nor a ``core.fsmonitor`` makes git run a program.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
 
     def git(*arguments: str) -> str:
         return subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+            ["git", "-c", "core.fsmonitor=false", *arguments],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
 
     try:

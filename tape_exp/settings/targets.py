@@ -22,11 +22,12 @@ PLUGINS = (
 )
 LOGGING = (
     "logging.StreamHandler",
-    "logging.FileHandler",
     "logging.NullHandler",
     "logging.Formatter",
     "colorlog.ColoredFormatter",
 )
+STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
+ENVIRONMENT = ("hydra.job.env_set", "hydra.job.env_copy")
 
 
 def locate(target: Any, section: str) -> type:
@@ -57,8 +58,8 @@ def check_targets(cfg: Any, key: str = "") -> None:
     :data:`PLUGINS`.
 
     Below ``hydra`` an interpolation may not stand for a whole node either, so that what Hydra
-    instantiates, and the handlers of Python's logging, are written out where this looks. The
-    commands of a cluster's launcher (``setup``) are not searched.
+    instantiates, and the handlers of Python's logging, are written out where this looks. Hydra may
+    set no environment variables. The commands of a cluster's launcher (``setup``) are not searched.
 
     Raises:
         ConfigError: which key names it.
@@ -70,6 +71,11 @@ def check_targets(cfg: Any, key: str = "") -> None:
     if cfg._is_interpolation():
         _check_interpolation(str(cfg._value()), cfg, key)
         return
+    if key in ENVIRONMENT and len(cfg):
+        raise ConfigError(
+            f"{key} sets variables that other programs obey; set them in the shell, or in setup of "
+            "conf/local/cluster.yaml."
+        )
     names: Any = list(cfg.keys()) if isinstance(cfg, DictConfig) else range(len(cfg))
     for name in names:
         path, node = f"{key}.{name}" if key else str(name), cfg._get_node(name)
@@ -77,6 +83,8 @@ def check_targets(cfg: Any, key: str = "") -> None:
             check_targets(node, path)
             continue
         value = node._value()
+        if re.match(r"hydra\.(job|hydra)_logging\.", path):
+            _check_logging(value, path)
         if isinstance(value, str) and "${" in value:
             _check_interpolation(value, node, path)
         _check_call(str(name), value, path)
@@ -94,6 +102,14 @@ def _check_call(name: str, value: Any, path: str) -> None:
             raise ConfigError(f"{path}={value} must name a class inside tape_exp.")
     elif name in ("class", "()") and path.startswith("hydra.") and value not in LOGGING:
         raise ConfigError(f"{path}={value} is not permitted; logging may use {', '.join(LOGGING)}.")
+
+
+def _check_logging(value: Any, path: str) -> None:
+    """Refuse what Python's logging would import, and an interpolation that could stand for it."""
+    if isinstance(value, str) and (
+        "${" in value or (re.search("(ext|cfg)://", value) and value not in STREAMS)
+    ):
+        raise ConfigError(f"{path}={value} is not permitted; write {' or '.join(STREAMS)}.")
 
 
 def _check_interpolation(text: str, node: Any, path: str) -> None:

@@ -21,6 +21,7 @@ from tape_exp.machine.files import sha256
 from tape_exp.runs import weights
 from tape_exp.runs.checkpoints import SafeCheckpointIO, newest, signature_of
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.record import git_state
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
@@ -103,6 +104,57 @@ def test_a_config_that_would_call_something_is_refused_as_it_is_composed(overrid
     with pytest.raises(ConfigError, match=message) as error:
         compose_config(overrides)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"job": {"env_set": {"GIT_CONFIG_COUNT": "1"}}}, r"job\.env_set sets variables"),
+        ({"job": {"env_copy": ["GIT_DIR"]}}, r"job\.env_copy sets variables"),
+        ({"job_logging": {"x": {"class": "logging.FileHandler"}}}, r"FileHandler is not permitted"),
+        (
+            {"hydra_logging": {"x": {"stream": "ext://os.system"}}},
+            r"stream=ext://os\.system is not",
+        ),
+        ({"hydra_logging": {"x": ["cfg://root"]}}, r"x\.0=cfg://root is not permitted"),
+        (
+            {"job_logging": {"x": "${hydra.name}://os"}},
+            r"x=\$\{hydra\.name\}://os is not permitted",
+        ),
+    ],
+)
+def test_hydra_sets_no_variables_and_logs_to_no_files(node, message):
+    with pytest.raises(ConfigError, match=message):
+        check_targets(OmegaConf.create({"hydra": node}))
+    stream = {"class": "logging.StreamHandler", "stream": "ext://sys.stderr"}
+    permitted = {"job": {"env_set": {}, "env_copy": []}, "job_logging": {"x": stream}}
+    check_targets(OmegaConf.create({"hydra": permitted}))
+
+
+def test_variables_in_a_yaml_of_another_folder_are_refused(tmp_path):
+    (tmp_path / "task").mkdir()
+    yaml = tmp_path / "task" / "theirs.yaml"
+    yaml.write_text("# @package _global_\nhydra: {job: {env_set: {GIT_DIR: x}}}\n")
+    refused = command(f"--config-dir={tmp_path}", "task=theirs", "debug=plan")
+    assert refused.returncode == 2
+    assert "error: hydra.job.env_set sets variables" in refused.stderr
+
+
+@pytest.mark.parametrize("place", ["environment", "file"])
+def test_asking_git_for_the_commit_runs_no_program(tmp_path, monkeypatch, place):
+    program = f"touch {tmp_path}/sprung; false"
+    if place == "file":
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+        (tmp_path / ".gitconfig").write_text(f'[core]\nfsmonitor = "{program}"\n')
+    else:
+        monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+        monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.fsmonitor")
+        monkeypatch.setenv("GIT_CONFIG_VALUE_0", program)
+    monkeypatch.setenv("GIT_TRACE", str(tmp_path / "trace"))
+    git_state()
+    assert not (tmp_path / "sprung").exists()
+    assert not (tmp_path / "trace").exists()
 
 
 def test_a_factory_of_a_logging_handler_is_refused():
