@@ -18,6 +18,7 @@ if (
 
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.folders import CONF
@@ -64,6 +65,12 @@ def randomise(model: torch.nn.Module, std: float = 0.3, seed: int = 1) -> None:
                     parameter.add_(
                         std * torch.randn(parameter.shape, generator=generator).to(parameter)
                     )
+
+
+def finish(directory: RunDirectory) -> None:
+    """Let a run be done, with a record of its own."""
+    directory.path.mkdir(parents=True, exist_ok=True)
+    directory.finish({"run": directory.name, "config_hash": directory.hash, "metrics": {}})
 
 
 @pytest.fixture
