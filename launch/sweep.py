@@ -7,6 +7,7 @@ the runs that are neither finished nor waiting, which go on from their last chec
 """
 
 import argparse
+import re
 import shlex
 import subprocess
 import sys
@@ -63,6 +64,12 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
         print("Every run has a record: `python -m tape_exp.paper render` draws the artifact.")
         return
     settings = cluster([word for word in words if word.startswith("hydra.launcher")], jobs)
+    if needs_gpu(jobs) and not asks_for_gpu(settings):
+        print(
+            "warning: the runs use GPUs and the script asks for none; copy conf/local/example.yaml "
+            "to conf/local/cluster.yaml, or add hydra.launcher.gpus_per_node=<number>.",
+            file=sys.stderr,
+        )
     folder = folder_of(jobs)
     script = script_of(settings, folder, shlex.join(["python", "-m", "launch.sweep", *words]))
     waiting = {} if dry_run else states(folder.name)
@@ -151,6 +158,22 @@ def _settings(overrides: Sequence[str]) -> dict[str, Any]:
             f"the cluster's settings (conf/local/cluster.yaml): {explain(error, overrides)}"
         ) from error
     return settings
+
+
+def needs_gpu(jobs: Sequence[Job]) -> bool:
+    """Whether a run is on a GPU, or would find one for each of its devices."""
+    trainers = [job.cfg.trainer for job in jobs]
+    return any(
+        trainer.accelerator == "gpu"
+        or (trainer.accelerator == "auto" and trainer.strategy in ("ddp", "fsdp"))
+        for trainer in trainers
+    )
+
+
+def asks_for_gpu(settings: dict[str, Any]) -> bool:
+    """Whether an option of sbatch names GPUs, as ``gpus_per_node`` and ``gres`` do."""
+    options = {**settings, **settings.get("additional_parameters", {})}
+    return any(value and re.search("gpu|gres|tres", key) for key, value in options.items())
 
 
 def script_of(settings: dict[str, Any], folder: Path, command: str) -> str:

@@ -1,29 +1,56 @@
 """``make demo``: RoPE and TAPE learn addition at smoke scale, shown as heatmaps and one PNG."""
 
+import argparse
 import sys
 from pathlib import Path
 
 from tape_exp.drawing import heatmap
 from tape_exp.paper.addition import panel
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
 from tape_exp.training.run import run
 
 
-def main() -> None:
-    """Train what is not yet trained, then show both."""
+def main() -> int:
+    """Train what is not yet trained, then show both; a mistake is one sentence and exit code 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tape_exp.demo",
+        description="Train RoPE and TAPE on addition at smoke scale, and show both heatmaps.",
+        epilog="Example: python -m tape_exp.demo task.train_digits=4 runs=/tmp/runs",
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="overrides for both runs, as train.py takes them",
+    )
+    try:
+        demo(parser.parse_args().overrides)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def demo(overrides: list[str]) -> None:
+    """Both runs, their grids in the terminal and as demo.png in the folder of the runs."""
+    fixed = ["task=arithmetic", "scale=smoke", "logger=none"]
     panels = {}
     for model in ("rope", "tape"):
-        words = [f"model={model}", "task=arithmetic", "scale=smoke", "logger=none", *sys.argv[1:]]
-        record = run(compose_config(words))
-        panels[f"{model}  {record['metrics']['test/exact_match']:.1f} %"] = panel([record])
+        cfg = compose_config([f"model={model}", *fixed, *overrides])
+        # Further processes have no record, and debug=plan makes none.
+        if record := run(cfg):
+            panels[f"{model}  {record['metrics']['test/exact_match']:.1f} %"] = panel([record])
+    if not panels:
+        return
     print(
-        "\nExact match on the grid of operand lengths (first operand downward); trained up to 5 "
-        "digits:\n"
+        "\nExact match on the grid of operand lengths (first operand downward); trained up to "
+        f"{cfg.task.train_digits} digits:\n"
     )
     heatmap.print_heatmaps(panels)
-    path = heatmap.draw(panels, Path("runs/demo.png"), "Addition at smoke scale")
-    print(f"\nThe same as a picture: {path}")
+    path = Path(cfg.runs).expanduser() / "demo.png"
+    print(f"\nThe same as a picture: {heatmap.draw(panels, path, 'Addition at smoke scale')}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -30,7 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "run", type=Path, help="the run's folder, runs/<task>/<scale>/<model>/seed…"
     )
     parser.add_argument("folder", type=Path, help="a new folder")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the stored weights")
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="float32",
+        help="dtype of the stored weights (default: %(default)s)",
+    )
     given = parser.parse_args(arguments)
     try:
         export_run(given.run, given.folder, DTYPES[given.dtype])

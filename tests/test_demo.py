@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from tape_exp import demo
 from tests.conftest import SMALL
 
@@ -20,8 +22,20 @@ def test_demo_shows_both_grids_and_names_the_picture(tmp_path, monkeypatch, caps
     )
     demo.main()
     shown = capsys.readouterr().out
-    assert "runs/demo.png" in shown.splitlines()[-1]
+    assert f"{tmp_path}/runs/demo.png" in shown
+    assert "trained up to 2 digits" in shown
     last = shown[shown.index("Exact match on the grid") :]
     assert "rope" in last
     assert "tape" in last
     assert (tmp_path / "runs/demo.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_help_and_mistakes_of_the_demo_have_no_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["demo", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        demo.main()
+    assert ended.value.code == 0
+    assert "key=value" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["demo", "task.trian_digits=2"])
+    assert demo.main() == 2
+    assert capsys.readouterr().err.startswith("error: task.trian_digits is not known. Did you mean")

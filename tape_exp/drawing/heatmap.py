@@ -117,6 +117,8 @@ def print_heatmaps(panels: dict[str, Heatmap], console: Console | None = None) -
                     line.append(" " * (width + 3))
         for line in lines:
             console.print(line, no_wrap=True, highlight=False)
+    if not console.is_terminal:
+        console.print("digit = tens of percent; · = not evaluated", highlight=False)
 
 
 def _cell(value: float, colours: Any, coloured: bool) -> tuple[str, str]:

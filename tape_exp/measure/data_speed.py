@@ -40,9 +40,22 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
-    parser = argparse.ArgumentParser(prog="python -m tape_exp.data_speed", description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed")
-    parser.add_argument("--gigabyte", action="store_true", help="also tokenise 1 GB of local text")
+    parser = argparse.ArgumentParser(
+        prog="python -m tape_exp.data_speed",
+        description="Measure whether data keeps up: tokenising, the second start, waiting in "
+        "training, and evaluation.",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "results" / "speed",
+        help="folder of data-<machine>.json (default: results/speed)",
+    )
+    parser.add_argument(
+        "--gigabyte",
+        action="store_true",
+        help="also tokenise 1 GB of local text, which takes some minutes",
+    )
     given = parser.parse_args(arguments)
     set_up_logging(None, "none")
     record: dict[str, Any] = {"machine": machine_name(DEVICE), **circumstances()}

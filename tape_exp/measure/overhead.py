@@ -41,10 +41,22 @@ TASKS = ("arithmetic", "c4")
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
-    parser = argparse.ArgumentParser(prog="python -m tape_exp.overhead", description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed")
+    parser = argparse.ArgumentParser(
+        prog="python -m tape_exp.overhead",
+        description="Measure what a run adds to its training steps, compared with a bare PyTorch "
+        "loop over the same batches.",
+    )
     parser.add_argument(
-        "--rounds", type=positive(int), default=26, help="of ten steps each; 26 hold one checkpoint"
+        "--out",
+        type=Path,
+        default=ROOT / "results" / "speed",
+        help="folder of overhead-<machine>.json (default: results/speed)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=positive(int),
+        default=26,
+        help="rounds of ten steps each; 26 hold one checkpoint (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
     record: dict[str, Any] = {"machine": machine_name(DEVICE), **circumstances()}

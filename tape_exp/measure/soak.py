@@ -116,10 +116,27 @@ class Subject:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the soak, or draw the page from its record; status 1 where a fault was not survived."""
-    parser = argparse.ArgumentParser(prog="python -m tape_exp.soak", description=__doc__)
-    parser.add_argument("--kills", type=positive(int), default=50)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--out", type=Path, default=ROOT / "results")
+    parser = argparse.ArgumentParser(
+        prog="python -m tape_exp.soak",
+        description="Kill small runs at random moments, disturb them by signals, a full disk, "
+        "damaged checkpoints and second processes, and compare them bit for bit with undisturbed "
+        "ones.",
+    )
+    parser.add_argument(
+        "--kills", type=positive(int), default=50, help="number of kills (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of the moments of the kills (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "results",
+        help="folder of reliability.json and reliability.md (default: results)",
+    )
     parser.add_argument("--render", action="store_true", help="only draw the page from the record")
     given = parser.parse_args(arguments)
     path = given.out / "reliability.json"

@@ -430,12 +430,21 @@ def draw(record: dict[str, Any], path: Path) -> Path:
 def main() -> None:
     """Measure this machine, write ``speed-<machine>.json`` and ``.png``."""
     parser = argparse.ArgumentParser(
-        prog="python -m tape_exp.speed", description=__doc__.splitlines()[0]
+        prog="python -m tape_exp.speed",
+        description="Measure how fast each positional encoding is, compared with RoPE in the same "
+        "run.",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("results/speed"), help="folder of the record and the plot"
+        "--out",
+        type=Path,
+        default=Path("results/speed"),
+        help="folder of the record and the plot (default: %(default)s)",
     )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--device",
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="where to measure (default: %(default)s)",
+    )
     given = parser.parse_args()
     device = torch.device(given.device)
     record = measure(device, default_shapes(device), partial(print, flush=True))

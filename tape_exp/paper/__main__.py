@@ -40,10 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
-    run = commands.add_parser("run", help="run what is missing, then render")
+    run = commands.add_parser(
+        "run",
+        help="run what is missing, then render",
+        description="Run what the artifacts lack, then render them (default: scale=smoke seeds=0).",
+        epilog="Example: python -m tape_exp.paper run fig_addition scale=smoke seeds=0,1",
+    )
     run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seeds= | key=value")
     side = commands.add_parser(
-        "compare", help="a table of any models on any task: runs what is missing, then prints it"
+        "compare",
+        help="a table of any models on any task: runs what is missing, then prints it",
+        description="Print a table of any models on any task, after the runs that it lacks "
+        "(default: scale=smoke seeds=0 and every metric of the records).",
+        epilog="Example: python -m tape_exp.paper compare task=arithmetic model=rope,tape",
     )
     side.add_argument(
         "words", nargs="+", metavar="task= | model=a,b | scale= | seeds= | metrics= | key=value"
@@ -52,12 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         one.add_argument(
             "--cores",
             type=positive(int),
-            help="so many runs at a time, a thread each (else one, all threads)",
+            help="number of runs at a time, one thread each (default: one run with all threads)",
         )
         one.add_argument(
             "--minutes",
             type=positive(float),
-            help="then save and leave, status 85; the same command goes on",
+            help="after this many minutes save and exit with status 85; the same command resumes",
         )
     render = commands.add_parser(
         "render", help="draw tables and figures from the committed records"

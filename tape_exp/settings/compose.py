@@ -103,6 +103,8 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     if text.startswith("Error merging override") and error.__cause__ is not None:
         error = error.__cause__
         text = str(error)
+    if match := re.search(r"Error parsing override '(.*)'\s+missing EQUAL", text):
+        return f"{match.group(1)} is not an override: give a key and its value, as in model=tape."
     if match := re.search(r"Could not find '(\w+)/([^']+)'", text):
         group, choice = match.groups()
         if group == "scale" and "/" in choice:  # the folder of a task's sizes, one file a scale

@@ -21,7 +21,6 @@ from tape_exp.settings.errors import at_least_one
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.text import Analysis
 
-SHIFTS = ("add_tokens", "shift_ids")
 MEASURES = ("attention", "attention_relative", "products", "blocks")
 
 

@@ -195,7 +195,7 @@ def _bar() -> rich.progress.Progress:
 
 
 def parameter_text(decoder: Decoder) -> str:
-    """``279,744 parameters (5,040 of the positional encoding)``."""
+    """``279,744 parameters (5,040 of them positional)``."""
     positional = decoder.positional_count()
     return f"{decoder.parameter_count():,} parameters" + (
         f" ({positional:,} of them positional)" if positional else ""

@@ -53,23 +53,26 @@ def run(cfg: DictConfig) -> dict[str, Any]:
     cfg = weights.adopt(cfg)
     directory = RunDirectory(cfg)
     if is_finished(directory):
-        return directory.record()
+        return finished_record(directory)
     set_up_logging(None, progress_mode(cfg.trainer.progress))
     with Preemption() as preemption:
         context = assemble(cfg, directory, preemption)
         with directory.lock(), workers_dismissed():
             if is_finished(directory):  # by another process, meanwhile
-                return directory.record()
+                return finished_record(directory)
             return work(context)
 
 
 def is_finished(directory: RunDirectory) -> bool:
-    """Whether nothing is left to do, which is then logged."""
-    if not directory.done or directory.cfg.debug.name != "none":
-        return False
+    """Whether nothing is left to do; a debug run is always made anew."""
+    return directory.done and directory.cfg.debug.name == "none"
+
+
+def finished_record(directory: RunDirectory) -> dict[str, Any]:
+    """The record of a finished run, after a line that says so."""
     set_up_logging(None, "none")
     log.info("%s is DONE: %s", directory.name, directory.path)
-    return True
+    return directory.record()
 
 
 def work(run: Run) -> dict[str, Any]:
@@ -112,8 +115,9 @@ def train_and_evaluate(run: Run, watch: ProcessWatch) -> dict[str, Any]:
         train(run, trainer, module, saving, checkpoint)
     seconds = {"training": run.clock.seconds(), "checkpoints": saving.seconds}
     trainer.test(module, run.task, verbose=False)
-    heartbeat.stop()
-    return save_results(run, trainer, module, seconds)
+    adapter = gather_adapter(run, module)
+    heartbeat.stop()  # all collectives are over: nobody waits for another process any more
+    return save_results(run, trainer, module, adapter, seconds)
 
 
 def make_module(run: Run) -> LanguageModule:
@@ -147,14 +151,24 @@ def train(
         trainer.validate(module, run.task, verbose=False)
 
 
+def gather_adapter(run: Run, module: LanguageModule) -> dict[str, torch.Tensor] | None:
+    """The weights of a trained adapter, if there is one.
+
+    Every process takes part: a sharded model is gathered by collectives.
+    """
+    return peft.adapter(run.decoder) if module.base is not None and run.task.trains else None
+
+
 def save_results(
-    run: Run, trainer: Trainer, module: LanguageModule, seconds: dict[str, float]
+    run: Run,
+    trainer: Trainer,
+    module: LanguageModule,
+    adapter: dict[str, torch.Tensor] | None,
+    seconds: dict[str, float],
 ) -> dict[str, Any]:
     """Save artifacts, adapter and metrics; return the record, which only the first process has."""
     evaluation = module.evaluation
     assert evaluation is not None
-    # Every process takes part in gathering the weights of a sharded model.
-    adapter = peft.adapter(run.decoder) if module.base is not None and run.task.trains else None
     if not trainer.is_global_zero:
         return {}
     images = save_artifacts(run.directory, evaluation)

@@ -24,6 +24,7 @@ def test_plain_text_shows_tenths_and_missing_cells():
         ["a"],
         ["9", "4"],
         ["0", "··"],
+        ["digit", "=", "tens", "of", "percent;", "·", "=", "not", "evaluated"],
     ]
 
 
@@ -33,6 +34,7 @@ def test_terminal_shows_coloured_blocks():
     heatmap.print_heatmaps({"a": grid([[100, 0]]), "b": grid([[50, 50]])}, console)
     assert "48;2;8;29;88" in out.getvalue()  # the darkest blue of YlGnBu
     assert out.getvalue().splitlines()[0].count("a") == 1
+    assert "digit" not in out.getvalue()
 
 
 def test_wide_panels_go_below_each_other():
@@ -40,7 +42,7 @@ def test_wide_panels_go_below_each_other():
     heatmap.print_heatmaps(
         {name: grid([[1] * 20] * 2) for name in "ab"}, Console(file=out, width=60)
     )
-    assert len(out.getvalue().splitlines()) == 6
+    assert len(out.getvalue().splitlines()) == 7
 
 
 def test_png_is_whole_or_absent(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from launch import status, sweep
 from launch.grid import folder_of, jobs_of
 from launch.queue import Task
 from tape_exp.settings.errors import ConfigError
-from tests.conftest import finished
+from tests.conftest import finish
 
 NOW = time.time()
 
@@ -38,7 +38,7 @@ def begin(job, steps=40, age=0.0):
 
 def test_every_state_is_told(grid, capsys, tmp_path):
     words, jobs = grid
-    finished(begin(jobs[0]))
+    finish(begin(jobs[0]))
     begin(jobs[1])
     begin(jobs[2]).write("FAILED", "Traceback\n  line\nNotFiniteError: the loss is [nan]\n\n")
     begin(jobs[3], age=4000)
@@ -128,7 +128,7 @@ def test_the_sweeps_of_another_folder_are_read_where_they_lie(capsys, tmp_path, 
     words = ["model=rope", "seed=0,1,2"]
     submit(monkeypatch, words)
     jobs = jobs_of(words)
-    finished(begin(jobs[0]))
+    finish(begin(jobs[0]))
     folder = folder_of(jobs)
     (folder / "logs/1.txt").write_text("error: no room\n")
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ from launch import status, sweep
 from launch.grid import jobs_of
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.folders import ROOT
-from tests.conftest import finished
+from tests.conftest import finish
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     words = ["model=rope,nope", "seed=0,1,2", f"runs={slurm}/runs"]
     jobs = jobs_of(words)
     jobs[0].directory().open({})
-    finished(jobs[0].directory())
+    finish(jobs[0].directory())
     (slurm / "squeue.says").write_text("3 RUNNING 40\n4 PENDING 40\n")
     assert sweep.main([*words, "--cap", "2"]) == 0
     told = capsys.readouterr().out
@@ -271,3 +271,19 @@ def test_local_settings_stay_out_of_version_control():
     if told.returncode == 128:
         pytest.skip("not a git checkout")
     assert told.stdout.split() == ["conf/local/cluster.yaml"]
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        (["trainer=gpu"], True),
+        (["trainer=fsdp"], True),
+        (["trainer=gpu", "hydra.launcher.gpus_per_node=1"], False),
+        (["trainer=gpu", "hydra.launcher.gres=gpu:1"], False),
+        (["trainer=cpu"], False),
+    ],
+)
+def test_a_script_without_the_gpus_of_its_runs_is_warned_of(slurm, capsys, dry, words, warned):
+    assert sweep.main(["model=rope", f"runs={slurm}/runs", *words, *dry]) == 0
+    assert ("conf/local/example.yaml" in capsys.readouterr().err) == warned

@@ -12,6 +12,7 @@ from tape_exp.settings.compose import _composed, compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
+from tape_exp.settings.redaction import redact
 from tape_exp.settings.schema import Arch, Optim, check
 from tape_exp.training.assembly import blank_task
 from tape_exp.training.plan import decoder_of
@@ -31,6 +32,7 @@ def command(
     [
         ("model=tpae", "model=tpae is not known. Did you mean 'tape'? Choose one of: alibi,"),
         ("task=aritmetic", "task=aritmetic is not known. Did you mean 'arithmetic'?"),
+        ("foo", "foo is not an override: give a key and its value, as in model=tape."),
         ("modle=tape", "modle is not known. Did you mean 'model'?"),
         (
             "task.trian_digits=4",
@@ -50,6 +52,7 @@ def test_composition_errors(override, message):
         compose_config([override])
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+    assert redact(str(error.value)) == str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ behind.
 """
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from tape_exp.runs.sinks import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
+from tape_exp.training import run as run_module
 from tape_exp.training.assembly import make_task, micro_batches
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import run
@@ -351,3 +353,18 @@ def test_a_sweep_goes_on_after_a_failed_job(tmp_path):
     )
     assert failed.returncode == 2
     assert len(list(Path(tmp_path, "b").rglob("DONE"))) == 2
+
+
+def test_signs_of_life_go_on_until_the_adapter_is_gathered(tiny_run, monkeypatch):
+    order = []
+    monkeypatch.setattr(run_module, "gather_adapter", lambda *_: order.append("gathered"))
+    monkeypatch.setattr(run_module.Heartbeat, "stop", lambda _: order.append("stopped"))
+    tiny_run("model=rope")
+    assert order == ["gathered", "stopped"]
+
+
+def test_to_ask_whether_a_run_is_finished_changes_nothing(tiny_run):
+    cfg, _ = tiny_run("model=rope")
+    handlers = list(logging.getLogger("tape_exp").handlers)
+    assert run_module.is_finished(RunDirectory(cfg))
+    assert logging.getLogger("tape_exp").handlers == handlers
