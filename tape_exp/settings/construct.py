@@ -53,7 +53,7 @@ def build(node: Any, section: str, **given: Any) -> Any:
 def takes(cls: Any, key: str) -> bool:
     """Whether a constructor has the dotted ``key``, as ``optim.position_lr``, among its own."""
     name, _, rest = key.partition(".")
-    hints = typing.get_type_hints(vars(cls).get("__init__", cls.__init__))  # type: ignore[misc]
+    hints = typing.get_type_hints(vars(cls).get("__init__", cls.__init__))
     if name not in inspect.signature(cls).parameters:
         return False
     options = typing.get_args(hints.get(name)) or (hints.get(name),)
