@@ -17,10 +17,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
+from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import CONF
-from tape_exp.settings.schema import Config
-from tape_exp.settings.targets import check_targets, guard
+from tape_exp.settings.schema import Config, check_sections
+from tape_exp.settings.targets import HOMES, check_targets, guard, locate
 
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 
@@ -54,6 +55,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         values = [override for override in parsed if _sets_value(override)]
         ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
         check_targets(cfg)
+        check_sections(cfg)
         _check_scale(cfg)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, overrides)) from error
@@ -127,7 +129,11 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
                 "paper holds tables and figures: `python -m tape_exp.paper run <artifact>` runs "
                 "one."
             )
-        known = known_keys([a for a in arguments if not a.lstrip("+~").startswith(f"{key}=")])
+        if taken_by_a_constructor(key, arguments):
+            word = next((a for a in arguments if a.startswith(f"{key}=")), f"{key}=<value>")
+            setter = "scale" if key.startswith("task.") else key.partition(".")[0]
+            return f"{key} is not set by this {setter}; add it with +{word}."
+        known = known_keys(key, arguments)
         section = key.partition(".")[0]
         known = [k for k in known if k.partition(".")[0] == section] or known
         return f"{key}{did_you_mean(key, known)} `python train.py --cfg job` shows every key."
@@ -150,13 +156,28 @@ def scales_with(key: str) -> list[str]:
     return [path.stem for path in scales if OmegaConf.select(OmegaConf.load(path), key) is not None]
 
 
-def known_keys(arguments: Sequence[str]) -> list[str]:
-    """Every dotted key of the config that the other overrides give, and the groups."""
+def taken_by_a_constructor(key: str, arguments: Sequence[str]) -> bool:
+    """Whether the class that the section's ``_target_`` names takes a key that no YAML sets."""
+    section, _, rest = key.partition(".")
+    node = _others(key, arguments).get(section)
+    if section not in HOMES or not isinstance(node, DictConfig) or "_target_" not in node:
+        return False
+    return takes(locate(node._target_, section), rest)
+
+
+def _others(key: str, arguments: Sequence[str]) -> DictConfig:
+    """What the overrides but those of ``key`` compose, or the defaults where they do not."""
     overrides = [a for a in arguments if "=" in a and not a.startswith("-") and "," not in a]
+    overrides = [a for a in overrides if not a.lstrip("+~").startswith((f"{key}=", "hydra"))]
     try:
-        cfg: Any = _composed(tuple(o for o in overrides if not o.startswith("hydra")))
+        return _composed(tuple(overrides))
     except (HydraException, OmegaConfBaseException):
-        cfg = _composed(())
+        return _composed(())
+
+
+def known_keys(key: str, arguments: Sequence[str]) -> list[str]:
+    """Every dotted key of the config that the overrides but ``key``'s give, and the groups."""
+    cfg = _others(key, arguments)
     keys: list[str] = [*GROUPS]
 
     def walk(node: Any, prefix: str) -> None:

@@ -50,18 +50,29 @@ def build(node: Any, section: str, **given: Any) -> Any:
     return cls(**given, **arguments)
 
 
+def takes(cls: Any, key: str) -> bool:
+    """Whether a constructor has the dotted ``key``, as ``optim.position_lr``, among its own."""
+    name, _, rest = key.partition(".")
+    hints = typing.get_type_hints(vars(cls).get("__init__", cls.__init__))
+    if name not in inspect.signature(cls).parameters:
+        return False
+    options = typing.get_args(hints.get(name)) or (hints.get(name),)
+    return not rest or any(takes(o, rest) for o in options if dataclasses.is_dataclass(o))
+
+
 def _convert(value: Any, hint: Any, key: str) -> Any:
     """``value`` as ``hint`` asks: dataclasses are built, simple types checked, others pass."""
     if dataclasses.is_dataclass(hint):
         return _as_dataclass(value, hint, key)
     if typing.get_origin(hint) is dict and dataclasses.is_dataclass(typing.get_args(hint)[1]):
+        _check_mapping(value, key)
         return {
             name: _as_dataclass(one, typing.get_args(hint)[1], f"{key}.{name}")
             for name, one in value.items()
         }
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
-        if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
+        if dataclasses.is_dataclass(option) and value is not None:
             return _as_dataclass(value, option, key)
     simple = [o for o in options if o in (int, float, str, bool, type(None))]
     if len(simple) < len(options):
@@ -76,12 +87,20 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
     return value
 
 
+def _check_mapping(value: Any, key: str) -> None:
+    """Raise where ``value`` is not a section of keys."""
+    if not isinstance(value, Mapping):
+        shown = "null" if value is None else value
+        raise ConfigError(f"{key}={shown} must be a section of keys, as in {key}={{key: value}}.")
+
+
 def _as_dataclass(value: Any, cls: Any, key: str) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     fields = [f.name for f in dataclasses.fields(cls)]
-    for name in value or {}:
+    _check_mapping(value, key)
+    for name in value:
         if name not in fields:
             raise ConfigError(
                 f"{key}.{name}{did_you_mean(name, fields)} Known keys: {', '.join(fields)}."

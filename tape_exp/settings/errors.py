@@ -29,7 +29,7 @@ def between(section: str, low: float, high: float, **values: float) -> None:
     """Raise a :class:`ConfigError` unless every ``<section>.<key>`` is from ``low`` to ``high``."""
     for key, value in values.items():
         if not low <= value <= high:  # NaN fails too
-            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:.9g}"
             raise ConfigError(f"{section}.{key}={value} must be {limits}.")
 
 

@@ -20,11 +20,19 @@ if TYPE_CHECKING:
 
 
 MOST_WORKERS = 256  # processes that prepare data; more only exhaust the machine
+MOST_PARTS = 10_000  # layers, or heads of one
+LARGEST_SIZE = 1_000_000  # of a vector
+HIGHEST_RATE = 1000.0  # of learning; also of its multiple for positions
+SECTIONS = ("model", "task", "scale", "peft", "trainer", "logger", "debug")
 
 
 @dataclass
 class TrainerConfig:
-    """Where and how a run executes; only ``precision`` and ``compile`` may change its results."""
+    """Where and how a run executes; of all this only ``precision``, as written, enters its hash.
+
+    What else is computed alike rounds differently: ``compile``, ``attention``, the number of
+    devices and ``micro_batch``; ``frozen_bf16`` also rounds the frozen weights.
+    """
 
     name: str = "auto"
     accelerator: str = "auto"
@@ -111,6 +119,9 @@ class Arch:
             "task.arch", layers=self.layers, width=self.width, heads=self.heads, ffn=self.ffn
         )
         at_least_one("task.arch", kv_heads=self.kv_heads, head_size=self.head_size)
+        between("task.arch", 1, MOST_PARTS, layers=self.layers, heads=self.heads)
+        between("task.arch", 1, LARGEST_SIZE, width=self.width, ffn=self.ffn)
+        between("task.arch", 1, LARGEST_SIZE, head_size=self.head_size or 1)
         if self.heads % self.key_heads:
             divisors = (k for k in range(self.key_heads, 0, -1) if self.heads % k == 0)
             raise ConfigError(
@@ -167,6 +178,7 @@ class Optim:
         at_least_one("task.optim", batch=self.batch, max_steps=self.max_steps)
         positive("task.optim", lr=self.lr, position_lr=self.position_lr, eps=self.eps)
         positive("task.optim", clip=self.clip)
+        between("task.optim", 0, HIGHEST_RATE, lr=self.lr, position_lr=self.position_lr)
         between("task.optim", 0, math.inf, weight_decay=self.weight_decay)
         between("task.optim", 0, 1, final_lr=self.final_lr)
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
@@ -182,8 +194,36 @@ class Optim:
         one_of("task.optim.decay_shape", self.decay_shape, ("linear", "cosine"))
 
 
+def _value_of(section: Any, key: str) -> Any:
+    """The value as it is written, interpolations and all; None where there is none."""
+    return section._get_node(key)._value() if key in list(section) else None
+
+
+def check_sections(cfg: "DictConfig") -> None:
+    """Raise where a section, its name or a key of the top is missing, or is not of its kind."""
+    from omegaconf import DictConfig
+
+    for section in SECTIONS:
+        node: Any = cfg._get_node(section) if section in list(cfg) else None
+        if not isinstance(node, DictConfig) or node._is_none():
+            raise ConfigError(
+                f"{section} is missing or no section of keys; choose one with {section}=<a YAML of "
+                f"conf/{section}>."
+            )
+        value: Any = _value_of(node, "name")
+        if not isinstance(value, str):
+            shown = "null" if value is None else value
+            raise ConfigError(f"{section}.name={shown} must be a word, as in {section}.name=mine.")
+    for key in ("seed", "checkpoint", "runs", "cache"):
+        if key not in list(cfg):
+            raise ConfigError(f"{key} is missing: every run needs it, so leave out ~{key}.")
+        if _value_of(cfg, key) == "":
+            raise ConfigError(f"{key}='' is empty; name a place, or leave {key} out.")
+
+
 def check(cfg: "DictConfig") -> None:
     """Check what needs no torch: the choices and signs of the fixed sections."""
+    check_sections(cfg)
     one_of("trainer.progress", cfg.trainer.progress, ("auto", "rich", "lines", "none"))
     one_of("trainer.strategy", cfg.trainer.strategy, ("auto", "ddp", "fsdp"))
     one_of(
@@ -200,6 +240,9 @@ def check(cfg: "DictConfig") -> None:
     one_of("logger.name", cfg.logger.name, ("wandb", "csv", "tensorboard", "none"))
     one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
     check_names(cfg)
+    for group in ("scale", "debug"):
+        names = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+        one_of(f"{group}.name", cfg[group].name, names)
     _check_paths(cfg.task, "task")
     counts = ("devices", "nodes", "heartbeat", "log_every", "validate_every", "checkpoint_every")
     at_least_one("trainer", **{key: cfg.trainer[key] for key in counts})

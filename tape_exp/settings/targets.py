@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import CONF
 from tape_exp.settings.redaction import is_secret, redact
 
 HOMES = {
@@ -168,6 +169,7 @@ def guard() -> None:
             self, config_name: Any, overrides: list[str], run_mode: Any, *rest: Any, **options: Any
         ) -> Any:
             """Compose, then search; a sweep's overrides, written to files, may hold no secret."""
+            _check_choices(overrides)
             cfg = super().load_configuration(config_name, overrides, run_mode, *rest, **options)
             check_targets(cfg)
             if run_mode.name == "MULTIRUN":
@@ -175,6 +177,22 @@ def guard() -> None:
             return cfg
 
     hydra.ConfigLoaderImpl = Loader  # type: ignore[misc]
+
+
+def _check_choices(overrides: Sequence[str]) -> None:
+    """Refuse null, a number and a list where a group's YAML is chosen; Hydra would merge a list."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        group = override.key_or_group
+        choices = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+        if not choices or override.is_sweep_override() or override.is_delete():
+            continue
+        if not isinstance(override.value(), str | dict):
+            raise ConfigError(
+                f"{override.input_line} must choose one YAML of conf/{group}, as "
+                f"{group}={choices[0]} does."
+            )
 
 
 def refuse_secrets(overrides: Sequence[str]) -> None:

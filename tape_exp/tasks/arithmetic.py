@@ -9,7 +9,7 @@ import numpy as np
 from tape_exp.data.batch import Batch
 from tape_exp.machine.seeding import below, lanes, seed_for
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, at_least_one
+from tape_exp.settings.errors import ConfigError, at_least_one, between
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.slices import LazyBatches, Scores, next_tokens
@@ -51,6 +51,7 @@ class Arithmetic(Task):
     ) -> None:
         at_least_one("task", train_digits=train_digits, samples_per_cell=samples_per_cell)
         at_least_one("task", rows_per_batch=rows_per_batch)
+        between("task", 1, 10_000, test_digits=test_digits)
         if test_digits < train_digits:
             raise ConfigError(
                 f"task.test_digits={test_digits} is below task.train_digits={train_digits}; "

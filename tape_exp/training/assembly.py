@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from lightning import Trainer
 from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
@@ -63,12 +64,21 @@ class Run:
 
 def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -> Run:
     """Data and model of a run. Raises :class:`ConfigError` where the config cannot run."""
+    check_accelerator(cfg.trainer.accelerator)
     task = make_task(cfg, directory.artifacts)
     accumulate = micro_batches(cfg, task)
     adaptation = make_adaptation(cfg, task)
     task.prepare_data()
     decoder = make_decoder(cfg, task, adaptation)
     return Run(cfg, directory, task, decoder, adaptation, accumulate, preemption)
+
+
+def check_accelerator(name: str) -> None:
+    """Raise :class:`ConfigError` where a GPU is asked for and there is none."""
+    if name == "gpu" and not (CUDAAccelerator.is_available() or MPSAccelerator.is_available()):
+        raise ConfigError(
+            "trainer.accelerator=gpu finds no GPU on this machine; trainer=cpu runs without one."
+        )
 
 
 def make_task(cfg: DictConfig, folder: Path | None = None) -> Task:
@@ -82,7 +92,7 @@ def make_task(cfg: DictConfig, folder: Path | None = None) -> Task:
 def blank_task(cfg: DictConfig) -> Task:
     """The task, with the debug section's shortcuts applied and no checkpoint looked for."""
     section: Any = OmegaConf.to_container(cfg.task, resolve=True)
-    if cfg.debug.max_steps is not None and "optim" in section:
+    if cfg.debug.max_steps is not None and isinstance(section.get("optim"), dict):
         section["optim"]["max_steps"] = cfg.debug.max_steps
     task: Task = build(section, "task", seed=cfg.seed)
     cache = Path(cfg.cache).expanduser()
@@ -186,6 +196,11 @@ def micro_batches(cfg: DictConfig, task: Task) -> int:
         raise ConfigError(
             f"task.optim.batch={batch} cannot be shared by {devices} devices; "
             f"task.optim.batch={-(-batch // devices) * devices} could."
+        )
+    if (cfg.trainer.micro_batch or 0) > batch:
+        raise ConfigError(
+            f"trainer.micro_batch={cfg.trainer.micro_batch} is above task.optim.batch={batch}; "
+            "trainer.micro_batch=null takes the whole share of a device."
         )
     per_device = batch // devices
     micro = min(cfg.trainer.micro_batch or per_device, per_device)

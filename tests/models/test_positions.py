@@ -172,6 +172,22 @@ def test_alibi_bias_is_linear_in_distance(arch):
     assert (bias[0, :, 2, 2] == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "override", "message"),
+    [
+        ("t5", "model.buckets=1", "model.buckets=1 must be at least 2"),
+        ("t5", "model.max_distance=32", "model.max_distance=32 must be above half of model.bu"),
+        ("fire", "model.hidden=0", "model.hidden=0 must be at least 1"),
+        ("rope", "model.theta=0", "model.theta=0.0 must be positive"),
+        ("tape", "model.theta=-1", "model.theta=-1.0 must be positive"),
+        ("xpos", "model.scale_base=0", "model.scale_base=0.0 must be positive"),
+    ],
+)
+def test_sizes_that_make_no_encoding_are_refused(name, override, message, arch):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make_position(name, arch, override)
+
+
 def test_t5_buckets(arch):
     encoding = T5(arch, buckets=64, max_distance=128)
     bucket = encoding.bucket(torch.tensor([0.0, 1, 31, 32, 33, 64, 127, 128, 5000]))

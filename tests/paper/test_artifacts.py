@@ -193,7 +193,12 @@ def test_a_failed_run_does_not_cost_the_others(results, tmp_path, capsys):
     arguments = ["run", "fig_addition_yarn", "scale=smoke", f"runs={tmp_path}/runs", *TINY]
     assert (
         paper.main(
-            [*arguments, "task.optim.lr=1e30", "task.optim.clip=1e30", "trainer.log_every=1"]
+            [
+                *arguments,
+                "task.optim.lr=1000",
+                "task.optim.weight_decay=1e30",
+                "trainer.log_every=1",
+            ]
         )
         == 1
     )

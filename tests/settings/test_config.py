@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
@@ -14,7 +15,8 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.settings.redaction import redact
 from tape_exp.settings.schema import Arch, Optim, check
-from tape_exp.training.assembly import blank_task
+from tape_exp.training import assembly
+from tape_exp.training.assembly import blank_task, micro_batches
 from tape_exp.training.plan import decoder_of
 from tests.conftest import MODELS
 
@@ -213,6 +215,71 @@ def test_constructor_errors(section, override, message):
 def test_cross_checks(override, message):
     with pytest.raises(ConfigError, match=message):
         check(compose_config(override.split()))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        *(
+            (f"{group}=null", f"{group}=null must choose one YAML of conf/{group}, as ")
+            for group in ("task", "model", "scale", "trainer", "peft", "logger", "debug")
+        ),
+        ("task=3", "task=3 must choose one YAML of conf/task, as task=arithmetic does."),
+        ("model=5", "model=5 must choose one YAML"),
+        ("model=[rope,tape]", "model=[rope,tape] must choose one YAML of conf/model"),
+        ("~peft", "peft is missing or no section of keys; choose one with peft=<a YAML of conf/"),
+        ("~task", "task is missing or no section"),
+        ("~seed", "seed is missing: every run needs it, so leave out ~seed."),
+        ("~runs", "runs is missing"),
+        ("~task.name", "task.name=null must be a word, as in task.name=mine."),
+        ("~model.name", "model.name=null must be a word"),
+        ("task.name=null", "task.name=null must be a word"),
+        ("task.name=5", "task.name=5 must be a word"),
+        ("runs=''", "runs='' is empty; name a place, or leave runs out."),
+        ("cache=''", "cache='' is empty"),
+        ("checkpoint=''", "checkpoint='' is empty"),
+        ("scale={name:foo}", "scale.name=foo is not known. Choose one of: paper, rung12"),
+        ("debug.name=foo", "debug.name=foo is not known. Choose one of: none, one_batch"),
+        ("task.optim=null", "task.optim=null must be a section of keys"),
+        ("task.optim=5", "task.optim=5 must be a section of keys"),
+        ("task.arch=null", "task.arch=null must be a section of keys"),
+        ("task.arch.width=1000000000", "task.arch.width=1000000000 must be from 1 to 1000000."),
+        ("task.arch.layers=20000", "task.arch.layers=20000 must be from 1 to 10000."),
+        ("task.arch.heads=20000", "task.arch.heads=20000 must be from 1 to 10000."),
+        ("task.arch.ffn=2000000", "task.arch.ffn=2000000 must be from 1 to 1000000."),
+        ("task.optim.lr=1e4", "task.optim.lr=10000.0 must be from 0 to 1000."),
+        ("+task.optim.position_lr=1e300", "task.optim.position_lr=1e+300 must be from 0 to"),
+        ("trainer.micro_batch=512", "trainer.micro_batch=512 is above task.optim.batch=256"),
+        ("task.test_digits=20000", "task.test_digits=20000 must be from 1 to 10000."),
+        ("model.scaling=5", "model.scaling=5 must be a section of keys"),
+        (
+            "task.optim.position_lr=10",
+            "task.optim.position_lr is not set by this scale; add it with "
+            "+task.optim.position_lr=10.",
+        ),
+        ("task.arch.tied=true", "task.arch.tied is not set by this scale; add it with +task.arch"),
+        ("model.scaling.beta_fast=3", "model.scaling.beta_fast is not set by this model; add it"),
+    ],
+)
+def test_values_that_no_run_has_are_refused_before_it_begins(override, message):
+    def begin():
+        cfg = compose_config([override])
+        check(cfg)
+        task = blank_task(cfg)
+        decoder_of(cfg, task)
+        micro_batches(cfg, task)
+
+    with pytest.raises(ConfigError) as error:
+        begin()
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_a_gpu_that_is_not_there_is_told_in_one_sentence(monkeypatch):
+    for kind in ("CUDA", "MPS"):
+        monkeypatch.setattr(assembly, f"{kind}Accelerator", SimpleNamespace(is_available=bool))
+    with pytest.raises(ConfigError, match=r"accelerator=gpu finds no GPU .*; trainer=cpu runs"):
+        assembly.assemble(compose_config(["trainer=gpu"]), None, None)
 
 
 def test_hash_depends_on_what_is_computed_and_on_nothing_else():

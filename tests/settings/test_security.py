@@ -527,7 +527,7 @@ def test_planted_secrets_appear_nowhere(tmp_path, fails):
         f"+scale.note={TYPED[1]}",
         f"+scale.api_key={TYPED[2]}",
     ]
-    words += ["task.optim.lr=1e30"] if fails else []
+    words += ["task.optim.lr=1000", "task.optim.weight_decay=1e30"] if fails else []
     done = command(*words, WANDB_MODE="offline", **SECRETS)
     (run,) = (path.parent for path in (tmp_path / "runs").rglob("manifest.json"))
     assert (run / ("FAILED" if fails else "DONE")).exists(), done.stderr

@@ -305,8 +305,8 @@ def test_checkpoints_load_without_pickle(tiny_run, tmp_path):
 
 
 def test_nan_stops_with_the_keys_to_change_and_leaves_failed(tiny_run, tmp_path):
-    with pytest.raises(NotFiniteError, match=r"Lower task\.optim\.lr=1e\+30"):
-        tiny_run("model=rope", "task.optim.lr=1e30", "task.optim.clip=1e30", steps=30)
+    with pytest.raises(NotFiniteError, match=r"Lower task\.optim\.lr=1000\.0"):
+        tiny_run("model=rope", "task.optim.lr=1000", "task.optim.weight_decay=1e30", steps=30)
     failed = next(Path(tmp_path).rglob("FAILED"))
     assert "NotFiniteError" in failed.read_text()
     assert not failed.with_name("DONE").exists()
@@ -319,8 +319,8 @@ def test_failed_run_ends_with_one_sentence_and_exit_code_1(tmp_path):
         "logger=none",
         *TINY,
         f"runs={tmp_path}",
-        "task.optim.lr=1e30",
-        "task.optim.clip=1e30",
+        "task.optim.lr=1000",
+        "task.optim.weight_decay=1e30",
     )
     assert failed.returncode == 1
     assert "error: NotFiniteError: the loss is" in failed.stderr

@@ -36,8 +36,9 @@ class PositionEncoding(nn.Module):
     - ``counted_operations``: what a layer adds to the counts of table flops.
 
     ``positions`` and ``initial_state`` are asked of the first layer's instance. Shape suffixes: B
-    batch (1 where all rows agree), T tokens, H heads, D head dimension. Positions, angles and
-    phases are fp32, under every autocast.
+    batch (1 where all rows agree), T tokens, S tokens that keys belong to, cached ones included, H
+    heads, K heads of keys and values, C width, D head dimension, E carried channels; of a state, M
+    blocks of L rows and R columns. Positions, angles and phases are fp32, under every autocast.
     """
 
     # Whether logits depend on the positions themselves, not only on the distances between them.
@@ -115,7 +116,7 @@ class PositionEncoding(nn.Module):
         return None
 
     def carried(self, state: Tensor | None) -> Tensor | None:
-        """What attention averages besides the values: (B, S, H, C)."""
+        """What attention averages besides the values: (B, S, H, E)."""
         return None
 
     def accumulated(self, features: dict[str, Tensor], T: int) -> Tensor | None:
@@ -123,7 +124,7 @@ class PositionEncoding(nn.Module):
         return None
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor | None:
-        """The next layer's state, from its average (B, T, H, C) and the output :attr:`context`."""
+        """The next layer's state, from its average (B, T, H, E) and the output :attr:`context`."""
         return state
 
     def counted_operations(self, length: int) -> tuple[int, int]:

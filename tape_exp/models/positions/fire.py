@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tape_exp.models.positions.base import PositionEncoding, distances, full_precision
+from tape_exp.settings.errors import at_least_one
 from tape_exp.settings.schema import Arch
 
 
@@ -27,6 +28,7 @@ class FIRE(PositionEncoding):
     def __init__(
         self, arch: Arch, hidden: int = 32, c: float = 0.1, threshold: float = 512.0
     ) -> None:
+        at_least_one("model", hidden=hidden)
         super().__init__(arch)
         self.threshold = threshold
         self.inner = nn.Linear(1, hidden)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.errors import ConfigError, one_of, positive
 from tape_exp.settings.schema import Arch
 
 
@@ -73,6 +73,7 @@ class RoPE(PositionEncoding):
     """
 
     def __init__(self, arch: Arch, theta: float = 10_000.0, scaling: Scaling | None = None) -> None:
+        positive("model", theta=theta)
         super().__init__(arch)
         self.theta = theta
         self.scaling = scaling or Scaling()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tape_exp.models.positions.base import RelativeBias
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 
@@ -19,10 +20,19 @@ class T5(RelativeBias):
 
     Args:
         buckets: rows of the table, (buckets, H).
-        max_distance: where the last bucket begins, in tokens.
+        max_distance: the distance at which the logarithm reaches the end of the table, in tokens.
     """
 
     def __init__(self, arch: Arch, buckets: int = 64, max_distance: int = 128) -> None:
+        if buckets < 2:
+            raise ConfigError(
+                f"model.buckets={buckets} must be at least 2, as model.buckets=64 is."
+            )
+        if max_distance <= buckets // 2:
+            raise ConfigError(
+                f"model.max_distance={max_distance} must be above half of model.buckets={buckets}; "
+                f"model.max_distance={2 * buckets} would do."
+            )
         super().__init__(arch)
         self.buckets, self.max_distance = buckets, max_distance
         self.table = nn.Parameter(torch.zeros(buckets, arch.heads))

@@ -22,7 +22,7 @@ class HouseholderTAPE(TensorTAPE):
         ξ_j  = √2 (a_jᵀ E_j) / |a_jᵀ E_j|                     a = U D x
         ξ'_j = √2 ((a_j + b_j)ᵀ E_j) / |(a_j + b_j)ᵀ E_j|     b = U' D x
         Ξ: the rows ξ_1, ξ'_1, ξ_2, ξ'_2, …                   η = (I + tril_-1(Ξ Ξᵀ))⁻¹ Ξ
-        E_i ← E_i (I - Σ_{j<=i} ξ_j η_jᵀ + ξ'_j η'_jᵀ)
+        E_i ← E_i (I - Σ_{j<=i} (ξ_j η_jᵀ + ξ'_j η'_jᵀ))
             = E_i (∏_{j<=i} (I - ξ_j ξ_jᵀ)(I - ξ'_j ξ'_jᵀ))ᵀ
         E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E                    as in TAPE
 
@@ -104,7 +104,7 @@ class HouseholderTAPE(TensorTAPE):
             return {"xi": 2**0.5 * F.normalize(rows, dim=-1)}
 
     def accumulated(self, features: dict[str, Tensor], T: int) -> Tensor:
-        """I - Σ_{j<=i} ξ_j η_jᵀ + ξ'_j η'_jᵀ of the last T tokens: (B, T, H, M, R, R)."""
+        """I - Σ_{j<=i} (ξ_j η_jᵀ + ξ'_j η'_jᵀ) of the last T tokens: (B, T, H, M, R, R)."""
         with full_precision(features["xi"]):
             xi_BHMNR = features["xi"].flatten(1, 2).permute(0, 2, 3, 1, 4)  # N = 2 S vectors
             mixed_BHMNN = (xi_BHMNR @ xi_BHMNR.transpose(-1, -2)).tril(-1)

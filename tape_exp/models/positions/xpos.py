@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.models.positions.rope import RoPE, as_matrices, turn
+from tape_exp.settings.errors import positive
 from tape_exp.settings.schema import Arch
 
 
@@ -21,6 +22,7 @@ class XPos(RoPE):
     """
 
     def __init__(self, arch: Arch, theta: float = 10_000.0, scale_base: float = 512.0) -> None:
+        positive("model", scale_base=scale_base)
         super().__init__(arch, theta)
         self.scale_base = scale_base
 
