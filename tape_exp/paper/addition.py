@@ -6,7 +6,7 @@ import numpy as np
 
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
-from tape_exp.paper.artifacts import Record, Records, RunArtifact
+from tape_exp.paper.artifacts import Record, Records, RunArtifact, task_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
 from tape_exp.paper.values import mean_of, reported
@@ -58,7 +58,7 @@ class Addition(RunArtifact):
 
 def digits(records: Records) -> str:
     """The trained and the tested digits, ``5 → 10 digits``."""
-    tasks = [runs[0]["config"]["task"] for runs in records.values()]
+    tasks = [task_of(runs) for runs in records.values()]
     both = sorted({(task["train_digits"], task["test_digits"]) for task in tasks})
     return ", ".join(f"{trained} → {tested} digits" for trained, tested in both)
 
@@ -66,7 +66,7 @@ def digits(records: Records) -> str:
 def panel(records: list[Record]) -> Heatmap:
     """The mean grid of several seeds."""
     grids = [np.array(r["heatmap"], dtype=float) for r in records]
-    trained = records[0]["config"]["task"]["train_digits"]
+    trained = task_of(records)["train_digits"]
     return Heatmap(
         np.mean(grids, axis=0),
         title="exact match (%)",

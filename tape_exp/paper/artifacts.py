@@ -169,11 +169,16 @@ class RunArtifact(Artifact):
     def configs(
         self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
     ) -> Iterator[tuple[str, DictConfig]]:
-        """(model, config) of every run; seeds are the outer loop, so that figures fill early."""
+        """(label, config) of every run; seeds are the outer loop, so that figures fill early."""
         for seed in seeds:
-            for model in self.models:
-                choice = [f"model={model}", f"task={self.task}", f"scale={scale}", f"seed={seed}"]
-                yield model, compose_config([*choice, *self.words(scale), *extra])
+            for label, choice in self.cases(scale):
+                words = [*choice, f"scale={scale}", f"seed={seed}", *self.words(scale), *extra]
+                yield label, compose_config(words)
+
+    def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
+        """(label, words of its own) of every run of a seed; the label begins with the model."""
+        for model in self.models:
+            yield model, [f"model={model}", f"task={self.task}"]
 
     def words(self, scale: str) -> list[str]:
         """Overrides of every run at a scale, and of the runs that it begins from."""
@@ -224,9 +229,15 @@ class RunArtifact(Artifact):
         return [f"trainer={self.trainer}"] if scale == "paper" else []
 
 
-def task_of(records: Records) -> dict[str, Any]:
-    """The task of the first record, for what it has in common with all."""
-    return next(iter(records.values()))[0]["config"]["task"]
+def first_of(records: Records) -> Record:
+    """The first record, for what it has in common with all."""
+    return next(iter(records.values()))[0]
+
+
+def task_of(records: Records | list[Record]) -> dict[str, Any]:
+    """The task of the first record."""
+    first = records[0] if isinstance(records, list) else first_of(records)
+    return first["config"]["task"]
 
 
 def windows_of(records: Records) -> list[int]:

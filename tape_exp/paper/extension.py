@@ -1,9 +1,8 @@
 """Table tune_ppl, and what is common to artifacts of the extended models."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-
-from omegaconf import DictConfig
+from itertools import product
 
 from tape_exp.paper.artifacts import Records, RunArtifact, task_of, windows_of
 from tape_exp.paper.claims import Contest
@@ -34,23 +33,11 @@ class Methods(RunArtifact):
         """Overrides of every run at a scale."""
         return [*self.overrides, *self.at.get(scale, [])]
 
-    def configs(
-        self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
-    ) -> Iterator[tuple[str, DictConfig]]:
-        """(method, config) of every run, seeds in the outer loop."""
-        for seed in seeds:
-            for method in self.methods:
-                yield method, self.config(method, self.task, scale, seed, extra)
-
-    def config(
-        self, method: str, task: str, scale: str, seed: int, extra: Sequence[str]
-    ) -> DictConfig:
-        """The config of one run."""
+    def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
+        """Every method."""
         base = compose_config(["task=extend", f"scale={scale}"]).task.init_from
-        choice = [word.format(base=base) for word in self.methods[method]]
-        return compose_config(
-            [*choice, f"task={task}", f"scale={scale}", f"seed={seed}", *self.words(scale), *extra]
-        )
+        for method, words in self.methods.items():
+            yield method, [*(word.format(base=base) for word in words), f"task={self.task}"]
 
 
 @dataclass(kw_only=True)
@@ -67,17 +54,10 @@ class TunedPerplexity(Methods):
 
     corpora: list[str] = field(default_factory=list)
 
-    def configs(
-        self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
-    ) -> Iterator[tuple[str, DictConfig]]:
-        """(method/corpus, config) of every run."""
-        for seed in seeds:
-            for method in self.methods:
-                for corpus in self.corpora:
-                    yield (
-                        f"{method}/{corpus}",
-                        self.config(method, f"{corpus}_{self.task}", scale, seed, extra),
-                    )
+    def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
+        """Every method and corpus."""
+        for (method, (*words, _)), corpus in product(super().cases(scale), self.corpora):
+            yield f"{method}/{corpus}", [*words, f"task={corpus}_{self.task}"]
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """Perplexity on each corpus at the longest length."""

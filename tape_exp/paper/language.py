@@ -7,15 +7,10 @@ import numpy as np
 
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.patterns import Patterns
-from tape_exp.paper.artifacts import Record, Records, RunArtifact, windows_of
+from tape_exp.paper.artifacts import Record, Records, RunArtifact, first_of, windows_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin, pairs
 from tape_exp.paper.values import Missing, Value, integer, known, mean_of, over_seeds, reported
-
-
-def _some(records: Records) -> Record:
-    """The first record, for what all have in common."""
-    return next(iter(records.values()))[0]
 
 
 @dataclass(kw_only=True)
@@ -24,7 +19,7 @@ class Comparison(RunArtifact):
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model, and one for the unigram baseline."""
-        keys = _perplexities(_some(records)) if records else {}
+        keys = _perplexities(first_of(records)) if records else {}
         rows: list[Row] = []
         for model in self.models:
             runs = records.get(model, [])
@@ -36,13 +31,13 @@ class Comparison(RunArtifact):
         for column, (metric, _) in keys.items():
             if "/perplexity@" in metric:
                 baseline = f"{metric.split('/')[0]}/unigram_perplexity"
-                unigram[column] = reported(_some(records)["metrics"][baseline])
+                unigram[column] = reported(first_of(records)["metrics"][baseline])
         head = [Column("model"), *map(Column, keys), *ORIGIN]
         return Table(head, [*rows, unigram], quantity="perplexity")
 
     def caption(self, scale: str, records: Records) -> str:
         """How the models were trained, and whether on the same data."""
-        some = _some(records)
+        some = first_of(records)
         seen = {(r["seed"], r["data_fingerprint"]) for runs in records.values() for r in runs}
         same = len(seen) == len({seed for seed, _ in seen})
         return (
@@ -120,7 +115,7 @@ class Ablation(RunArtifact):
 
     def caption(self, scale: str, records: Records) -> str:
         """What is compared, and what a model that ignores the context reaches."""
-        paper, some = self.paper(), _some(records)
+        paper, some = self.paper(), first_of(records)
         return (
             f"{self.title}. Perplexity on GitHub by context length, the paper's "
             f"({paper['source']}, {paper['setting']}, one seed) next to ours (scale {scale}: its "

@@ -116,6 +116,6 @@ def points(records: list[Record], lengths: list[int]) -> list[Value]:
 
 def panel(records: list[Record]) -> Heatmap:
     """The mean of several seeds."""
-    task = records[0]["config"]["task"]
+    task = task_of(records)
     grids = [np.array(r["heatmap"], dtype=float) for r in records]
     return depth_heatmap(np.mean(grids, axis=0), sorted(task["lengths"]), task["train_length"])

@@ -1,18 +1,15 @@
 """The search of learning rates at the first rung: as many for each method, blind to the test."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import mean
-
-from omegaconf import DictConfig
 
 from tape_exp.drawing.curves import Curves, Panel, mean_line
 from tape_exp.drawing.figures import Figure
 from tape_exp.paper.artifacts import Records, RunArtifact
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOTHING, Value, mean_of
-from tape_exp.settings.compose import compose_config
 
 METRICS = {
     "validation loss": ("val/loss", 4),
@@ -55,22 +52,11 @@ class Rates(RunArtifact):
             for factor in factors
         ]
 
-    def configs(
-        self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
-    ) -> Iterator[tuple[str, DictConfig]]:
-        """(label, config) of every run, seeds in the outer loop; none at another scale."""
-        for seed, (model, rate, factor) in product(
-            seeds if scale == self.scale else (), self.tried()
-        ):
-            words = [
-                f"model={model}",
-                f"task={self.task}",
-                f"scale={scale}",
-                f"seed={seed}",
-                *self.overrides,
-            ]
-            words += [f"task.optim.lr={rate}", f"task.optim.position_lr={factor}", *extra]
-            yield label(model, rate, factor), compose_config(words)
+    def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
+        """Every model and rate; none at another scale."""
+        for model, rate, factor in self.tried() if scale == self.scale else []:
+            words = [f"task.optim.lr={rate}", f"task.optim.position_lr={factor}"]
+            yield label(model, rate, factor), [f"model={model}", f"task={self.task}", *words]
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model, rate and factor."""

@@ -1,17 +1,15 @@
 """Table scrolls of the paper, and questions of QuALITY with the answers of each method."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
-
-from omegaconf import DictConfig
 
 from tape_exp.data.scrolls_metrics import DATASETS
 from tape_exp.paper.artifacts import Record, Records, RunArtifact, task_of
 from tape_exp.paper.claims import Contest, Verdict
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, Value, over_runs, reported
-from tape_exp.settings.compose import compose_config
 
 VALUES = {"f1": "f1", "exact_match": "exact_match", "rouge": "rouge/geometric_mean"}
 WITH_ENDS = "{number:.2f} [{low:.1f}, {high:.1f}]"
@@ -27,16 +25,10 @@ class Scrolls(RunArtifact):
 
     datasets: list[str] = field(default_factory=list)
 
-    def configs(
-        self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
-    ) -> Iterator[tuple[str, DictConfig]]:
-        """(model/dataset, config) of every run; a model's data sets follow its pre-training."""
-        for seed in seeds:
-            for model in self.models:
-                for dataset in self.datasets:
-                    choice = [f"model={model}", f"task={self.task}", f"scale={scale}"]
-                    choice += [f"seed={seed}", f"task.dataset={dataset}", *self.overrides, *extra]
-                    yield f"{model}/{dataset}", compose_config(choice)
+    def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
+        """Every model and data set; a model's data sets follow its pre-training."""
+        for (model, words), dataset in product(super().cases(scale), self.datasets):
+            yield f"{model}/{dataset}", [*words, f"task.dataset={dataset}"]
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """The data sets where the paper's favourite is ahead of its rivals."""
@@ -52,9 +44,7 @@ class Scrolls(RunArtifact):
     def verdict(self, scale: str, records: Records) -> Verdict:
         """That of the contests, which says where the texts are not the benchmark's."""
         verdict = super().verdict(scale, records)
-        if verdict.ours and any(
-            runs[0]["config"]["task"]["source"] == "builtin" for runs in records.values()
-        ):
+        if verdict.ours and any(task_of(runs)["source"] == "builtin" for runs in records.values()):
             verdict = replace(verdict, ours=f"{verdict.ours} (generated text)")
         return verdict
 

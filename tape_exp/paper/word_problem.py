@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
-
-from omegaconf import DictConfig
 
 from tape_exp.data.groups import GROUPS
 from tape_exp.drawing.curves import Curves, Line, Panel, mean_line
@@ -12,7 +11,6 @@ from tape_exp.drawing.figures import Figure
 from tape_exp.paper.artifacts import Records, RunArtifact, task_of
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOTHING, mean_of
-from tape_exp.settings.compose import compose_config
 
 MEASURES = {"state": "right states (%)", "word": "words with every state right (%)"}
 
@@ -27,16 +25,10 @@ class WordProblems(RunArtifact):
 
     groups: list[str] = field(default_factory=list)
 
-    def configs(
-        self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
-    ) -> Iterator[tuple[str, DictConfig]]:
-        """(model/group, config) of every run, seeds in the outer loop."""
-        for seed in seeds:
-            for group in self.groups:
-                for model in self.models:
-                    choice = [f"model={model}", f"task={self.task}", f"task.group={group}"]
-                    choice += [f"scale={scale}", f"seed={seed}"]
-                    yield f"{model}/{group}", compose_config([*choice, *self.words(scale), *extra])
+    def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
+        """Every group and model."""
+        for group, (model, words) in product(self.groups, super().cases(scale)):
+            yield f"{model}/{group}", [*words, f"task.group={group}"]
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each group and model: means over seeds of right states and right words."""

@@ -79,6 +79,14 @@ def test_every_artifact_composes_and_has_the_papers_numbers(name):
     assert set(models_of(artifact.paper())) <= known
 
 
+@pytest.mark.parametrize("name", ["fig_addition", "fig_rates", "tab_scrolls", "tab_tune_ppl"])
+def test_words_of_a_scale_are_in_every_run(name, monkeypatch):
+    artifact = artifacts.load(name)
+    monkeypatch.setattr(artifact, "words", lambda scale: [f"runs=at_{scale}"])
+    scale = artifact.scales()[0]
+    assert next(artifact.configs(scale, [0]))[1].runs == f"at_{scale}"
+
+
 def models_of(numbers: dict) -> list[str]:
     """The keys that lead to numbers inside the groups of an artifact."""
     found = []
