@@ -95,7 +95,10 @@ class Curves:
         rows = -(-len(self.panels) // 2)
         grid = picture.subplots(rows, 2, squeeze=False, sharex="col", sharey=True)
         for number, (axis, panel) in enumerate(zip(grid.flat, self.panels, strict=False)):
-            self._draw_panel(axis, panel, last_row=number // 2 == rows - 1)
+            self._draw_panel(axis, panel, last_row=number + 2 >= len(self.panels))
+        for axis in grid.flat[len(self.panels) :]:  # of an odd number of panels
+            axis.set_visible(False)
+            grid.flat[len(self.panels) - 2].tick_params(labelbottom=True)
         handles: dict[str, Any] = {}
         for axis, panel in zip(grid.flat, self.panels, strict=False):
             drawn = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))

@@ -17,7 +17,6 @@ from tape_exp.machine.processes import first_process
 from tape_exp.paper import compare, costs, page, tables
 from tape_exp.paper.artifacts import (
     RESULTS,
-    SCALES,
     Artifact,
     load,
     matches,
@@ -214,10 +213,7 @@ def rendered(name: str, scale: str) -> Iterator[Path]:
 def collect() -> tuple[list[Artifact], Mapping[str, page.AtScales]]:
     """Every artifact, and the records of each at each scale."""
     records, every = read_records(), [load(name) for name in names()]
-    return every, {
-        artifact.name: {scale: artifact.collect(scale, records) for scale in SCALES}
-        for artifact in every
-    }
+    return every, {artifact.name: artifact.at_scales(records) for artifact in every}
 
 
 def push_results(arguments: argparse.Namespace) -> int:

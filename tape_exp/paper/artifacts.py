@@ -67,6 +67,10 @@ class Artifact(ABC):
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
         """Its records at a scale, ordered by seed, by the label of what they measured."""
 
+    def at_scales(self, records: Sequence[Record]) -> dict[str, Records]:
+        """What :meth:`collect` finds at each scale that it is of."""
+        return {scale: self.collect(scale, records) for scale in self.scales()}
+
     @abstractmethod
     def command(self, scale: str) -> str:
         """The command that measures everything that is missing at a scale."""

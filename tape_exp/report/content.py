@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from tape_exp.drawing.curves import Panel
 from tape_exp.drawing.figures import Picture
-from tape_exp.paper.artifacts import SCALES, Artifact, Record, Records
+from tape_exp.paper.artifacts import Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.page import judged
 from tape_exp.paper.tables import Row, Table, columns, commit
@@ -116,7 +116,7 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record]) -> Content:
     """
     content = Content()
     for artifact in artifacts:
-        collected = {scale: artifact.collect(scale, records) for scale in SCALES}
+        collected = artifact.at_scales(records)
         scale, verdict = judged(artifact, collected)
         paper = artifact.paper()
         cited = paper.keys() >= {"source", "setting"}

@@ -330,3 +330,13 @@ def test_latex_holds_nothing_that_it_does_not_know():
     assert body.count("$") % 2 == 1, "one of them is text"
     for path in sorted((artifacts.RESULTS / "tables").glob("*.tex")):
         assert path.read_text().isascii(), path
+
+
+def test_records_of_a_scale_reach_only_the_artifacts_of_that_scale():
+    """A rung has sizes for addition only: others must not even compose their configs there."""
+    at_rung = fake_record("rope", 0, 50.0)
+    at_rung["config"]["scale"] = "rung5"
+    for name in artifacts.names():
+        artifact = artifacts.load(name)
+        scales = artifact.at_scales([at_rung])
+        assert ("rung5" in scales) == (name == "fig_rates")
