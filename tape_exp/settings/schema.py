@@ -276,10 +276,10 @@ def _check_paths(node: Any, key: str) -> None:
     if not isinstance(node, DictConfig) or node._is_none():
         return
     if "source" in node and node.get("path") is not None and node.source != "local":
-        yaml = CONF / "text" / f"{node.get('name')}.yaml"
-        usual = OmegaConf.load(yaml).path if yaml.is_file() else None
+        folder = CONF / ("task" if key == "task" else "text")
+        own = (y for y in folder.glob("*.yaml") if str(node.get("name")).startswith(y.stem))
         of_scale = OmegaConf.is_interpolation(node, "source")
-        if node.path != usual:
+        if node.path not in [OmegaConf.select(OmegaConf.load(yaml), "path") for yaml in own]:
             raise ConfigError(
                 f"{key}.path={node.path} is not read, since {key}.source={node.source}; add "
                 + ("scale.text=local." if of_scale else f"{key}.source=local.")
