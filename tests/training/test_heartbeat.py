@@ -44,6 +44,7 @@ def two_processes(tmp_path):
             each.kill()
 
 
+@pytest.mark.hosts
 def test_a_hung_process_ends_the_run_for_a_requeue(two_processes, tmp_path):
     process, second, words = two_processes
     second.send_signal(signal.SIGSTOP)
