@@ -197,7 +197,7 @@ def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int) -> None:
         outcome.left -= 1
         if isinstance(error, BrokenProcessPool):
             error = RuntimeError(
-                "its process was killed, perhaps for want of memory; the same command resumes it"
+                "its process was killed, probably out of memory; the same command resumes it"
             )
         if error:
             _fail(key, jobs[key], error, failed, outcome)
