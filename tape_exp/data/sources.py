@@ -25,6 +25,7 @@ FORMATS = {
     ".txt": "files",
     ".py": "files",
 }
+SPLITS = ("train", "validation", "test")
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 # Characters of one document; a longer .txt is cut at a line end, so that memory stays flat.
 LONGEST = 4 << 20

@@ -43,7 +43,10 @@ class Tokenization:
     sample_mb: int = 32
 
     def __post_init__(self) -> None:
-        at_least_one("task.tokenizer", sample_mb=self.sample_mb)
+        at_least_one("task.tokenizer", sample_mb=self.sample_mb, vocab=self.vocab)
+        for key in ("bos", "eos", "path"):
+            if getattr(self, key) == "":
+                raise ConfigError(f"task.tokenizer.{key}='' is empty; leave it out.")
         one_of("task.tokenizer.kind", self.kind, ("bpe", "byte", "file", "hub"))
         if self.kind == "bpe" and self.vocab < 258:
             raise ConfigError(

@@ -5,10 +5,12 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tape_exp.settings.errors import ConfigError, did_you_mean
+
+LARGEST = 10**15  # whole number that a key may have: even the tokens of a corpus are fewer
 
 
 def build(node: Any, section: str, **given: Any) -> Any:
@@ -61,7 +63,7 @@ def takes(cls: Any, key: str) -> bool:
 
 
 def _convert(value: Any, hint: Any, key: str) -> Any:
-    """``value`` as ``hint`` asks: dataclasses are built, simple types checked, others pass."""
+    """``value`` as ``hint`` asks: dataclasses are built, simple types and lists of them checked."""
     if dataclasses.is_dataclass(hint):
         return _as_dataclass(value, hint, key)
     if typing.get_origin(hint) is dict and dataclasses.is_dataclass(typing.get_args(hint)[1]):
@@ -74,17 +76,36 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
     for option in options:
         if dataclasses.is_dataclass(option) and value is not None:
             return _as_dataclass(value, option, key)
+    for option in options:
+        may_be_null = value is None and type(None) in options
+        if typing.get_origin(option) in (list, tuple, Sequence) and not may_be_null:
+            return _as_list(value, typing.get_args(option)[0], key)
     simple = [o for o in options if o in (int, float, str, bool, type(None))]
     if len(simple) < len(options):
         return value
     if float in simple and type(value) is int:
         return float(value)
-    if type(value) is float and not math.isfinite(value):
-        raise ConfigError(f"{key}={value} must be a finite number.")
+    _check_size(value, key)
     if type(value) not in simple:
         names = " or ".join("null" if o is type(None) else o.__name__ for o in simple)
         raise ConfigError(f"{key}={value} is of a wrong type: {names} is expected.")
     return value
+
+
+def _check_size(value: Any, key: str) -> None:
+    """Raise where a number is none, or where a whole one is beyond any size."""
+    if type(value) is float and not math.isfinite(value):
+        raise ConfigError(f"{key}={value} must be a finite number.")
+    if type(value) is int and abs(value) > LARGEST:
+        raise ConfigError(f"{key}={value} must be from {-LARGEST:g} to {LARGEST:g}.")
+
+
+def _as_list(value: Any, hint: Any, key: str) -> list[Any]:
+    """A list whose elements are as ``hint`` asks."""
+    if not isinstance(value, list | tuple):
+        shown = "null" if value is None else value
+        raise ConfigError(f"{key}={shown} must be a list, as in {key}=[{shown}].")
+    return [_convert(one, hint, f"{key}[{i}]") for i, one in enumerate(value)]
 
 
 def _check_mapping(value: Any, key: str) -> None:
@@ -108,8 +129,7 @@ def _as_dataclass(value: Any, cls: Any, key: str) -> Any:
     try:
         merged = OmegaConf.merge(OmegaConf.structured(cls), value)
         for name, number in merged.items():
-            if type(number) is float and not math.isfinite(number):
-                raise ConfigError(f"{key}.{name!s}={number} must be a finite number.")
+            _check_size(number, f"{key}.{name!s}")
         return OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         where = f"{key}.{error.key}" if getattr(error, "key", None) else key

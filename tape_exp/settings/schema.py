@@ -23,6 +23,16 @@ MOST_WORKERS = 256  # processes that prepare data; more only exhaust the machine
 MOST_PARTS = 10_000  # layers, or heads of one
 LARGEST_SIZE = 1_000_000  # of a vector
 HIGHEST_RATE = 1000.0  # of learning; also of its multiple for positions
+MOST_STEPS = 1_000_000_000  # of the optimizer; also rows of a batch
+# The keys of a text and other sets of data, and the sources that read them.
+READ_BY = {
+    "path": ("local",),
+    "repository": ("hub",),
+    "revision": ("hub",),
+    "files": ("hub", "local"),
+    "column": ("local", "hub"),
+    "where": ("local", "hub"),
+}
 SECTIONS = ("model", "task", "scale", "peft", "trainer", "logger", "debug")
 
 
@@ -177,6 +187,7 @@ class Optim:
     def __post_init__(self) -> None:
         at_least_one("task.optim", batch=self.batch, max_steps=self.max_steps)
         positive("task.optim", lr=self.lr, position_lr=self.position_lr, eps=self.eps)
+        between("task.optim", 1, MOST_STEPS, batch=self.batch, max_steps=self.max_steps)
         positive("task.optim", clip=self.clip)
         between("task.optim", 0, HIGHEST_RATE, lr=self.lr, position_lr=self.position_lr)
         between("task.optim", 0, math.inf, weight_decay=self.weight_decay)
@@ -196,7 +207,12 @@ class Optim:
 
 def _value_of(section: Any, key: str) -> Any:
     """The value as it is written, interpolations and all; None where there is none."""
-    return section._get_node(key)._value() if key in list(section) else None
+    return _raw(section._get_node(key)) if key in list(section) else None
+
+
+def _raw(node: Any) -> Any:
+    """What a node holds, interpolations as they are written."""
+    return node._value() if hasattr(node, "_value") else node
 
 
 def check_sections(cfg: "DictConfig") -> None:
@@ -243,7 +259,13 @@ def check(cfg: "DictConfig") -> None:
     for group in ("scale", "debug"):
         names = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
         one_of(f"{group}.name", cfg[group].name, names)
-    _check_paths(cfg.task, "task")
+    if not isinstance(begin := cfg.task.get("init_from"), str | None):
+        raise ConfigError(
+            f"task.init_from={begin} must be a task, a run's folder or a .ckpt, as in "
+            "task.init_from=c4."
+        )
+    _check_finite(cfg, "")
+    _check_sources(cfg.task, "task")
     counts = ("devices", "nodes", "heartbeat", "log_every", "validate_every", "checkpoint_every")
     at_least_one("trainer", **{key: cfg.trainer[key] for key in counts})
     if cfg.trainer.micro_batch is not None and cfg.trainer.micro_batch < 1:
@@ -269,20 +291,40 @@ def check(cfg: "DictConfig") -> None:
         )
 
 
-def _check_paths(node: Any, key: str) -> None:
-    """Refuse the path of a text, or of another set of data, whose source reads no files."""
+def _check_finite(node: Any, key: str) -> None:
+    """Refuse a number that is none: it could not be written into the run's record."""
+    from omegaconf import DictConfig, ListConfig
+
+    if isinstance(node, DictConfig | ListConfig) and not node._is_none():
+        names: Any = list(node) if isinstance(node, DictConfig) else range(len(node))
+        for name in names:
+            _check_finite(node._get_node(name), f"{key}.{name}" if key else str(name))
+        return
+    value = _raw(node)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key}={value} must be a finite number.")
+
+
+def _check_sources(node: Any, key: str) -> None:
+    """Refuse what describes a text, or another set of data, and what its source does not read."""
     from omegaconf import DictConfig, OmegaConf
 
     if not isinstance(node, DictConfig) or node._is_none():
         return
-    if "source" in node and node.get("path") is not None and node.source != "local":
-        folder = CONF / ("task" if key == "task" else "text")
-        own = (y for y in folder.glob("*.yaml") if str(node.get("name")).startswith(y.stem))
-        of_scale = OmegaConf.is_interpolation(node, "source")
-        if node.path not in [OmegaConf.select(OmegaConf.load(yaml), "path") for yaml in own]:
+    if "source" in node:
+        folder = CONF / ("task" if key == "task" else "text")  # where texts inherit from each other
+        yamls: list[Any] = [OmegaConf.load(yaml) for yaml in folder.glob("*.yaml")]
+        for part, sources in READ_BY.items():
+            value = _value_of(node, part)
+            written = [_value_of(yaml, part) for yaml in yamls]
+            if node.source in sources or value is None or value in written:
+                continue
+            advice = (
+                "scale.text=" if OmegaConf.is_interpolation(node, "source") else f"{key}.source="
+            )
             raise ConfigError(
-                f"{key}.path={node.path} is not read, since {key}.source={node.source}; add "
-                + ("scale.text=local." if of_scale else f"{key}.source=local.")
+                f"{key}.{part}={value} is not read, since {key}.source={node.source}; add "
+                f"{advice}{sources[0]}."
             )
     for name, child in node.items():
-        _check_paths(child, f"{key}.{name!s}")
+        _check_sources(child, f"{key}.{name!s}")

@@ -29,6 +29,7 @@ LOGGING = (
 )
 STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
 ENVIRONMENT = ("hydra.job.env_set", "hydra.job.env_copy")
+LONGEST_NAME = 100  # characters of a folder, whose longer names file systems refuse
 
 
 def locate(target: Any, section: str) -> type:
@@ -242,7 +243,12 @@ def check_names(cfg: Any) -> None:
 
 def plain(key: str, value: Any) -> None:
     """Raise a :class:`ConfigError` unless ``value`` can be the name of a single folder."""
-    if not re.fullmatch(r"[A-Za-z0-9_][\w.+-]*", str(value)):
+    if isinstance(value, str) and len(value) > LONGEST_NAME:
+        raise ConfigError(
+            f"{key} has {len(value)} characters and becomes a folder's name, which may have "
+            f"{LONGEST_NAME}."
+        )
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_][\w.+-]*", value):
         raise ConfigError(
             f"{key}={value} becomes a folder's name: letters, digits and _ . + - may be in it, as "
             f"in {key}=mine-1."

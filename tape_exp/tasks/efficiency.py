@@ -11,7 +11,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.timing import round_robin, step_case, summary
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import at_least_one
+from tape_exp.settings.errors import at_least_one, positive
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 
@@ -26,6 +26,10 @@ class Timing:
     batch: int = 2
     length: int = 512
     seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        at_least_one("task.timing", layers=self.layers, batch=self.batch, length=self.length)
+        positive("task.timing", seconds=self.seconds)
 
 
 class Efficiency(NothingTrained, Task):

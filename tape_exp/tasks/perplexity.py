@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.packing import Tokens
-from tape_exp.data.sources import Text
+from tape_exp.data.sources import SPLITS, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.processes import share, sum_over_processes
 from tape_exp.machine.seeding import RowSampler
@@ -86,6 +86,7 @@ class Perplexity(NothingTrained, TextTask):
         split: str = "test",
     ) -> None:
         super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, max(windows.lengths))
+        one_of("task.split", split, SPLITS)
         self.windows, self.split = windows, split
 
     def prepare(self) -> None:

@@ -17,7 +17,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding, full_precision
 from tape_exp.models.trace import Trace, trace
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import at_least_one
+from tape_exp.settings.errors import at_least_one, positive
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.text import Analysis
 
@@ -52,6 +52,7 @@ class Stability(Analysis):
         std: float = 0.3,
     ) -> None:
         at_least_one("task", shift=shift)
+        positive("task", std=std)
         super().__init__(
             arch, seed, text, tokenizer, train_length, layers, split, rows, length, extra=shift
         )

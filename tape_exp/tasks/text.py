@@ -7,10 +7,10 @@ import torch
 
 from tape_exp.data import tokenizers
 from tape_exp.data.packing import Tokens, tokenise
-from tape_exp.data.sources import Text
+from tape_exp.data.sources import SPLITS, Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
 from tape_exp.runs import weights
-from tape_exp.settings.errors import ConfigError, at_least_one
+from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 
@@ -145,6 +145,7 @@ class Analysis(NothingTrained, TextTask):
                 f"task.arch.layers={arch.layers}."
             )
         super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, self.length + extra)
+        one_of("task.split", split, SPLITS)
         self.split, self.rows = split, rows
 
     def prepare(self) -> None:

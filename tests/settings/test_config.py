@@ -202,6 +202,14 @@ def test_constructor_errors(section, override, message):
             "task=benchmarks checkpoint=c4 task.source=builtin task.path=a",
             r"task\.path=a is not read, since task\.source=builtin; add task\.source=local\.",
         ),
+        ("task=c4 task.text.column=x", r"text\.column=x is not read.*add scale\.text=local\."),
+        ("task=c4 task.text.revision=x", r"text\.revision=x is not read.*add scale\.text=hub\."),
+        ("task=scrolls task.repository=x", r"task\.repository=x is not read"),
+        ("task=c4 task.tests.github.column=nan", r"github\.column=nan must be a finite number"),
+        ("task=c4 task.windows.lengths=[1,inf]", r"windows\.lengths\.1=inf must be a finite"),
+        ("model.name=${seed}", r"model\.name=0 becomes a folder's name"),
+        (f"task.name={'x' * 300}", r"task\.name has 300 characters"),
+        ("task=scrolls task.init_from=0", r"task\.init_from=0 must be a task, a run's folder"),
         ("logger.timeout=0", r"logger\.timeout=0 must be at least 1"),
         ("debug.max_steps=0", r"debug\.max_steps=0 must be at least 1"),
         ("debug.evaluation_batches=-1", r"debug\.evaluation_batches=-1 must be at least 1"),
@@ -258,12 +266,24 @@ def test_cross_checks(override, message):
             "+task.optim.position_lr=10.",
         ),
         ("task.arch.tied=true", "task.arch.tied is not set by this scale; add it with +task.arch"),
+        ("task.optim.max_steps=10000000000", "task.optim.max_steps=10000000000 must be from 1 to"),
+        ("task.train_digits=1e400", "task.train_digits=inf must be a finite number"),
+        ("task.samples_per_cell=10000000000000000", "task.samples_per_cell=10000000000000000 must"),
+        ("task=patterns task.layers=null", "task.layers=null must be a list, as in task.layers=["),
+        ("task=patterns task.layers=[a]", "task.layers[0]=a is of a wrong type: int is expected."),
+        ("task=patterns task.split=''", "task.split= is not known. Choose one of: train, valid"),
+        ("task=c4 task.test_split=x", "task.test_split=x is not known. Choose one of: train, val"),
+        ("task=stability task.std=-1", "task.std=-1.0 must be positive."),
+        ("task=efficiency task.timing.length=0", "task.timing.length=0 must be at least 1."),
+        ("task=efficiency task.timing.seconds=0", "task.timing.seconds=0.0 must be positive."),
+        ("task=c4 task.tokenizer.vocab=-3", "task.tokenizer.vocab=-3 must be at least 1."),
+        ("task=c4 task.tokenizer.eos=''", "task.tokenizer.eos='' is empty; leave it out."),
         ("model.scaling.beta_fast=3", "model.scaling.beta_fast is not set by this model; add it"),
     ],
 )
 def test_values_that_no_run_has_are_refused_before_it_begins(override, message):
     def begin():
-        cfg = compose_config([override])
+        cfg = compose_config(override.split())
         check(cfg)
         task = blank_task(cfg)
         decoder_of(cfg, task)
