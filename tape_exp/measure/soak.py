@@ -147,8 +147,10 @@ def main(arguments: list[str] | None = None) -> int:
     elif not path.exists():
         parser.error(f"{path} is missing; without --render the soak makes it.")
     record = json.loads(path.read_text())
-    write_atomically(given.out / "reliability.md", page(record))
-    print(page(record))
+    generated = given.out / "campaign.json"
+    text = page(record, json.loads(generated.read_text()) if generated.exists() else {})
+    write_atomically(given.out / "reliability.md", text)
+    print(text)
     return int(not all(run["identical"] for run in record["runs"]))
 
 
