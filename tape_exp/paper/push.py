@@ -69,7 +69,7 @@ def push(
     )
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with sinks.arguments_without_secrets():
+        with sinks.secrets_hidden():
             run = wandb.init(
                 job_type="paper",
                 resume="allow",

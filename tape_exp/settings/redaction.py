@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 HIDDEN = "[hidden]"
 WORDS = (
-    r"(?:token|key|apikey|password|passwd|passphrase|pass|secret|credentials?"
-    r"|auth|authorization|pat)"
+    r"(?:token|key|apikeys?|passwords?|passwd|passphrases?|pass|pwd|secrets?|credentials?|creds?"
+    r"|auth|authorization|pat|jwts?|webhooks?"
+    r"|(?:api|access|auth|hf|private|refresh|ssh)[_\-]?(?:keys|tokens))"
 )
 _NAMED = re.compile(rf"(?:^|[_.\-]){WORDS}(?:$|[_.\-\d])", re.IGNORECASE)
 _PLACES = re.compile(r"_(?:path|file|dir|home|sock)$", re.IGNORECASE)  # names of files
@@ -47,7 +48,7 @@ _COMMITS = ("revision", "commit")
 
 def is_secret(name: str) -> bool:
     """Whether a key or variable of that name holds a secret: ``HF_TOKEN``, not ``tokens``."""
-    return bool(_NAMED.search(name)) and not _PLACES.search(name)
+    return bool(_NAMED.search(name)) and not _PLACES.search(name) and name != "PWD"
 
 
 def redact(text: str) -> str:

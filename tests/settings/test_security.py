@@ -37,6 +37,9 @@ SECRETS = {
     "HF_TOKEN": "hf_PlantedPlantedPlantedPlanted0001",
     "AWS_SECRET_ACCESS_KEY": "planted/aws+secret=value0002",
     "MY_PASSWORD": 'planted"quote\\0003',
+    "SLURM_JWT": "planted-slurm-jwt-0007",
+    "SLURM_DB_PWD": "planted-slurm-pwd-0008",
+    "SLACK_WEBHOOKS": "planted-webhook-0009",
 }
 TYPED = ("planted-in-a-url-0004", "hf_PlantedInAnOverride000000005", "planted-plain-key-0006")
 
@@ -437,9 +440,19 @@ def test_names_of_secrets():
         "token",
         "api_key",
         "task.text.token",
+        "SLURM_JWT",
+        "DB_PWD",
+        "passwords",
+        "git_creds",
+        "SLACK_WEBHOOK_URL",
+        "api_keys",
+        "access_tokens",
     ):
         assert is_secret(name), name
+        assert HIDDEN in redact(f"{name}=planted-1234")
     for name in (
+        "PWD",
+        "new_tokens",
         "tokens",
         "tokenizer",
         "HF_TOKEN_PATH",
@@ -528,7 +541,7 @@ def test_planted_secrets_appear_nowhere(tmp_path, fails):
         f"+scale.api_key={TYPED[2]}",
     ]
     words += ["task.optim.lr=1000", "task.optim.weight_decay=1e30"] if fails else []
-    done = command(*words, WANDB_MODE="offline", **SECRETS)
+    done = command(*words, WANDB_MODE="offline", SLURM_JOB_ID="12", **SECRETS)
     (run,) = (path.parent for path in (tmp_path / "runs").rglob("manifest.json"))
     assert (run / ("FAILED" if fails else "DONE")).exists(), done.stderr
     assert list(run.rglob("*.wandb"))
