@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launch.grid import Job, folder_of, jobs_of
+from launch.grid import Job, folder_of, jobs_of, refuse_breaks
 from launch.queue import states
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.compose import explain, register
@@ -195,12 +195,10 @@ def script_of(settings: dict[str, Any], folder: Path, command: str) -> str:
         f"--{key.replace('_', '-')}" + ("" if value is True else f"={shlex.quote(str(value))}")
         for key, value in options.items()
     )
-    lines = [
-        "#!/bin/bash",
-        f"# {command}",
-        *(f"#SBATCH {flag}" for flag in flags if not flag.endswith("=False")),
-        "",
-    ]
+    head = [f"# {command}", *(f"#SBATCH {flag}" for flag in flags if not flag.endswith("=False"))]
+    for line in head:
+        refuse_breaks(line)
+    lines = ["#!/bin/bash", *head, ""]
     lines += [
         f"folder={shlex.quote(str(folder))}",
         f"train=({shlex.join([sys.executable, str(ROOT / 'train.py')])})",
