@@ -11,10 +11,12 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -26,10 +28,12 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.settings.compose import explain, register
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import CONF, ROOT
+from tape_exp.training.assembly import check_parts
 
 # Keys of the launcher that are not options of sbatch.
 OWN = {"_target_", "submitit_folder", "max_num_timeout", "setup", "teardown", "name"}
 OWN |= {"array_parallelism", "signal_delay_s", "stderr_to_stdout", "additional_parameters"}
+PATIENCE = 60.0  # seconds
 # Submitit's names of options that sbatch calls otherwise.
 SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_node"}
 
@@ -70,13 +74,50 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
             "to conf/local/cluster.yaml, or add hydra.launcher.gpus_per_node=<number>.",
             file=sys.stderr,
         )
+    for job in jobs:
+        if not job.recorded:
+            check_parts(job.cfg)
     folder = folder_of(jobs)
     script = script_of(settings, folder, shlex.join(["python", "-m", "launch.sweep", *words]))
+    with nullcontext() if dry_run else only_one(folder):
+        submit_missing(jobs, words, folder, script, cap or settings["array_parallelism"], dry_run)
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Keep a second command for the same runs waiting until those of this one are in the queue.
+
+    Raises:
+        ConfigError: the other one takes longer than :data:`PATIENCE`, or the folder cannot be
+            written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", timeout=PATIENCE)
+        lock.acquire()
+    except Timeout as error:
+        raise ConfigError(
+            f"another launch.sweep submits the same runs ({folder}); wait for its end."
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be written ({error.strerror}); set runs=<a folder that can>."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def submit_missing(
+    jobs: Sequence[Job], words: Sequence[str], folder: Path, script: str, cap: int, dry_run: bool
+) -> None:
+    """Submit the runs that are neither finished nor in the queue, or say what would be."""
     waiting = {} if dry_run else states(folder.name)
     todo = [i for i, job in enumerate(jobs) if i not in waiting and not job.done]
     depths = sorted({jobs[i].level for i in todo})
     levels = [[i for i in todo if jobs[i].level == depth] for depth in depths]
-    arrays = [f"--array={ranges(level)}%{cap or settings['array_parallelism']}" for level in levels]
+    arrays = [f"--array={ranges(level)}%{cap}" for level in levels]
     counts = (
         f"{len(jobs)} runs: {len(jobs) - len(todo) - len(waiting)} done, {len(waiting)} in the "
         f"queue, {len(todo)} to submit."

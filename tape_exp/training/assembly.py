@@ -65,12 +65,27 @@ class Run:
 def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -> Run:
     """Data and model of a run. Raises :class:`ConfigError` where the config cannot run."""
     check_accelerator(cfg.trainer.accelerator)
+    check_parts(cfg)
     task = make_task(cfg, directory.artifacts)
     accumulate = micro_batches(cfg, task)
     adaptation = make_adaptation(cfg, task)
     task.prepare_data()
     decoder = make_decoder(cfg, task, adaptation)
     return Run(cfg, directory, task, decoder, adaptation, accumulate, preemption)
+
+
+def check_parts(cfg: DictConfig) -> None:
+    """Raise :class:`ConfigError` where task, encoding or method cannot be made of their keys.
+
+    Nothing is read and nothing is computed, so that it costs milliseconds.
+    """
+    task = blank_task(cfg)
+    micro_batches(cfg, task)
+    if cfg.peft.name != "none":
+        build(cfg.peft, "peft", name=cfg.peft.name)
+    model: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    with torch.device("meta"):
+        make_position(model, task.arch)
 
 
 def check_accelerator(name: str) -> None:

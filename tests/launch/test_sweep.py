@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from launch import status, sweep
+from launch.grid import folder_of as folder_of_jobs
 from launch.grid import jobs_of
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.folders import ROOT
@@ -170,6 +172,11 @@ def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
         ),
         (["--cap", "0"], "--cap 0 must be at least 1"),
         (["model=rpe"], "model=rpe is not known. Did you mean 'rope'?"),
+        (["task.train_digits=9", "task.test_digits=3"], "task.test_digits=3 is below"),
+        (["task.arch.width=32", "task.arch.heads=3"], "is not divisible by task.arch.heads=3"),
+        (["task.optim.lr=0.001,-1"], "task.optim.lr=-1.0 must be positive"),
+        (["model.theta=x"], "model.theta=x is of a wrong type"),
+        (["trainer.micro_batch=5"], "trainer.micro_batch=5 does not divide"),
     ],
 )
 def test_mistakes_are_one_sentence(slurm, words, message, capsys):
@@ -308,6 +315,27 @@ def test_no_secret_is_written(slurm, capsys, first):
         assert "+scale.api_key holds a secret, and a sweep writes" in told.err
         assert secret not in told.out + told.err
     assert not (slurm / "runs").exists()
+
+
+def test_two_commands_for_the_same_runs_submit_them_once(slurm, monkeypatch, capsys):
+    """squeue and sbatch are asked while a second command would wait."""
+    words = ["model=rope", f"runs={slurm}/runs"]
+    lock = folder_of_jobs(jobs_of(words)) / ".lock"
+    for name in ("squeue", "sbatch"):
+        with (slurm / "bin" / name).open("r+") as file:
+            script = file.read().replace("\n", f"\nflock -n {lock} touch {slurm}/{name}.free\n", 1)
+            file.seek(0)
+            file.write(script)
+    assert sweep.main(words) == 0
+    assert not list(slurm.glob("*.free"))
+    monkeypatch.setattr(sweep, "PATIENCE", 0.1)
+    capsys.readouterr()
+    with FileLock(lock):
+        assert sweep.main(words) == 2
+    assert "another launch.sweep submits the same runs" in capsys.readouterr().err
+    assert len(calls(slurm, "sbatch")) == 1
+    assert sweep.main(words) == 0
+    assert len(calls(slurm, "sbatch")) == 2
 
 
 def test_ranges():
