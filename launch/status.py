@@ -23,7 +23,7 @@ from launch.grid import Job, folder_of, jobs_of
 from launch.queue import Task, states
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, printable
 
 COLOURS = {
     "done": "green",
@@ -232,7 +232,7 @@ def tail(path: Path) -> list[str]:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 8192))
         lines = file.read().decode(errors="replace").splitlines()
-    return [line.strip() for line in lines if line.strip()]
+    return [printable(line.strip()) for line in lines if line.strip()]
 
 
 if __name__ == "__main__":

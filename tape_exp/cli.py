@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tape_exp.settings.compose import explain
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, printable
 from tape_exp.settings.redaction import redact
 
 
@@ -46,7 +46,7 @@ def _print_traceback(error: BaseException) -> None:
 
 def _fail(error: BaseException, arguments: Sequence[str]) -> NoReturn:
     """One sentence on stderr; exit code 2 where nothing was begun, 1 where a run failed."""
-    print(f"error: {redact(explain(error, arguments))}", file=sys.stderr)
+    print(f"error: {printable(redact(explain(error, arguments)))}", file=sys.stderr)
     sys.exit(2 if isinstance(error, ConfigError | HydraException | OmegaConfBaseException) else 1)
 
 

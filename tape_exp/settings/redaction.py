@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from tape_exp.settings.errors import printable
+
 HIDDEN = "[hidden]"
 WORDS = (
     r"(?:token|key|apikeys?|passwords?|passwd|passphrases?|pass|pwd|secrets?|credentials?|creds?"
@@ -26,7 +28,8 @@ _SHORTEST = 8  # characters of a secret in the environment; a shorter one could 
 _URL = re.compile(r"(\b[a-z][a-z0-9+.\-]*://)[^\s/@'\"]+@", re.IGNORECASE)
 _ASSIGNED = re.compile(
     rf"((?<![A-Za-z0-9])(?:[\w.\-]*[_.\-])?{WORDS}(?:[_.\-\d][\w.\-]*)?['\"]?\s?=\s?['\"]?|"
-    rf"['\"](?:[\w.\-]*[_.\-])?{WORDS}['\"]\s*:\s*['\"])(?!['\"]|\$\{{|\[hidden\])[^\s'\",;&)}}\]]+",
+    rf"['\"](?:[\w.\-]*[_.\-])?{WORDS}['\"]\s*:\s*['\"]|"
+    rf"[{{,]\s*(?:[\w.\-]*[_.\-])?{WORDS}\s*:\s*['\"]?)(?!['\"]|\$\{{|\[hidden\])[^\s'\",;&)}}\]]+",
     re.IGNORECASE,
 )
 _HEADER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{8,}", re.IGNORECASE)
@@ -87,8 +90,8 @@ def redact_tree(value: Any, key: str = "") -> Any:
 
 
 class RedactingFormatter(logging.Formatter):
-    """A formatter whose lines hold no secrets, tracebacks included."""
+    """A formatter whose lines, tracebacks included, hold neither secrets nor control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without secrets."""
-        return redact(super().format(record))
+        """The line, without either."""
+        return printable(redact(super().format(record)))

@@ -89,6 +89,11 @@ def check_targets(cfg: Any, key: str = "") -> None:
         if isinstance(value, str) and "${" in value:
             _check_interpolation(value, node, path)
         _check_call(str(name), value, path)
+        if path == "hydra.output_subdir" and value is not None:
+            raise ConfigError(
+                f"{path}={value} would write the config with its secrets; leave it out: a run "
+                "writes its own config.yaml."
+            )
 
 
 def _check_call(name: str, value: Any, path: str) -> None:
