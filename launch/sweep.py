@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launch.grid import Job, folder_of, jobs_of, refuse_breaks
 from launch.queue import states
 from tape_exp.machine.files import write_atomically
+from tape_exp.settings.arguments import command
 from tape_exp.settings.compose import explain, register
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import CONF, ROOT
@@ -38,8 +39,9 @@ PATIENCE = 60.0  # seconds
 SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_node"}
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write, submit, say how to watch; mistakes are one sentence and exit code 2."""
+    """Write, submit, say how to watch."""
     parser = argparse.ArgumentParser(
         prog="python -m launch.sweep", description="Submit a grid of runs as one SLURM array."
     )
@@ -51,11 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "words", nargs="+", metavar="key=value,value … | artifact … [scale=] [seeds=]"
     )
     given = parser.parse_intermixed_args(arguments)
-    try:
-        sweep(given.words, given.cap, given.dry_run)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    sweep(given.words, given.cap, given.dry_run)
     return 0
 
 

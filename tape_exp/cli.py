@@ -44,9 +44,15 @@ def _print_traceback(error: BaseException) -> None:
     print(redact("".join(traceback.format_exception(error))), file=sys.stderr)
 
 
+_failed: list[str] = []  # the jobs of a sweep that did, and why
+
+
 def _fail(error: BaseException, arguments: Sequence[str]) -> NoReturn:
-    """One sentence on stderr; exit code 2 where nothing was begun, 1 where a run failed."""
-    print(f"error: {printable(redact(explain(error, arguments)))}", file=sys.stderr)
+    """One sentence on stderr, of a sweep one for each job that failed; exit code 2 where nothing
+    was begun, 1 where a run failed.
+    """
+    for sentence in _failed or [explain(error, arguments)]:
+        print(f"error: {printable(redact(sentence))}", file=sys.stderr)
     sys.exit(2 if isinstance(error, ConfigError | HydraException | OmegaConfBaseException) else 1)
 
 
@@ -62,7 +68,9 @@ def run_job(cfg: DictConfig) -> None:
         run(cfg)
     except Exception as error:
         if hydra.mode == RunMode.MULTIRUN:
-            raise  # the sweep's other jobs go on; Hydra names the one that failed
+            words = [word for word in sys.argv[1:] if not word.startswith("hydra")]
+            _failed.append(f"{' '.join(words)}: {explain(error, words)}")
+            raise  # the sweep's other jobs go on; Hydra then raises the first error
         if cfg.debug.name not in ("none", "plan"):
             _print_traceback(error)  # not Hydra, which would also print the overrides as they are
         _fail(error, sys.argv[1:])

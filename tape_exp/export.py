@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from tape_exp.data import tokenizers
 from tape_exp.models import export, peft
 from tape_exp.runs import weights
+from tape_exp.settings.arguments import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import check_sections
 from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
@@ -24,8 +25,9 @@ from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export; a mistake is one sentence and exit code 2."""
+    """Export."""
     parser = argparse.ArgumentParser(
         prog="python -m tape_exp.export", description="A run as a model that transformers loads."
     )
@@ -40,11 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="dtype of the stored weights (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
-    try:
-        export_run(given.run, given.folder, DTYPES[given.dtype])
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    export_run(given.run, given.folder, DTYPES[given.dtype])
     print(given.folder)
     return 0
 

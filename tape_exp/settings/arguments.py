@@ -1,9 +1,15 @@
-"""Types of the options that the commands share."""
+"""What the commands share: types of options, and how a command ends."""
 
 import argparse
+import functools
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.redaction import redact
+
+Given = ParamSpec("Given")
 MOST = 1e8  # of minutes, processes, …: no one means more, and timers overflow
 
 
@@ -24,3 +30,20 @@ def positive(kind: type) -> Callable[[str], Any]:
         )
 
     return number
+
+
+def command(main: Callable[Given, int]) -> Callable[Given, int]:
+    """A command's main, whose mistakes are one sentence and exit code 2, and Ctrl-C 130."""
+
+    @functools.wraps(main)
+    def wrapped(*arguments: Given.args, **options: Given.kwargs) -> int:
+        try:
+            return main(*arguments, **options)
+        except ConfigError as error:
+            print(f"error: {redact(str(error))}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("Stopped.", file=sys.stderr)
+            return 130
+
+    return wrapped
