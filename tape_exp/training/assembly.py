@@ -1,6 +1,7 @@
 """The parts of a run, each made from its section of the config."""
 
 import logging
+import os
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 from lightning import Trainer
-from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
@@ -65,6 +66,7 @@ class Run:
 def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -> Run:
     """Data and model of a run. Raises :class:`ConfigError` where the config cannot run."""
     check_accelerator(cfg.trainer.accelerator)
+    check_nodes(cfg.trainer.nodes)
     check_parts(cfg)
     task = make_task(cfg, directory.artifacts)
     accumulate = micro_batches(cfg, task)
@@ -93,6 +95,17 @@ def check_accelerator(name: str) -> None:
     if name == "gpu" and not (CUDAAccelerator.is_available() or MPSAccelerator.is_available()):
         raise ConfigError(
             "trainer.accelerator=gpu finds no GPU on this machine; trainer=cpu runs without one."
+        )
+
+
+def check_nodes(nodes: int) -> None:
+    """Raise :class:`ConfigError` where nobody has started processes on the other nodes."""
+    started = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
+    if nodes > 1 and not started and "MASTER_ADDR" not in os.environ:
+        raise ConfigError(
+            f"trainer.nodes={nodes} waits for processes of {nodes} nodes, which this command does "
+            f"not start: use python -m launch.sweep, srun or torchrun --nnodes={nodes}, or set "
+            "MASTER_ADDR, MASTER_PORT and NODE_RANK on each node."
         )
 
 

@@ -392,3 +392,9 @@ def test_to_ask_whether_a_run_is_finished_changes_nothing(tiny_run):
     handlers = list(logging.getLogger("tape_exp").handlers)
     assert run_module.is_finished(RunDirectory(cfg))
     assert logging.getLogger("tape_exp").handlers == handlers
+
+
+def test_nodes_that_nobody_starts_are_told_at_once(tiny_run, monkeypatch):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(ConfigError, match=r"trainer\.nodes=2 waits for .*torchrun --nnodes=2"):
+        tiny_run("model=rope", "trainer.nodes=2")
