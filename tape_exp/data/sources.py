@@ -166,6 +166,15 @@ class Text:
                 return None
         return fields[self.column]
 
+    def check_path(self, key: str) -> None:
+        """Raise :class:`ConfigError` where the files of a local text, of ``key``, are absent."""
+        path = self.path
+        if self.source == "local" and (path is None or not Path(path).expanduser().exists()):
+            raise ConfigError(
+                f"{key}.path={path} does not exist, and {key}.source=local reads its files; set "
+                f"{key}.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>."
+            )
+
     def _local_files(self, split: str) -> list[str]:
         if self.path is None:
             raise ConfigError(

@@ -83,6 +83,11 @@ def find(spec: str, cfg: DictConfig) -> Path:
             )
         if finished:
             return _newest(finished[0], spec)
+    if not is_task(spec):
+        raise ConfigError(
+            f"checkpoint={spec} is neither a file, nor the folder of a run or of a Llama, nor a "
+            "task; name one of these."
+        )
     make = [
         f"python train.py task={spec} model={cfg.model.name} scale={cfg.scale.name} seed={cfg.seed}"
     ]
