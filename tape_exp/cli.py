@@ -16,6 +16,8 @@ from tape_exp.settings.compose import explain
 from tape_exp.settings.errors import ConfigError, printable
 from tape_exp.settings.redaction import redact
 
+MISTAKES = (ConfigError, HydraException, OmegaConfBaseException)
+
 
 def with_clear_errors(main: Callable[[], None]) -> None:
     """Call Hydra's main; a mistake becomes a sentence on stderr and exit code 2, a failed run 1.
@@ -34,7 +36,10 @@ def with_clear_errors(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        if any(argument.startswith("debug=") and argument != "debug=plan" for argument in sys.argv):
+        mistake = isinstance(error, MISTAKES)
+        if not mistake and any(
+            argument.startswith("debug=") and argument != "debug=plan" for argument in sys.argv
+        ):
             _print_traceback(error)
         _fail(error, sys.argv[1:])
 
@@ -53,7 +58,7 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> NoReturn:
     """
     for sentence in _failed or [explain(error, arguments)]:
         print(f"error: {printable(redact(sentence))}", file=sys.stderr)
-    sys.exit(2 if isinstance(error, ConfigError | HydraException | OmegaConfBaseException) else 1)
+    sys.exit(2 if isinstance(error, MISTAKES) else 1)
 
 
 def run_job(cfg: DictConfig) -> None:
@@ -71,6 +76,6 @@ def run_job(cfg: DictConfig) -> None:
             words = [word for word in sys.argv[1:] if not word.startswith("hydra")]
             _failed.append(f"{' '.join(words)}: {explain(error, words)}")
             raise  # the sweep's other jobs go on; Hydra then raises the first error
-        if cfg.debug.name not in ("none", "plan"):
+        if cfg.debug.name not in ("none", "plan") and not isinstance(error, MISTAKES):
             _print_traceback(error)  # not Hydra, which would also print the overrides as they are
         _fail(error, sys.argv[1:])

@@ -140,6 +140,13 @@ def test_hydra_sets_no_variables_and_logs_to_no_files(node, message):
     check_targets(OmegaConf.create({"hydra": permitted}))
 
 
+def test_a_mistake_has_no_traceback_with_debug_either():
+    refused = command("debug=one_batch", "task.trian_digits=2")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert refused.stderr.startswith("error: task.trian_digits is not known")
+
+
 def test_hydra_writes_no_config(tmp_path):
     refused = command(f"hydra.run.dir={tmp_path}", "hydra.output_subdir=.hydra", "debug=plan")
     assert refused.returncode == 2
