@@ -25,6 +25,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.overrides import words_of
 from tape_exp.settings.schema import check
+from tape_exp.settings.targets import refuse_secrets
 
 
 @dataclass
@@ -82,19 +83,26 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
     Raises:
         ConfigError: a word is wrong, or a run cannot begin.
     """
+    refuse_secrets(words)
+    for word in words:
+        refuse_breaks(word)
     words = [word for word in words if not word.startswith("hydra")]
     if any(re.fullmatch(r"\w+", word) for word in words):
         return _of_artifacts(*requested(words))
     jobs = [Job(choice) for choice in combinations(words)]
     for job in jobs:
-        if "\n" in job.line:
-            raise ConfigError(
-                f"{job.line!r} holds a line break, which a sweep cannot keep; put the value into a "
-                "YAML file."
-            )
         check(job.cfg)
         job.directory()
     return jobs
+
+
+def refuse_breaks(text: str) -> None:
+    """Raise :class:`ConfigError` where a text does not fit on one line of a sweep's files."""
+    if not text.isprintable():
+        raise ConfigError(
+            f"{text!r} holds a line break or another control character, which the files of a sweep "
+            "cannot keep; write the value without it."
+        )
 
 
 def combinations(words: Sequence[str]) -> list[list[str]]:
@@ -119,6 +127,7 @@ def _of_artifacts(
         check(run.cfg)
         levels[key] = levels[run.needs] + 1
         jobs.append(Job(overrides_of(run.cfg), levels[key], run.recorded, run.cfg))
+        refuse_breaks(jobs[-1].line)
     return sorted(jobs, key=lambda job: job.level)
 
 

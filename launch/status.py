@@ -23,7 +23,8 @@ from launch.grid import Job, folder_of, jobs_of
 from launch.queue import Task, states
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.arguments import command
+from tape_exp.settings.errors import ConfigError, printable
 
 COLOURS = {
     "done": "green",
@@ -46,8 +47,9 @@ class State:
     note: str = ""
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a table and a line of counts; mistakes are one sentence and exit code 2."""
+    """Print a table and a line of counts."""
     parser = argparse.ArgumentParser(
         prog="python -m launch.status", description="What has become of a grid of runs."
     )
@@ -64,19 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_intermixed_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
-    try:
-        if not given.words:
-            for folder, jobs in kept(given.runs).items():
-                print_sweep(jobs, folder, console)
-            return 0
-        jobs = jobs_of(given.words)
-        if all(job.recorded for job in jobs):
-            console.print("Every run has a record.")
-        else:
-            print_sweep(jobs, folder_of(jobs), console)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if not given.words:
+        for folder, jobs in kept(given.runs).items():
+            print_sweep(jobs, folder, console)
+        return 0
+    jobs = jobs_of(given.words)
+    if all(job.recorded for job in jobs):
+        console.print("Every run has a record.")
+    else:
+        print_sweep(jobs, folder_of(jobs), console)
     return 0
 
 
@@ -232,7 +230,7 @@ def tail(path: Path) -> list[str]:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 8192))
         lines = file.read().decode(errors="replace").splitlines()
-    return [line.strip() for line in lines if line.strip()]
+    return [printable(line.strip()) for line in lines if line.strip()]
 
 
 if __name__ == "__main__":

@@ -11,31 +11,37 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launch.grid import Job, folder_of, jobs_of
+from launch.grid import Job, folder_of, jobs_of, refuse_breaks
 from launch.queue import states
 from tape_exp.machine.files import write_atomically
+from tape_exp.settings.arguments import command
 from tape_exp.settings.compose import explain, register
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import CONF, ROOT
+from tape_exp.training.assembly import check_parts
 
 # Keys of the launcher that are not options of sbatch.
 OWN = {"_target_", "submitit_folder", "max_num_timeout", "setup", "teardown", "name"}
 OWN |= {"array_parallelism", "signal_delay_s", "stderr_to_stdout", "additional_parameters"}
+PATIENCE = 60.0  # seconds
 # Submitit's names of options that sbatch calls otherwise.
 SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_node"}
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write, submit, say how to watch; mistakes are one sentence and exit code 2."""
+    """Write, submit, say how to watch."""
     parser = argparse.ArgumentParser(
         prog="python -m launch.sweep", description="Submit a grid of runs as one SLURM array."
     )
@@ -47,11 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "words", nargs="+", metavar="key=value,value … | artifact … [scale=] [seeds=]"
     )
     given = parser.parse_intermixed_args(arguments)
-    try:
-        sweep(given.words, given.cap, given.dry_run)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    sweep(given.words, given.cap, given.dry_run)
     return 0
 
 
@@ -70,13 +72,50 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
             "to conf/local/cluster.yaml, or add hydra.launcher.gpus_per_node=<number>.",
             file=sys.stderr,
         )
+    for job in jobs:
+        if not job.recorded:
+            check_parts(job.cfg)
     folder = folder_of(jobs)
     script = script_of(settings, folder, shlex.join(["python", "-m", "launch.sweep", *words]))
+    with nullcontext() if dry_run else only_one(folder):
+        submit_missing(jobs, words, folder, script, cap or settings["array_parallelism"], dry_run)
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Keep a second command for the same runs waiting until those of this one are in the queue.
+
+    Raises:
+        ConfigError: the other one takes longer than :data:`PATIENCE`, or the folder cannot be
+            written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", timeout=PATIENCE)
+        lock.acquire()
+    except Timeout as error:
+        raise ConfigError(
+            f"another launch.sweep submits the same runs ({folder}); wait for its end."
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be written ({error.strerror}); set runs=<a folder that can>."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def submit_missing(
+    jobs: Sequence[Job], words: Sequence[str], folder: Path, script: str, cap: int, dry_run: bool
+) -> None:
+    """Submit the runs that are neither finished nor in the queue, or say what would be."""
     waiting = {} if dry_run else states(folder.name)
     todo = [i for i, job in enumerate(jobs) if i not in waiting and not job.done]
     depths = sorted({jobs[i].level for i in todo})
     levels = [[i for i in todo if jobs[i].level == depth] for depth in depths]
-    arrays = [f"--array={ranges(level)}%{cap or settings['array_parallelism']}" for level in levels]
+    arrays = [f"--array={ranges(level)}%{cap}" for level in levels]
     counts = (
         f"{len(jobs)} runs: {len(jobs) - len(todo) - len(waiting)} done, {len(waiting)} in the "
         f"queue, {len(todo)} to submit."
@@ -195,12 +234,10 @@ def script_of(settings: dict[str, Any], folder: Path, command: str) -> str:
         f"--{key.replace('_', '-')}" + ("" if value is True else f"={shlex.quote(str(value))}")
         for key, value in options.items()
     )
-    lines = [
-        "#!/bin/bash",
-        f"# {command}",
-        *(f"#SBATCH {flag}" for flag in flags if not flag.endswith("=False")),
-        "",
-    ]
+    head = [f"# {command}", *(f"#SBATCH {flag}" for flag in flags if not flag.endswith("=False"))]
+    for line in head:
+        refuse_breaks(line)
+    lines = ["#!/bin/bash", *head, ""]
     lines += [
         f"folder={shlex.quote(str(folder))}",
         f"train=({shlex.join([sys.executable, str(ROOT / 'train.py')])})",

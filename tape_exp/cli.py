@@ -13,8 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tape_exp.settings.compose import explain
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, printable
 from tape_exp.settings.redaction import redact
+
+MISTAKES = (ConfigError, HydraException, OmegaConfBaseException)
 
 
 def with_clear_errors(main: Callable[[], None]) -> None:
@@ -34,7 +36,10 @@ def with_clear_errors(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        if any(argument.startswith("debug=") and argument != "debug=plan" for argument in sys.argv):
+        mistake = isinstance(error, MISTAKES)
+        if not mistake and any(
+            argument.startswith("debug=") and argument != "debug=plan" for argument in sys.argv
+        ):
             _print_traceback(error)
         _fail(error, sys.argv[1:])
 
@@ -44,10 +49,16 @@ def _print_traceback(error: BaseException) -> None:
     print(redact("".join(traceback.format_exception(error))), file=sys.stderr)
 
 
+_failed: list[str] = []  # the jobs of a sweep that did, and why
+
+
 def _fail(error: BaseException, arguments: Sequence[str]) -> NoReturn:
-    """One sentence on stderr; exit code 2 where nothing was begun, 1 where a run failed."""
-    print(f"error: {redact(explain(error, arguments))}", file=sys.stderr)
-    sys.exit(2 if isinstance(error, ConfigError | HydraException | OmegaConfBaseException) else 1)
+    """One sentence on stderr, of a sweep one for each job that failed; exit code 2 where nothing
+    was begun, 1 where a run failed.
+    """
+    for sentence in _failed or [explain(error, arguments)]:
+        print(f"error: {printable(redact(sentence))}", file=sys.stderr)
+    sys.exit(2 if isinstance(error, MISTAKES) else 1)
 
 
 def run_job(cfg: DictConfig) -> None:
@@ -62,7 +73,9 @@ def run_job(cfg: DictConfig) -> None:
         run(cfg)
     except Exception as error:
         if hydra.mode == RunMode.MULTIRUN:
-            raise  # the sweep's other jobs go on; Hydra names the one that failed
-        if cfg.debug.name not in ("none", "plan"):
+            words = [word for word in sys.argv[1:] if not word.startswith("hydra")]
+            _failed.append(f"{' '.join(words)}: {explain(error, words)}")
+            raise  # the sweep's other jobs go on; Hydra then raises the first error
+        if cfg.debug.name not in ("none", "plan") and not isinstance(error, MISTAKES):
             _print_traceback(error)  # not Hydra, which would also print the overrides as they are
         _fail(error, sys.argv[1:])

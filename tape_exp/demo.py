@@ -2,17 +2,19 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tape_exp.drawing import heatmap
 from tape_exp.paper.addition import panel
+from tape_exp.settings.arguments import command
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
 from tape_exp.training.run import run
 
 
-def main() -> int:
-    """Train what is not yet trained, then show both; a mistake is one sentence and exit code 2."""
+@command
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train what is not yet trained, then show both."""
     parser = argparse.ArgumentParser(
         prog="python -m tape_exp.demo",
         description="Train RoPE and TAPE on addition at smoke scale, and show both heatmaps.",
@@ -24,11 +26,7 @@ def main() -> int:
         metavar="key=value",
         help="overrides for both runs, as train.py takes them",
     )
-    try:
-        demo(parser.parse_args().overrides)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    demo(parser.parse_args(arguments).overrides)
     return 0
 
 

@@ -12,17 +12,22 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from tape_exp.data import tokenizers
 from tape_exp.models import export, peft
+from tape_exp.runs import weights
+from tape_exp.settings.arguments import command
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import check_sections
 from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export; a mistake is one sentence and exit code 2."""
+    """Export."""
     parser = argparse.ArgumentParser(
         prog="python -m tape_exp.export", description="A run as a model that transformers loads."
     )
@@ -37,11 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="dtype of the stored weights (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
-    try:
-        export_run(given.run, given.folder, DTYPES[given.dtype])
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    export_run(given.run, given.folder, DTYPES[given.dtype])
     print(given.folder)
     return 0
 
@@ -51,8 +52,22 @@ def export_run(run: Path, folder: Path, dtype: torch.dtype = torch.float32) -> N
     run = run.expanduser().resolve()
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
-    cfg: Any = OmegaConf.load(run / "config.yaml")
-    cfg.checkpoint, cfg.runs = str(run), str(run.parents[3])
+    cfg = weights.stored_config(run / "config.yaml")
+    try:
+        check_sections(cfg)
+        cfg.checkpoint, cfg.runs = str(run), str(Path(run, "../../../..").resolve())
+        _export(cfg, run, folder, dtype)
+    except OmegaConfBaseException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{run}/config.yaml is not a whole config ({reason}).") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            f"{error.filename or folder}: {reason}; export to a folder that can be written."
+        ) from error
+
+
+def _export(cfg: Any, run: Path, folder: Path, dtype: torch.dtype) -> None:
     task = make_task(cfg)
     tokenizer = None
     if (run / "tokenizer.json").is_file():

@@ -20,16 +20,16 @@ from tape_exp.settings.errors import ConfigError, did_you_mean
 log = logging.getLogger("tape_exp")
 OFFLINE = (
     "Two sources need no network: task.source=local with task.path=<a folder of lm-eval task YAMLs "
-    "and their data>, and task.source=builtin."
+    "and their data> and task.trust=true, and task.source=builtin."
 )
 # The first of them that a benchmark has is the one that is reported.
 METRICS = ("acc_norm", "acc", "exact_match")
 FEW_SHOT_SEED = 1234  # lm-eval's own
 
 
-def check_source(source: str, path: str | None, cache: Path) -> None:
-    """Refuse at once what cannot be read: lm-eval is missing, no such folder, no network. Raises
-    :class:`ConfigError`.
+def check_source(source: str, path: str | None, cache: Path, trust: bool = False) -> None:
+    """Refuse at once what cannot be read: lm-eval is missing, no such folder, no network, a folder
+    that is not trusted. Raises :class:`ConfigError`.
 
     What was fetched from the hub before may be in the cache; then :func:`load` finds out.
     """
@@ -44,6 +44,11 @@ def check_source(source: str, path: str | None, cache: Path) -> None:
         raise ConfigError(
             f"task.path={path} is not a folder; task.source=local needs one of lm-eval task YAMLs "
             "and their data. task.source=builtin needs none."
+        )
+    if source == "local" and not trust:
+        raise ConfigError(
+            f"task.path={path} can run any code: lm-eval calls what !function, metrics and "
+            "templates of its YAMLs name. Read them, then add task.trust=true."
         )
 
 

@@ -1,6 +1,7 @@
 """Where text comes from: the Hugging Face hub, local files, or the Python installation."""
 
 import hashlib
+import io
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ SPLITS = ("train", "validation", "test")
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 # Characters of one document; a longer .txt is cut at a line end, so that memory stays flat.
 LONGEST = 4 << 20
+LONGEST_LINE = 64 << 20  # characters of a .jsonl; more would only be a damaged or hostile file
 Place = tuple[int, int]  # part and row: how far a stream of documents has come
 
 
@@ -93,10 +96,11 @@ class Text:
                     text = self._text(part, row, row_content, skipped)
                     if text:
                         yield (number, row + 1), text
-            except (EOFError, OSError, ValueError) as error:
-                if isinstance(error, ConfigError):
-                    raise
-                reason = f"{error}. Fetch the file again, or remove it from the corpus."
+            except ConfigError:
+                raise
+            except Exception as error:  # whatever a codec or parser raises on broken content
+                reason = str(error).rstrip(".") or type(error).__name__
+                reason += ". Fetch the file again, or remove it from the corpus."
                 if self.source == "hub":
                     reason = hub_refusal(f"datasets/{self.repository}", error)
                 raise ConfigError(
@@ -111,7 +115,7 @@ class Text:
         parts: list[Part] = []
         for url in urls:
             kind = _format(url)
-            if kind == "files" and _size(url) > LONGEST:
+            if kind == "files" and (_size(url) > LONGEST or url.endswith(COMPRESSED)):
                 kind = "long file"
             if kind == "files" and parts and parts[-1].kind == "files":
                 parts[-1].urls.append(url)
@@ -145,7 +149,7 @@ class Text:
                 return None
             try:
                 fields = json.loads(content["text"])
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 skipped.add(f"{part.name} line {row + 1} is not JSON ({error})")
                 return None
         if not isinstance(fields, dict) or not isinstance(fields.get(self.column), str):
@@ -162,6 +166,15 @@ class Text:
             if value != wanted:
                 return None
         return fields[self.column]
+
+    def check_path(self, key: str) -> None:
+        """Raise :class:`ConfigError` where the files of a local text, of ``key``, are absent."""
+        path = self.path
+        if self.source == "local" and (path is None or not Path(path).expanduser().exists()):
+            raise ConfigError(
+                f"{key}.path={path} does not exist, and {key}.source=local reads its files; set "
+                f"{key}.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>."
+            )
 
     def _local_files(self, split: str) -> list[str]:
         if self.path is None:
@@ -279,13 +292,17 @@ class Part:
             yield from ({"text": text} for text in list(_topics(self.urls).values())[first:])
             return
         if self.kind == "long file":
-            pieces = _pieces(row["text"] for row in self._load("text", keep_linebreaks=True))
-            yield from ({"text": piece} for number, piece in enumerate(pieces) if number >= first)
+            pieces = _pieces(_lines(self.urls[0], LONGEST))
+            yield from ({"text": piece} for piece in islice(pieces, first, None))
+            return
+        if self.kind == "lines":
+            lines = (line.rstrip("\n") for line in _lines(self.urls[0], LONGEST_LINE))
+            yield from ({"text": line} for line in islice(lines, first, None))
             return
         if self.kind == "parquet":
             rows = self._load("parquet")
         else:
-            rows = self._load("text", sample_by="document" if self.kind == "files" else "line")
+            rows = self._load("text", sample_by="document")
         yield from rows.skip(first) if first else rows
 
     def add_to(self, digest: Any) -> None:
@@ -379,6 +396,43 @@ def _format(url: str) -> str:
 
 def _size(url: str) -> int:
     return 0 if "://" in url else os.path.getsize(url)
+
+
+class _Reads(io.RawIOBase):
+    """A file through its ``read`` only: what ``datasets`` opens asks a hub again there."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer or a part of it."""
+        content = self.file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def _lines(url: str, longest: int) -> Iterator[str]:
+    """The lines of a file, also of a compressed one, with their ends.
+
+    A line that is longer than :data:`LONGEST_LINE` is an error, else than ``longest``, it is cut.
+    """
+    from datasets import StreamingDownloadManager
+    from datasets.utils.file_utils import xopen
+
+    place = StreamingDownloadManager().download_and_extract(url)
+    with (
+        xopen(place, "rb") as file,
+        io.BufferedReader(_Reads(file), 1 << 20) as buffered,
+        io.TextIOWrapper(buffered, encoding="utf-8", errors="replace") as text,
+    ):
+        while line := text.readline(longest):
+            if len(line) == LONGEST_LINE:
+                raise ValueError(f"a line has more than {LONGEST_LINE} characters")
+            yield line
 
 
 def _pieces(lines: Iterator[str]) -> Iterator[str]:

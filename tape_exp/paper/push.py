@@ -67,9 +67,14 @@ def push(
     settings = wandb.Settings(
         init_timeout=TIMEOUT, silent=True, disable_git=True, disable_code=True
     )
-    folder.mkdir(parents=True, exist_ok=True)
     try:
-        with sinks.arguments_without_secrets():
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--folder {folder} cannot be written ({error.strerror}); name a folder that can."
+        ) from error
+    try:
+        with sinks.secrets_hidden():
             run = wandb.init(
                 job_type="paper",
                 resume="allow",

@@ -210,7 +210,7 @@ def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int) -> None:
         def process() -> ProcessPoolExecutor:
             return stack.enter_context(ProcessPoolExecutor(1, context, initializer=_one_thread))
 
-        idle = [process() for _ in range(cores)]
+        idle = [process() for _ in range(min(cores, total))]
         try:
             while waiting or doing:
                 for key in _ready(waiting, {key for key, _ in doing.values()}, failed)[: len(idle)]:
@@ -260,14 +260,27 @@ def _clock(began: float) -> str:
 
 
 def _one_thread() -> None:
-    """Prepare a process of the pool: one thread, no output on the terminal, no Ctrl-C."""
+    """Prepare a process of the pool: one thread, no output on the terminal, no Ctrl-C.
+
+    It ends with the command that it works for, even if that is killed and can tell it nothing.
+    """
     import torch
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # between runs; a run takes it
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _end_with_parent() -> None:
+    """End this process, whatever it does, as soon as the one that started it is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def run_and_record(cfg: DictConfig, records: Path) -> None:

@@ -16,13 +16,14 @@ from tape_exp.paper import artifacts
 from tape_exp.paper.page import RULE
 from tape_exp.report.content import Content, attributes, figure_data, gather
 from tape_exp.settings import folders
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.arguments import command
 
 HERE = Path(__file__).parent
 BOKEH = Path(bokeh.__file__).parent / "server" / "static" / "js"
 LIMIT = 5_000_000  # bytes of the page
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page; mistakes are one sentence and exit code 2."""
     parser = argparse.ArgumentParser(
@@ -47,9 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 file=sys.stderr,
             )
         write_atomically(given.out, text)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except OSError as error:
         print(
             f"error: --out {given.out} cannot be written ({error.strerror}); name another file.",

@@ -18,6 +18,7 @@ def identity_of(cfg: DictConfig) -> dict[str, Any]:
     keep["scale"] = resolved["scale"]["name"]
     keep["precision"] = resolved["trainer"]["precision"]
     keep["checkpoint"] = weights.wanted(cfg)
+    keep["task"].pop("trust", None)  # whether a folder's code may run, not what it computes
     debug = {
         key: value for key, value in resolved["debug"].items() if value not in (None, False, "none")
     }

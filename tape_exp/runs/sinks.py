@@ -22,7 +22,7 @@ from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.identity import identity_of
-from tape_exp.settings.redaction import redact, redact_tree
+from tape_exp.settings.redaction import is_secret, redact, redact_tree
 
 log = logging.getLogger("tape_exp")
 POINTS = 100  # of a curve in a record
@@ -154,7 +154,7 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
     if mode == "online":
         try:
             logger = _quiet(WandbLogger(offline=False, settings=settings, **options))
-            with _time_limit(cfg.logger.timeout + 10), arguments_without_secrets():
+            with _time_limit(cfg.logger.timeout + 10), secrets_hidden():
                 _ = logger.experiment
             return logger
         except Exception as error:  # whatever W&B raises: a run never dies of its sink
@@ -166,7 +166,7 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
             wandb.teardown()
             options["id"] += "-offline"  # the service still holds the other one
     logger = _quiet(WandbLogger(offline=True, settings=settings, **options))
-    with arguments_without_secrets():
+    with secrets_hidden():
         _ = logger.experiment
     return logger
 
@@ -208,14 +208,21 @@ def has_key() -> bool:
 
 
 @contextmanager
-def arguments_without_secrets() -> Any:
-    """W&B stores the command line, as it finds it while it starts."""
+def secrets_hidden() -> Any:
+    """W&B stores the command line and SLURM's variables, as it finds them while it starts.
+
+    Its own variables stay, since it logs in with them.
+    """
     before = sys.argv
+    secrets = {n: v for n, v in os.environ.items() if is_secret(n) and not n.startswith("WANDB_")}
     sys.argv = [redact(argument) for argument in before]
+    for name in secrets:
+        del os.environ[name]
     try:
         yield
     finally:
         sys.argv = before
+        os.environ.update(secrets)
 
 
 @contextmanager

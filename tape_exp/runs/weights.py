@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from tape_exp.machine.files import sha256
 from tape_exp.settings.errors import ConfigError
@@ -21,6 +23,27 @@ if TYPE_CHECKING:
 
 ADOPTED = ("task.arch", "model.theta", "model.scaling", "task.tokenizer.bos", "task.tokenizer.eos")
 """What follows from the Llama that a run begins from, whatever the config says."""
+
+
+def stored_config(path: Path) -> Any:
+    """The config.yaml of a run, which may be another user's.
+
+    Raises:
+        ConfigError: it cannot be read, or it refers to something outside of itself, as
+            ``${oc.env:HF_TOKEN}`` does: a run writes values only.
+    """
+    try:
+        cfg = OmegaConf.load(path)
+        text = OmegaConf.to_yaml(cfg)
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} cannot be read ({reason}); name another run.") from error
+    if "${" in text or not isinstance(cfg, DictConfig):
+        raise ConfigError(
+            f"{path} is not a config that a run wrote: it must hold keys with values and no "
+            "${…}. Write the values out."
+        )
+    return cfg
 
 
 def wanted(cfg: DictConfig) -> str | None:
@@ -60,6 +83,11 @@ def find(spec: str, cfg: DictConfig) -> Path:
             )
         if finished:
             return _newest(finished[0], spec)
+    if not is_task(spec):
+        raise ConfigError(
+            f"checkpoint={spec} is neither a file, nor the folder of a run or of a Llama, nor a "
+            "task; name one of these."
+        )
     make = [
         f"python train.py task={spec} model={cfg.model.name} scale={cfg.scale.name} seed={cfg.seed}"
     ]
@@ -95,7 +123,7 @@ def _finished(place: Path, cfg: DictConfig) -> list[Path]:
     If there are several, those on the same text count, and among these the unchanged task's.
     """
     configs = {
-        done.parent: OmegaConf.load(done.with_name("config.yaml"))
+        done.parent: stored_config(done.with_name("config.yaml"))
         for done in place.glob(f"seed{cfg.seed}-*/DONE")
     }
     runs = {
@@ -159,7 +187,7 @@ def title_of(spec: str | None) -> str | None:
 def adapted(checkpoint: Path) -> DictConfig | None:
     """The config of the run that the checkpoint is of, if it adapted a base model."""
     kept = None if checkpoint.is_dir() else companion(checkpoint, "config.yaml")
-    cfg: Any = OmegaConf.load(kept) if kept else None
+    cfg: Any = stored_config(kept) if kept else None
     return cfg if kept and cfg.peft.name != "none" else None
 
 
@@ -241,7 +269,7 @@ def trained_length(checkpoint: Path) -> int | None:
 
         return llama.read_config(checkpoint).max_positions
     kept = companion(checkpoint, "config.yaml")
-    return OmegaConf.load(kept).task.get("train_length") if kept else None
+    return stored_config(kept).task.get("train_length") if kept else None
 
 
 def begin(
@@ -400,6 +428,6 @@ def _content(checkpoint: Path) -> dict[str, Any]:
 
 def _sizes(config: Path) -> str:
     """What a run's config says of its model, as words of the command line."""
-    cfg = OmegaConf.load(config)
+    cfg = stored_config(config)
     arch = " ".join(f"task.arch.{key}={value}" for key, value in cfg.task.arch.items())
     return f"model={cfg.model.name} scale={cfg.scale.name} {arch}"

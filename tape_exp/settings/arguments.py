@@ -1,21 +1,49 @@
-"""Types of the options that the commands share."""
+"""What the commands share: types of options, and how a command ends."""
 
 import argparse
+import functools
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
+
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.redaction import redact
+
+Given = ParamSpec("Given")
+MOST = 1e8  # of minutes, processes, …: no one means more, and timers overflow
 
 
 def positive(kind: type) -> Callable[[str], Any]:
-    """The argparse type of an option that must be above 0; ``kind`` is int or float."""
+    """The argparse type of an option that must be above 0 and no more than :data:`MOST`; ``kind``
+    is int or float.
+    """
 
     def number(text: str) -> Any:
         try:
-            if (value := kind(text)) > 0:
+            if 0 < (value := kind(text)) <= MOST:
                 return value
         except ValueError:
             pass
         raise argparse.ArgumentTypeError(
-            f"{text} must be a {'whole number' if kind is int else 'number'} above 0."
+            f"{text} must be a {'whole number' if kind is int else 'number'} above 0, at most "
+            f"{MOST:.0f}."
         )
 
     return number
+
+
+def command(main: Callable[Given, int]) -> Callable[Given, int]:
+    """A command's main, whose mistakes are one sentence and exit code 2, and Ctrl-C 130."""
+
+    @functools.wraps(main)
+    def wrapped(*arguments: Given.args, **options: Given.kwargs) -> int:
+        try:
+            return main(*arguments, **options)
+        except ConfigError as error:
+            print(f"error: {redact(str(error))}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("Stopped.", file=sys.stderr)
+            return 130
+
+    return wrapped

@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
@@ -21,7 +21,7 @@ from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Config, check_sections
-from tape_exp.settings.targets import HOMES, check_targets, guard, locate
+from tape_exp.settings.targets import HOMES, check_choices, check_targets, guard, locate
 
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 
@@ -46,6 +46,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         ConfigError: an override is wrong; the sentence says which and what would be right.
     """
     try:
+        check_choices(overrides)
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         choices = [str(override.input_line) for override in parsed if not _sets_value(override)]
         # Composing reads and merges a dozen YAML files, and a table asks for hundreds of configs
@@ -107,6 +108,15 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         text = str(error)
     if match := re.search(r"Error parsing override '(.*)'\s+missing EQUAL", text):
         return f"{match.group(1)} is not an override: give a key and its value, as in model=tape."
+    if isinstance(error, OverrideParseException):
+        return (
+            f"{error.override} cannot be read; close its brackets and quotes, and put a value with "
+            "other characters than letters, digits and . / - _ into quotes of its own, as in "
+            "\"runs='my runs'\"."
+        )
+    if "Cannot merge DictConfig with ListConfig" in text:
+        key = getattr(error, "full_key", None) or text.partition(":")[0]
+        return f"{key} is a section of keys; set one of them, as in {key}.<key>=<value>."
     if match := re.search(r"Could not find '(\w+)/([^']+)'", text):
         group, choice = match.groups()
         if group == "scale" and "/" in choice:  # the folder of a task's sizes, one file a scale

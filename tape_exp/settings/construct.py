@@ -112,7 +112,7 @@ def _check_mapping(value: Any, key: str) -> None:
     """Raise where ``value`` is not a section of keys."""
     if not isinstance(value, Mapping):
         shown = "null" if value is None else value
-        raise ConfigError(f"{key}={shown} must be a section of keys, as in {key}={{key: value}}.")
+        raise ConfigError(f"{key}={shown} must be a section of keys, as in {key}={{a: 1}}.")
 
 
 def _as_dataclass(value: Any, cls: Any, key: str) -> Any:

@@ -8,6 +8,16 @@ from collections.abc import Iterable
 class ConfigError(ValueError):
     """A user's mistake, in one sentence: what was wrong, which key or file, and what to do."""
 
+    def __init__(self, sentence: object) -> None:
+        super().__init__(printable(" ".join(str(sentence).splitlines())))
+
+
+def printable(text: str) -> str:
+    """The text with its control characters written out, so that a terminal obeys none of them."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
+    )
+
 
 def one_of(key: str, value: str, choices: Iterable[str]) -> None:
     """Raise a :class:`ConfigError` unless ``value`` is one of ``choices``."""

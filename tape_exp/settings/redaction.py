@@ -14,10 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from tape_exp.settings.errors import printable
+
 HIDDEN = "[hidden]"
 WORDS = (
-    r"(?:token|key|apikey|password|passwd|passphrase|pass|secret|credentials?"
-    r"|auth|authorization|pat)"
+    r"(?:token|key|apikeys?|passwords?|passwd|passphrases?|pass|pwd|secrets?|credentials?|creds?"
+    r"|auth|authorization|pat|jwts?|webhooks?"
+    r"|(?:api|access|auth|hf|private|refresh|ssh)[_\-]?(?:keys|tokens))"
 )
 _NAMED = re.compile(rf"(?:^|[_.\-]){WORDS}(?:$|[_.\-\d])", re.IGNORECASE)
 _PLACES = re.compile(r"_(?:path|file|dir|home|sock)$", re.IGNORECASE)  # names of files
@@ -25,7 +28,8 @@ _SHORTEST = 8  # characters of a secret in the environment; a shorter one could 
 _URL = re.compile(r"(\b[a-z][a-z0-9+.\-]*://)[^\s/@'\"]+@", re.IGNORECASE)
 _ASSIGNED = re.compile(
     rf"((?<![A-Za-z0-9])(?:[\w.\-]*[_.\-])?{WORDS}(?:[_.\-\d][\w.\-]*)?['\"]?\s?=\s?['\"]?|"
-    rf"['\"](?:[\w.\-]*[_.\-])?{WORDS}['\"]\s*:\s*['\"])(?!['\"]|\$\{{|\[hidden\])[^\s'\",;&)}}\]]+",
+    rf"['\"](?:[\w.\-]*[_.\-])?{WORDS}['\"]\s*:\s*['\"]|"
+    rf"[{{,]\s*(?:[\w.\-]*[_.\-])?{WORDS}\s*:\s*['\"]?)(?!['\"]|\$\{{|\[hidden\])[^\s'\",;&)}}\]]+",
     re.IGNORECASE,
 )
 _HEADER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{8,}", re.IGNORECASE)
@@ -47,7 +51,7 @@ _COMMITS = ("revision", "commit")
 
 def is_secret(name: str) -> bool:
     """Whether a key or variable of that name holds a secret: ``HF_TOKEN``, not ``tokens``."""
-    return bool(_NAMED.search(name)) and not _PLACES.search(name)
+    return bool(_NAMED.search(name)) and not _PLACES.search(name) and name != "PWD"
 
 
 def redact(text: str) -> str:
@@ -86,8 +90,8 @@ def redact_tree(value: Any, key: str = "") -> Any:
 
 
 class RedactingFormatter(logging.Formatter):
-    """A formatter whose lines hold no secrets, tracebacks included."""
+    """A formatter whose lines, tracebacks included, hold neither secrets nor control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without secrets."""
-        return redact(super().format(record))
+        """The line, without either."""
+        return printable(redact(super().format(record)))

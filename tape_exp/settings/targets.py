@@ -90,6 +90,11 @@ def check_targets(cfg: Any, key: str = "") -> None:
         if isinstance(value, str) and "${" in value:
             _check_interpolation(value, node, path)
         _check_call(str(name), value, path)
+        if path == "hydra.output_subdir" and value is not None:
+            raise ConfigError(
+                f"{path}={value} would write the config with its secrets; leave it out: a run "
+                "writes its own config.yaml."
+            )
 
 
 def _check_call(name: str, value: Any, path: str) -> None:
@@ -170,7 +175,7 @@ def guard() -> None:
             self, config_name: Any, overrides: list[str], run_mode: Any, *rest: Any, **options: Any
         ) -> Any:
             """Compose, then search; a sweep's overrides, written to files, may hold no secret."""
-            _check_choices(overrides)
+            check_choices(overrides)
             cfg = super().load_configuration(config_name, overrides, run_mode, *rest, **options)
             check_targets(cfg)
             if run_mode.name == "MULTIRUN":
@@ -180,16 +185,19 @@ def guard() -> None:
     hydra.ConfigLoaderImpl = Loader  # type: ignore[misc]
 
 
-def _check_choices(overrides: Sequence[str]) -> None:
-    """Refuse null, a number and a list where a group's YAML is chosen; Hydra would merge a list."""
+def check_choices(overrides: Sequence[str]) -> None:
+    """Refuse anything but a YAML's name where a group's YAML is chosen; Hydra would merge a list
+    or a mapping, and runs on the schema's defaults without a group.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         group = override.key_or_group
         choices = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-        if not choices or override.is_sweep_override() or override.is_delete():
+        removed = override.is_delete()
+        if not choices or override.is_sweep_override() or (removed and override.package):
             continue
-        if not isinstance(override.value(), str | dict):
+        if removed or not isinstance(override.value(), str):
             raise ConfigError(
                 f"{override.input_line} must choose one YAML of conf/{group}, as "
                 f"{group}={choices[0]} does."

@@ -29,6 +29,7 @@ class Benchmarks(NothingTrained, TextTask):
         source: ``hub``; ``local``, a folder of lm-eval task YAMLs; ``builtin``, a small generated
             set in their format.
         path: local: the folder. Relative paths in its YAMLs count from it.
+        trust: local: whether the folder may be read at all, since its YAMLs can run any code.
         tokenizer: that of the run it begins from; without one, how text is cut (a BPE is trained on
             built-in text).
         train_length: the tokens that the model was trained on at once.
@@ -49,6 +50,7 @@ class Benchmarks(NothingTrained, TextTask):
         longest: int | None = None,
         source: str = "builtin",
         path: str | None = None,
+        trust: bool = False,
         shots: int | None = None,
         limit: int | None = None,
         rows_per_batch: int = 64,
@@ -71,13 +73,13 @@ class Benchmarks(NothingTrained, TextTask):
         super().__init__(
             arch, NO_OPTIM, seed, Text("builtin"), tokenizer, train_length, self.longest
         )
-        self.names, self.source, self.path = list(tasks), source, path
+        self.names, self.source, self.path, self.trust = list(tasks), source, path, trust
         self.shots, self.limit, self.rows_per_batch = shots, limit, rows_per_batch
 
     def prepare_data(self) -> None:
         """Refuse what cannot be read before a tokenizer is made."""
         if not self._prepared:
-            benchmarks.check_source(self.source, self.path, self.surroundings.cache)
+            benchmarks.check_source(self.source, self.path, self.surroundings.cache, self.trust)
         super().prepare_data()
 
     def prepare(self) -> None:

@@ -71,6 +71,14 @@ class Pretrain(TextTask):
         if train_tokens is None and text.source == "hub":
             self.train_tokens = optim.max_steps * optim.batch * train_length + 1
 
+    def prepare_data(self) -> None:
+        """Refuse a folder that is not there before anything is tokenised."""
+        texts = {"task.text": self.text, "task.validation": self.validation}
+        texts |= {f"task.tests.{name}": text for name, text in self.tests.items()}
+        for key, text in texts.items():
+            text.check_path(key)
+        super().prepare_data()
+
     def prepare(self) -> None:
         """Tokenise what training reads, the validation blocks and the test sets."""
         T = self.train_length

@@ -29,6 +29,7 @@ from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import generate
 from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.arguments import command
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import epoch_order
@@ -357,33 +358,30 @@ def to_json(dataset: str, scores: Scores) -> str:
     return json.dumps(content, indent=1) + "\n"
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; mistakes are one sentence and exit code 2, before anything is written."""
+    """Run a command; mistakes are told before anything is written."""
     parser = argparse.ArgumentParser(
         prog="python -m tape_exp.tasks.scrolls", description="The SCROLLS benchmark."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("score", help="score predictions as the benchmark does")
-    command.add_argument("predictions", type=Path, help="a JSON object, id -> prediction")
-    command.add_argument("--dataset", required=True, help=", ".join(DATASETS))
-    command.add_argument(
+    score = commands.add_parser("score", help="score predictions as the benchmark does")
+    score.add_argument("predictions", type=Path, help="a JSON object, id -> prediction")
+    score.add_argument("--dataset", required=True, help=", ".join(DATASETS))
+    score.add_argument(
         "--references",
         type=Path,
         default=REFERENCES,
         help=f"a file, or a folder (default: {REFERENCES})",
     )
-    command.add_argument(
+    score.add_argument(
         "--split",
         default="validation",
         help="whose file is taken from a folder (default: validation)",
     )
-    command.add_argument("--out", type=Path, help="a file for the score of every example, JSON")
+    score.add_argument("--out", type=Path, help="a file for the score of every example, JSON")
     given = parser.parse_args(arguments)
-    try:
-        score_file(given.predictions, given.dataset, given.references, given.split, given.out)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    score_file(given.predictions, given.dataset, given.references, given.split, given.out)
     return 0
 
 

@@ -27,7 +27,7 @@ from tape_exp.paper.artifacts import RESULTS, load
 from tape_exp.paper.page import render
 from tape_exp.paper.theory import satisfied
 from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import positive
+from tape_exp.settings.arguments import command, positive
 from tape_exp.theory import PROPERTIES
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
 from tape_exp.theory.propositions import cases, measure
@@ -42,6 +42,7 @@ FORMS = {
 LENGTHS = tuple(2**n for n in range(1, 13))
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write and draw."""
     parser = argparse.ArgumentParser(

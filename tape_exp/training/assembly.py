@@ -1,6 +1,7 @@
 """The parts of a run, each made from its section of the config."""
 
 import logging
+import os
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 from lightning import Trainer
-from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
@@ -65,6 +66,8 @@ class Run:
 def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -> Run:
     """Data and model of a run. Raises :class:`ConfigError` where the config cannot run."""
     check_accelerator(cfg.trainer.accelerator)
+    check_nodes(cfg.trainer.nodes)
+    check_parts(cfg)
     task = make_task(cfg, directory.artifacts)
     accumulate = micro_batches(cfg, task)
     adaptation = make_adaptation(cfg, task)
@@ -73,11 +76,36 @@ def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -
     return Run(cfg, directory, task, decoder, adaptation, accumulate, preemption)
 
 
+def check_parts(cfg: DictConfig) -> None:
+    """Raise :class:`ConfigError` where task, encoding or method cannot be made of their keys.
+
+    Nothing is read and nothing is computed, so that it costs milliseconds.
+    """
+    task = blank_task(cfg)
+    micro_batches(cfg, task)
+    if cfg.peft.name != "none":
+        build(cfg.peft, "peft", name=cfg.peft.name)
+    model: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    with torch.device("meta"):
+        make_position(model, task.arch)
+
+
 def check_accelerator(name: str) -> None:
     """Raise :class:`ConfigError` where a GPU is asked for and there is none."""
     if name == "gpu" and not (CUDAAccelerator.is_available() or MPSAccelerator.is_available()):
         raise ConfigError(
             "trainer.accelerator=gpu finds no GPU on this machine; trainer=cpu runs without one."
+        )
+
+
+def check_nodes(nodes: int) -> None:
+    """Raise :class:`ConfigError` where nobody has started processes on the other nodes."""
+    started = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
+    if nodes > 1 and not started and "MASTER_ADDR" not in os.environ:
+        raise ConfigError(
+            f"trainer.nodes={nodes} waits for processes of {nodes} nodes, which this command does "
+            f"not start: use python -m launch.sweep, srun or torchrun --nnodes={nodes}, or set "
+            "MASTER_ADDR, MASTER_PORT and NODE_RANK on each node."
         )
 
 

@@ -42,6 +42,8 @@ def explained(
     except (KeyboardInterrupt, SystemExit) as error:
         by = f" by {error.name}" if isinstance(error, Preempted) else ""
         log.info("Stopped%s. %s", by, goes_on)
+        if isinstance(error.__context__, KeyboardInterrupt):  # Lightning made it a status of 1
+            raise KeyboardInterrupt from error
         raise
     except Exception as error:
         # What fails after a signal fails because of it: another process has left before this one.

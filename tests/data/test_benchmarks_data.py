@@ -201,6 +201,9 @@ def test_wrong_names_and_missing_things_are_told(cache, monkeypatch):
             match=rf"task\.path={path} is not a folder; .*task\.source=builtin needs none",
         ):
             benchmarks.check_source("local", path, cache)
+    with pytest.raises(ConfigError, match=r"can run any code.* add task\.trust=true"):
+        benchmarks.check_source("local", str(cache), cache)
+    benchmarks.check_source("local", str(cache), cache, trust=True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         ConfigError,

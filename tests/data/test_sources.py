@@ -136,12 +136,47 @@ def test_broken_lines_are_named_skipped_and_counted(tmp_path, caplog, monkeypatc
     assert told.count("skipped.") == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train.jsonl.gz", b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 99),
+        ("train.jsonl.xz", b"\xfd7zXZ\0" + b"\xff" * 99),
+        ("train.jsonl.zst", b"(\xb5/\xfd" + b"\xff" * 99),
+        ("train.jsonl.bz2", b"BZh9" + b"\xff" * 99),
+        ("train.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1"),
+        ("train.jsonl", b"x" * 9999),
+        ("train.jsonl.gz", gzip.compress(b"x" * 9999)),
+    ],
+)
+def test_broken_content_names_the_file(tmp_path, monkeypatch, name, content):
+    monkeypatch.setattr(sources, "LONGEST_LINE", 1000)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"{name} cannot be read beyond row 0: .* Fetch the fi"):
+        read(local(tmp_path))
+
+
+def test_a_compressed_text_of_one_line_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST", 1000)
+    (tmp_path / "train.txt.gz").write_bytes(gzip.compress(b"x" * 9999))
+    pieces = read(local(tmp_path))
+    assert "".join(pieces) == "x" * 9999
+    assert max(map(len, pieces)) <= 2000
+
+
+def test_a_deeply_nested_line_is_skipped(tmp_path):
+    deep = '{"text": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    (tmp_path / "train.jsonl").write_text(f'{deep}\n{{"text": "good"}}\n')
+    skipped = Skipped()
+    assert read(local(tmp_path), skipped=skipped) == ["good"]
+    assert skipped.rows == 1
+
+
 def test_a_damaged_file_is_named(tmp_path):
     write(tmp_path, "train.jsonl.gz", [d * 400 for d in DOCUMENTS])
     path = tmp_path / "train.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(
-        ConfigError, match=r"train\.jsonl\.gz cannot be read beyond row 0: .* Fetch the file again"
+        ConfigError, match=r"train\.jsonl\.gz cannot be read beyond row \d: .* Fetch the file again"
     ):
         read(local(tmp_path))
 

@@ -43,7 +43,7 @@ def test_words_of_hydra_itself_are_not_the_runs():
         (["fig_addition", "seeds=0,x"], "seeds=0,x must be integers"),
         (
             ["task=pg19", "checkpoint=nowhere"],
-            "checkpoint=nowhere is neither a file nor a run's folder",
+            "checkpoint=nowhere is neither a file, nor the folder of a run",
         ),
         (["task.name='a\nb'"], "holds a line break"),
         (["trainer.micro_batch=0"], "trainer.micro_batch=0 must be at least 1"),

@@ -2,6 +2,7 @@
 arguments.
 """
 
+import json
 import os
 import shlex
 import subprocess
@@ -9,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from launch import status, sweep
+from launch.grid import folder_of as folder_of_jobs
 from launch.grid import jobs_of
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.folders import ROOT
@@ -169,6 +172,11 @@ def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
         ),
         (["--cap", "0"], "--cap 0 must be at least 1"),
         (["model=rpe"], "model=rpe is not known. Did you mean 'rope'?"),
+        (["task.train_digits=9", "task.test_digits=3"], "task.test_digits=3 is below"),
+        (["task.arch.width=32", "task.arch.heads=3"], "is not divisible by task.arch.heads=3"),
+        (["task.optim.lr=0.001,-1"], "task.optim.lr=-1.0 must be positive"),
+        (["model.theta=x"], "model.theta=x is of a wrong type"),
+        (["trainer.micro_batch=5"], "trainer.micro_batch=5 does not divide"),
     ],
 )
 def test_mistakes_are_one_sentence(slurm, words, message, capsys):
@@ -254,6 +262,80 @@ def test_the_settings_of_a_cluster_are_read_from_its_file(slurm, monkeypatch, tm
     ):
         assert f"#SBATCH --{line}\n" in written
     assert "scontrol requeue $job" in written
+
+
+def test_overrides_arrive_as_they_are(slurm, monkeypatch):
+    """The script is run by bash, with a python that writes down its arguments."""
+    python = slurm / "bin" / "python"
+    python.write_text(
+        f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]), file=sys.stderr)\n"
+    )
+    (slurm / "bin" / "srun").write_text('#!/bin/bash\nexec "${@:2}"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sweep.sys, "executable", str(python))
+    values = ["$(touch sprung)", "`touch sprung`", "a 'b' \"c\"", "*.py ~ {x,y}", "$HOME;&|<>#!"]
+    escaped = [value.replace("'", "\\'") for value in values]
+    words = ["model=rope", "cache=" + ",".join(f"'{value}'" for value in escaped)]
+    words += [f"runs={slurm}/runs", "logger.project='ü~'"]
+    assert sweep.main(words) == 0
+    jobs = jobs_of(words)
+    for number, job in enumerate(jobs):
+        task = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": str(number)}
+        done = subprocess.run(
+            ["bash", folder_of(slurm / "runs") / "script.sh"],
+            env={**os.environ, **task},
+            cwd=slurm,
+            capture_output=True,
+            text=True,
+        )
+        assert json.loads(done.stderr) == [str(ROOT / "train.py"), *job.words]
+    assert len(jobs) == len(values)
+    assert not (slurm / "sprung").exists()
+
+
+@pytest.mark.parametrize("breaks", ["\n", "\r", "\v", "\x1b", "\x85", "\u2028"])
+@pytest.mark.parametrize("first", ["model=rope", "fig_addition"])
+@pytest.mark.parametrize("key", ["logger.project", "hydra.launcher.comment"])
+def test_words_that_would_add_lines_to_the_script_are_refused(slurm, capsys, first, key, breaks):
+    words = [first, f"{key}='x{breaks}touch sprung'", f"runs={slurm}/runs"]
+    assert sweep.main(words) == 2
+    told = capsys.readouterr().err
+    assert "holds a line break or another control character" in told
+    assert told.count("\n") == 1
+    assert not (slurm / "runs").exists()
+
+
+@pytest.mark.parametrize("first", ["model=rope", "fig_addition"])
+def test_no_secret_is_written(slurm, capsys, first):
+    secret = "planted-1234"
+    words = [first, f"+scale.api_key={secret}", f"runs={slurm}/runs"]
+    for more in ([], ["--dry-run"]):
+        assert sweep.main([*words, *more]) == 2
+        told = capsys.readouterr()
+        assert "+scale.api_key holds a secret, and a sweep writes" in told.err
+        assert secret not in told.out + told.err
+    assert not (slurm / "runs").exists()
+
+
+def test_two_commands_for_the_same_runs_submit_them_once(slurm, monkeypatch, capsys):
+    """squeue and sbatch are asked while a second command would wait."""
+    words = ["model=rope", f"runs={slurm}/runs"]
+    lock = folder_of_jobs(jobs_of(words)) / ".lock"
+    for name in ("squeue", "sbatch"):
+        with (slurm / "bin" / name).open("r+") as file:
+            script = file.read().replace("\n", f"\nflock -n {lock} touch {slurm}/{name}.free\n", 1)
+            file.seek(0)
+            file.write(script)
+    assert sweep.main(words) == 0
+    assert not list(slurm.glob("*.free"))
+    monkeypatch.setattr(sweep, "PATIENCE", 0.1)
+    capsys.readouterr()
+    with FileLock(lock):
+        assert sweep.main(words) == 2
+    assert "another launch.sweep submits the same runs" in capsys.readouterr().err
+    assert len(calls(slurm, "sbatch")) == 1
+    assert sweep.main(words) == 0
+    assert len(calls(slurm, "sbatch")) == 2
 
 
 def test_ranges():

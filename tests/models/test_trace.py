@@ -13,7 +13,15 @@ from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position, randomise
 
 TOKENS = torch.randint(0, 14, (2, 20), generator=torch.Generator().manual_seed(0))
-WITH_STATE = [m for m in MODELS if m.startswith(("rope", "tape", "xpos", "randpe"))]
+
+
+def has_products(name: str) -> bool:
+    """Whether the encoding says what it multiplies queries and keys by."""
+    encoding = make_position(name, Arch(layers=1, width=32, heads=4, ffn=32, train_length=32))
+    return encoding.matrices(encoding.initial_state(torch.arange(6.0)[None])) is not None
+
+
+WITH_STATE = [name for name in MODELS if has_products(name)]
 
 
 def sampler() -> RowSampler:

@@ -10,6 +10,7 @@ from tape_exp.paper import artifacts, page
 from tape_exp.paper import push as pushing
 from tape_exp.runs.record import dump_record
 from tape_exp.settings import folders
+from tape_exp.settings.errors import ConfigError
 from tests.paper.test_artifacts import fake_record
 from tests.runs.test_sinks import wandb_records
 
@@ -100,3 +101,9 @@ def test_a_server_that_cannot_be_reached_leaves_it_offline(results, tmp_path, mo
     monkeypatch.delenv("https_proxy", raising=False)
     assert pushing.push({}, results, tmp_path / "sent", "mine", mode="online").startswith("paper-")
     assert list((tmp_path / "sent").glob("wandb/offline-run-*/run-paper-*.wandb"))
+
+
+def test_a_folder_that_cannot_be_written_is_named(results, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--folder .*file/sent cannot be written \(Not a dir"):
+        pushing.push({}, results, tmp_path / "file" / "sent", "mine", mode="offline")

@@ -141,15 +141,55 @@ def test_several_devices_do_not_run_side_by_side():
         runner.work({"x": job}, cores=2)
 
 
-@pytest.mark.parametrize("options", [["--cores", "0"], ["--minutes", "-1"], ["--minutes", "soon"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--cores", "0"],
+        *(["--minutes", value] for value in ("0", "-1", "soon", "nan", "inf", "1e300")),
+    ],
+)
 def test_limits_are_above_zero(options, capsys):
     with pytest.raises(SystemExit) as left:
         paper.main(["run", "fig_addition", *options])
     assert left.value.code == 2
     kind = "whole number" if options[0] == "--cores" else "number"
     assert (
-        f"argument {options[0]}: {options[1]} must be a {kind} above 0." in capsys.readouterr().err
+        f"argument {options[0]}: {options[1]} must be a {kind} above 0" in capsys.readouterr().err
     )
+
+
+def test_runs_end_with_a_command_that_is_killed(tmp_path):
+    program = (
+        "import pathlib; from tape_exp.settings import folders; from tape_exp.paper import runner; "
+        "from tests.paper import test_runner as ours\n"
+        "if __name__ == '__main__':\n"
+        f"    folders.RECORDS = pathlib.Path({str(tmp_path)!r})\n"
+        "    runner.run_and_record = ours.endless\n"
+        "    runner.work(ours.jobs('rope', 'tape', 'alibi'), cores=2)\n"
+    )
+    command = subprocess.Popen([sys.executable, "-c", program], cwd=folders.ROOT)
+    wait_for(lambda: len(list(tmp_path.glob("*.begun"))) == 2 or command.poll() is not None)
+    running = [json.loads(path.read_text())[1] for path in tmp_path.glob("*.begun")]
+    command.kill()
+    command.wait()
+    assert len(running) == 2
+    wait_for(lambda: not any(map(alive, running)))
+    assert not any(map(alive, running))
+
+
+def wait_for(moment, seconds: float = 45) -> None:
+    """Return at the moment, or when the time is over."""
+    deadline = time.monotonic() + seconds
+    while not moment() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def alive(process: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(tmp_path):

@@ -276,6 +276,31 @@ def test_export_says_what_is_wrong(extend, tmp_path, capsys):
     assert "is not the folder of a run: it has no config.yaml" in capsys.readouterr().err
     assert export.main([str(run), str(run)]) == 2
     assert "is there already; name a new folder" in capsys.readouterr().err
+    assert export.main([str(run), str(run / "config.yaml" / "new")]) == 2
+    assert "export to a folder that can be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("scale: {name: '${oc.env:HF_TOKEN}'}", "is not a config that a run wrote"),
+        ("model: {theta: '${oc.env:PLANTED}'}", "is not a config that a run wrote"),
+        ("[", "config.yaml cannot be read"),
+        ("- 1", "is not a config that a run wrote"),
+        ("task: {name: c4}", "model is missing"),
+    ],
+)
+def test_a_foreign_config_reads_nothing_of_this_machine(tmp_path, monkeypatch, capsys, line, said):
+    for name in ("HF_TOKEN", "PLANTED"):
+        monkeypatch.setenv(name, "planted-1234")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(line)
+    assert export.main([str(tmp_path / "run"), str(tmp_path / "new")]) == 2
+    told = capsys.readouterr()
+    assert said in told.err
+    assert told.err.count("\n") == 1
+    assert "planted-1234" not in told.out + told.err
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):

@@ -14,6 +14,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from launch.status import last_line
 from tape_exp.data.packing import Tokens
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import load
@@ -37,8 +38,16 @@ SECRETS = {
     "HF_TOKEN": "hf_PlantedPlantedPlantedPlanted0001",
     "AWS_SECRET_ACCESS_KEY": "planted/aws+secret=value0002",
     "MY_PASSWORD": 'planted"quote\\0003',
+    "SLURM_JWT": "planted-slurm-jwt-0007",
+    "SLURM_DB_PWD": "planted-slurm-pwd-0008",
+    "SLACK_WEBHOOKS": "planted-webhook-0009",
 }
-TYPED = ("planted-in-a-url-0004", "hf_PlantedInAnOverride000000005", "planted-plain-key-0006")
+TYPED = (
+    "planted-in-a-url-0004",
+    "hf_PlantedInAnOverride000000005",
+    "planted-plain-key-0006",
+    "planted-inside-0010",
+)
 
 
 class Booby:
@@ -129,6 +138,31 @@ def test_hydra_sets_no_variables_and_logs_to_no_files(node, message):
     stream = {"class": "logging.StreamHandler", "stream": "ext://sys.stderr"}
     permitted = {"job": {"env_set": {}, "env_copy": []}, "job_logging": {"x": stream}}
     check_targets(OmegaConf.create({"hydra": permitted}))
+
+
+def test_a_mistake_has_no_traceback_with_debug_either():
+    refused = command("debug=one_batch", "task.trian_digits=2")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert refused.stderr.startswith("error: task.trian_digits is not known")
+
+
+def test_hydra_writes_no_config(tmp_path):
+    refused = command(f"hydra.run.dir={tmp_path}", "hydra.output_subdir=.hydra", "debug=plan")
+    assert refused.returncode == 2
+    assert "hydra.output_subdir=.hydra would write the config" in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_terminal_gets_no_control_characters(tmp_path, capsys):
+    harm = "\x1b]0;title\x07\x1b[2J\x9b31m"
+    assert str(ConfigError(f"a{harm}\nb")) == "a\\x1b]0;title\\x07\\x1b[2J\\x9b31m b"
+    record = logging.LogRecord("x", logging.ERROR, "", 0, "%s\n\tü", (harm,), None)
+    told = RedactingFormatter("%(message)s").format(record)
+    assert told.endswith("m\n\tü")
+    assert told.replace("\n\t", "").isprintable()
+    (tmp_path / "FAILED").write_text(f"Traceback\nError: {harm}\n")
+    assert last_line(tmp_path / "FAILED").isprintable()
 
 
 def test_variables_in_a_yaml_of_another_folder_are_refused(tmp_path):
@@ -387,6 +421,8 @@ def test_a_yaml_of_a_run_cannot_construct(tmp_path):
         '{"password": "planted-1234"}',
         "https://host/path?access_token=planted-1234&x=1",
         "Authorization: Bearer planted-1234",
+        "+scale.d={secret: planted-1234}",
+        "+scale.d=[{a: 1,my_token:'planted-1234'}]",
         "-----BEGIN PRIVATE KEY-----\nplanted-1234\n-----END PRIVATE KEY-----",
     ],
 )
@@ -437,9 +473,19 @@ def test_names_of_secrets():
         "token",
         "api_key",
         "task.text.token",
+        "SLURM_JWT",
+        "DB_PWD",
+        "passwords",
+        "git_creds",
+        "SLACK_WEBHOOK_URL",
+        "api_keys",
+        "access_tokens",
     ):
         assert is_secret(name), name
+        assert HIDDEN in redact(f"{name}=planted-1234")
     for name in (
+        "PWD",
+        "new_tokens",
         "tokens",
         "tokenizer",
         "HF_TOKEN_PATH",
@@ -527,8 +573,9 @@ def test_planted_secrets_appear_nowhere(tmp_path, fails):
         f"+scale.note={TYPED[1]}",
         f"+scale.api_key={TYPED[2]}",
     ]
+    words += [f"+scale.d={{secret: {TYPED[3]}}}"]
     words += ["task.optim.lr=1000", "task.optim.weight_decay=1e30"] if fails else []
-    done = command(*words, WANDB_MODE="offline", **SECRETS)
+    done = command(*words, WANDB_MODE="offline", SLURM_JOB_ID="12", **SECRETS)
     (run,) = (path.parent for path in (tmp_path / "runs").rglob("manifest.json"))
     assert (run / ("FAILED" if fails else "DONE")).exists(), done.stderr
     assert list(run.rglob("*.wandb"))

@@ -12,6 +12,7 @@ import torch
 
 from tape_exp.data.benchmarks_builtin import DRAFTS, SUBJECTS, question
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.runs.identity import config_hash
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
@@ -147,6 +148,37 @@ def test_scales_read_what_their_text_comes_from():
             ["mmlu", "arc_challenge", "arc_easy"],
             None,
         )
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "doc_to_text: !function theirs.harm",
+        "doc_to_text: \"{{ cycler.__init__.__globals__.os.mkdir('sprung') }}\"",
+    ],
+    ids=["function", "template"],
+)
+def test_the_code_of_a_folder_runs_only_where_it_is_trusted(tmp_path, harm):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "data.jsonl").write_text('{"text": "a", "target": "b"}\n')
+    (folder / "theirs.py").write_text("import os\nos.mkdir('sprung')\ndef harm(doc): return 'x'\n")
+    (folder / "mine.yaml").write_text(
+        "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: data.jsonl}}\n"
+        "test_split: test\noutput_type: multiple_choice\ndoc_to_choice: [a, b]\n"
+        f"doc_to_target: 0\n{harm}\n"
+    )
+    words = [*SIZES, "model=rope", f"runs={tmp_path}/runs", f"cache={tmp_path}/cache"]
+    words += ["task.source=local", f"task.path={folder}", "task.tasks=[mine]"]
+    with pytest.raises(ConfigError, match=r"can run any code.* add task\.trust=true"):
+        run(compose_config(words))
+    assert not list(tmp_path.rglob("sprung"))
+    trusting = compose_config([*words, "task.trust=true"])
+    assert config_hash(trusting) == config_hash(compose_config(words))
+    task = make_task(trusting)
+    task.prepare_data()
+    task.fingerprint()
+    assert list(tmp_path.rglob("sprung"))  # the trap works
 
 
 def test_a_trained_model_is_asked_with_its_own_tokenizer(text_run, tmp_path):

@@ -14,7 +14,7 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.training.assembly import make_position, make_task
+from tape_exp.training.assembly import blank_task, make_position, make_task
 from tests.conftest import on_text
 
 
@@ -190,6 +190,15 @@ def test_a_corpus_shorter_than_a_block(text_folder, tmp_path):
         match=r"its split train has 12 tokens, fewer than one block .*task\.train_length=6",
     ):
         prepared(text_folder, f"task.text.path={tmp_path}")
+
+
+@pytest.mark.parametrize("key", ["text", "validation", "tests.github"])
+def test_a_folder_that_is_not_there_is_named_by_its_key_at_once(text_folder, key):
+    task = "extend" if key == "validation" else "c4"
+    words = [f"task={task}", *on_text(text_folder, task), f"task.{key}.source=local"]
+    made = blank_task(compose_config([*words, f"task.{key}.path=/nowhere"]))
+    with pytest.raises(ConfigError, match=rf"^task\.{key}\.path=/nowhere does not exist"):
+        made.prepare_data()
 
 
 def test_bad_input_leaves_no_folder_behind(text_run, tmp_path):

@@ -417,7 +417,7 @@ def test_the_soak_notices_a_difference(tiny_run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--kills", "-3"], "argument --kills: -3 must be a whole number above 0."),
+        (["--kills", "-3"], "argument --kills: -3 must be a whole number above 0"),
         (["--render"], "reliability.json is missing; without --render the soak makes it."),
     ],
 )

@@ -353,6 +353,30 @@ def test_a_sweep_goes_on_after_a_failed_job(tmp_path):
     )
     assert failed.returncode == 2
     assert len(list(Path(tmp_path, "b").rglob("DONE"))) == 2
+    errors = [line for line in failed.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2
+    for model, line in zip(("rope", "nope"), errors, strict=True):
+        assert f"model={model} " in line
+        assert "task.train_digits=0 must be" in line
+
+
+@pytest.mark.parametrize("command", [["train.py"], ["train.py", "-m"], ["-m", "tape_exp.demo"]])
+def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path, command):
+    words = ["trainer=cpu", "logger=none", *TINY, f"runs={tmp_path}", "task.optim.max_steps=100000"]
+    running = subprocess.Popen(
+        [sys.executable, *command, *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(tmp_path.rglob("metrics.jsonl")) and running.poll() is None:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=100)
+    assert running.returncode == 130, out + err
+    assert "Traceback" not in err
+    assert "The same command goes on from the last checkpoint" in out
 
 
 def test_signs_of_life_go_on_until_the_adapter_is_gathered(tiny_run, monkeypatch):
@@ -368,3 +392,9 @@ def test_to_ask_whether_a_run_is_finished_changes_nothing(tiny_run):
     handlers = list(logging.getLogger("tape_exp").handlers)
     assert run_module.is_finished(RunDirectory(cfg))
     assert logging.getLogger("tape_exp").handlers == handlers
+
+
+def test_nodes_that_nobody_starts_are_told_at_once(tiny_run, monkeypatch):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(ConfigError, match=r"trainer\.nodes=2 waits for .*torchrun --nnodes=2"):
+        tiny_run("model=rope", "trainer.nodes=2")
