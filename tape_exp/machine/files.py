@@ -17,8 +17,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # a full disk names no file, and nobody knows the temporary
+            error.filename, error.filename2 = str(path), None
         raise
 
 

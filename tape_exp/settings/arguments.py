@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, refused
 from tape_exp.settings.redaction import redact
 
 Given = ParamSpec("Given")
@@ -33,7 +33,10 @@ def positive(kind: type) -> Callable[[str], Any]:
 
 
 def command(main: Callable[Given, int]) -> Callable[Given, int]:
-    """A command's main, whose mistakes are one sentence and exit code 2, and Ctrl-C 130."""
+    """A command's main, which tells in one sentence what is wrong.
+
+    Mistakes end with status 2, what the system refuses with 1, Ctrl-C with 130.
+    """
 
     @functools.wraps(main)
     def wrapped(*arguments: Given.args, **options: Given.kwargs) -> int:
@@ -42,6 +45,9 @@ def command(main: Callable[Given, int]) -> Callable[Given, int]:
         except ConfigError as error:
             print(f"error: {redact(str(error))}", file=sys.stderr)
             return 2
+        except OSError as error:
+            print(f"error: {redact(refused(error))}", file=sys.stderr)
+            return 1
         except KeyboardInterrupt:
             print("Stopped.", file=sys.stderr)
             return 130

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from tape_exp.settings.construct import takes
-from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.errors import ConfigError, did_you_mean, refused
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Config, check_sections
 from tape_exp.settings.targets import HOMES, check_choices, check_targets, guard, locate
@@ -153,6 +153,8 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
             (line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), ""
         )
         return (f"{where}: " if where else "") + (lines[0] if lines else type(error).__name__)
+    if isinstance(error, OSError):
+        return refused(error)
     return f"{type(error).__name__}: {text}"
 
 

@@ -54,3 +54,10 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """`` is not known. Did you mean 'tape'?``, or only the first half where nothing is near."""
     near = difflib.get_close_matches(str(word), list(candidates), n=1, cutoff=0.5)
     return " is not known." + (f" Did you mean '{near[0]}'?" if near else "")
+
+
+def refused(error: OSError) -> str:
+    """The sentence for what the system refuses: a full disk, a folder without permission, …"""
+    place = error.filename2 or error.filename
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{place}: {reason}." if place is not None else f"the system refuses: {reason}."

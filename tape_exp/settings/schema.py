@@ -9,6 +9,7 @@ it.
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of, positive
@@ -16,6 +17,8 @@ from tape_exp.settings.folders import CONF
 from tape_exp.settings.targets import check_names
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from omegaconf import DictConfig
 
 
@@ -264,6 +267,7 @@ def check(cfg: "DictConfig") -> None:
             f"task.init_from={begin} must be a task, a run's folder or a .ckpt, as in "
             "task.init_from=c4."
         )
+    _check_scale(cfg)
     _check_finite(cfg, "")
     _check_sources(cfg.task, "task")
     counts = ("devices", "nodes", "heartbeat", "log_every", "validate_every", "checkpoint_every")
@@ -291,6 +295,32 @@ def check(cfg: "DictConfig") -> None:
         )
 
 
+def _check_scale(cfg: "DictConfig") -> None:
+    """Refuse a key of the scale that is changed and that the task does not read."""
+    from omegaconf import OmegaConf
+
+    read = OmegaConf.to_yaml(cfg.task, resolve=False)
+    written = OmegaConf.load(CONF / "scale" / f"{cfg.scale.name}.yaml")
+    for key, value in _leaves(cfg.scale, "scale"):
+        parents = [key.rsplit(".", n)[0] for n in range(1, key.count("."))]
+        same = value == _raw(OmegaConf.select(OmegaConf.create({"scale": written}), key))
+        if not same and not any(f"${{{name}}}" in read for name in (key, *parents)):
+            raise ConfigError(
+                f"{key}={value} changes nothing: task={cfg.task.name} reads no {key}."
+            )
+
+
+def _leaves(node: Any, key: str) -> "Iterator[tuple[str, Any]]":
+    """Every dotted key below a section, with its value as it is written."""
+    from omegaconf import DictConfig
+
+    if not isinstance(node, DictConfig) or node._is_none():
+        yield key, _raw(node)
+        return
+    for name in list(node):
+        yield from _leaves(node._get_node(name), f"{key}.{name!s}")
+
+
 def _check_finite(node: Any, key: str) -> None:
     """Refuse a number that is none: it could not be written into the run's record."""
     from omegaconf import DictConfig, ListConfig
@@ -305,6 +335,16 @@ def _check_finite(node: Any, key: str) -> None:
         raise ConfigError(f"{key}={value} must be a finite number.")
 
 
+def _inherited(path: Path) -> Any:
+    """A YAML on top of those of its folder that its ``defaults`` name."""
+    from omegaconf import OmegaConf
+
+    node: Any = OmegaConf.load(path)
+    names = [name for name in node.pop("defaults", []) if isinstance(name, str) and "/" not in name]
+    below = (path.with_name(f"{name}.yaml") for name in names if name != "_self_")
+    return OmegaConf.merge(*(_inherited(other) for other in below), node)
+
+
 def _check_sources(node: Any, key: str) -> None:
     """Refuse what describes a text, or another set of data, and what its source does not read."""
     from omegaconf import DictConfig, OmegaConf
@@ -313,7 +353,7 @@ def _check_sources(node: Any, key: str) -> None:
         return
     if "source" in node:
         folder = CONF / ("task" if key == "task" else "text")  # where texts inherit from each other
-        yamls: list[Any] = [OmegaConf.load(yaml) for yaml in folder.glob("*.yaml")]
+        yamls = [_inherited(path) for path in folder.glob("*.yaml")]
         for part, sources in READ_BY.items():
             value = _value_of(node, part)
             written = [_value_of(yaml, part) for yaml in yamls]

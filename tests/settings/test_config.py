@@ -210,6 +210,10 @@ def test_constructor_errors(section, override, message):
         ("model.name=${seed}", r"model\.name=0 becomes a folder's name"),
         (f"task.name={'x' * 300}", r"task\.name has 300 characters"),
         ("task=scrolls task.init_from=0", r"task\.init_from=0 must be a task, a run's folder"),
+        ("scale.language.train_length=9", r"train_length=9 changes nothing: task=arithmetic reads"),
+        ("scale.language.arch={layers: 1}", r"scale\.language\.arch\.layers=1 changes nothing"),
+        ("+scale.mine=1 task=c4", r"scale\.mine=1 changes nothing: task=c4 reads no scale\.mine"),
+        ("task=c4 scale.arithmetic_20.test_digits=9", r"test_digits=9 changes nothing"),
         ("logger.timeout=0", r"logger\.timeout=0 must be at least 1"),
         ("debug.max_steps=0", r"debug\.max_steps=0 must be at least 1"),
         ("debug.evaluation_batches=-1", r"debug\.evaluation_batches=-1 must be at least 1"),
@@ -222,7 +226,7 @@ def test_constructor_errors(section, override, message):
 )
 def test_cross_checks(override, message):
     with pytest.raises(ConfigError, match=message):
-        check(compose_config(override.split()))
+        check(compose_config(re.split(" (?=[+~]?[a-z]+[.=])", override)))
 
 
 @pytest.mark.parametrize(
