@@ -296,14 +296,19 @@ def check(cfg: "DictConfig") -> None:
 
 
 def _check_scale(cfg: "DictConfig") -> None:
-    """Refuse a key of the scale that is changed and that the task does not read."""
+    """Refuse a key of the scale that is changed and that the task does not read.
+
+    ``scale.text`` may be: one word for all tasks of a sweep or of the paper's artifacts.
+    """
     from omegaconf import OmegaConf
 
     read = OmegaConf.to_yaml(cfg.task, resolve=False)
     written = OmegaConf.load(CONF / "scale" / f"{cfg.scale.name}.yaml")
     for key, value in _leaves(cfg.scale, "scale"):
         parents = [key.rsplit(".", n)[0] for n in range(1, key.count("."))]
-        same = value == _raw(OmegaConf.select(OmegaConf.create({"scale": written}), key))
+        same = key == "scale.text" or value == _raw(
+            OmegaConf.select(OmegaConf.create({"scale": written}), key)
+        )
         if not same and not any(f"${{{name}}}" in read for name in (key, *parents)):
             raise ConfigError(
                 f"{key}={value} changes nothing: task={cfg.task.name} reads no {key}."
