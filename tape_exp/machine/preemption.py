@@ -44,8 +44,11 @@ class Preemption:
 
     def __exit__(self, *_: Any) -> None:
         if threading.current_thread() is threading.main_thread():
+            # srun ends the others with SIGTERM as soon as the first has left, and its own status
+            # is the highest of all: one that died of that would hide the first's REQUEUE.
+            leaving = self.received is not None and not first_process()
             for number, handler in self._before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_IGN if leaving else handler)
 
     def install(self) -> None:
         """Take the signals; a thread other than the main one cannot, and runs without."""

@@ -6,6 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from tape_exp.settings.compose import explain
 from tape_exp.settings.errors import ConfigError, refused
 from tape_exp.settings.redaction import redact
 
@@ -44,6 +48,9 @@ def command(main: Callable[Given, int]) -> Callable[Given, int]:
             return main(*arguments, **options)
         except ConfigError as error:
             print(f"error: {redact(str(error))}", file=sys.stderr)
+            return 2
+        except (HydraException, OmegaConfBaseException) as error:
+            print(f"error: {redact(explain(error, sys.argv[1:]))}", file=sys.stderr)
             return 2
         except OSError as error:
             print(f"error: {redact(refused(error))}", file=sys.stderr)

@@ -100,7 +100,7 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     """One sentence for an error of the config, Hydra's or ours, with the nearest right word."""
     if isinstance(error, ConfigError):
         return str(error)
-    text = str(error)
+    text = str(error).removeprefix("ConfigError raised while resolving interpolation: ")
     chosen = dict(word.split("=", 1) for word in arguments if "=" in word)
     # Hydra wraps what OmegaConf refuses, and says only that there was an error.
     if text.startswith("Error merging override") and error.__cause__ is not None:

@@ -1,5 +1,5 @@
-"""A SLURM of one node on this machine's loopback: munge, a controller and a node's daemon, all
-state below one folder.
+"""A SLURM of two nodes on this machine's loopback: munge, a controller and a daemon for each node,
+all state below one folder.
 """
 
 import os
@@ -22,18 +22,17 @@ CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 CredType=cred/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
@@ -47,8 +46,9 @@ SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 KillWait=5
 MinJobAge=300
-NodeName={host} NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
-PartitionName=test Nodes={host} Default=YES MaxTime=60 State=UP
+NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 State=UNKNOWN
+NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 State=UNKNOWN
+PartitionName=test Nodes=node1,node2 Default=YES MaxTime=60 State=UP
 """
 
 
@@ -68,25 +68,25 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     Raises:
         RuntimeError: it does not come up; with the ends of the logs.
     """
-    for name in ("state", "spool"):
+    for name in ("state", "spool-node1", "spool-node2"):
         (folder / name).mkdir()
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))
     (folder / "munge.key").chmod(0o600)
     user, host = pwd.getpwuid(os.getuid()).pw_name, socket.gethostname().split(".")[0]
     (folder / "slurm.conf").write_text(
-        CONF.format(host=host, user=user, folder=folder, ports=free_ports(2))
+        CONF.format(host=host, user=user, folder=folder, ports=free_ports(3))
     )
     environment = {**os.environ, "PATH": PLACES, "SLURM_CONF": str(folder / "slurm.conf")}
     key = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
     commands = [
         ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *key],
         ["slurmctld", "-D"],
-        ["slurmd", "-D", "-N", host],
+        *(["slurmd", "-D", "-N", node] for node in ("node1", "node2")),
     ]
     daemons = []
     try:
-        for command in commands:
-            with (folder / f"{command[0]}.out").open("w") as out:
+        for number, command in enumerate(commands):
+            with (folder / f"{command[0]}-{number}.out").open("w") as out:
                 daemons.append(
                     subprocess.Popen(
                         command, env=environment, stdout=out, stderr=out, start_new_session=True
@@ -95,7 +95,9 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
             if command[0] == "munged":
                 wait_for(lambda: (folder / "munge.socket").exists(), 10, folder)
         wait_for(
-            lambda: "idle" in ask(environment, "sinfo", "--noheader", "--format=%t"), 30, folder
+            lambda: ask(environment, "sinfo", "--noheader", "--format=%t %D") == "idle 2",
+            60,
+            folder,
         )
         yield environment
     finally:

@@ -1,5 +1,5 @@
 """Sweeps on a real SLURM, submitted in both ways: a run preempted by SLURM's signal and a run
-killed end as if undisturbed.
+killed end as if undisturbed, on one node or two.
 """
 
 import os
@@ -165,6 +165,28 @@ def test_jobs_of_hydras_launcher(slurm, undisturbed, tmp_path):
     )
     assert again.returncode == 0, told + again.stderr
     check(tmp_path, undisturbed)
+
+
+def test_a_run_on_two_nodes(slurm, undisturbed, tmp_path, monkeypatch):
+    """A process on each, preempted once: the losses of one process."""
+    words = ["model=rope", *FIXED, *SLURM, "trainer.nodes=2", f"runs={tmp_path}"]
+    # Both nodes are this machine, whose name stands for neither.
+    words += ["hydra.launcher.setup=['export MASTER_ADDR=127.0.0.1 GLOO_SOCKET_IFNAME=lo']"]
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
+    assert sweep.main(words) == 0
+    run = place(tmp_path, "rope", 0)
+    wait_for(lambda: reached(run, 40), 200, tmp_path)
+    (job,) = ask(slurm, "squeue", "--noheader", "--format=%F %D %N").splitlines()
+    assert job.split()[1:] == ["2", "node[1-2]"]
+    subprocess.run(["scancel", "--signal=USR1", f"{job.split()[0]}_0"], env=slurm, check=True)
+    wait_for(lambda: idle(slurm), 200, tmp_path)
+    assert (run / "DONE").exists(), (run / "log.txt").read_text()
+    assert "Going on from step" in (run / "log.txt").read_text()
+    whole = curve(place(undisturbed, "rope", 0))
+    assert [row["step"] for row in curve(run)] == [row["step"] for row in whole]
+    for row, other in zip(curve(run), whole, strict=True):
+        assert row == pytest.approx(other, rel=1e-3, abs=1e-5)
 
 
 def check(folder: Path, undisturbed: Path) -> None:
