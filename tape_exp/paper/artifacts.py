@@ -5,7 +5,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -81,6 +81,10 @@ class Artifact(ABC):
         """(label, config) of every run; none where its records come from another program."""
         return iter(())
 
+    def wanted(self, scale: str) -> list[str]:
+        """What its runs at a scale measure; none where :meth:`configs` has none."""
+        return []
+
     def words(self, scale: str) -> list[str]:
         """Overrides of every run at a scale, and of the runs that it begins from."""
         return []
@@ -100,9 +104,7 @@ class Artifact(ABC):
             needs = f"scale {scale} (needs {self.needs.get(scale, 'nothing but time')})"
             if not collected.get(scale):
                 phrases += [needs] if scale in self.scales() else []
-            elif lacking := [
-                label for label, _ in self.configs(scale, [0]) if label not in collected[scale]
-            ]:
+            elif lacking := [n for n in self.wanted(scale) if n not in collected[scale]]:
                 phrases.append(f"{', '.join(lacking)} at {needs}")
         return phrases
 
@@ -175,9 +177,19 @@ class RunArtifact(Artifact):
     ) -> Iterator[tuple[str, DictConfig]]:
         """(label, config) of every run; seeds are the outer loop, so that figures fill early."""
         for seed in seeds:
-            for label, choice in self.cases(scale):
-                words = [*choice, f"scale={scale}", f"seed={seed}", *self.words(scale), *extra]
+            for label, words in self._lines(scale, [f"seed={seed}"], extra):
                 yield label, compose_config(words)
+
+    def _lines(
+        self, scale: str, seed: Sequence[str], extra: Sequence[str]
+    ) -> Iterator[tuple[str, list[str]]]:
+        """(label, words of the command line) of every run of a seed."""
+        for label, choice in self.cases(scale):
+            yield label, [*choice, f"scale={scale}", *seed, *self.words(scale), *extra]
+
+    def wanted(self, scale: str) -> list[str]:
+        """What its runs at a scale measure."""
+        return [label for label, _ in self.cases(scale)]
 
     def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
         """(label, words of its own) of every run of a seed; the label begins with the model."""
@@ -194,8 +206,8 @@ class RunArtifact(Artifact):
         at_scale = [r for r in records if r["config"].get("scale") == scale]
         if not at_scale:
             return collected
-        for label, cfg in self.configs(scale, [0], self._trainer(scale)):
-            identity = identity_of(cfg)
+        for label, words in self._lines(scale, [], self._trainer(scale)):
+            identity = _identity(tuple(words))
             fitting = [r for r in at_scale if matches(r, identity)]
             newest = {r["seed"]: r for r in sorted(fitting, key=lambda r: r["started"])}
             if newest:
@@ -231,6 +243,12 @@ class RunArtifact(Artifact):
     def _trainer(self, scale: str) -> list[str]:
         """The trainer of a scale, as a word of the command line."""
         return [f"trainer={self.trainer}"] if scale == "paper" else []
+
+
+@cache
+def _identity(words: tuple[str, ...]) -> dict[str, Any]:
+    """The identity of the run of a command line; it is shared, and composed once."""
+    return identity_of(compose_config(words))
 
 
 def first_of(records: Records) -> Record:

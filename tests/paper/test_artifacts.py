@@ -340,3 +340,22 @@ def test_records_of_a_scale_reach_only_the_artifacts_of_that_scale():
         artifact = artifacts.load(name)
         scales = artifact.at_scales([at_rung])
         assert ("rung5" in scales) == (name == "fig_rates")
+
+
+def test_every_command_line_is_composed_once(monkeypatch):
+    """However many records there are, and however often their tables are made."""
+    lines = []
+
+    def counted(words):
+        lines.append(tuple(words))
+        return compose_config(words)
+
+    artifacts._identity.cache_clear()
+    monkeypatch.setattr(artifacts, "compose_config", counted)
+    artifact = artifacts.load("fig_addition")
+    records = [fake_record(model, seed, 1.0) for model in artifact.models for seed in range(20)]
+    for _ in range(3):
+        collected = artifact.at_scales(records)
+        artifact.table("smoke", collected["smoke"])
+        artifact.gaps(collected)
+    assert len(lines) == len(set(lines)) == len(artifact.models)
