@@ -16,6 +16,7 @@ from tape_exp.machine.preemption import REQUEUE
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import compare, costs, page, tables
 from tape_exp.paper.artifacts import (
+    OLDER,
     RESULTS,
     Artifact,
     load,
@@ -126,7 +127,7 @@ def list_artifacts() -> int:
         for scale, records in collected[artifact.name].items():
             if records:
                 counts = ", ".join(f"{model} {len(runs)}" for model, runs in records.items())
-                print(f"{'':18}   {scale:6} {counts}")
+                print(f"{'':18}   {artifact.place(scale).removeprefix('scale '):6} {counts}")
         if not any(collected[artifact.name].values()):
             print(f"{'':18}   nothing recorded")
     return 0
@@ -152,7 +153,11 @@ def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None
 def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str]) -> int:
     """How many records of the runs that a command names are not those that the artifact shows."""
     records = read_records()
-    collected = [r for runs in artifact.collect(scale, records).values() for r in runs]
+    collected = [
+        {key: value for key, value in record.items() if key != OLDER}
+        for runs in artifact.collect(scale, records).values()
+        for record in runs
+    ]
     asked = [
         (seed, identity_of(cfg))
         for seed in seeds

@@ -31,6 +31,8 @@ from tape_exp.settings.folders import CONF
 
 RESULTS = folders.ROOT / "results"
 SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "small", "paper")
+OLDER = "older"  # key of a collected record: the runs of older records of the same run and seed
+TWO = "In brackets after the mean of two seeds are the numbers of both."
 Record = dict[str, Any]
 Records = dict[str, list[Record]]
 """The records of several runs, by seed, under the label of what they measured."""
@@ -93,6 +95,14 @@ class Artifact(ABC):
         """The scales that it is of: smoke, and those that ``needs`` names."""
         return ("smoke", *self.needs)
 
+    def place(self, scale: str) -> str:
+        """What pages call a scale's tables: ``scale smoke``; empty where there is no scale."""
+        return f"scale {scale}"
+
+    def notes(self, records: Records) -> str:
+        """What a caption adds about its records: how they differ, which were left out."""
+        return ""
+
     def gaps(self, collected: Mapping[str, Records]) -> list[str]:
         """Why cells are empty: what has not run at each scale, with what it needs.
 
@@ -115,8 +125,14 @@ class Artifact(ABC):
     def table(self, scale: str, records: Records) -> Table | None:
         """Its table at a scale, or None; without records it has the paper's numbers only."""
         table = self.cells(scale, records)
-        caption = self.caption(scale, records) if records else f"{self.title}: not run."
-        return table and replace(table, caption=caption)
+        if table is None:
+            return None
+        if not records:
+            return replace(table, caption=f"{self.title}: not run.")
+        cells = (cell for row in table.rows for cell in row.values())
+        two = any(isinstance(cell, Value) and cell.seeds for cell in cells)
+        words = [self.caption(scale, records), TWO if two else "", self.notes(records)]
+        return replace(table, caption=" ".join(filter(None, words)))
 
     def cells(self, scale: str, records: Records) -> Table | None:
         """The columns and rows of :meth:`table`."""
@@ -201,7 +217,7 @@ class RunArtifact(Artifact):
         return self.overrides
 
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
-        """The newest committed record of each run and seed."""
+        """The newest committed record of each run and seed, which says what it was preferred to."""
         collected: Records = {}
         at_scale = [r for r in records if r["config"].get("scale") == scale]
         if not at_scale:
@@ -209,10 +225,30 @@ class RunArtifact(Artifact):
         for label, words in self._lines(scale, [], self._trainer(scale)):
             identity = _identity(tuple(words))
             fitting = [r for r in at_scale if matches(r, identity)]
-            newest = {r["seed"]: r for r in sorted(fitting, key=lambda r: r["started"])}
-            if newest:
-                collected[label] = [newest[seed] for seed in sorted(newest)]
+            by_seed: dict[int, list[Record]] = {}
+            for record in sorted(fitting, key=lambda r: r["started"]):
+                by_seed.setdefault(record["seed"], []).append(record)
+            if by_seed:
+                collected[label] = [_newest(by_seed[seed]) for seed in sorted(by_seed)]
         return collected
+
+    def notes(self, records: Records) -> str:
+        """Several records of one run; several commits or numbers of threads."""
+        every = [(label, record) for label, runs in records.items() for record in runs]
+        sentences = [
+            f"Of {label}, seed {r['seed']}, there are {len(r[OLDER]) + 1} records: the newest, "
+            f"{r.get('run', 'unnamed')} of {r['started'][:10]}, was taken."
+            for label, r in every
+            if OLDER in r
+        ]
+        commits = {tables.commit(r) for _, r in every}
+        threads = sorted({n for _, r in every if (n := r.get("hardware", {}).get("threads"))})
+        mixed = [f"of {len(commits)} commits"] if len(commits) > 1 else []
+        if len(threads) > 1:
+            mixed.append(f"with {' or '.join(map(str, threads))} threads")
+        if mixed:
+            sentences.append(f"The runs are {', '.join(mixed)}.")
+        return " ".join(sentences)
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
         """Curves of its table, and every grid and matrix of its records' first seeds."""
@@ -243,6 +279,12 @@ class RunArtifact(Artifact):
     def _trainer(self, scale: str) -> list[str]:
         """The trainer of a scale, as a word of the command line."""
         return [f"trainer={self.trainer}"] if scale == "paper" else []
+
+
+def _newest(records: list[Record]) -> Record:
+    """The last of the records of one run and seed, with the names of the others."""
+    older = [record.get("run", "unnamed") for record in records[:-1]]
+    return records[-1] | ({OLDER: older} if older else {})
 
 
 @cache

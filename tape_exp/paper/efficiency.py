@@ -37,6 +37,14 @@ class Flops(RunArtifact):
         holds = UNTESTED if not apart else YES if max(apart) < 0.1 else NO
         return Verdict(", ".join(theirs), ", ".join(ours), holds, "a count" if apart else "")
 
+    def command(self, scale: str) -> str:
+        """What counts all models."""
+        return f"python -m tape_exp.paper run {self.name}"
+
+    def place(self, scale: str) -> str:
+        """No scale: a count is the same at all."""
+        return ""
+
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model."""
         paper = self.paper()
@@ -89,6 +97,10 @@ class Speed(Artifact):
                 machines[path.stem] = [record]
         return machines
 
+    def place(self, scale: str) -> str:
+        """On which kind of machine, instead of a scale."""
+        return "on a CPU" if scale == "smoke" else "on a GPU"
+
     def command(self, scale: str) -> str:
         """The measurement, which does not depend on a scale."""
         return "python -m tape_exp.speed"
@@ -128,6 +140,7 @@ class Speed(Artifact):
             for (what, T, backward, name), row in fastest.items():
                 compared = what == "core" and not backward
                 low, high = row["ms_quartiles"]
+                of = "quartiles over rounds"
                 times = (row["ms"], low, high, row["rounds"])
                 ratio = reported(paper[name] / paper["rope"] if name in paper else None)
                 rows.append(
@@ -138,8 +151,8 @@ class Speed(Artifact):
                         "mode": "forward + backward" if backward else "forward",
                         "model": name,
                         "backend": row["backend"],
-                        "ms": Value(*times, "{number:.3f}"),
-                        "quartiles": Value(*times, "{low:.3f} – {high:.3f}"),
+                        "ms": Value(*times, "{number:.3f}", of),
+                        "quartiles": Value(*times, "{low:.3f} – {high:.3f}", of),
                         "/ RoPE": Value(row["ratio_to_rope"]),
                         "paper / RoPE": ratio if compared else NOTHING,
                     }

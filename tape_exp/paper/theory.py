@@ -25,6 +25,10 @@ class TheoryArtifact(Artifact):
             return {}
         return {"theory": [json.loads(path.read_text())]}
 
+    def place(self, scale: str) -> str:
+        """No scale."""
+        return ""
+
     def command(self, scale: str) -> str:
         """The measurement, which does not depend on a scale."""
         return "python -m tape_exp.theory"

@@ -41,7 +41,7 @@ class Image:
 class AtScale:
     """An artifact at a scale that has records."""
 
-    scale: str
+    place: str  # "scale smoke", or empty
     table: Table | None
     plots: list[Plot]
     images: list[Image]
@@ -67,7 +67,7 @@ class Section:
     @property
     def recorded(self) -> str:
         """How many runs at which scale."""
-        return ", ".join(f"{at.scale}: {len(at.runs) or 1}" for at in self.scales) or "none"
+        return ", ".join(f"{at.place} {len(at.runs) or 1}".strip() for at in self.scales) or "none"
 
 
 @dataclass
@@ -124,7 +124,7 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record]) -> Content:
             name=artifact.name,
             title=artifact.title,
             claim=artifact.claim,
-            judged=scale,
+            judged=artifact.place(scale) if scale else "",
             verdict=verdict,
             source=f"{paper['source']}: {paper['setting']}" if cited else "",
             scales=[
@@ -154,7 +154,7 @@ def _at_scale(content: Content, artifact: Artifact, scale: str, records: Records
         if isinstance(figure, Picture)
     ]
     return AtScale(
-        scale,
+        artifact.place(scale),
         artifact.table(scale, records),
         [content.add(f"{stem}-{number}", plot) for number, plot in enumerate(every)],
         images,
@@ -220,7 +220,8 @@ def attributes(cell: Cell) -> Markup:
     number = Markup(' data-value="{:.6g}"').format(cell.number)
     if cell.low is None or cell.high is None:
         return number
-    interval = f"{cell.low:.4g} to {cell.high:.4g}" + (f", n = {cell.n}" if cell.n > 1 else "")
+    interval = f"{cell.kind}: {cell.low:.4g} to {cell.high:.4g}"
+    interval += f", n = {cell.n}" if cell.n > 1 else ""
     return number + Markup(' title="{}"').format(interval)
 
 

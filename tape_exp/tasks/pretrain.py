@@ -1,6 +1,7 @@
 """Pre-training of a language model (section 4.2), with its perplexity on test sets at the end."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,11 @@ class Pretrain(TextTask):
         return hashlib.sha256(
             (super().fingerprint() + self.stream.fingerprint()).encode()
         ).hexdigest()[:16]
+
+    def test_fingerprint(self) -> str:
+        """A hash of the test sets."""
+        sets = {name: tokens.fingerprint() for name, tokens in self.scored.items()}
+        return hashlib.sha256(json.dumps(sets, sort_keys=True).encode()).hexdigest()[:16]
 
     def train_batch(self, first: int, count: int) -> Batch:
         """Blocks ``first`` … of the endless stream of epochs."""

@@ -9,6 +9,7 @@ import pytest
 
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, page, tables, values
+from tape_exp.paper.artifacts import RESULTS
 from tape_exp.report import __main__ as report
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record
@@ -145,9 +146,7 @@ def test_addition_table_and_figure(tmp_path):
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert list(rows) == artifact.models
     assert rows["tape"]["paper"] == "32.82"
-    assert (
-        rows["tape"]["ours"] == "32.00 ± 25.41"
-    )  # t = 12.706 with one degree of freedom, s = 2.83, n = 2
+    assert rows["tape"]["ours"] == "32.00 (30.00, 34.00)"
     assert rows["tape"]["seeds"] == "2"
     assert rows["tape"]["scale"] == "smoke"
     assert rows["rope"]["ours"] == "25.00"
@@ -156,7 +155,7 @@ def test_addition_table_and_figure(tmp_path):
     assert "5 → 10 digits" in markdown
     assert "40 → 80 digits" in markdown
     latex = (tmp_path / "tables" / "fig_addition-smoke.tex").read_text()
-    assert r"32.00 $\pm$ 25.41" in latex
+    assert "32.00 (30.00, 34.00)" in latex
     assert latex.count(r"\\") == 6
 
 
@@ -359,3 +358,23 @@ def test_every_command_line_is_composed_once(monkeypatch):
         artifact.table("smoke", collected["smoke"])
         artifact.gaps(collected)
     assert len(lines) == len(set(lines)) == len(artifact.models)
+
+
+def test_the_caption_says_what_was_chosen_and_what_differs():
+    artifact = artifacts.load("fig_addition")
+    first, second = (fake_record("tape", 0, 1.0, started=f"2026-0{n}-01") for n in (1, 2))
+    second |= {"run": "second", "hardware": {"threads": 2}, "git": {"commit": "b", "dirty": False}}
+    other = fake_record("rope", 0, 3.0) | {"hardware": {"threads": 1}}
+    found = artifact.collect("smoke", [second, first, other])
+    caption = artifact.table("smoke", found).caption
+    assert "Of tape, seed 0, there are 2 records: the newest, second of 2026-02-01," in caption
+    assert caption.endswith("The runs are of 2 commits, with 1 or 2 threads.")
+    assert "there are" not in artifact.table("smoke", artifact.collect("smoke", [first])).caption
+
+
+def test_what_has_no_scale_is_under_none():
+    _, collected = paper.collect()
+    for name, heading in (("tab_flops", ""), ("theory", ""), ("tab_speed", "### On a CPU")):
+        text = page.section(artifacts.load(name), collected[name], {"artifacts": {}}, RESULTS)
+        assert "scale smoke" not in text.lower()
+        assert heading in text
