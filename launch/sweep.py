@@ -77,6 +77,10 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
     depths = sorted({jobs[i].level for i in todo})
     levels = [[i for i in todo if jobs[i].level == depth] for depth in depths]
     arrays = [f"--array={ranges(level)}%{cap or settings['array_parallelism']}" for level in levels]
+    queued = [
+        sorted({task.array for i, task in waiting.items() if jobs[i].level < depth})
+        for depth in depths
+    ]
     counts = (
         f"{len(jobs)} runs: {len(jobs) - len(todo) - len(waiting)} done, {len(waiting)} in the "
         f"queue, {len(todo)} to submit."
@@ -85,9 +89,10 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
         print(script + f"# jobs.txt, the runs of tasks 0 to {len(jobs) - 1}:")
         for i, job in enumerate(jobs):
             print(f"#   {i:3} {'' if i in todo else '(done) '}{job.line}")
-        print(
-            f"# {counts}", *(f"sbatch {array} {folder}/script.sh" for array in arrays), sep="\n# "
-        )
+        print(f"# {counts}")
+        for number, (array, others) in enumerate(zip(arrays, queued, strict=True)):
+            before = [*others, *(["<the job above>"] if number else [])]
+            print("# sbatch", *options_of(array, before), folder / "script.sh")
         return
     print(counts)
     if not todo:
@@ -99,13 +104,9 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
     write_atomically(folder / "script.sh", script)
     (folder / "logs").mkdir(exist_ok=True)
     ids: list[str] = []
-    for level, array in zip(levels, arrays, strict=True):
-        queued = {task.array for i, task in waiting.items() if jobs[i].level < jobs[level[0]].level}
-        before = [*sorted(queued), *ids[-1:]]
-        # afterany, not afterok: a run whose base failed says so and ends, and the others are not
-        # lost with it.
-        dependency = [f"--dependency=afterany:{':'.join(before)}"] if before else []
-        ids.append(submit([array, *dependency, str(folder / "script.sh")]))
+    for array, others in zip(arrays, queued, strict=True):
+        before = [*others, *ids[-1:]]
+        ids.append(submit([*options_of(array, before), str(folder / "script.sh")]))
         with (folder / "submitted.txt").open("a") as file:
             file.write(f"{ids[-1]} {array}\n")
         print(
@@ -114,6 +115,15 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
         )
     print(f"Watch:  watch -n 30 python -m launch.status {shlex.join(words)}")
     print(f"Logs:   {folder}/logs\nCancel: scancel {' '.join(ids)}")
+
+
+def options_of(array: str, before: Sequence[str]) -> list[str]:
+    """The options of sbatch for an array that begins after the jobs ``before``.
+
+    ``afterany``, not ``afterok``: a run whose base failed says so and ends, and the others are not
+    lost with it.
+    """
+    return [array, f"--dependency=afterany:{':'.join(before)}"] if before else [array]
 
 
 def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:

@@ -27,8 +27,10 @@ from tape_exp.paper.artifacts import (
 )
 from tape_exp.paper.runner import Outcome, missing, work
 from tape_exp.runs.identity import identity_of
+from tape_exp.settings import folders
 from tape_exp.settings.arguments import positive
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.targets import plain
 
 log = logging.getLogger("tape_exp")
 
@@ -56,6 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     side.add_argument(
         "words", nargs="+", metavar="task= | model=a,b | scale= | seeds= | metrics= | key=value"
+    )
+    side.add_argument(
+        "--name", help="of the table's file (default: compare_<task>)", type=_file_name
+    )
+    side.add_argument(
+        "--record",
+        action="store_true",
+        help="keep the runs' records in results/records and the table in results/tables "
+        "(default: <runs>/.compare/records and <runs>/.compare/tables)",
     )
     for one in (run, side):
         one.add_argument(
@@ -109,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "push":
             return push_results(given)
         if given.command == "compare":
-            return compare_models(given.words, given.cores, given.minutes)
+            return compare_models(given)
         return run_artifacts(given.words, given.cores, given.minutes)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -172,15 +183,38 @@ def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence
     return sum(record not in collected for record in fitting)
 
 
-def compare_models(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
-    """Run what a comparison lacks, write its table to results/tables and print it."""
-    artifact, scale, seeds = compare.requested(words)
-    outcome = work(missing([artifact], scale, seeds), cores, minutes)
-    records = artifact.collect(scale, read_records())
+def compare_models(given: argparse.Namespace) -> int:
+    """Run what a comparison lacks, write its table and print it; results/ only if that is asked."""
+    artifact, scale, seeds = compare.requested(given.words)
+    artifact.name = given.name or artifact.name
+    _, first = next(artifact.configs(scale, seeds))
+    into = RESULTS if given.record else Path(first.runs).expanduser() / ".compare"
+    own = folders.RECORDS if given.record else into / "records"
+    table = into / "tables" / f"{artifact.name}-{scale}.md"
+    if table.exists() and artifact.subject(scale) not in table.read_text():
+        raise ConfigError(
+            f"{table} holds another comparison; keep this one beside it with --name=<a name>, or "
+            "remove the file."
+        )
+    known = read_records() + ([] if given.record else read_records(own))
+    outcome = work(
+        missing([artifact], scale, seeds, records=known), given.cores, given.minutes, own
+    )
+    known = read_records() + ([] if given.record else read_records(own))
+    records = artifact.collect(scale, known)
     if records and first_process():
-        path = page.render(artifact, scale, records, RESULTS)[0]
-        print(f"\n{path.read_text()}\n{path.relative_to(RESULTS.parent)}")
+        path = page.render(artifact, scale, records, into)[0]
+        print(f"\n{path.read_text()}\n{_shown(path)}")
     return status(outcome)
+
+
+def _file_name(text: str) -> str:
+    """A word that can be the name of a file."""
+    try:
+        plain("--name", text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def status(outcome: Outcome) -> int:
@@ -239,7 +273,12 @@ def push_results(arguments: argparse.Namespace) -> int:
 def print_paths(paths: Sequence[Path]) -> None:
     """Print each path, relative to the project."""
     for path in paths:
-        print(path.relative_to(RESULTS.parent))
+        print(_shown(path))
+
+
+def _shown(path: Path) -> Path:
+    root = RESULTS.parent
+    return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class TheoryArtifact(Artifact):
 
     def command(self, scale: str) -> str:
         """The measurement, which does not depend on a scale."""
-        return "python -m tape_exp.theory"
+        return "python -m tape_exp.theory --record"
 
 
 @dataclass(kw_only=True)

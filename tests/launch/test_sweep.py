@@ -159,6 +159,14 @@ def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
 
 
+def test_dry_run_prints_the_options_that_submission_adds(slurm, capsys):
+    words = ["tab_shift", "scale=small", f"runs={slurm}/runs"]
+    assert sweep.main(["--dry-run", *words]) == 0
+    first, second = [line for line in capsys.readouterr().out.splitlines() if "sbatch --" in line]
+    assert "--dependency" not in first
+    assert second.split()[3] == "--dependency=afterany:<the"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -40,7 +40,10 @@ def test_methods_stand_beside_the_papers(tmp_path):
         "37.96 (SE 0.69)",
         "50.00 (SE 2.00)",
     )
-    assert (rows["lora"]["paper ARC easy"], rows["lora"]["ours ARC easy"]) == ("74.28 ± 0.90", "")
+    assert (rows["lora"]["paper ARC easy"], rows["lora"]["ours ARC easy"]) == (
+        "74.28 (SE 0.90)",
+        "",
+    )
     assert (rows["base"]["seeds"], rows["tape"]["seeds"], rows["lora"]["seeds"]) == ("2", "1", "")
     assert "generated questions" in text
 

@@ -118,7 +118,7 @@ def test_shift_table_pairs_layers_with_the_papers(tmp_path):
         "",
     )
     blocks = [r for r in rows if r["measure"] == "blocks"]
-    assert all(r["paper"] == "" for r in blocks)
+    assert all(r["paper (×0.01)"] == r["paper (%)"] == "" for r in blocks)
 
 
 def test_figures_take_both_models(tmp_path):
