@@ -22,9 +22,9 @@ from tape_exp.paper.artifacts import (
     load,
     matches,
     names,
-    read_records,
     requested,
 )
+from tape_exp.paper.records import read_records
 from tape_exp.paper.runner import Outcome, missing, work
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
@@ -201,7 +201,7 @@ def compare_models(given: argparse.Namespace) -> int:
         missing([artifact], scale, seeds, records=known), given.cores, given.minutes, own
     )
     known = read_records() + ([] if given.record else read_records(own))
-    records = artifact.collect(scale, known)
+    records = artifact.sound(scale, artifact.collect(scale, known))
     if records and first_process():
         path = page.render(artifact, scale, records, into)[0]
         print(f"\n{path.read_text()}\n{_shown(path)}")
@@ -230,6 +230,7 @@ def status(outcome: Outcome) -> int:
 def render_artifacts(chosen: Sequence[str]) -> int:
     """Render the artifacts, all by default, at every scale that has records, and the page."""
     wanted = [load(name) for name in chosen or names()]  # a wrong name is told at once
+    costs.read(RESULTS)  # so is a wrong file, before anything is written
     every, collected = collect()
     for artifact in wanted:
         for scale, records in collected[artifact.name].items():

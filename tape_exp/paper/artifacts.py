@@ -1,15 +1,14 @@
 """An artifact is a table or a figure of the paper, with its runs and their records."""
 
-import json
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.drawing.curves import Curves
@@ -18,6 +17,7 @@ from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.patterns import Patterns
 from tape_exp.paper import tables
 from tape_exp.paper.claims import Contest, Verdict, decide
+from tape_exp.paper.records import Record, warn
 from tape_exp.paper.tables import Table
 from tape_exp.paper.values import Value
 from tape_exp.runs import weights
@@ -31,9 +31,9 @@ from tape_exp.settings.folders import CONF
 
 RESULTS = folders.ROOT / "results"
 SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "small", "paper")
+UNFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
 OLDER = "older"  # key of a collected record: the runs of older records of the same run and seed
 TWO = "In brackets after the mean of two seeds are the numbers of both."
-Record = dict[str, Any]
 Records = dict[str, list[Record]]
 """The records of several runs, by seed, under the label of what they measured."""
 
@@ -70,8 +70,46 @@ class Artifact(ABC):
         """Its records at a scale, ordered by seed, by the label of what they measured."""
 
     def at_scales(self, records: Sequence[Record]) -> dict[str, Records]:
-        """What :meth:`collect` finds at each scale that it is of."""
-        return {scale: self.collect(scale, records) for scale in self.scales()}
+        """What :meth:`collect` finds, and can be shown, at each scale that it is of."""
+        return {scale: self.sound(scale, self.collect(scale, records)) for scale in self.scales()}
+
+    def sound(self, scale: str, records: Records) -> Records:
+        """The records without those that cannot be shown, each of which is named on stderr.
+
+        Raises:
+            ConfigError: the paper's numbers cannot be shown.
+        """
+        if records and self._fault(scale, records):
+            if fault := self._fault(scale, {}):
+                raise ConfigError(
+                    f"{RESULTS / 'paper.yaml'}: the numbers of {self.name} cannot be shown "
+                    f"({fault}); restore the file."
+                )
+            every = [(label, record) for label, runs in records.items() for record in runs]
+            records = {}
+            for label, record in every:
+                if fault := self._fault(scale, {label: [record]}):
+                    name = record.get("run", label)
+                    warn(f"{self.name} is drawn without the record {name} ({fault}).")
+                else:
+                    records.setdefault(label, []).append(record)
+            if fault := self._fault(scale, records):
+                warn(f"{self.name} is left out, its records do not fit together ({fault}).")
+                return {}
+        return records
+
+    def _fault(self, scale: str, records: Records) -> str:
+        """What is wrong with the table or the figures of some records, or nothing."""
+        try:
+            self.table(scale, records)
+            if records:
+                self.figures(scale, records)
+            self.verdict(scale, records)
+        except ConfigError:
+            raise
+        except UNFIT as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     @abstractmethod
     def command(self, scale: str) -> str:
@@ -312,7 +350,14 @@ def windows_of(records: Records) -> list[int]:
 @lru_cache(maxsize=1)
 def _numbers(path: Path) -> dict[str, dict[str, Any]]:
     """Read once: every table and every claim asks for it."""
-    return cast(dict[str, dict[str, Any]], OmegaConf.to_container(OmegaConf.load(path)))
+    try:
+        numbers: Any = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} cannot be read ({reason}); restore it.") from error
+    if not isinstance(numbers, dict) or not all(isinstance(n, dict) for n in numbers.values()):
+        raise ConfigError(f"{path} must hold a section for each artifact; restore it.")
+    return numbers
 
 
 def load(name: str) -> Artifact:
@@ -372,42 +417,6 @@ def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
 def names() -> list[str]:
     """Every artifact that has a YAML."""
     return sorted(path.stem for path in (CONF / "paper").glob("*.yaml"))
-
-
-def read_records(folder: Path | None = None) -> list[Record]:
-    """Every committed record. Raises :class:`ConfigError` naming a file that is not one."""
-    records = []
-    for path in sorted((folder or folders.RECORDS).glob("*.json")):
-        try:
-            record = json.loads(path.read_text())
-            _check(record)
-        except ValueError as error:
-            raise ConfigError(f"{path} is not a record ({error}); restore or remove it.") from error
-        records.append(record)
-    return records
-
-
-def _check(record: Any) -> None:
-    """Raise :class:`ValueError` where a record lacks what is read of every one."""
-    if not isinstance(record, dict):
-        raise ValueError(f"it is of type {type(record).__name__}")
-    for key, kind in (("config", dict), ("seed", int), ("metrics", dict), ("started", str)):
-        _check_type(record, key, kind)
-    for key, kind in (("precision", str), ("model", dict), ("task", dict)):
-        _check_type(record["config"], key, kind)
-    if not record["metrics"]:
-        raise ValueError("metrics is empty")
-    for name in record["metrics"]:
-        _check_type(record["metrics"], name, (int, float))
-        if not abs(record["metrics"][name]) <= sys.float_info.max:
-            raise ValueError(f"{name} is not finite")
-
-
-def _check_type(values: dict[str, Any], key: str, kinds: type | tuple[type, ...]) -> None:
-    if key not in values:
-        raise ValueError(f"{key} is missing")
-    if not isinstance(values[key], kinds) or isinstance(values[key], bool):
-        raise ValueError(f"{key} is of type {type(values[key]).__name__}")
 
 
 def matches(record: Record, current: dict[str, Any]) -> bool:

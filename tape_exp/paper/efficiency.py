@@ -1,6 +1,5 @@
 """Tables flops and speed of the paper."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from tape_exp.drawing.figures import Figure, Picture
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records, RunArtifact
 from tape_exp.paper.claims import NO, UNTESTED, YES, Contest, Verdict
+from tape_exp.paper.records import read_or_leave_out
 from tape_exp.paper.tables import Column, Row, Table, columns, commit
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, reported
 
@@ -90,12 +90,13 @@ class Speed(Artifact):
 
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
         """The machines' records, shown once: a GPU's under scale small, a CPU's under smoke."""
-        machines: Records = {}
-        for path in sorted((RESULTS / "speed").glob("speed-*.json")):
-            record = json.loads(path.read_text())
-            if scale == ("smoke" if record["peak_flops"] is None else "small"):
-                machines[path.stem] = [record]
-        return machines
+        paths = sorted((RESULTS / "speed").glob("speed-*.json"))
+        machines = read_or_leave_out({path.stem: path for path in paths})
+        return {
+            name: [record]
+            for name, (record,) in machines.items()
+            if scale == ("smoke" if record.get("peak_flops") is None else "small")
+        }
 
     def place(self, scale: str) -> str:
         """On which kind of machine, instead of a scale."""

@@ -12,9 +12,10 @@ from markupsafe import Markup
 
 from tape_exp.drawing.curves import Panel
 from tape_exp.drawing.figures import Picture
-from tape_exp.paper.artifacts import Artifact, Record, Records
+from tape_exp.paper.artifacts import UNFIT, Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.page import judged
+from tape_exp.paper.records import warn
 from tape_exp.paper.tables import Row, Table, columns, commit
 from tape_exp.paper.values import Cell, Missing, Value
 from tape_exp.report import plots, rerun
@@ -137,7 +138,13 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record]) -> Content:
             command=artifact.command(artifact.scales()[0]),
         )
         content.sections.append(section)
-    content.runs = [_run(content, record) for record in records]
+    for record in records:
+        try:
+            content.runs.append(_run(content, record))
+        except UNFIT as error:
+            warn(
+                f"{record.get('run', 'a record')} is not listed ({type(error).__name__}: {error})."
+            )
     return content
 
 
