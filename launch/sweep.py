@@ -19,6 +19,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from launch.grid import Job, folder_of, jobs_of
 from launch.queue import states
@@ -30,6 +31,9 @@ from tape_exp.settings.folders import CONF, ROOT
 # Keys of the launcher that are not options of sbatch.
 OWN = {"_target_", "submitit_folder", "max_num_timeout", "setup", "teardown", "name"}
 OWN |= {"array_parallelism", "signal_delay_s", "stderr_to_stdout", "additional_parameters"}
+OPTIONAL = {"mem_gb", "cpus_per_task"}
+COUNTS = OPTIONAL | {"nodes", "tasks_per_node", "timeout_min"}
+COUNTS |= {"signal_delay_s", "array_parallelism"}
 # Submitit's names of options that sbatch calls otherwise.
 SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_node"}
 
@@ -158,6 +162,9 @@ def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, Any]:
+    local = CONF / "local" / "cluster.yaml"
+    if local.exists() and not local.is_file():
+        raise ConfigError(f"{local} is no file; conf/local/example.yaml is an example of one.")
     try:
         register()
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -167,7 +174,34 @@ def _settings(overrides: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(
             f"the cluster's settings (conf/local/cluster.yaml): {explain(error, overrides)}"
         ) from error
+    except (YAMLError, OSError, UnicodeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{local} cannot be read ({reason}); mend or remove it.") from error
+    _check_settings(settings)
     return settings
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Raise :class:`ConfigError` where a setting of the launcher is of a wrong kind."""
+    for key, value in settings.items():
+        if key in ("setup", "teardown"):
+            fits = value is None or (
+                isinstance(value, list) and all(isinstance(line, str) for line in value)
+            )
+            wanted = "a list of lines"
+        elif key == "additional_parameters":
+            fits, wanted = isinstance(value, dict), "a section of options"
+        elif key in COUNTS:
+            fits = type(value) is int and 1 <= value < 10**9
+            fits, wanted = fits or (value is None and key in OPTIONAL), "a number from 1 on"
+        else:
+            fits = isinstance(value, str | bool | int | None)
+            wanted = "a word or a whole number"
+        if not fits:
+            raise ConfigError(
+                f"hydra.launcher.{key}={value} must be {wanted}; it is set on the command line or "
+                "in conf/local/cluster.yaml."
+            )
 
 
 def needs_gpu(jobs: Sequence[Job]) -> bool:

@@ -28,6 +28,7 @@ FORMATS = {
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 # Characters of one document; a longer .txt is cut at a line end, so that memory stays flat.
 LONGEST = 4 << 20
+BUILTIN = "builtin_"  # what metrics on built-in text begin with
 Place = tuple[int, int]  # part and row: how far a stream of documents has come
 
 
@@ -36,7 +37,7 @@ class Text:
     """A corpus: a YAML of ``conf/text``.
 
     Args:
-        name: what tables and metrics call it.
+        name: what tables call it, and metrics where it is read: :attr:`label`.
         source: ``hub`` (Hugging Face), ``local`` (files under ``path``) or ``builtin`` (Python's
             standard library).
         path: local: a folder with files named after the split (``train*.jsonl.gz``,
@@ -67,6 +68,11 @@ class Text:
         plain("text.name", self.name)
         one_of("text.source", self.source, ("hub", "local", "builtin"))
         one_of("text.builtin", self.builtin, ("code", "english", "both"))
+
+    @property
+    def label(self) -> str:
+        """What metrics on it are called: the corpus, or ``builtin_<corpus>``."""
+        return f"{BUILTIN}{self.name}" if self.source == "builtin" else self.name
 
     def documents(
         self, split: str, start: Place = (0, 0), skipped: "Skipped | None" = None

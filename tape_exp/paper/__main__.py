@@ -16,7 +16,6 @@ from tape_exp.machine.preemption import REQUEUE
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import compare, costs, page, tables
 from tape_exp.paper.artifacts import (
-    OLDER,
     RESULTS,
     Artifact,
     load,
@@ -24,7 +23,7 @@ from tape_exp.paper.artifacts import (
     names,
     requested,
 )
-from tape_exp.paper.records import read_records
+from tape_exp.paper.records import Record, read_records
 from tape_exp.paper.runner import Outcome, missing, work
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
@@ -164,11 +163,7 @@ def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None
 def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str]) -> int:
     """How many records of the runs that a command names are not those that the artifact shows."""
     records = read_records()
-    collected = [
-        {key: value for key, value in record.items() if key != OLDER}
-        for runs in artifact.collect(scale, records).values()
-        for record in runs
-    ]
+    shown = {_run(record) for runs in artifact.collect(scale, records).values() for record in runs}
     asked = [
         (seed, identity_of(cfg))
         for seed in seeds
@@ -180,7 +175,12 @@ def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence
         for record in records
         if record["seed"] == seed and matches(record, identity)
     ]
-    return sum(record not in collected for record in fitting)
+    return sum(_run(record) not in shown for record in fitting)
+
+
+def _run(record: Record) -> tuple[str, int, str]:
+    """What tells a record from others."""
+    return record.get("run", ""), record["seed"], record["started"]
 
 
 def compare_models(given: argparse.Namespace) -> int:

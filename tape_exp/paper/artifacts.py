@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from tape_exp.data.sources import BUILTIN
 from tape_exp.drawing.curves import Curves
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
@@ -329,6 +330,42 @@ def _newest(records: list[Record]) -> Record:
 def _identity(words: tuple[str, ...]) -> dict[str, Any]:
     """The identity of the run of a command line; it is shared, and composed once."""
     return identity_of(compose_config(words))
+
+
+@dataclass(kw_only=True)
+class OnCorpora(RunArtifact):
+    """An artifact of metrics on corpora, which a caption names where built-in text was read.
+
+    Records say so in the metrics' names, ``builtin_github/perplexity@64``; older ones have the name
+    of the corpus there. Columns are called by the corpus.
+    """
+
+    def collect(self, scale: str, records: Sequence[Record]) -> Records:
+        """The records, with metrics that are called by the corpus."""
+        return {
+            label: [record | {"metrics": _by_corpus(record["metrics"])} for record in runs]
+            for label, runs in super().collect(scale, records).items()
+        }
+
+    def notes(self, records: Records) -> str:
+        """Which text was read in place of a corpus, and how records differ."""
+        read = sorted({name for runs in records.values() for r in runs for name in _builtin(r)})
+        text = f"In place of {' and '.join(read)}: text that Python carries." if read else ""
+        return " ".join(filter(None, (text, super().notes(records))))
+
+
+def _by_corpus(metrics: dict[str, float]) -> dict[str, float]:
+    return {name.removeprefix(BUILTIN): value for name, value in metrics.items()}
+
+
+def _builtin(record: Record) -> list[str]:
+    """The corpora in whose place a run read built-in text."""
+    task = record["config"]["task"]
+    texts = {task.get("name"): task.get("text"), **(task.get("tests") or {})}
+    texts = {name: text for name, text in texts.items() if isinstance(text, dict)}
+    return [
+        text.get("name", name) for name, text in texts.items() if text.get("source") == "builtin"
+    ]
 
 
 def first_of(records: Records) -> Record:

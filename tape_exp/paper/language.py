@@ -7,7 +7,7 @@ import numpy as np
 
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.patterns import Patterns
-from tape_exp.paper.artifacts import Record, Records, RunArtifact, first_of, windows_of
+from tape_exp.paper.artifacts import OnCorpora, Record, Records, RunArtifact, first_of, windows_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin, pairs
 from tape_exp.paper.values import (
@@ -22,7 +22,7 @@ from tape_exp.paper.values import (
 
 
 @dataclass(kw_only=True)
-class Comparison(RunArtifact):
+class Comparison(OnCorpora):
     """The perplexity of each encoding on each test set at each length, and of a unigram model."""
 
     def cells(self, scale: str, records: Records) -> Table:
@@ -101,7 +101,7 @@ def _perplexities(record: Record) -> dict[tuple[str, int], tuple[str, int]]:
 
 
 @dataclass(kw_only=True)
-class Ablation(RunArtifact):
+class Ablation(OnCorpora):
     """Perplexity by length next to the paper's, added parameters and the measured shift error.
 
     Args:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -128,8 +129,9 @@ class Pretrain(TextTask):
         """The perplexity on each test set at each length, and the error of shifted positions."""
         metrics: dict[str, float] = {}
         for name, tokens in self.scored.items():
+            label = replace(self.tests[name], name=name).label
             metrics |= perplexity(
-                model, tokens, self.tokenizer.decode, self.windows, name, progress, limit
+                model, tokens, self.tokenizer.decode, self.windows, label, progress, limit
             )
         rows = self._validation["inputs"][:2, :512].to(model.device)
         with torch.autocast(rows.device.type, enabled=False):

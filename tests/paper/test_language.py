@@ -187,3 +187,14 @@ def test_a_run_that_needs_another_makes_it_first(tmp_path, monkeypatch, text_fol
         runner, "run_and_record", lambda cfg, _: pytest.fail(f"{RunDirectory(cfg).name} ran again")
     )
     assert runner.work(runner.missing([artifact], "smoke", [0], settings)) == runner.Outcome()
+
+
+def test_a_table_finds_builtin_text_under_either_name_and_says_so():
+    artifact = artifacts.load("tab_ablation")
+    metrics = {"github/perplexity@256": 50.0, "github/unigram_perplexity": 400.0}
+    named = {f"builtin_{name}": value for name, value in metrics.items()}
+    for given in (metrics, named):
+        found = artifact.collect("smoke", [record(artifact, "tape", 0, given)])
+        table = artifact.table("smoke", found)
+        assert str(table.values(("ours", 256))["tape"]) == "50.00"
+        assert "In place of c4 and github: text that Python carries." in table.caption
