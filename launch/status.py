@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from rich.table import Table
 from launch.grid import Job, folder_of, jobs_of
 from launch.queue import Task, states
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.sinks import read_metrics
+from tape_exp.runs.sinks import metric_rows
 from tape_exp.settings.arguments import command
 from tape_exp.settings.errors import ConfigError, printable
 
@@ -34,6 +34,7 @@ COLOURS = {
     "stopped": "yellow",
     "missing": "dim",
 }
+LATEST = 20  # rows of metrics.jsonl that tell the speed of a run
 QUIET = 300.0  # seconds without a line after which a run without a queue counts as stopped
 
 
@@ -193,10 +194,11 @@ def state_of(job: Job, queued: Task | None, log: Path) -> State:
 def progress(place: RunDirectory) -> tuple[str, str]:
     """The (step of all, time left in training at the rate of the last rows) of a run."""
     path = place.path / "metrics.jsonl"
-    rows = [row for row in read_metrics(path) if row["step"]] if path.exists() else []
+    every = metric_rows(path) if path.exists() else iter(())
+    rows = deque((row for row in every if row["step"]), maxlen=LATEST)
     if not rows or "optim" not in place.cfg.task:
         return "", ""
-    last, before = rows[-1], rows[max(0, len(rows) - 20)]
+    last, before = rows[-1], rows[0]
     steps = place.cfg.task.optim.max_steps
     rate = (last["step"] - before["step"]) / max(last["seconds"] - before["seconds"], 1e-9)
     return f"{last['step']}/{steps}", clock((steps - last["step"]) / rate) if rate else ""

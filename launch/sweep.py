@@ -21,6 +21,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from launch.grid import Job, folder_of, jobs_of, refuse_breaks
 from launch.queue import states
@@ -35,6 +36,9 @@ from tape_exp.training.assembly import check_parts
 OWN = {"_target_", "submitit_folder", "max_num_timeout", "setup", "teardown", "name"}
 OWN |= {"array_parallelism", "signal_delay_s", "stderr_to_stdout", "additional_parameters"}
 PATIENCE = 60.0  # seconds
+OPTIONAL = {"mem_gb", "cpus_per_task"}
+COUNTS = OPTIONAL | {"nodes", "tasks_per_node", "timeout_min"}
+COUNTS |= {"signal_delay_s", "array_parallelism"}
 # Submitit's names of options that sbatch calls otherwise.
 SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_node"}
 
@@ -116,6 +120,10 @@ def submit_missing(
     depths = sorted({jobs[i].level for i in todo})
     levels = [[i for i in todo if jobs[i].level == depth] for depth in depths]
     arrays = [f"--array={ranges(level)}%{cap}" for level in levels]
+    queued = [
+        sorted({task.array for i, task in waiting.items() if jobs[i].level < depth})
+        for depth in depths
+    ]
     counts = (
         f"{len(jobs)} runs: {len(jobs) - len(todo) - len(waiting)} done, {len(waiting)} in the "
         f"queue, {len(todo)} to submit."
@@ -124,9 +132,10 @@ def submit_missing(
         print(script + f"# jobs.txt, the runs of tasks 0 to {len(jobs) - 1}:")
         for i, job in enumerate(jobs):
             print(f"#   {i:3} {'' if i in todo else '(done) '}{job.line}")
-        print(
-            f"# {counts}", *(f"sbatch {array} {folder}/script.sh" for array in arrays), sep="\n# "
-        )
+        print(f"# {counts}")
+        for number, (array, others) in enumerate(zip(arrays, queued, strict=True)):
+            before = [*others, *(["<the job above>"] if number else [])]
+            print("# sbatch", *options_of(array, before), folder / "script.sh")
         return
     print(counts)
     if not todo:
@@ -138,13 +147,9 @@ def submit_missing(
     write_atomically(folder / "script.sh", script)
     (folder / "logs").mkdir(exist_ok=True)
     ids: list[str] = []
-    for level, array in zip(levels, arrays, strict=True):
-        queued = {task.array for i, task in waiting.items() if jobs[i].level < jobs[level[0]].level}
-        before = [*sorted(queued), *ids[-1:]]
-        # afterany, not afterok: a run whose base failed says so and ends, and the others are not
-        # lost with it.
-        dependency = [f"--dependency=afterany:{':'.join(before)}"] if before else []
-        ids.append(submit([array, *dependency, str(folder / "script.sh")]))
+    for array, others in zip(arrays, queued, strict=True):
+        before = [*others, *ids[-1:]]
+        ids.append(submit([*options_of(array, before), str(folder / "script.sh")]))
         with (folder / "submitted.txt").open("a") as file:
             file.write(f"{ids[-1]} {array}\n")
         print(
@@ -153,6 +158,15 @@ def submit_missing(
         )
     print(f"Watch:  watch -n 30 python -m launch.status {shlex.join(words)}")
     print(f"Logs:   {folder}/logs\nCancel: scancel {' '.join(ids)}")
+
+
+def options_of(array: str, before: Sequence[str]) -> list[str]:
+    """The options of sbatch for an array that begins after the jobs ``before``.
+
+    ``afterany``, not ``afterok``: a run whose base failed says so and ends, and the others are not
+    lost with it.
+    """
+    return [array, f"--dependency=afterany:{':'.join(before)}"] if before else [array]
 
 
 def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:
@@ -187,6 +201,9 @@ def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, Any]:
+    local = CONF / "local" / "cluster.yaml"
+    if local.exists() and not local.is_file():
+        raise ConfigError(f"{local} is no file; conf/local/example.yaml is an example of one.")
     try:
         register()
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -196,7 +213,34 @@ def _settings(overrides: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(
             f"the cluster's settings (conf/local/cluster.yaml): {explain(error, overrides)}"
         ) from error
+    except (YAMLError, OSError, UnicodeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{local} cannot be read ({reason}); mend or remove it.") from error
+    _check_settings(settings)
     return settings
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Raise :class:`ConfigError` where a setting of the launcher is of a wrong kind."""
+    for key, value in settings.items():
+        if key in ("setup", "teardown"):
+            fits = value is None or (
+                isinstance(value, list) and all(isinstance(line, str) for line in value)
+            )
+            wanted = "a list of lines"
+        elif key == "additional_parameters":
+            fits, wanted = isinstance(value, dict), "a section of options"
+        elif key in COUNTS:
+            fits = type(value) is int and 1 <= value < 10**9
+            fits, wanted = fits or (value is None and key in OPTIONAL), "a number from 1 on"
+        else:
+            fits = isinstance(value, str | bool | int | None)
+            wanted = "a word or a whole number"
+        if not fits:
+            raise ConfigError(
+                f"hydra.launcher.{key}={value} must be {wanted}; it is set on the command line or "
+                "in conf/local/cluster.yaml."
+            )
 
 
 def needs_gpu(jobs: Sequence[Job]) -> bool:

@@ -32,6 +32,7 @@ COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 # Characters of one document; a longer .txt is cut at a line end, so that memory stays flat.
 LONGEST = 4 << 20
 LONGEST_LINE = 64 << 20  # characters of a .jsonl; more would only be a damaged or hostile file
+BUILTIN = "builtin_"  # what metrics on built-in text begin with
 Place = tuple[int, int]  # part and row: how far a stream of documents has come
 
 
@@ -40,7 +41,7 @@ class Text:
     """A corpus: a YAML of ``conf/text``.
 
     Args:
-        name: what tables and metrics call it.
+        name: what tables call it, and metrics where it is read: :attr:`label`.
         source: ``hub`` (Hugging Face), ``local`` (files under ``path``) or ``builtin`` (Python's
             standard library).
         path: local: a folder with files named after the split (``train*.jsonl.gz``,
@@ -71,6 +72,11 @@ class Text:
         plain("text.name", self.name)
         one_of("text.source", self.source, ("hub", "local", "builtin"))
         one_of("text.builtin", self.builtin, ("code", "english", "both"))
+
+    @property
+    def label(self) -> str:
+        """What metrics on it are called: the corpus, or ``builtin_<corpus>``."""
+        return f"{BUILTIN}{self.name}" if self.source == "builtin" else self.name
 
     def documents(
         self, split: str, start: Place = (0, 0), skipped: "Skipped | None" = None

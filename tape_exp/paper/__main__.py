@@ -21,13 +21,15 @@ from tape_exp.paper.artifacts import (
     load,
     matches,
     names,
-    read_records,
     requested,
 )
+from tape_exp.paper.records import Record, read_records
 from tape_exp.paper.runner import Outcome, missing, work
 from tape_exp.runs.identity import identity_of
+from tape_exp.settings import folders
 from tape_exp.settings.arguments import positive
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.targets import plain
 
 log = logging.getLogger("tape_exp")
 
@@ -55,6 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     side.add_argument(
         "words", nargs="+", metavar="task= | model=a,b | scale= | seeds= | metrics= | key=value"
+    )
+    side.add_argument(
+        "--name", help="of the table's file (default: compare_<task>)", type=_file_name
+    )
+    side.add_argument(
+        "--record",
+        action="store_true",
+        help="keep the runs' records in results/records and the table in results/tables "
+        "(default: <runs>/.compare/records and <runs>/.compare/tables)",
     )
     for one in (run, side):
         one.add_argument(
@@ -108,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "push":
             return push_results(given)
         if given.command == "compare":
-            return compare_models(given.words, given.cores, given.minutes)
+            return compare_models(given)
         return run_artifacts(given.words, given.cores, given.minutes)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -126,7 +137,7 @@ def list_artifacts() -> int:
         for scale, records in collected[artifact.name].items():
             if records:
                 counts = ", ".join(f"{model} {len(runs)}" for model, runs in records.items())
-                print(f"{'':18}   {scale:6} {counts}")
+                print(f"{'':18}   {artifact.place(scale).removeprefix('scale '):6} {counts}")
         if not any(collected[artifact.name].values()):
             print(f"{'':18}   nothing recorded")
     return 0
@@ -152,7 +163,7 @@ def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None
 def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str]) -> int:
     """How many records of the runs that a command names are not those that the artifact shows."""
     records = read_records()
-    collected = [r for runs in artifact.collect(scale, records).values() for r in runs]
+    shown = {_run(record) for runs in artifact.collect(scale, records).values() for record in runs}
     asked = [
         (seed, identity_of(cfg))
         for seed in seeds
@@ -164,18 +175,46 @@ def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence
         for record in records
         if record["seed"] == seed and matches(record, identity)
     ]
-    return sum(record not in collected for record in fitting)
+    return sum(_run(record) not in shown for record in fitting)
 
 
-def compare_models(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
-    """Run what a comparison lacks, write its table to results/tables and print it."""
-    artifact, scale, seeds = compare.requested(words)
-    outcome = work(missing([artifact], scale, seeds), cores, minutes)
-    records = artifact.collect(scale, read_records())
+def _run(record: Record) -> tuple[str, int, str]:
+    """What tells a record from others."""
+    return record.get("run", ""), record["seed"], record["started"]
+
+
+def compare_models(given: argparse.Namespace) -> int:
+    """Run what a comparison lacks, write its table and print it; results/ only if that is asked."""
+    artifact, scale, seeds = compare.requested(given.words)
+    artifact.name = given.name or artifact.name
+    _, first = next(artifact.configs(scale, seeds))
+    into = RESULTS if given.record else Path(first.runs).expanduser() / ".compare"
+    own = folders.RECORDS if given.record else into / "records"
+    table = into / "tables" / f"{artifact.name}-{scale}.md"
+    if table.exists() and artifact.subject(scale) not in table.read_text():
+        raise ConfigError(
+            f"{table} holds another comparison; keep this one beside it with --name=<a name>, or "
+            "remove the file."
+        )
+    known = read_records() + ([] if given.record else read_records(own))
+    outcome = work(
+        missing([artifact], scale, seeds, records=known), given.cores, given.minutes, own
+    )
+    known = read_records() + ([] if given.record else read_records(own))
+    records = artifact.sound(scale, artifact.collect(scale, known))
     if records and first_process():
-        path = page.render(artifact, scale, records, RESULTS)[0]
-        print(f"\n{path.read_text()}\n{path.relative_to(RESULTS.parent)}")
+        path = page.render(artifact, scale, records, into)[0]
+        print(f"\n{path.read_text()}\n{_shown(path)}")
     return status(outcome)
+
+
+def _file_name(text: str) -> str:
+    """A word that can be the name of a file."""
+    try:
+        plain("--name", text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def status(outcome: Outcome) -> int:
@@ -191,6 +230,7 @@ def status(outcome: Outcome) -> int:
 def render_artifacts(chosen: Sequence[str]) -> int:
     """Render the artifacts, all by default, at every scale that has records, and the page."""
     wanted = [load(name) for name in chosen or names()]  # a wrong name is told at once
+    costs.read(RESULTS)  # so is a wrong file, before anything is written
     every, collected = collect()
     for artifact in wanted:
         for scale, records in collected[artifact.name].items():
@@ -234,7 +274,12 @@ def push_results(arguments: argparse.Namespace) -> int:
 def print_paths(paths: Sequence[Path]) -> None:
     """Print each path, relative to the project."""
     for path in paths:
-        print(path.relative_to(RESULTS.parent))
+        print(_shown(path))
+
+
+def _shown(path: Path) -> Path:
+    root = RESULTS.parent
+    return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 if __name__ == "__main__":

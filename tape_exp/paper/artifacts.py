@@ -1,23 +1,24 @@
 """An artifact is a table or a figure of the paper, with its runs and their records."""
 
-import json
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from tape_exp.data.sources import BUILTIN
 from tape_exp.drawing.curves import Curves
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.patterns import Patterns
 from tape_exp.paper import tables
 from tape_exp.paper.claims import Contest, Verdict, decide
+from tape_exp.paper.records import Record, warn
 from tape_exp.paper.tables import Table
 from tape_exp.paper.values import Value
 from tape_exp.runs import weights
@@ -31,7 +32,9 @@ from tape_exp.settings.folders import CONF
 
 RESULTS = folders.ROOT / "results"
 SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "small", "paper")
-Record = dict[str, Any]
+UNFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
+OLDER = "older"  # key of a collected record: the runs of older records of the same run and seed
+TWO = "In brackets after the mean of two seeds are the numbers of both."
 Records = dict[str, list[Record]]
 """The records of several runs, by seed, under the label of what they measured."""
 
@@ -68,8 +71,46 @@ class Artifact(ABC):
         """Its records at a scale, ordered by seed, by the label of what they measured."""
 
     def at_scales(self, records: Sequence[Record]) -> dict[str, Records]:
-        """What :meth:`collect` finds at each scale that it is of."""
-        return {scale: self.collect(scale, records) for scale in self.scales()}
+        """What :meth:`collect` finds, and can be shown, at each scale that it is of."""
+        return {scale: self.sound(scale, self.collect(scale, records)) for scale in self.scales()}
+
+    def sound(self, scale: str, records: Records) -> Records:
+        """The records without those that cannot be shown, each of which is named on stderr.
+
+        Raises:
+            ConfigError: the paper's numbers cannot be shown.
+        """
+        if records and self._fault(scale, records):
+            if fault := self._fault(scale, {}):
+                raise ConfigError(
+                    f"{RESULTS / 'paper.yaml'}: the numbers of {self.name} cannot be shown "
+                    f"({fault}); restore the file."
+                )
+            every = [(label, record) for label, runs in records.items() for record in runs]
+            records = {}
+            for label, record in every:
+                if fault := self._fault(scale, {label: [record]}):
+                    name = record.get("run", label)
+                    warn(f"{self.name} is drawn without the record {name} ({fault}).")
+                else:
+                    records.setdefault(label, []).append(record)
+            if fault := self._fault(scale, records):
+                warn(f"{self.name} is left out, its records do not fit together ({fault}).")
+                return {}
+        return records
+
+    def _fault(self, scale: str, records: Records) -> str:
+        """What is wrong with the table or the figures of some records, or nothing."""
+        try:
+            self.table(scale, records)
+            if records:
+                self.figures(scale, records)
+            self.verdict(scale, records)
+        except ConfigError:
+            raise
+        except UNFIT as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     @abstractmethod
     def command(self, scale: str) -> str:
@@ -81,6 +122,10 @@ class Artifact(ABC):
         """(label, config) of every run; none where its records come from another program."""
         return iter(())
 
+    def wanted(self, scale: str) -> list[str]:
+        """What its runs at a scale measure; none where :meth:`configs` has none."""
+        return []
+
     def words(self, scale: str) -> list[str]:
         """Overrides of every run at a scale, and of the runs that it begins from."""
         return []
@@ -88,6 +133,14 @@ class Artifact(ABC):
     def scales(self) -> tuple[str, ...]:
         """The scales that it is of: smoke, and those that ``needs`` names."""
         return ("smoke", *self.needs)
+
+    def place(self, scale: str) -> str:
+        """What pages call a scale's tables: ``scale smoke``; empty where there is no scale."""
+        return f"scale {scale}"
+
+    def notes(self, records: Records) -> str:
+        """What a caption adds about its records: how they differ, which were left out."""
+        return ""
 
     def gaps(self, collected: Mapping[str, Records]) -> list[str]:
         """Why cells are empty: what has not run at each scale, with what it needs.
@@ -100,9 +153,7 @@ class Artifact(ABC):
             needs = f"scale {scale} (needs {self.needs.get(scale, 'nothing but time')})"
             if not collected.get(scale):
                 phrases += [needs] if scale in self.scales() else []
-            elif lacking := [
-                label for label, _ in self.configs(scale, [0]) if label not in collected[scale]
-            ]:
+            elif lacking := [n for n in self.wanted(scale) if n not in collected[scale]]:
                 phrases.append(f"{', '.join(lacking)} at {needs}")
         return phrases
 
@@ -113,8 +164,14 @@ class Artifact(ABC):
     def table(self, scale: str, records: Records) -> Table | None:
         """Its table at a scale, or None; without records it has the paper's numbers only."""
         table = self.cells(scale, records)
-        caption = self.caption(scale, records) if records else f"{self.title}: not run."
-        return table and replace(table, caption=caption)
+        if table is None:
+            return None
+        if not records:
+            return replace(table, caption=f"{self.title}: not run.")
+        cells = (cell for row in table.rows for cell in row.values())
+        two = any(isinstance(cell, Value) and cell.seeds for cell in cells)
+        words = [self.caption(scale, records), TWO if two else "", self.notes(records)]
+        return replace(table, caption=" ".join(filter(None, words)))
 
     def cells(self, scale: str, records: Records) -> Table | None:
         """The columns and rows of :meth:`table`."""
@@ -175,9 +232,19 @@ class RunArtifact(Artifact):
     ) -> Iterator[tuple[str, DictConfig]]:
         """(label, config) of every run; seeds are the outer loop, so that figures fill early."""
         for seed in seeds:
-            for label, choice in self.cases(scale):
-                words = [*choice, f"scale={scale}", f"seed={seed}", *self.words(scale), *extra]
+            for label, words in self._lines(scale, [f"seed={seed}"], extra):
                 yield label, compose_config(words)
+
+    def _lines(
+        self, scale: str, seed: Sequence[str], extra: Sequence[str]
+    ) -> Iterator[tuple[str, list[str]]]:
+        """(label, words of the command line) of every run of a seed."""
+        for label, choice in self.cases(scale):
+            yield label, [*choice, f"scale={scale}", *seed, *self.words(scale), *extra]
+
+    def wanted(self, scale: str) -> list[str]:
+        """What its runs at a scale measure."""
+        return [label for label, _ in self.cases(scale)]
 
     def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
         """(label, words of its own) of every run of a seed; the label begins with the model."""
@@ -189,18 +256,38 @@ class RunArtifact(Artifact):
         return self.overrides
 
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
-        """The newest committed record of each run and seed."""
+        """The newest committed record of each run and seed, which says what it was preferred to."""
         collected: Records = {}
         at_scale = [r for r in records if r["config"].get("scale") == scale]
         if not at_scale:
             return collected
-        for label, cfg in self.configs(scale, [0], self._trainer(scale)):
-            identity = identity_of(cfg)
+        for label, words in self._lines(scale, [], self._trainer(scale)):
+            identity = _identity(tuple(words))
             fitting = [r for r in at_scale if matches(r, identity)]
-            newest = {r["seed"]: r for r in sorted(fitting, key=lambda r: r["started"])}
-            if newest:
-                collected[label] = [newest[seed] for seed in sorted(newest)]
+            by_seed: dict[int, list[Record]] = {}
+            for record in sorted(fitting, key=lambda r: r["started"]):
+                by_seed.setdefault(record["seed"], []).append(record)
+            if by_seed:
+                collected[label] = [_newest(by_seed[seed]) for seed in sorted(by_seed)]
         return collected
+
+    def notes(self, records: Records) -> str:
+        """Several records of one run; several commits or numbers of threads."""
+        every = [(label, record) for label, runs in records.items() for record in runs]
+        sentences = [
+            f"Of {label}, seed {r['seed']}, there are {len(r[OLDER]) + 1} records: the newest, "
+            f"{r.get('run', 'unnamed')} of {r['started'][:10]}, was taken."
+            for label, r in every
+            if OLDER in r
+        ]
+        commits = {tables.commit(r) for _, r in every}
+        threads = sorted({n for _, r in every if (n := r.get("hardware", {}).get("threads"))})
+        mixed = [f"of {len(commits)} commits"] if len(commits) > 1 else []
+        if len(threads) > 1:
+            mixed.append(f"with {' or '.join(map(str, threads))} threads")
+        if mixed:
+            sentences.append(f"The runs are {', '.join(mixed)}.")
+        return " ".join(sentences)
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
         """Curves of its table, and every grid and matrix of its records' first seeds."""
@@ -233,6 +320,54 @@ class RunArtifact(Artifact):
         return [f"trainer={self.trainer}"] if scale == "paper" else []
 
 
+def _newest(records: list[Record]) -> Record:
+    """The last of the records of one run and seed, with the names of the others."""
+    older = [record.get("run", "unnamed") for record in records[:-1]]
+    return records[-1] | ({OLDER: older} if older else {})
+
+
+@cache
+def _identity(words: tuple[str, ...]) -> dict[str, Any]:
+    """The identity of the run of a command line; it is shared, and composed once."""
+    return identity_of(compose_config(words))
+
+
+@dataclass(kw_only=True)
+class OnCorpora(RunArtifact):
+    """An artifact of metrics on corpora, which a caption names where built-in text was read.
+
+    Records say so in the metrics' names, ``builtin_github/perplexity@64``; older ones have the name
+    of the corpus there. Columns are called by the corpus.
+    """
+
+    def collect(self, scale: str, records: Sequence[Record]) -> Records:
+        """The records, with metrics that are called by the corpus."""
+        return {
+            label: [record | {"metrics": _by_corpus(record["metrics"])} for record in runs]
+            for label, runs in super().collect(scale, records).items()
+        }
+
+    def notes(self, records: Records) -> str:
+        """Which text was read in place of a corpus, and how records differ."""
+        read = sorted({name for runs in records.values() for r in runs for name in _builtin(r)})
+        text = f"In place of {' and '.join(read)}: text that Python carries." if read else ""
+        return " ".join(filter(None, (text, super().notes(records))))
+
+
+def _by_corpus(metrics: dict[str, float]) -> dict[str, float]:
+    return {name.removeprefix(BUILTIN): value for name, value in metrics.items()}
+
+
+def _builtin(record: Record) -> list[str]:
+    """The corpora in whose place a run read built-in text."""
+    task = record["config"]["task"]
+    texts = {task.get("name"): task.get("text"), **(task.get("tests") or {})}
+    texts = {name: text for name, text in texts.items() if isinstance(text, dict)}
+    return [
+        text.get("name", name) for name, text in texts.items() if text.get("source") == "builtin"
+    ]
+
+
 def first_of(records: Records) -> Record:
     """The first record, for what it has in common with all."""
     return next(iter(records.values()))[0]
@@ -252,7 +387,14 @@ def windows_of(records: Records) -> list[int]:
 @lru_cache(maxsize=1)
 def _numbers(path: Path) -> dict[str, dict[str, Any]]:
     """Read once: every table and every claim asks for it."""
-    return cast(dict[str, dict[str, Any]], OmegaConf.to_container(OmegaConf.load(path)))
+    try:
+        numbers: Any = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} cannot be read ({reason}); restore it.") from error
+    if not isinstance(numbers, dict) or not all(isinstance(n, dict) for n in numbers.values()):
+        raise ConfigError(f"{path} must hold a section for each artifact; restore it.")
+    return numbers
 
 
 def load(name: str) -> Artifact:
@@ -312,42 +454,6 @@ def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
 def names() -> list[str]:
     """Every artifact that has a YAML."""
     return sorted(path.stem for path in (CONF / "paper").glob("*.yaml"))
-
-
-def read_records(folder: Path | None = None) -> list[Record]:
-    """Every committed record. Raises :class:`ConfigError` naming a file that is not one."""
-    records = []
-    for path in sorted((folder or folders.RECORDS).glob("*.json")):
-        try:
-            record = json.loads(path.read_text())
-            _check(record)
-        except ValueError as error:
-            raise ConfigError(f"{path} is not a record ({error}); restore or remove it.") from error
-        records.append(record)
-    return records
-
-
-def _check(record: Any) -> None:
-    """Raise :class:`ValueError` where a record lacks what is read of every one."""
-    if not isinstance(record, dict):
-        raise ValueError(f"it is of type {type(record).__name__}")
-    for key, kind in (("config", dict), ("seed", int), ("metrics", dict), ("started", str)):
-        _check_type(record, key, kind)
-    for key, kind in (("precision", str), ("model", dict), ("task", dict)):
-        _check_type(record["config"], key, kind)
-    if not record["metrics"]:
-        raise ValueError("metrics is empty")
-    for name in record["metrics"]:
-        _check_type(record["metrics"], name, (int, float))
-        if not abs(record["metrics"][name]) <= sys.float_info.max:
-            raise ValueError(f"{name} is not finite")
-
-
-def _check_type(values: dict[str, Any], key: str, kinds: type | tuple[type, ...]) -> None:
-    if key not in values:
-        raise ValueError(f"{key} is missing")
-    if not isinstance(values[key], kinds) or isinstance(values[key], bool):
-        raise ValueError(f"{key} is of type {type(values[key]).__name__}")
 
 
 def matches(record: Record, current: dict[str, Any]) -> bool:

@@ -10,6 +10,8 @@ from tape_exp.paper.extension import Methods
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin
 from tape_exp.paper.values import NOT_REPORTED, NOT_RUN, Missing, Value, known, over_runs
 
+SEVERAL = "{number:.2f} ± {half:.2f}"
+
 
 @dataclass(kw_only=True)
 class Bench(Methods):
@@ -61,8 +63,8 @@ class Bench(Methods):
         """How each benchmark is scored, and which questions were asked."""
         paper = self.paper()
         return (
-            f"{self.title}, in percent ± lm-eval's standard error over questions. MMLU: the "
-            "letter's accuracy, pooled over the subjects of a group. ARC: accuracy by "
+            f"{self.title}, in percent, with lm-eval's standard error (SE) over questions. MMLU: "
+            "the letter's accuracy, pooled over the subjects of a group. ARC: accuracy by "
             f"log-likelihood a character (acc_norm). Paper: {paper['setting']} "
             f"({paper['source']}). Ours: scale {scale}, {_questions(records)}; mean over seeds, "
             "which see the same questions, of accuracies and of standard errors."
@@ -70,7 +72,8 @@ class Bench(Methods):
 
 
 def _with_error(number: float, error: float, n: int = 1) -> Value:
-    return Value(number, number - error, number + error, n, "{number:.2f} ± {half:.2f}")
+    form = "{number:.2f} (SE {half:.2f})"
+    return Value(number, number - error, number + error, n, form, "standard error over questions")
 
 
 def _has(record: Record, key: str) -> bool:
@@ -80,7 +83,10 @@ def _has(record: Record, key: str) -> bool:
 def _value(metrics: dict[str, float], key: str) -> Value:
     """The accuracy of a run with its 95 % interval over questions; a single question has none."""
     number, error = metrics[f"benchmarks/{key}"], metrics.get(f"benchmarks/{key}_stderr")
-    return Value(number) if error is None else _with_error(number, 1.96 * error)
+    if error is None:
+        return Value(number)
+    ends = (number - 1.96 * error, number + 1.96 * error)
+    return Value(number, *ends, form=SEVERAL, kind="95 % interval over questions")
 
 
 def _mean(records: Sequence[Record], key: str) -> Value | Missing:

@@ -9,7 +9,7 @@ order and nothing more.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tape_exp.paper.values import Value
+from tape_exp.paper.values import Value, with_seeds
 
 YES, NO = "yes", "no"
 UNCLEAR = "not distinguishable"
@@ -122,10 +122,12 @@ def _at(where: str, figures: str) -> str:
 
 
 def written(value: Value, digits: int) -> str:
-    """``26.32 ± 0.41``; ``26.32 [20.10, 41.00]`` if the interval is asymmetric; or ``26.32``."""
+    """``26.32 ± 0.41``; ``26.32 [20.10, 41.00]`` if the interval is asymmetric; else as
+    :func:`~tape_exp.paper.values.over_seeds` does.
+    """
     centre = _number(value.number, digits)
-    if value.low is None or value.high is None:
-        return centre
+    if value.low is None or value.high is None or value.seeds:
+        return with_seeds(centre, [_number(number, digits) for number in value.seeds])
     if abs(value.high + value.low - 2 * value.number) < 1e-9 * max(1.0, abs(value.number)):
         return f"{centre} ± {_number(value.high - value.number, digits)}"
     return f"{centre} [{_number(value.low, digits)}, {_number(value.high, digits)}]"

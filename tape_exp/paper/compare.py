@@ -47,12 +47,16 @@ class Compare(RunArtifact):
 
     def caption(self, scale: str, records: Records) -> str:
         """What was run."""
+        return (
+            f"{self.subject(scale)} mean over seeds with its 95 % interval. A + after a commit: "
+            "uncommitted changes."
+        )
+
+    def subject(self, scale: str) -> str:
+        """What is compared: the beginning of the caption."""
         words = deciding(self.overrides)
         keys = f", with {' '.join(words)}" if words else ""
-        return (
-            f"{self.title}. Task {self.task} at scale {scale}{keys}; mean over seeds with its 95 % "
-            "interval. A + after a commit: uncommitted changes."
-        )
+        return f"{self.title}. Task {self.task} at scale {scale}{keys};"
 
 
 def deciding(overrides: Sequence[str]) -> list[str]:

@@ -6,6 +6,8 @@ composing every config of that scale and building its model, without storage, ta
 
 import json
 from collections.abc import Iterable
+from itertools import chain
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from omegaconf import DictConfig
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifacts import Artifact
+from tape_exp.paper.records import read_json
 from tape_exp.paper.runner import bases
 from tape_exp.runs.identity import identity_of
+from tape_exp.settings.errors import ConfigError
 
 SEEDS = 3
 FILE = "costs.json"
@@ -40,7 +44,20 @@ def write(artifacts: Iterable[Artifact], folder: Path) -> Path:
 def read(folder: Path) -> dict[str, Any]:
     """The content of costs.json; of a folder without one, no artifacts."""
     path = folder / FILE
-    return json.loads(path.read_text()) if path.exists() else {"artifacts": {}}
+    if not path.exists():
+        return {"artifacts": {}}
+    known = read_json(path)
+    try:
+        sums = [(each["runs"] + 0, each["gpu_hours"] + 0.0) for each in known["artifacts"].values()]
+        if not all(map(isfinite, (*chain(*sums), known["utilisation"]))):
+            raise ValueError("a number is not finite")
+        known["gpu"] + ""
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ConfigError(
+            f"{path} is not what `python -m tape_exp.paper cost` writes ({error}); give that "
+            "command, or remove the file."
+        ) from error
+    return known
 
 
 def cost(artifact: Artifact, known: dict[str, dict[str, float]] | None = None) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """Tables flops and speed of the paper."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from tape_exp.drawing.figures import Figure, Picture
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records, RunArtifact
 from tape_exp.paper.claims import NO, UNTESTED, YES, Contest, Verdict
+from tape_exp.paper.records import read_or_leave_out
 from tape_exp.paper.tables import Column, Row, Table, columns, commit
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, reported
 
@@ -36,6 +36,14 @@ class Flops(RunArtifact):
                 apart.append(abs(added["ours"] - added["paper"]))
         holds = UNTESTED if not apart else YES if max(apart) < 0.1 else NO
         return Verdict(", ".join(theirs), ", ".join(ours), holds, "a count" if apart else "")
+
+    def command(self, scale: str) -> str:
+        """What counts all models."""
+        return f"python -m tape_exp.paper run {self.name}"
+
+    def place(self, scale: str) -> str:
+        """No scale: a count is the same at all."""
+        return ""
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model."""
@@ -82,12 +90,17 @@ class Speed(Artifact):
 
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
         """The machines' records, shown once: a GPU's under scale small, a CPU's under smoke."""
-        machines: Records = {}
-        for path in sorted((RESULTS / "speed").glob("speed-*.json")):
-            record = json.loads(path.read_text())
-            if scale == ("smoke" if record["peak_flops"] is None else "small"):
-                machines[path.stem] = [record]
-        return machines
+        paths = sorted((RESULTS / "speed").glob("speed-*.json"))
+        machines = read_or_leave_out({path.stem: path for path in paths})
+        return {
+            name: [record]
+            for name, (record,) in machines.items()
+            if scale == ("smoke" if record.get("peak_flops") is None else "small")
+        }
+
+    def place(self, scale: str) -> str:
+        """On which kind of machine, instead of a scale."""
+        return "on a CPU" if scale == "smoke" else "on a GPU"
 
     def command(self, scale: str) -> str:
         """The measurement, which does not depend on a scale."""
@@ -128,6 +141,7 @@ class Speed(Artifact):
             for (what, T, backward, name), row in fastest.items():
                 compared = what == "core" and not backward
                 low, high = row["ms_quartiles"]
+                of = "quartiles over rounds"
                 times = (row["ms"], low, high, row["rounds"])
                 ratio = reported(paper[name] / paper["rope"] if name in paper else None)
                 rows.append(
@@ -138,8 +152,8 @@ class Speed(Artifact):
                         "mode": "forward + backward" if backward else "forward",
                         "model": name,
                         "backend": row["backend"],
-                        "ms": Value(*times, "{number:.3f}"),
-                        "quartiles": Value(*times, "{low:.3f} – {high:.3f}"),
+                        "ms": Value(*times, "{number:.3f}", of),
+                        "quartiles": Value(*times, "{low:.3f} – {high:.3f}", of),
                         "/ RoPE": Value(row["ratio_to_rope"]),
                         "paper / RoPE": ratio if compared else NOTHING,
                     }

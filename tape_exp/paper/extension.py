@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from tape_exp.paper.artifacts import Records, RunArtifact, task_of, windows_of
+from tape_exp.paper.artifacts import OnCorpora, Records, RunArtifact, task_of, windows_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin, pairs
 from tape_exp.paper.values import NOT_REPORTED, mean_of, reported
@@ -41,7 +41,7 @@ class Methods(RunArtifact):
 
 
 @dataclass(kw_only=True)
-class TunedPerplexity(Methods):
+class TunedPerplexity(Methods, OnCorpora):
     """The perplexity of each method on each corpus, in sliding windows, next to the paper's.
 
     The longest length, to which the methods extend the context, is next to the paper's longest, and

@@ -7,14 +7,22 @@ import numpy as np
 
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.patterns import Patterns
-from tape_exp.paper.artifacts import Record, Records, RunArtifact, first_of, windows_of
+from tape_exp.paper.artifacts import OnCorpora, Record, Records, RunArtifact, first_of, windows_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin, pairs
-from tape_exp.paper.values import Missing, Value, integer, known, mean_of, over_seeds, reported
+from tape_exp.paper.values import (
+    Missing,
+    Value,
+    integer,
+    known,
+    mean_of,
+    over_seeds,
+    reported,
+)
 
 
 @dataclass(kw_only=True)
-class Comparison(RunArtifact):
+class Comparison(OnCorpora):
     """The perplexity of each encoding on each test set at each length, and of a unigram model."""
 
     def cells(self, scale: str, records: Records) -> Table:
@@ -38,16 +46,44 @@ class Comparison(RunArtifact):
     def caption(self, scale: str, records: Records) -> str:
         """How the models were trained, and whether on the same data."""
         some = first_of(records)
-        seen = {(r["seed"], r["data_fingerprint"]) for runs in records.values() for r in runs}
-        same = len(seen) == len({seed for seed, _ in seen})
         return (
-            f"{self.title}, by context length; {some['parameters']:,} parameters trained at "
+            f"{self.title}, by context length; {sizes(records)} trained at "
             f"{some['config']['task']['train_length']} tokens on {some['tokens'] / 1e6:.1f} M. "
-            "Mean over seeds with its 95 % interval. Of each seed, all models saw "
-            f"{'the same tokens in the same order' if same else 'NOT the same tokens'}. Unigram: "
+            f"Mean over seeds with its 95 % interval. {DATA[same_data(records)]} Unigram: "
             "the entropy of the set's own token counts, below which no model that ignores the "
             f"context can come. Scale {scale}."
         )
+
+
+DATA = {
+    True: "Of each seed, all models saw the same tokens in the same order.",
+    False: "Of one seed, models saw other tokens: their numbers CANNOT BE COMPARED.",
+    None: "Whether all models of a seed saw the same tokens is not recorded: the definition of the "
+    "records' fingerprints of data changed between them.",
+}
+
+
+def same_data(records: Records) -> bool | None:
+    """Whether all records of a seed are of the same data; None where their fingerprints, which are
+    of several versions or of none, do not tell.
+    """
+    seen: dict[int, dict[int | None, set[str]]] = {}
+    for record in (record for runs in records.values() for record in runs):
+        versions = seen.setdefault(record["seed"], {})
+        of_version = versions.setdefault(record.get("fingerprint_version"), set())
+        of_version.add(record["data_fingerprint"])
+    known = [found for versions in seen.values() for v, found in versions.items() if v is not None]
+    if any(len(found) > 1 for found in known):
+        return False
+    same = (sum(map(len, versions.values())) == 1 for versions in seen.values())
+    return True if all(same) else None
+
+
+def sizes(records: Records) -> str:
+    """The parameters of the models: ``475,712 parameters``, or from the fewest to the most."""
+    counts = [record["parameters"] for runs in records.values() for record in runs]
+    ends = sorted({min(counts), max(counts)})
+    return f"{' to '.join(f'{n:,}' for n in ends)} parameters"
 
 
 def _perplexities(record: Record) -> dict[tuple[str, int], tuple[str, int]]:
@@ -65,7 +101,7 @@ def _perplexities(record: Record) -> dict[tuple[str, int], tuple[str, int]]:
 
 
 @dataclass(kw_only=True)
-class Ablation(RunArtifact):
+class Ablation(OnCorpora):
     """Perplexity by length next to the paper's, added parameters and the measured shift error.
 
     Args:
@@ -119,7 +155,7 @@ class Ablation(RunArtifact):
         return (
             f"{self.title}. Perplexity on GitHub by context length, the paper's "
             f"({paper['source']}, {paper['setting']}, one seed) next to ours (scale {scale}: its "
-            f"own lengths, corpus and size, {some['parameters']:,} parameters; mean over seeds "
+            f"own lengths, corpus and size, {sizes(records)}; mean over seeds "
             "with its 95 % interval). M is 2^20. Shift error: the largest relative change of any "
             "layer's attention when position ids begin at 3, in fp32. A model that ignores the "
             f"context: {some['metrics']['github/unigram_perplexity']:.0f} at best."
@@ -127,6 +163,7 @@ class Ablation(RunArtifact):
 
 
 SHIFTED = {"attention": "attention_relative", "products": "products", "blocks": "blocks"}
+PAPERS = {"attention": "paper ×0.01", "products": "paper %"}
 CASES = ("trained_fp32", "trained_bf16", "random_fp32", "random_bf16")
 
 
@@ -145,7 +182,7 @@ class Shift(RunArtifact):
             f"layer {deepest}, %",
             table.values("trained_fp32", measure="attention", shift="shift_ids", layer=deepest),
             published,
-            published_where=f"layer {at_paper}",
+            published_where=f"layer {at_paper}, ×0.01",
             higher=False,
         )
 
@@ -161,12 +198,15 @@ class Shift(RunArtifact):
                     theirs = dict(zip(paper["layers"], published, strict=False))
                     for layer in _layers(records):
                         row: Row = {"measure": measure, "shift": shift, "model": model}
-                        row |= {"layer": integer(layer), "paper": reported(theirs.get(layer))}
+                        row["layer"] = integer(layer)
+                        if measure in PAPERS:
+                            row[PAPERS[measure]] = reported(theirs.get(layer))
                         for case in CASES:
                             key = f"{case}/{shift}/{metric}@{layer}"
                             row[case] = _percent([r["metrics"].get(key) for r in runs])
                         rows.append(row | origin(runs, scale))
-        head = columns(["measure", "shift", "model", "layer", "paper"])
+        head = columns(["measure", "shift", "model", "layer"])
+        head += [Column("paper ×0.01", "paper", "×0.01"), Column("paper %", "paper", "%")]
         head += [Column(case, f"ours {case.replace('_', ' ')}", "%") for case in CASES]
         return Table([*head, *ORIGIN], rows)
 
@@ -174,7 +214,8 @@ class Shift(RunArtifact):
         """What each measure is relative to."""
         return (
             f"{self.title}. Attention: mean change over causal pairs, ours relative to the mean "
-            "weight, the paper's in units of 0.01. Products: E·Eᵀ, heads and blocks averaged, "
+            "weight in percent, the paper's as printed, in units of 0.01. Products: "
+            "E·Eᵀ, heads and blocks averaged, "
             "relative, in percent. Blocks: every entry of e_i e_jᵀ, of which proposition 2 speaks, "
             "root mean square, relative; the averaged product hides what commutes. Random: "
             f"positional parameters drawn anew. Paper: {self.paper()['setting']}. Scale {scale}, "
@@ -228,7 +269,7 @@ class Pattern(RunArtifact):
         }
         difference = f"attention, TAPE - RoPE, layer {layer}"
         tape, rope = attention.values()
-        title, only = f"{self.title} — scale {scale}", [difference]
+        title, only = f"{self.title} — scale {scale}, seed {first['tape']['seed']}", [difference]
         return [
             Patterns(title, products | {difference: tape - rope}, signed=only, causal=only),
             Patterns(title, attention, suffix=None, causal=[*attention]),
@@ -251,12 +292,14 @@ class Layers(RunArtifact):
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
         """One picture, a panel for each layer, each with its own scale of colours."""
+        first = records[self.models[0]][0]
         panels = {
             f"layer {name.split('@')[1]}": np.array(rows)
-            for name, rows in records[self.models[0]][0]["matrices"].items()
+            for name, rows in first["matrices"].items()
             if name.startswith("products")
         }
-        return [Patterns(f"{self.title} — scale {scale}", panels, shared=False, label="E·Eᵀ")]
+        title = f"{self.title} — scale {scale}, seed {first['seed']}"
+        return [Patterns(title, panels, shared=False, label="E·Eᵀ")]
 
 
 def _first(record: Record, kind: str) -> np.ndarray:

@@ -69,7 +69,7 @@ def claims(artifacts: Sequence[Artifact], collected: Mapping[str, AtScales]) -> 
             verdict.paper or ("no numbers" if artifact.claim else ""),
             verdict.ours,
             verdict.holds,
-            scale,
+            artifact.place(scale).removeprefix("scale ") if scale else "",
             verdict.seeds,
         )
         rows.append({column.key: cell for column, cell in zip(CLAIMS, cells, strict=True)})
@@ -118,13 +118,21 @@ def section(
     parts = [f"## {artifact.name}", f"{artifact.title}."]
     for scale in (scale for scale in SCALES if collected.get(scale)):
         if table := artifact.table(scale, collected[scale]):
-            parts.append(f"### Scale {scale}\n\n{tables.markdown(table).strip()}")
+            heading = _heading(artifact, scale)
+            parts.append(f"{heading}{tables.markdown(table).strip()}")
         for path, _ in pictures(artifact, scale, collected[scale], results):
             if path.exists():
-                parts.append(f"![{artifact.name} at scale {scale}](figures/{path.name})")
+                where = artifact.place(scale).replace("scale", "at scale")
+                name = f"{artifact.name} {where}".strip()
+                parts.append(f"![{name}](figures/{path.name})")
     if gaps := artifact.gaps(collected):
         parts.append(f"Not run yet: {'; '.join(gaps)}.")
     return "\n\n".join([*parts, effort(artifact, collected, known)])
+
+
+def _heading(artifact: Artifact, scale: str) -> str:
+    place = artifact.place(scale)
+    return f"### {place[0].upper()}{place[1:]}\n\n" if place else ""
 
 
 def render(artifact: Artifact, scale: str, records: Records, into: Path) -> list[Path]:

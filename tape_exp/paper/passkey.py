@@ -110,7 +110,8 @@ def points(records: list[Record], lengths: list[int]) -> list[Value]:
         ]
         correct = round(sum(shares) / 100)
         ends = wilson(correct, trials)
-        values.append(Value(100 * correct / trials, *ends, n=len(records), form=WITH_ENDS))
+        kind = "Wilson's 95 % interval over trials"
+        values.append(Value(100 * correct / trials, *ends, len(records), WITH_ENDS, kind))
     return values
 
 

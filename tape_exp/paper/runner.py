@@ -20,7 +20,8 @@ from omegaconf import DictConfig
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import Preempted, Preemption
-from tape_exp.paper.artifacts import Artifact, matches, read_records
+from tape_exp.paper.artifacts import Artifact, matches
+from tape_exp.paper.records import Record, read_records
 from tape_exp.runs import weights
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record
@@ -57,23 +58,33 @@ class Outcome:
 
 
 def missing(
-    artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
+    artifacts: Sequence[Artifact],
+    scale: str,
+    seeds: Sequence[int],
+    extra: Sequence[str] = (),
+    records: Sequence[Record] | None = None,
 ) -> dict[str, Job]:
     """The runs of :func:`named` that have no record, or that such a run begins from."""
-    return {
-        key: job for key, job in named(artifacts, scale, seeds, extra).items() if not job.recorded
-    }
+    every = named(artifacts, scale, seeds, extra, records)
+    return {key: job for key, job in every.items() if not job.recorded}
 
 
 def named(
-    artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
+    artifacts: Sequence[Artifact],
+    scale: str,
+    seeds: Sequence[int],
+    extra: Sequence[str] = (),
+    records: Sequence[Record] | None = None,
 ) -> dict[str, Job]:
     """All runs of artifacts, each after its base; every artifact gets a seed before the next seed.
 
     A run that several artifacts show, or that several begin from, is named once.
+
+    Args:
+        records: of what has run; None: those that are committed.
     """
     jobs: dict[str, Job] = {}
-    records = read_records()
+    records = read_records() if records is None else records
     for seed in seeds:
         for artifact in artifacts:
             for label, cfg in artifact.configs(scale, [seed], extra):
@@ -121,8 +132,13 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
     return [*bases(before, shared), before]
 
 
-def work(jobs: dict[str, Job], cores: int | None = None, minutes: float | None = None) -> Outcome:
-    """Run the jobs and write records to results/records; a failure stops only what begins from it.
+def work(
+    jobs: dict[str, Job],
+    cores: int | None = None,
+    minutes: float | None = None,
+    records: Path | None = None,
+) -> Outcome:
+    """Run the jobs and write their records; a failure stops only what begins from it.
 
     Args:
         jobs: of :func:`missing`.
@@ -130,6 +146,7 @@ def work(jobs: dict[str, Job], cores: int | None = None, minutes: float | None =
             with its threads.
         minutes: after which the runs under way save a checkpoint and leave, as they do on SIGTERM,
             SIGUSR1 and Ctrl-C here.
+        records: the folder of the records; None: results/records.
 
     Raises:
         ConfigError: runs on several devices were asked for side by side.
@@ -144,9 +161,9 @@ def work(jobs: dict[str, Job], cores: int | None = None, minutes: float | None =
     outcome = Outcome()
     with _time_limit(minutes):
         if cores is None:
-            _in_turn(jobs, outcome)
+            _in_turn(jobs, outcome, records or folders.RECORDS)
         else:
-            _side_by_side(jobs, outcome, cores)
+            _side_by_side(jobs, outcome, cores, records or folders.RECORDS)
     return outcome
 
 
@@ -166,7 +183,7 @@ def _time_limit(minutes: float | None) -> Iterator[None]:
             timer.cancel()
 
 
-def _in_turn(jobs: dict[str, Job], outcome: Outcome) -> None:
+def _in_turn(jobs: dict[str, Job], outcome: Outcome, records: Path) -> None:
     outcome.left = len(jobs)
     failed: dict[str | None, str] = {}
     for key, job in jobs.items():
@@ -174,13 +191,13 @@ def _in_turn(jobs: dict[str, Job], outcome: Outcome) -> None:
         try:
             if job.needs in failed:
                 raise RuntimeError(f"the run that it begins from failed ({failed[job.needs]})")
-            run_and_record(job.cfg, folders.RECORDS)
+            run_and_record(job.cfg, records)
         except Exception as error:  # one failed run must not cost the others
             _fail(key, job, error, failed, outcome)
         outcome.left -= 1
 
 
-def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int) -> None:
+def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int, records: Path) -> None:
     """Run jobs in processes of one server, which save and leave when this one is told to.
 
     One that is killed takes no other run with it.
@@ -220,7 +237,7 @@ def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int) -> None:
                         continue
                     log.info("%s: begins.", job.title)
                     place = idle.pop()
-                    doing[place.submit(run_and_record, job.cfg, folders.RECORDS)] = key, place
+                    doing[place.submit(run_and_record, job.cfg, records)] = key, place
                 for future in wait(doing, return_when=FIRST_COMPLETED).done:
                     key, place = doing.pop(future)
                     idle.append(

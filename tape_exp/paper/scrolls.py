@@ -84,7 +84,9 @@ class Scrolls(RunArtifact):
 def _score(metrics: dict[str, float], dataset: str) -> Value:
     """The score of a run with the bootstrap's interval over its examples."""
     key = f"{dataset}/{VALUES[DATASETS[dataset]]}"
-    return Value(metrics[key], metrics[f"{key}_low"], metrics[f"{key}_high"], form=WITH_ENDS)
+    ends = (metrics[f"{key}_low"], metrics[f"{key}_high"])
+    kind = "95 % interval of the bootstrap over examples"
+    return Value(metrics[key], *ends, form=WITH_ENDS, kind=kind)
 
 
 @dataclass(kw_only=True)

@@ -187,7 +187,8 @@ def _tex(text: str) -> str:
 def plain(table: Table) -> tuple[list[str], list[list[Any]]]:
     """Headings and rows in which a number is a number and an empty cell is None.
 
-    A column whose values have intervals is followed by two columns with their ends.
+    A column whose values have intervals is followed by two columns with their ends, whose headings
+    say what these are of.
     """
     headings: list[str] = []
     columns: list[list[Any]] = []
@@ -200,8 +201,9 @@ def plain(table: Table) -> tuple[list[str], list[list[Any]]]:
         )
         for end in ("low", "high"):
             ends = [getattr(value, end, None) for value in values]
+            kinds = {v.kind: None for v in values if v is not None and v.low is not None}
             if any(number is not None for number in ends):
-                headings.append(f"{heading}, {end}")
+                headings.append(f"{heading}, {end} ({' or '.join(kinds)})")
                 columns.append(ends)
     return headings, [list(row) for row in zip(*columns, strict=True)]
 

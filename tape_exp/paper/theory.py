@@ -1,12 +1,12 @@
 """Theorem 1 and the propositions, from the report of ``python -m tape_exp.theory``."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.figures import Figure
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records
+from tape_exp.paper.records import read_or_leave_out
 from tape_exp.paper.tables import Column, Row, Table, columns, commit
 from tape_exp.paper.values import Value
 from tape_exp.theory import HOLDS, PROPERTIES
@@ -23,11 +23,15 @@ class TheoryArtifact(Artifact):
         path = RESULTS / "theory.json"
         if scale != "smoke" or not path.exists():
             return {}
-        return {"theory": [json.loads(path.read_text())]}
+        return read_or_leave_out({"theory": path})
+
+    def place(self, scale: str) -> str:
+        """No scale."""
+        return ""
 
     def command(self, scale: str) -> str:
         """The measurement, which does not depend on a scale."""
-        return "python -m tape_exp.theory"
+        return "python -m tape_exp.theory --record"
 
 
 @dataclass(kw_only=True)

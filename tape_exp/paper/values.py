@@ -16,6 +16,8 @@ class Value:
         number: in the unit of its column; a mean where ``n`` is more than 1.
         low, high: the ends of its interval; None where a single seed leaves none.
         n: over how many seeds, or rounds of a timing, it was taken.
+        kind: what the ends are of.
+        seeds: the numbers of two seeds, whose interval is too wide to be written.
         form: a format string that may name ``number``, ``low``, ``high`` and ``half``, which is
             half the width of a symmetric interval.
     """
@@ -25,10 +27,18 @@ class Value:
     high: float | None = None
     n: int = 1
     form: str = "{number:.2f}"
+    kind: str = "95 % interval over seeds"
+    seeds: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         half = None if self.high is None else self.high - self.number
-        return self.form.format(number=self.number, low=self.low, high=self.high, half=half)
+        text = self.form.format(number=self.number, low=self.low, high=self.high, half=half)
+        return with_seeds(text, [self.form.format(number=number) for number in self.seeds])
+
+
+def with_seeds(text: str, numbers: Sequence[str]) -> str:
+    """``32.00 (30.00, 34.00)``: a mean and the numbers of its two seeds, where there are two."""
+    return f"{text} ({', '.join(numbers)})" if numbers else text
 
 
 @dataclass(frozen=True)
@@ -61,13 +71,20 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def over_seeds(values: Sequence[float], digits: int = 2) -> Value | Missing:
-    """The mean over seeds, written ``26.32 ± 0.41``; one seed has no interval, none has not run."""
+    """The mean over seeds, written ``26.32 ± 0.41``, of two ``26.32 (26.00, 26.64)``.
+
+    One seed has no interval, and none has not run. The interval of two seeds is 12.7 standard
+    errors to each side: verdicts reckon with it, and it is not written.
+    """
     if not values:
         return NOT_RUN
     centre, half = interval(values)
     form = f"{{number:.{digits}f}}"
     if half is None:
         return Value(centre, form=form)
+    if len(values) == 2:
+        ends = (centre - half, centre + half)
+        return Value(centre, *ends, 2, form, seeds=tuple(values))
     form += f" ± {{half:.{digits}f}}"
     return Value(centre, centre - half, centre + half, len(values), form)
 

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import artifacts
 from tape_exp.paper.page import RULE
+from tape_exp.paper.records import read_records
 from tape_exp.report.content import Content, attributes, figure_data, gather
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import command
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING)
     try:
         known = [artifacts.load(name) for name in artifacts.names()]
-        content = gather(known, artifacts.read_records())
+        content = gather(known, read_records())
         text = page(content)
         if len(text.encode()) > LIMIT:
             print(

@@ -12,9 +12,10 @@ from markupsafe import Markup
 
 from tape_exp.drawing.curves import Panel
 from tape_exp.drawing.figures import Picture
-from tape_exp.paper.artifacts import Artifact, Record, Records
+from tape_exp.paper.artifacts import UNFIT, Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.page import judged
+from tape_exp.paper.records import warn
 from tape_exp.paper.tables import Row, Table, columns, commit
 from tape_exp.paper.values import Cell, Missing, Value
 from tape_exp.report import plots, rerun
@@ -41,7 +42,7 @@ class Image:
 class AtScale:
     """An artifact at a scale that has records."""
 
-    scale: str
+    place: str  # "scale smoke", or empty
     table: Table | None
     plots: list[Plot]
     images: list[Image]
@@ -67,7 +68,7 @@ class Section:
     @property
     def recorded(self) -> str:
         """How many runs at which scale."""
-        return ", ".join(f"{at.scale}: {len(at.runs) or 1}" for at in self.scales) or "none"
+        return ", ".join(f"{at.place} {len(at.runs) or 1}".strip() for at in self.scales) or "none"
 
 
 @dataclass
@@ -124,7 +125,7 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record]) -> Content:
             name=artifact.name,
             title=artifact.title,
             claim=artifact.claim,
-            judged=scale,
+            judged=artifact.place(scale) if scale else "",
             verdict=verdict,
             source=f"{paper['source']}: {paper['setting']}" if cited else "",
             scales=[
@@ -137,7 +138,13 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record]) -> Content:
             command=artifact.command(artifact.scales()[0]),
         )
         content.sections.append(section)
-    content.runs = [_run(content, record) for record in records]
+    for record in records:
+        try:
+            content.runs.append(_run(content, record))
+        except UNFIT as error:
+            warn(
+                f"{record.get('run', 'a record')} is not listed ({type(error).__name__}: {error})."
+            )
     return content
 
 
@@ -154,7 +161,7 @@ def _at_scale(content: Content, artifact: Artifact, scale: str, records: Records
         if isinstance(figure, Picture)
     ]
     return AtScale(
-        scale,
+        artifact.place(scale),
         artifact.table(scale, records),
         [content.add(f"{stem}-{number}", plot) for number, plot in enumerate(every)],
         images,
@@ -220,7 +227,8 @@ def attributes(cell: Cell) -> Markup:
     number = Markup(' data-value="{:.6g}"').format(cell.number)
     if cell.low is None or cell.high is None:
         return number
-    interval = f"{cell.low:.4g} to {cell.high:.4g}" + (f", n = {cell.n}" if cell.n > 1 else "")
+    interval = f"{cell.kind}: {cell.low:.4g} to {cell.high:.4g}"
+    interval += f", n = {cell.n}" if cell.n > 1 else ""
     return number + Markup(' title="{}"').format(interval)
 
 

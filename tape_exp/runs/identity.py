@@ -13,16 +13,17 @@ from tape_exp.settings.redaction import redact_tree
 
 def identity_of(cfg: DictConfig) -> dict[str, Any]:
     """The part of a config that decides what is computed, not where it runs and reports."""
-    resolved: Any = OmegaConf.to_container(cfg, resolve=True)
-    keep = {key: resolved[key] for key in ("model", "task", "peft", "seed")}
-    keep["scale"] = resolved["scale"]["name"]
-    keep["precision"] = resolved["trainer"]["precision"]
+    sections = {key: _resolved(cfg[key]) for key in ("model", "task", "peft", "debug")}
+    debug = {k: v for k, v in sections.pop("debug").items() if v not in (None, False, "none")}
+    keep = sections | {"seed": cfg.seed, "scale": cfg.scale.name}
+    keep["precision"] = cfg.trainer.precision
     keep["checkpoint"] = weights.wanted(cfg)
     keep["task"].pop("trust", None)  # whether a folder's code may run, not what it computes
-    debug = {
-        key: value for key, value in resolved["debug"].items() if value not in (None, False, "none")
-    }
     return keep | ({"debug": debug} if debug else {})
+
+
+def _resolved(section: DictConfig) -> Any:
+    return OmegaConf.to_container(section, resolve=True)
 
 
 def config_hash(cfg: DictConfig) -> str:

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,24 +71,30 @@ class JsonlLogger(Logger):
         """Drop what a killed process wrote after the step, and a line that it left unfinished."""
         if not self.path.exists():
             return
-        kept = [row for row in read_metrics(self.path) if row["step"] <= self._step]
+        kept = [row for row in metric_rows(self.path) if row["step"] <= self._step]
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
         self.clock.add(kept[-1]["seconds"] if kept else 0.0)
         self._reported = {tuple(row)[1:-1] for row in kept if row["step"] == self._step}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of :func:`metric_rows`, all at once."""
+    return list(metric_rows(path))
+
+
+def metric_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a metrics.jsonl without an unfinished last line or damaged ones (a warning)."""
-    rows = []
-    for number, line in enumerate(path.read_text(errors="replace").split("\n")[:-1], 1):
-        try:
-            row = json.loads(line)
-            row["step"], row["seconds"]
-        except (ValueError, KeyError, TypeError):
-            log.warning("%s, line %d is damaged and left out.", path, number)
-            continue
-        rows.append(row)
-    return rows
+    with path.open(errors="replace", newline="\n") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                return
+            try:
+                row = json.loads(line)
+                row["step"], row["seconds"]
+            except (ValueError, KeyError, TypeError):
+                log.warning("%s, line %d is damaged and left out.", path, number)
+                continue
+            yield row
 
 
 def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:

@@ -25,6 +25,10 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.slices import Scores, row_scores, slice_heatmap, split_means
 
+# The version of Task.data_fingerprint: only fingerprints of one version can be compared. Records
+# without a version are older than 2, and the definition changed among them.
+FINGERPRINT = 2
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -169,8 +173,28 @@ class Task(LightningDataModule, ABC):
         scores = row_scores(logits, batch["labels"])
         return {name: 100 * scores[name][labelled].sum() for name in self.measures}
 
+    def data_fingerprint(self) -> str:
+        """A hash of all data, :data:`FINGERPRINT` says how it is made: what training reads, and
+        what is scored at the end.
+        """
+        content = f"{FINGERPRINT} {self.fingerprint()} {self.test_fingerprint()}"
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    def test_fingerprint(self) -> str:
+        """A hash of the test batches; empty where :meth:`fingerprint` holds what is scored."""
+        digest = hashlib.sha256()
+        tested = type(self).test_batches is not Task.test_batches
+        for slices, batch in self.test_batches() if tested else ():
+            digest.update(repr(slices).encode())
+            for key in ("inputs", "labels"):
+                digest.update(batch[key].numpy().tobytes())
+        return digest.hexdigest()[:16] if tested else ""
+
     def fingerprint(self) -> str:
-        """A hash of the data: of the first training samples and the validation set."""
+        """A hash of the data: of the first training samples and the validation set.
+
+        Checkpoints hold it too: a run that goes on refuses other data.
+        """
         digest = hashlib.sha256()
         for batch in (self.train_batch(0, min(self.optim.batch, 64)), *self.validation_batches()):
             for key in ("inputs", "labels"):

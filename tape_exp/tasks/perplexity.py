@@ -102,7 +102,13 @@ class Perplexity(NothingTrained, TextTask):
     ) -> Evaluation:
         """Perplexity at every length."""
         metrics = perplexity(
-            model, self.scored, self.tokenizer.decode, self.windows, self.text.name, progress, limit
+            model,
+            self.scored,
+            self.tokenizer.decode,
+            self.windows,
+            self.text.label,
+            progress,
+            limit,
         )
         return Evaluation(metrics)
 

@@ -1,7 +1,9 @@
 """Pre-training of a language model (section 4.2), with its perplexity on test sets at the end."""
 
 import hashlib
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,6 +110,11 @@ class Pretrain(TextTask):
             (super().fingerprint() + self.stream.fingerprint()).encode()
         ).hexdigest()[:16]
 
+    def test_fingerprint(self) -> str:
+        """A hash of the test sets."""
+        sets = {name: tokens.fingerprint() for name, tokens in self.scored.items()}
+        return hashlib.sha256(json.dumps(sets, sort_keys=True).encode()).hexdigest()[:16]
+
     def train_batch(self, first: int, count: int) -> Batch:
         """Blocks ``first`` … of the endless stream of epochs."""
         epochs, places = np.divmod(np.arange(first, first + count), self.blocks)
@@ -131,8 +138,9 @@ class Pretrain(TextTask):
         """The perplexity on each test set at each length, and the error of shifted positions."""
         metrics: dict[str, float] = {}
         for name, tokens in self.scored.items():
+            label = replace(self.tests[name], name=name).label
             metrics |= perplexity(
-                model, tokens, self.tokenizer.decode, self.windows, name, progress, limit
+                model, tokens, self.tokenizer.decode, self.windows, label, progress, limit
             )
         rows = self._validation["inputs"][:2, :512].to(model.device)
         with torch.autocast(rows.device.type, enabled=False):

@@ -140,6 +140,13 @@ class Scrolls(TextTask):
         text = super().fingerprint() + json.dumps(content)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def test_fingerprint(self) -> str:
+        """A hash of the documents that questions are asked about."""
+        digest = hashlib.sha256()
+        for example in self.validation:
+            digest.update(repr(example).encode())
+        return digest.hexdigest()[:16]
+
     def evaluate(
         self, model: Any, progress: Callable[..., Any], limit: int | None = None
     ) -> Evaluation:

@@ -1,9 +1,9 @@
 """``python -m tape_exp.theory``: theorem 1 and both propositions of the TAPE paper, run and
 measured (half a minute on a core).
 
-Prints the report, leaves it as ``results/theory.json``, and draws the artifacts ``theory`` and
-``theory_propositions``, with accuracy against length for the construction as printed and as
-repaired.
+Prints the report. With ``--record``, or into ``--out``, it leaves it as ``theory.json`` and draws
+the artifacts ``theory`` and ``theory_propositions``, with accuracy against length for the
+construction as printed and as repaired.
 """
 
 import argparse
@@ -44,7 +44,7 @@ LENGTHS = tuple(2**n for n in range(1, 13))
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write and draw."""
+    """Measure and print; write and draw where that is asked for."""
     parser = argparse.ArgumentParser(
         prog="python -m tape_exp.theory",
         description="Run and measure theorem 1 and both propositions of the TAPE paper; takes half "
@@ -53,8 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out",
         type=Path,
-        default=RESULTS,
-        help="folder of theory.json, figures/ and tables/ (default: results)",
+        help="write theory.json, figures/ and tables/ into this folder (default: only print)",
+    )
+    parser.add_argument(
+        "--record",
+        dest="out",
+        action="store_const",
+        const=RESULTS,
+        help="write them into results/, in place of what is recorded there",
     )
     parser.add_argument(
         "--rows",
@@ -79,6 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         torch.set_num_threads(threads)
     # A log has no width of its own.
     print_report(record, Console(width=None if sys.stdout.isatty() else 120))
+    if given.out is None:
+        print("Nothing is written; --record puts this into results/.")
+        return 0
     write_atomically(given.out / "theory.json", json.dumps(record, indent=1) + "\n")
     for name in ("theory", "theory_propositions"):
         for path in render(load(name), "smoke", {"theory": [record]}, given.out):

@@ -23,6 +23,7 @@ from tape_exp.runs.record import make_record
 from tape_exp.runs.sinks import close, curves, make_loggers, publish, read_metrics
 from tape_exp.settings.redaction import redact_tree
 from tape_exp.settings.schema import check
+from tape_exp.tasks.base import FINGERPRINT
 from tape_exp.training.assembly import Run, assemble, make_trainer
 from tape_exp.training.callbacks import OwnSignals, Progress, StepReport, parameter_text, tracker
 from tape_exp.training.faults import LostProcessError, ProcessWatch, explained
@@ -223,7 +224,8 @@ def record_of(
     trained = peft.trained(run.decoder) if run.task.trains else []
     return make_record(
         run.directory,
-        run.task.fingerprint(),
+        run.task.data_fingerprint(),
+        fingerprint_version=FINGERPRINT,
         metrics={**module.validation, **evaluation.metrics},
         parameters=run.decoder.parameter_count(),
         positional_parameters=run.decoder.positional_count(),

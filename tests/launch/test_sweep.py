@@ -5,6 +5,7 @@ arguments.
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -160,6 +161,45 @@ def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
     assert not (slurm / "runs").exists()
     assert not (slurm / "calls.txt").exists()
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cluster.yaml cannot be read ("),
+        ("[]", "the cluster's settings (conf/local/cluster.yaml): "),
+        ("setup: 3", "hydra.launcher.setup=3 must be a list of lines"),
+        ("setup: [[1]]", "hydra.launcher.setup=[[1]] must be a list of lines"),
+        ("additional_parameters: 7", "hydra.launcher.additional_parameters=7 must be a section"),
+        ("array_parallelism: x", "hydra.launcher.array_parallelism=x must be a number from 1 on"),
+        ("timeout_min: 1e99", "hydra.launcher.timeout_min=1e+99 must be a number from 1 on"),
+        ("partition: .nan", "hydra.launcher.partition=nan must be a word"),
+        (b"\xff\xfe\x00", "cluster.yaml"),
+        (None, "cluster.yaml is no file"),
+    ],
+)
+def test_a_damaged_file_of_settings_is_one_sentence(
+    slurm, tmp_path, monkeypatch, capsys, text, message
+):
+    conf = shutil.copytree(sweep.CONF, tmp_path / "conf", ignore=lambda *_: ["cluster.yaml"])
+    path = conf / "local" / "cluster.yaml"
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    monkeypatch.setattr(sweep, "CONF", conf)
+    assert sweep.main(["--dry-run", "model=rope", f"runs={slurm}/runs"]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_dry_run_prints_the_options_that_submission_adds(slurm, capsys):
+    words = ["tab_shift", "scale=small", f"runs={slurm}/runs"]
+    assert sweep.main(["--dry-run", *words]) == 0
+    first, second = [line for line in capsys.readouterr().out.splitlines() if "sbatch --" in line]
+    assert "--dependency" not in first
+    assert second.split()[3] == "--dependency=afterany:<the"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import shutil
 import pytest
 
 from tape_exp.paper import __main__ as paper
-from tape_exp.paper import artifacts, page, tables, values
-from tape_exp.report import __main__ as report
+from tape_exp.paper import artifacts, efficiency, page, tables, theory, values
+from tape_exp.paper.artifacts import RESULTS
+from tape_exp.paper.records import read_records
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record
 from tape_exp.settings import folders
@@ -145,9 +146,7 @@ def test_addition_table_and_figure(tmp_path):
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert list(rows) == artifact.models
     assert rows["tape"]["paper"] == "32.82"
-    assert (
-        rows["tape"]["ours"] == "32.00 ± 25.41"
-    )  # t = 12.706 with one degree of freedom, s = 2.83, n = 2
+    assert rows["tape"]["ours"] == "32.00 (30.00, 34.00)"
     assert rows["tape"]["seeds"] == "2"
     assert rows["tape"]["scale"] == "smoke"
     assert rows["rope"]["ours"] == "25.00"
@@ -156,7 +155,7 @@ def test_addition_table_and_figure(tmp_path):
     assert "5 → 10 digits" in markdown
     assert "40 → 80 digits" in markdown
     latex = (tmp_path / "tables" / "fig_addition-smoke.tex").read_text()
-    assert r"32.00 $\pm$ 25.41" in latex
+    assert "32.00 (30.00, 34.00)" in latex
     assert latex.count(r"\\") == 6
 
 
@@ -256,11 +255,12 @@ def test_mistakes_are_one_sentence(arguments, message, capsys, results):
     assert message in capsys.readouterr().err
 
 
-def test_a_broken_record_is_named(results):
+def test_a_broken_record_is_named_and_left_out(results, capsys):
     (results / "records").mkdir()
     (results / "records" / "broken.json").write_text('{"config": ')
-    with pytest.raises(ConfigError, match=r"broken\.json is not a record"):
-        artifacts.read_records()
+    (results / "records" / "whole.json").write_text(json.dumps(fake_record("rope", 0, 1.0)))
+    assert [record["seed"] for record in read_records()] == [0]
+    assert "broken.json cannot be read (" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -268,41 +268,28 @@ def test_a_broken_record_is_named(results):
     [
         ({"metrics": {}}, "metrics is empty"),
         ({"metrics": [1.0]}, "metrics is of type list"),
-        ({"metrics": {"id/exact_match": True}}, "id/exact_match is of type bool"),
-        ({"metrics": {"id/exact_match": "1.0"}}, "id/exact_match is of type str"),
-        ({"metrics": {"id/exact_match": float("nan")}}, "id/exact_match is not finite"),
-        ({"metrics": {"id/exact_match": 10**400}}, "id/exact_match is not finite"),
+        ({"metrics": {"id/exact_match": True}}, "metrics id/exact_match is of type bool"),
+        ({"metrics": {"id/exact_match": "1.0"}}, "metrics id/exact_match is of type str"),
+        ({"metrics": {"id/exact_match": float("nan")}}, "metrics id/exact_match is not finite"),
+        ({"metrics": {"id/exact_match": 10**400}}, "metrics id/exact_match is not finite"),
         ({"seed": "0"}, "seed is of type str"),
         ({"seed": True}, "seed is of type bool"),
         ({"started": 3}, "started is of type int"),
         ({"config": None}, "config is of type NoneType"),
-        ({"config": {"precision": "auto", "model": "rope"}}, "model is of type str"),
-        ({"config": {"precision": "auto", "model": {}}}, "task is missing"),
+        (
+            {"config": {"precision": "auto", "scale": "smoke", "model": "x"}},
+            "config.model is of type str",
+        ),
+        ({"config": {"precision": "auto"}}, "config.scale is missing"),
     ],
 )
-def test_a_record_of_wrong_types_is_named(change, reason, results):
+def test_a_record_of_wrong_types_is_named(change, reason, results, capsys):
     (results / "records").mkdir()
     path = results / "records" / "wrong.json"
     path.write_text(json.dumps(fake_record("rope", 0, 1.0) | change))
-    with pytest.raises(ConfigError) as told:
-        artifacts.read_records()
-    assert str(told.value) == f"{path} is not a record ({reason}); restore or remove it."
-
-
-@pytest.mark.parametrize(
-    "call",
-    [lambda: paper.main(["render"]), lambda: paper.main(["list"]), lambda: report.main([])],
-    ids=("render", "list", "report"),
-)
-def test_every_command_that_reads_records_refuses_a_wrong_one(call, results, capsys):
-    (results / "records").mkdir()
-    path = results / "records" / "wrong.json"
-    path.write_text("[]")
-    assert call() == 2
-    reason = "it is of type list"
-    assert capsys.readouterr().err == (
-        f"error: {path} is not a record ({reason}); restore or remove it.\n"
-    )
+    assert read_records() == []
+    told = f"warning: {path} is not a record ({reason}); restore or remove it. It is left out.\n"
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.parametrize("word", ["seed=1", "model=tape", "task=c4", "peft=lora"])
@@ -340,3 +327,47 @@ def test_records_of_a_scale_reach_only_the_artifacts_of_that_scale():
         artifact = artifacts.load(name)
         scales = artifact.at_scales([at_rung])
         assert ("rung5" in scales) == (name == "fig_rates")
+
+
+def test_every_command_line_is_composed_once(monkeypatch):
+    """However many records there are, and however often their tables are made."""
+    lines = []
+
+    def counted(words):
+        lines.append(tuple(words))
+        return compose_config(words)
+
+    artifacts._identity.cache_clear()
+    monkeypatch.setattr(artifacts, "compose_config", counted)
+    artifact = artifacts.load("fig_addition")
+    records = [fake_record(model, seed, 1.0) for model in artifact.models for seed in range(20)]
+    for _ in range(3):
+        collected = artifact.at_scales(records)
+        artifact.table("smoke", collected["smoke"])
+        artifact.gaps(collected)
+    assert len(lines) == len(set(lines)) == len(artifact.models)
+
+
+def test_the_caption_says_what_was_chosen_and_what_differs():
+    artifact = artifacts.load("fig_addition")
+    first, second = (fake_record("tape", 0, 1.0, started=f"2026-0{n}-01") for n in (1, 2))
+    second |= {"run": "second", "hardware": {"threads": 2}, "git": {"commit": "b", "dirty": False}}
+    other = fake_record("rope", 0, 3.0) | {"hardware": {"threads": 1}}
+    found = artifact.collect("smoke", [second, first, other])
+    caption = artifact.table("smoke", found).caption
+    assert "Of tape, seed 0, there are 2 records: the newest, second of 2026-02-01," in caption
+    assert caption.endswith("The runs are of 2 commits, with 1 or 2 threads.")
+    assert "there are" not in artifact.table("smoke", artifact.collect("smoke", [first])).caption
+
+
+def test_what_has_no_scale_is_under_none(monkeypatch):
+    for module in (
+        theory,
+        efficiency,
+    ):  # which another test may have imported in a folder of its own
+        monkeypatch.setattr(module, "RESULTS", RESULTS)
+    _, collected = paper.collect()
+    for name, heading in (("tab_flops", ""), ("theory", ""), ("tab_speed", "### On a CPU")):
+        text = page.section(artifacts.load(name), collected[name], {"artifacts": {}}, RESULTS)
+        assert "scale smoke" not in text.lower()
+        assert heading in text

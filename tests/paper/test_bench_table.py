@@ -35,12 +35,15 @@ def test_methods_stand_beside_the_papers(tmp_path):
     records.append(record(artifact, "tape", 0, metrics(50.0)))
     text, rows = rows_of(artifact, records, tmp_path)
     assert set(rows) == {"base", "lora", "longlora", "theta", "tape", "tape_embeddings"}
-    assert (rows["base"]["paper STEM"], rows["base"]["ours STEM"]) == ("", "30.50 ± 2.50")
+    assert (rows["base"]["paper STEM"], rows["base"]["ours STEM"]) == ("", "30.50 (SE 2.50)")
     assert (rows["tape"]["paper humanities"], rows["tape"]["ours humanities"]) == (
-        "37.96 ± 0.69",
-        "50.00 ± 2.00",
+        "37.96 (SE 0.69)",
+        "50.00 (SE 2.00)",
     )
-    assert (rows["lora"]["paper ARC easy"], rows["lora"]["ours ARC easy"]) == ("74.28 ± 0.90", "")
+    assert (rows["lora"]["paper ARC easy"], rows["lora"]["ours ARC easy"]) == (
+        "74.28 (SE 0.90)",
+        "",
+    )
     assert (rows["base"]["seeds"], rows["tape"]["seeds"], rows["lora"]["seeds"]) == ("2", "1", "")
     assert "generated questions" in text
 

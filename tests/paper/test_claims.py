@@ -92,7 +92,7 @@ def test_figures_show_the_favourite_and_the_rival_that_decides():
     )
     assert found.outcome() == NO
     assert (
-        found.ours() == "t 25.05 ± 0.64, b 33.10 ± 1.27"
+        found.ours() == "t 25.05 (25.00, 25.10), b 33.10 (33.00, 33.20)"
     )  # c is higher, but its interval reaches down
     assert found.papers() == "t 32.82, b 26.98"
     assert contest([25.0], [33.0], []).ours() == "t 25.00, b 33.00, c not run"
@@ -111,7 +111,7 @@ def test_addition_claims_the_highest_mean():
     records["tape"] = [fake_record("tape", s, 40.0 + s / 10) for s in (0, 1)]
     verdict = artifact.verdict("smoke", records)
     assert (verdict.holds, verdict.seeds, verdict.paper) == (YES, "2", "tape 32.82, fire 26.98")
-    assert verdict.ours.startswith("tape 40.05 ± 0.64, ")
+    assert verdict.ours.startswith("tape 40.05 (40.00, 40.10), ")
     assert (
         artifact.verdict("smoke", {m: r for m, r in records.items() if m != "nope"}).holds
         == UNTESTED

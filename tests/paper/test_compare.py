@@ -24,8 +24,8 @@ def results(tmp_path, monkeypatch):
     return folder
 
 
-def rows_of(results) -> dict[str, dict[str, str]]:
-    with (results / "tables" / "compare_arithmetic-smoke.csv").open() as file:
+def rows_of(folder) -> dict[str, dict[str, str]]:
+    with (folder / "tables" / "compare_arithmetic-smoke.csv").open() as file:
         return {row["model"]: row for row in csv.DictReader(file)}
 
 
@@ -42,14 +42,27 @@ def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys
     said = capsys.readouterr().out
     assert "| kerple_log |" in said
     assert str(tmp_path) not in said[said.index("| model") :]
-    assert len(list((results / "records").glob("*.json"))) == 4
-    rows = rows_of(results)
+    own = tmp_path / "runs" / ".compare"
+    assert len(list((own / "records").glob("*.json"))) == 4
+    assert [path.name for path in results.iterdir()] == ["paper.yaml"]
+    rows = rows_of(own)
     assert list(rows) == ["rope", "kerple_log"]
     assert {row["seeds"] for row in rows.values()} == {"2"}
     assert set(rows["rope"]) >= {"parameters", "val/loss", "test/exact_match"}
     assert not any(column.endswith("_stderr") for column in rows["rope"])
     assert paper.main(words) == 0
     assert capsys.readouterr().out.count("recorded.") == 4
+    other = [word.replace("rope,kerple_log", "rope") for word in words]
+    assert paper.main(other) == 2
+    assert (
+        "holds another comparison; keep this one beside it with --name" in capsys.readouterr().err
+    )
+    assert paper.main([*other, "--name", "alone"]) == 0
+    assert list(rows_of(own)) == ["rope", "kerple_log"]
+    assert (own / "tables" / "alone-smoke.md").exists()
+    assert paper.main([*other, "--record"]) == 0
+    assert len(list((results / "records").glob("*.json"))) == 2
+    assert list(rows_of(results)) == ["rope"]
 
 
 def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
@@ -77,7 +90,7 @@ def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
         "scale",
         "commit",
     ]
-    assert rows["rope"]["ood/exact_match"].startswith("11.00 ± 12.7")
+    assert rows["rope"]["ood/exact_match"] == "11.00 (10.00, 12.00)"
     assert rows["rope"]["parameters"] == "1,234"
     assert set(rows["tape"].values()) == {"tape", ""}
     artifact.metrics = ["odd/exact_match"]

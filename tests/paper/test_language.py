@@ -58,10 +58,13 @@ def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
     markdown, _, comma = rendered(artifact, records, tmp_path)
     assert "saw the same tokens in the same order" in markdown.read_text()
     other = record(artifact, "nope", 0, metrics, data_fingerprint="of another corpus")
-    assert (
-        "saw NOT the same tokens"
-        in rendered(artifact, [*records, other], tmp_path / "other")[0].read_text()
-    )
+    assert "is not recorded" in rendered(artifact, [*records, other], tmp_path)[0].read_text()
+    for one in (*records, other):
+        one["fingerprint_version"] = 2
+    assert "CANNOT BE COMPARED" in rendered(artifact, [*records, other], tmp_path)[0].read_text()
+    records[0]["fingerprint_version"] = 3
+    assert "is not recorded" in rendered(artifact, [*records, other], tmp_path)[0].read_text()
+    markdown, _, comma = rendered(artifact, records, tmp_path)
     rows = table(comma)
     assert [row["model"] for row in rows] == [*artifact.models, "unigram"]
     rope, unigram = rows[0], rows[-1]
@@ -109,13 +112,13 @@ def test_shift_table_pairs_layers_with_the_papers(tmp_path):
         if (r["measure"], r["shift"], r["model"], r["layer"])
         == ("products", "add_tokens", "tape", "4")
     ]
-    assert (row["paper"], row["ours trained fp32 (%)"], row["ours trained bf16 (%)"]) == (
+    assert (row["paper (%)"], row["ours trained fp32 (%)"], row["ours trained bf16 (%)"]) == (
         "2.75",
         "0.40",
         "",
     )
     blocks = [r for r in rows if r["measure"] == "blocks"]
-    assert all(r["paper"] == "" for r in blocks)
+    assert all(r["paper (×0.01)"] == r["paper (%)"] == "" for r in blocks)
 
 
 def test_figures_take_both_models(tmp_path):
@@ -184,3 +187,14 @@ def test_a_run_that_needs_another_makes_it_first(tmp_path, monkeypatch, text_fol
         runner, "run_and_record", lambda cfg, _: pytest.fail(f"{RunDirectory(cfg).name} ran again")
     )
     assert runner.work(runner.missing([artifact], "smoke", [0], settings)) == runner.Outcome()
+
+
+def test_a_table_finds_builtin_text_under_either_name_and_says_so():
+    artifact = artifacts.load("tab_ablation")
+    metrics = {"github/perplexity@256": 50.0, "github/unigram_perplexity": 400.0}
+    named = {f"builtin_{name}": value for name, value in metrics.items()}
+    for given in (metrics, named):
+        found = artifact.collect("smoke", [record(artifact, "tape", 0, given)])
+        table = artifact.table("smoke", found)
+        assert str(table.values(("ours", 256))["tape"]) == "50.00"
+        assert "In place of c4 and github: text that Python carries." in table.caption

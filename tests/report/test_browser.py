@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from tape_exp.paper import artifacts
+from tape_exp.paper.records import read_records
 from tape_exp.report import __main__ as report
 from tape_exp.settings.folders import ROOT
 
@@ -71,7 +72,7 @@ def opened(browser, url):
 
 
 def addition_records() -> dict:
-    return artifacts.load("fig_addition").collect("smoke", artifacts.read_records())
+    return artifacts.load("fig_addition").collect("smoke", read_records())
 
 
 def drawn(page, artifact: str, title: str):
@@ -207,7 +208,7 @@ def test_curves_have_the_axis_of_the_picture(opened):
     figure = drawn(page, "fig_word_problem", "s5: right states")
     canvas, readout = figure.locator(".canvas"), figure.locator(".readout")
     canvas.press("ArrowRight")
-    records = artifacts.load("fig_word_problem").collect("smoke", artifacts.read_records())
+    records = artifacts.load("fig_word_problem").collect("smoke", read_records())
     first = min(records["rope/s5"][0]["config"]["task"]["lengths"])
     mean = np.mean([r["metrics"][f"test/state@{first}"] for r in records["rope/s5"]])
     assert readout.inner_text().startswith(f"rope, length (letters) {first}: {mean:.3f}"[:-1])
@@ -298,7 +299,7 @@ def test_a_run_has_its_metrics_config_and_command(opened):
     assert "train_digits: 5" in run.locator("pre").text_content()
     page.get_by_label("Show runs whose row").fill("passkey tape")
     rows = page.locator("#runs > .scroll tbody tr:visible")
-    assert 0 < rows.count() < len(artifacts.read_records())
+    assert 0 < rows.count() < len(read_records())
     assert all("passkey" in text and "tape" in text for text in rows.all_inner_texts())
 
 

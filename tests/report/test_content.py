@@ -5,13 +5,14 @@ import json
 import pytest
 
 from tape_exp.paper import artifacts
+from tape_exp.paper.records import read_records
 from tape_exp.paper.values import Missing, Value, over_seeds
 from tape_exp.report import __main__ as report
 from tape_exp.report import content
 
 
 def some_record() -> dict:
-    return next(r for r in artifacts.read_records() if r["config"]["task"]["name"] == "arithmetic")
+    return next(r for r in read_records() if r["config"]["task"]["name"] == "arithmetic")
 
 
 def test_the_curve_of_a_record_is_drawn():
@@ -31,7 +32,7 @@ def test_the_page_needs_no_rendered_file(tmp_path, monkeypatch):
     """Its tables and figures are made from the records."""
     (tmp_path / "paper.yaml").write_text((artifacts.RESULTS / "paper.yaml").read_text())
     monkeypatch.setattr(artifacts, "RESULTS", tmp_path)
-    artifact, records = artifacts.load("fig_addition_yarn"), artifacts.read_records()
+    artifact, records = artifacts.load("fig_addition_yarn"), read_records()
     (section,) = content.gather([artifact], records).sections
     (at_scale,) = section.scales
     tape = at_scale.table.values("ours")["tape"]
@@ -43,7 +44,7 @@ def test_the_page_needs_no_rendered_file(tmp_path, monkeypatch):
 
 def test_a_cell_says_its_number_its_interval_or_why_it_is_empty():
     assert content.attributes(over_seeds([1.0, 2.0])) == (
-        ' data-value="1.5" title="-4.853 to 7.853, n = 2"'
+        ' data-value="1.5" title="95 % interval over seeds: -4.853 to 7.853, n = 2"'
     )
     assert content.attributes(Value(1 / 3)) == ' data-value="0.333333"'
     assert content.attributes(Missing('a "reason"')) == ' title="a &#34;reason&#34;"'

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.sinks import POINTS, JsonlLogger, curves, read_metrics
+from tape_exp.runs.sinks import POINTS, JsonlLogger, curves, metric_rows, read_metrics
 from tape_exp.settings.folders import ROOT
 from tests.conftest import SMALL
 
@@ -188,3 +189,16 @@ def test_two_runs_of_one_process_are_two_wandb_runs(tiny_run):
             if r.WhichOneof("record_type") == "run"
         )
         assert started.run_id == RunDirectory(cfg).hash
+
+
+def test_a_long_file_of_metrics_is_read_in_bounded_memory(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    line = '{"step": 1, "train/loss": 2.5, "seconds": 3.0}\n'
+    path.write_text(line * 100_000 + '{"step": ')
+    tracemalloc.start()
+    try:
+        assert sum(row["step"] for row in metric_rows(path)) == 100_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(line) * 100_000 / 4

@@ -1,14 +1,16 @@
 """Mistakes on the command line: one sentence, the key, and a word or value that works."""
 
 import re
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.runs.identity import config_hash
+from tape_exp.settings import compose
 from tape_exp.settings.compose import _composed, compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
@@ -18,7 +20,7 @@ from tape_exp.settings.schema import Arch, Optim, check
 from tape_exp.training import assembly
 from tape_exp.training.assembly import blank_task, micro_batches
 from tape_exp.training.plan import decoder_of
-from tests.conftest import MODELS
+from tests.conftest import MODELS, TASKS
 
 
 def command(
@@ -438,3 +440,48 @@ def test_import_is_light():
             "sys.modules])"
         )
         assert command("-c", code, module=()).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *((f"model={name}", "task=pg19_sliding", "peft=lora") for name in MODELS[::4]),
+        *((f"task={name}", "scale=smoke") for name in TASKS),
+        ("task=c4", "scale=paper", "peft=theta"),
+        ("scale=rung5", "model=rope", "task=arithmetic"),
+    ],
+)
+def test_sections_put_together_are_what_hydra_composes(words):
+    together, whole = compose._composed(words), compose._by_hydra("config", words)
+    assert OmegaConf.to_yaml(together) == OmegaConf.to_yaml(whole)
+    assert described(together) == described(whole)
+
+
+def described(node, key="") -> dict:
+    """What is known of every node besides its value."""
+    facts = node._metadata
+    found = {key: (type(node), facts.flags or {}, facts.ref_type, facts.object_type)}
+    if isinstance(node, DictConfig) and not node._is_none() and not node._is_interpolation():
+        for name in node:
+            found |= described(node._get_node(name), f"{key}.{name}")
+    return found
+
+
+def test_a_yaml_under_work_spoils_no_other(tmp_path, monkeypatch):
+    """One that is wrong, and one that sets more than its section."""
+    conf = shutil.copytree(CONF, tmp_path / "conf")
+    (conf / "model" / "broken.yaml").write_text("defaults: [nothing]\nname: broken\n")
+    more = "# @package _global_\nmodel: {name: theirs}\ntask: {name: more}\n"
+    (conf / "task" / "more.yaml").write_text(more)
+    monkeypatch.setattr(compose, "CONF", conf)
+    for cached in (compose._composed, compose._sections):
+        cached.cache_clear()
+    try:
+        assert compose.compose_config(["model=rope"]).model.name == "rope"
+        assert compose.compose_config(["task=c4"]).task.name == "c4"
+        assert compose._composed(("task=more",)) == compose._by_hydra("config", ("task=more",))
+        with pytest.raises(ConfigError, match="nothing"):
+            compose.compose_config(["model=broken"])
+    finally:
+        for cached in (compose._composed, compose._sections):
+            cached.cache_clear()

@@ -25,7 +25,8 @@ from tape_exp.tasks.perplexity import (
     window_batch,
     window_batches,
 )
-from tests.conftest import make_decoder, randomise
+from tape_exp.training.run import run
+from tests.conftest import SMALL, make_decoder, randomise
 
 
 @pytest.fixture
@@ -251,3 +252,13 @@ def test_bootstrap_agrees_with_the_delta_method():
 def test_wrong_windows_name_the_key(options, message):
     with pytest.raises(ConfigError, match=message):
         Windows(**options)
+
+
+def test_metrics_are_named_after_the_text_that_was_read(tmp_path):
+    """Built-in text is not the corpus in whose place it is read."""
+    words = ["task=pg19", "trainer=cpu", "trainer.progress=none", "logger=none", *SMALL[:4]]
+    words += ["task.windows.lengths=[16]", "task.windows.tokens=100", "task.tokenizer.kind=byte"]
+    words += ["task.train_length=16", f"runs={tmp_path}/runs", f"cache={tmp_path}/cache"]
+    record = run(compose_config(words))
+    assert "builtin_pg19/perplexity@16" in record["metrics"]
+    assert not [name for name in record["metrics"] if name.startswith("pg19/")]

@@ -233,3 +233,11 @@ def test_sizes_of_the_scales(scale, vocab, millions):
     with torch.device("meta"):
         count = Decoder(arch, lambda a: make_position(cfg.model, a)).parameter_count()
     assert count == pytest.approx(1e6 * millions, rel=0.02)
+
+
+def test_the_fingerprint_of_a_record_holds_the_test_sets(text_run):
+    (_, one), (_, other) = (
+        text_run("model=rope", f"task.windows.tokens={n}", steps=1) for n in (100, 200)
+    )
+    assert one["fingerprint_version"] == 2
+    assert one["data_fingerprint"] != other["data_fingerprint"]

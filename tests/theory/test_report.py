@@ -41,6 +41,19 @@ def test_report_is_printed_written_and_drawn(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "tables" / "theory_propositions-smoke.md").exists()
 
 
+def test_looking_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    whole = report.theorem
+    monkeypatch.setattr(report, "theorem", lambda rows: whole(rows, (2, 4, 8, 16)))
+    monkeypatch.setattr(report, "cases", lambda: [])
+    assert report.main(["--rows", "1"]) == 0
+    assert not [*tmp_path.iterdir()]
+    assert "--record puts this into results/" in capsys.readouterr().out
+    monkeypatch.setattr(report, "render", lambda *_: [])
+    assert report.main(["--rows", "1", "--record"]) == 0
+    assert (tmp_path / "theory.json").exists()
+
+
 def test_outcome_counts_by_hand():
     argument = torch.tensor([[1.5, -0.25, 0.7, 0.6]])
     labels = torch.tensor([[True, False, True, False]])

@@ -1,0 +1,119 @@
+"""The committed records: reading them, and leaving out what is none."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tape_exp.settings import folders
+from tape_exp.settings.errors import ConfigError
+
+Record = dict[str, Any]
+
+# What tables, figures and the report read of a record. A tuple lists types, a list with one item is
+# a list of such, and a dictionary with the key "*" has such values only.
+NUMBER = (int, float)
+NAMED = {"name": str}
+NEEDED: dict[str, Any] = {
+    "config": {"precision": str, "scale": str, "model": NAMED, "task": NAMED},
+    "seed": int,
+    "metrics": {"*": NUMBER},
+    "started": str,
+    "git": {"commit": (str, type(None)), "dirty": (bool, type(None))},
+}
+OPTIONAL: dict[str, Any] = {
+    **dict.fromkeys(("run", "config_hash", "data_fingerprint", "precision", "begun_from"), str),
+    **dict.fromkeys(("parameters", "positional_parameters", "trained_parameters", "steps"), int),
+    "tokens": NUMBER,
+    "fingerprint_version": int,
+    "seconds": {"training": NUMBER, "evaluation": NUMBER},
+    "hardware": {"cpu": str, "gpus": [str]},
+    "packages": {"*": str},
+    "curves": {"*": {"step": [NUMBER], "value": [NUMBER]}},
+    "heatmap": [[(*NUMBER, type(None))]],
+    "matrices": {"*": [[NUMBER]]},
+    "samples": [dict],
+    "artifacts": [str],
+}
+
+
+def read_records(folder: Path | None = None) -> list[Record]:
+    """Every committed record; a file that is not one is named on stderr and left out."""
+    records = []
+    for path in sorted((folder or folders.RECORDS).glob("*.json")):
+        try:
+            records.append(checked(read_json(path), path))
+        except ConfigError as error:
+            warn(f"{error} It is left out.")
+    return records
+
+
+def warn(sentence: str) -> None:
+    """Say something on stderr."""
+    print(f"warning: {sentence}", file=sys.stderr)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file. Raises :class:`ConfigError` where it cannot be read."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ConfigError(f"{path} cannot be read ({reason}); restore or remove it.") from error
+
+
+def read_or_leave_out(paths: Mapping[str, Path]) -> dict[str, list[Record]]:
+    """The content of JSON files, by label; one that holds no object is named and left out."""
+    found = {}
+    for label, path in paths.items():
+        try:
+            content = read_json(path)
+        except ConfigError as error:
+            warn(f"{error} It is left out.")
+            continue
+        if isinstance(content, dict):
+            found[label] = [content]
+        else:
+            warn(f"{path} is of type {type(content).__name__} and left out; restore or remove it.")
+    return found
+
+
+def checked(record: Any, path: Path) -> Record:
+    """The record. Raises :class:`ConfigError` where it lacks what is read of it, or is damaged."""
+    timed = ("run", "hardware") if isinstance(record, dict) and "seconds" in record else ()
+    needed = NEEDED | {key: OPTIONAL[key] for key in timed}
+    wrong = next(_wrong(record, needed, ""), None)
+    wrong = wrong or next(_wrong(record, OPTIONAL, "", needed=False), None)
+    if not wrong and not record["metrics"]:
+        wrong = "metrics is empty"
+    if wrong:
+        raise ConfigError(f"{path} is not a record ({wrong}); restore or remove it.")
+    return record
+
+
+def _wrong(value: Any, kind: Any, key: str, needed: bool = True) -> Iterator[str]:
+    """What is wrong with a value, in words."""
+    if isinstance(kind, dict):
+        if not isinstance(value, dict):
+            yield f"{key or 'it'} is of type {type(value).__name__}"
+            return
+        for name, inner in kind.items() if "*" not in kind else ():
+            if name in value:
+                yield from _wrong(value[name], inner, f"{key}.{name}".lstrip("."))
+            elif needed:
+                yield f"{key}.{name}".lstrip(".") + " is missing"
+        for name, item in value.items() if "*" in kind else ():
+            yield from _wrong(item, kind["*"], f"{key} {name}")
+    elif isinstance(kind, list):
+        if not isinstance(value, list):
+            yield f"{key} is of type {type(value).__name__}"
+            return
+        for item in value:
+            yield from _wrong(item, kind[0], f"a part of {key}")
+    else:
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if type(value) not in kinds:
+            yield f"{key} is of type {type(value).__name__}"
+        elif isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
+            yield f"{key} is not finite"

@@ -1,0 +1,155 @@
+"""Damaged files: each is named, the others are shown, and nothing ends in a traceback."""
+
+import copy
+import itertools
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tape_exp.drawing.curves import Curves
+from tape_exp.drawing.heatmap import Heatmaps
+from tape_exp.paper import __main__ as paper
+from tape_exp.paper import artifacts, costs, efficiency, page, records, theory
+from tape_exp.report import __main__ as report
+from tape_exp.report import content
+from tape_exp.settings import folders
+from tape_exp.settings.errors import ConfigError
+from tests.paper.test_artifacts import fake_record
+
+WRONG = [None, "x", [], {}, True, float("nan"), 10**400, -1, 1.5, [None], {"a": None}, 1e308]
+DELETED = object()
+SHOWN = {
+    "arithmetic": "fig_addition",
+    "pg19_proof_pile": "tab_perplexity",
+    "c4": "tab_ablation",
+    "scrolls_quality": "tab_quality_examples",
+    "stability": "tab_shift",
+    "patterns": "fig_dp_layers",
+    "passkey": "fig_passkey",
+    "benchmarks": "tab_bench",
+    "efficiency": "tab_flops",
+    "word_problem": "fig_word_problem",
+}
+
+
+def places(node, depth=0):
+    """The path to every part of a record that a mutation can change; of long lists the first."""
+    if depth < 4 and isinstance(node, dict | list):
+        few = list(node)[:6] if isinstance(node, dict) else range(min(len(node), 1))
+        for key in node if depth == 0 else few:
+            yield (key,)
+            yield from ((key, *rest) for rest in places(node[key], depth + 1))
+
+
+def mutated(record, path, value):
+    changed = copy.deepcopy(record)
+    node = changed
+    for key in path[:-1]:
+        node = node[key]
+    if value is DELETED:
+        del node[path[-1]]
+    else:
+        node[path[-1]] = value
+    return changed
+
+
+def test_a_mutated_record_of_any_kind_is_refused_or_shown(capsys):
+    every = records.read_records()
+    kinds = {record["config"]["task"]["name"]: record for record in every}
+    shown = {kind: artifacts.load(name) for kind, name in SHOWN.items()}
+    kinds = {kind: kinds[kind] for kind in SHOWN}
+    cases = [
+        (kind, path, value)
+        for kind, record in kinds.items()
+        for path in places(record)
+        for value in (*WRONG, DELETED)
+    ]
+    refused = taken = 0
+    for kind, path, value in random.Random(0).sample(cases, 150):
+        changed = mutated(kinds[kind], path, value)
+        try:
+            records.checked(changed, Path("f.json"))
+        except ConfigError:
+            refused += 1
+            continue
+        artifact = shown[kind]
+        collected = artifact.at_scales([changed])
+        taken += any(collected.values())
+        page.section(artifact, collected, {"artifacts": {}}, Path("results"))
+        page.judged(artifact, collected)
+        page.recorded({artifact.name: collected})
+        content.gather([], [changed])
+    assert min(refused, taken) > 15
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    folder = tmp_path / "results"
+    (folder / "records").mkdir(parents=True)
+    for name in ("paper.yaml", "costs.json", "theory.json"):
+        shutil.copy(artifacts.RESULTS / name, folder)
+    shutil.copytree(artifacts.RESULTS / "speed", folder / "speed")
+    for module in (artifacts, paper, efficiency, theory):
+        monkeypatch.setattr(module, "RESULTS", folder)
+    monkeypatch.setattr(folders, "RECORDS", folder / "records")
+    record = fake_record("tape", 0, 31.4159)
+    (folder / "records" / "good.json").write_text(json.dumps(record))
+    return folder
+
+
+DAMAGE = {
+    "empty": "",
+    "cut": '{"a": [1, ',
+    "list": "[]",
+    "number": "3",
+    "nan": '{"rows": NaN, "artifacts": NaN}',
+    "huge": '{"artifacts": {"x": {"runs": 1e999, "gpu_hours": 1}}, "rows": 1' + "0" * 5000 + "}",
+    "wrong": '{"artifacts": {"fig_addition": {"runs": "x"}}, "fig_addition": {"values": []}}',
+    "nested": "[" * 100_000,
+}
+FILES = {
+    "records/bad.json": 0,
+    "speed/speed-amd-epyc--2-threads.json": 0,
+    "theory.json": 0,
+    "paper.yaml": 2,
+    "costs.json": 2,
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_named(name, results, capsys, monkeypatch):
+    """A single one of many is left out; what everything depends on ends the command."""
+    monkeypatch.setattr(paper, "names", lambda: ["fig_addition", "tab_speed", "theory"])
+    for kind in (Curves, Heatmaps):  # which take most of the time
+        monkeypatch.setattr(kind, "draw", lambda figure, path: path)
+    commands = {"list": paper.main, "render": paper.main, "report": report_of(results)}
+    path = results / name
+    cases = itertools.product([*DAMAGE, "folder"], commands)
+    for damage, command in (c for c in cases if c[1] != "report" or c[0] == "cut"):
+        if damage == "folder":
+            if not path.is_dir():
+                path.unlink(missing_ok=True)
+                path.mkdir()
+        else:
+            path.write_text(DAMAGE[damage])
+        artifacts._numbers.cache_clear()
+        status = commands[command]([command])
+        told = capsys.readouterr()
+        uses_costs = command == "render" or name != "costs.json"
+        assert status in (0, FILES[name])
+        if uses_costs:
+            assert path.name.removesuffix(".json") in told.err, (damage, command)
+        if status == 0 and command == "list":
+            assert "tape 1" in told.out
+    artifacts._numbers.cache_clear()
+
+
+def report_of(results):
+    return lambda _: report.main(["--out", str(results / "page.html")])
+
+
+def test_costs_that_are_not_there_are_none(tmp_path):
+    assert costs.read(tmp_path) == {"artifacts": {}}
