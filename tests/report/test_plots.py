@@ -78,7 +78,9 @@ def test_a_line_far_above_the_others_is_hidden_at_first():
 def test_numbers_of_a_table_are_numbers_where_they_are_sent():
     rows = [{"model": "a", "ours": over_seeds([1.0, 2.0])}, {"model": "b", "ours": NOT_RUN}]
     headings, cells = plain(Table([Column("model"), Column("ours", unit="%")], rows))
-    assert headings == ["model", "ours (%)", "ours (%), low", "ours (%), high"]
+    of = "(95 % interval over seeds)"
+    ends = [f"ours (%), low {of}", f"ours (%), high {of}"]
+    assert headings == ["model", "ours (%)", *ends]
     assert cells == [
         ["a", 1.5, pytest.approx(-4.853, abs=1e-3), pytest.approx(7.853, abs=1e-3)],
         ["b", None, None, None],
@@ -108,7 +110,7 @@ def test_pattern_has_both_encodings_and_their_difference():
         model: {kind: random.random((3, 3)) for kind in kinds} for model in ("tape", "rope")
     }
     records = {
-        model: [{"matrices": {kind: values.tolist() for kind, values in found.items()}}]
+        model: [{"seed": 0, "matrices": {kind: values.tolist() for kind, values in found.items()}}]
         for model, found in matrices.items()
     }
     figures = artifact.figures("smoke", records)
@@ -148,7 +150,7 @@ def test_what_the_paper_reports_of_an_artifact_that_has_not_run():
     assert str(table.values(("paper", 8192), corpus="pg19")["tape"]) == "7.063"
     assert all(len(row) == len(table.columns) for row in table.cells())
     bench = artifacts.load("tab_bench").table("smoke", {})
-    assert str(bench.values(("paper", "arc_easy"))["tape"]) == "74.16 ± 0.90"
+    assert str(bench.values(("paper", "arc_easy"))["tape"]) == "74.16 (SE 0.90)"
 
 
 @pytest.mark.parametrize("name", artifacts.names())
