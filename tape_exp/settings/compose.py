@@ -28,6 +28,10 @@ SCALE = "smoke"  # the default
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 
 
+# What conf/config.yaml chooses of Hydra's own section.
+OURS = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null")
+
+
 def register() -> None:
     """Give Hydra our schema, the resolver of its help, and the check of what it may construct."""
     guard()
@@ -126,7 +130,7 @@ def _sections(group: str, scale: str) -> dict[str, DictConfig]:
     defaults = [*({f"{group}@{group}.{name}": name} for name in names), {"scale": scale}]
     ConfigStore.instance().store(name="sections", node={"defaults": defaults})
     try:
-        cfg = _by_hydra("sections", ("hydra/job_logging=none", "hydra/hydra_logging=none"))
+        cfg = _by_hydra("sections", OURS)
     except (HydraException, OmegaConfBaseException, ConfigError):
         return {}
     sections = {name: cfg[group]._get_node(name) for name in names}

@@ -452,6 +452,7 @@ def test_import_is_light():
     ],
 )
 def test_sections_put_together_are_what_hydra_composes(words):
+    assert all(compose._sections(group, "smoke") for group in compose.APART)
     together, whole = compose._composed(words), compose._by_hydra("config", words)
     assert OmegaConf.to_yaml(together) == OmegaConf.to_yaml(whole)
     assert described(together) == described(whole)
