@@ -89,7 +89,7 @@ class Curves:
     legend: Literal["each", "right", "below"] = "each"
     markersize: float = 5
 
-    def draw(self, path: Path) -> Path:
+    def draw(self, path: Path, mark: str = "") -> Path:
         """Write the picture as a PNG, whole or not at all."""
         picture = new_figure(*self.size, self.title)
         rows = -(-len(self.panels) // 2)
@@ -113,7 +113,7 @@ class Curves:
                 self.legend, {"loc": "outside lower center", "ncols": 2}
             )
             picture.legend([handles[name] for name in names], names, fontsize="small", **place)
-        return save(picture, path)
+        return save(picture, path, mark)
 
     def _draw_panel(self, axis: Any, panel: Panel, last_row: bool) -> None:
         for line in panel.lines:

@@ -3,8 +3,17 @@
 The page of ``make report`` draws the same data interactively.
 """
 
+import dataclasses
+import functools
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from PIL import Image
 
 from tape_exp.drawing.curves import Curves
 from tape_exp.drawing.heatmap import Heatmaps
@@ -20,10 +29,46 @@ class Picture:
     source: Path
     suffix: str | None = ""
 
-    def draw(self, path: Path) -> Path:
+    def draw(self, path: Path, mark: str = "") -> Path:
         """Copy it, whole or not at all."""
         write_atomically(path, self.source.read_bytes())
         return path
 
 
 Figure = Curves | Heatmaps | Patterns | Picture
+
+
+def redraw(figure: Figure, path: Path) -> Path:
+    """Draw, unless the PNG at ``path`` was drawn from the same data by the same code."""
+    mark = mark_of(figure)
+    return path if mark_in(path) == mark else figure.draw(path, mark)
+
+
+def mark_of(figure: Figure) -> str:
+    """A hash of what a picture depends on: its data, the code of this folder, and matplotlib."""
+    data = json.dumps(dataclasses.asdict(figure), sort_keys=True, default=_plain)
+    return hashlib.sha256(f"{_code()} {type(figure).__name__} {data}".encode()).hexdigest()[:16]
+
+
+def mark_in(path: Path) -> str | None:
+    """The mark that a PNG holds; None where there is none, or no PNG."""
+    try:
+        with Image.open(path) as picture:
+            picture.load()  # all of it: half a file is drawn again
+            return picture.info.get("Source")
+    except (OSError, SyntaxError, ValueError):  # what Pillow raises for a damaged PNG
+        return None
+
+
+@functools.cache
+def _code() -> str:
+    """The versions of what draws."""
+    sources = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return hashlib.sha256(f"{matplotlib.__version__} {sources}".encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Arrays, paths and sets as JSON has them."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)

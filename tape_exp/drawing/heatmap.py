@@ -31,12 +31,12 @@ class Heatmaps:
     panels: dict[str, Heatmap]
     suffix: str | None = ""
 
-    def draw(self, path: Path) -> Path:
+    def draw(self, path: Path, mark: str = "") -> Path:
         """Write the picture as a PNG, whole or not at all."""
-        return draw(self.panels, path, self.title)
+        return draw(self.panels, path, self.title, mark)
 
 
-def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None) -> Path:
+def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None, mark: str = "") -> Path:
     """Write a PNG: one panel a name, rows downward, one colour bar from 0 to 100 shared by all.
 
     What was seen in training is framed; its share of the mean is not generalisation. The file
@@ -65,7 +65,7 @@ def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None) -> Pa
         if number == 0:
             axis.set_ylabel(heatmap.row_label)
     figure.colorbar(image, ax=list(axes), label=next(iter(panels.values())).title, shrink=0.85)
-    return save(figure, path)
+    return save(figure, path, mark)
 
 
 def _ticks(n: int, names: list[str]) -> tuple[list[int], list[str]]:
@@ -90,10 +90,14 @@ def new_figure(
     return figure
 
 
-def save(figure: Any, path: Path) -> Path:
-    """Write a PNG, whole or not at all, and the same bytes for the same figure."""
+def save(figure: Any, path: Path, mark: str = "") -> Path:
+    """Write a PNG, whole or not at all, and the same bytes for the same figure.
+
+    A ``mark`` is written into it as what it was drawn from.
+    """
     picture = io.BytesIO()
-    figure.savefig(picture, dpi=150, format="png", metadata={"Software": None})
+    metadata = {"Software": None} | ({"Source": mark} if mark else {})
+    figure.savefig(picture, dpi=150, format="png", metadata=metadata)
     write_atomically(path, picture.getvalue())
     return path
 

@@ -32,9 +32,9 @@ class Patterns:
     shared: bool | None = None
     label: str = ""
 
-    def draw(self, path: Path) -> Path:
+    def draw(self, path: Path, mark: str = "") -> Path:
         """Write the picture as a PNG, whole or not at all."""
-        options: Any = {"shared": self.shared, "label": self.label}
+        options: Any = {"shared": self.shared, "label": self.label, "mark": mark}
         return draw_patterns(self.panels, path, self.title, self.signed, self.causal, **options)
 
 
@@ -46,6 +46,7 @@ def draw_patterns(
     causal: Collection[str] = (),
     shared: bool | None = None,
     label: str = "",
+    mark: str = "",
 ) -> Path:
     """Write a PNG: one panel a name, queries downward, keys to the right, positions from 0.
 
@@ -100,7 +101,7 @@ def draw_patterns(
         figure.colorbar(
             image, ax=axes.ravel().tolist(), label=label, shrink=0.85, extend=one_scale[2]
         )
-    return save(figure, path)
+    return save(figure, path, mark)
 
 
 def visible(values: np.ndarray, causal: bool) -> np.ndarray:

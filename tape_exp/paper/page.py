@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tape_exp.drawing.figures import Figure
+from tape_exp.drawing.figures import Figure, redraw
 from tape_exp.paper import costs, tables
 from tape_exp.paper.artifacts import SCALES, Artifact, Record, Records
 from tape_exp.paper.claims import (
@@ -140,7 +140,7 @@ def render(artifact: Artifact, scale: str, records: Records, into: Path) -> list
     table = artifact.table(scale, records)
     written = tables.write(into / "tables" / f"{artifact.name}-{scale}", table) if table else []
     drawn = pictures(artifact, scale, records, into)
-    return [*written, *(figure.draw(path) for path, figure in drawn)]
+    return [*written, *(redraw(figure, path) for path, figure in drawn)]
 
 
 def pictures(
