@@ -19,7 +19,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):  # a full disk names no file, and nobody knows the temporary
+        if isinstance(error, OSError) and error.errno:  # of a full disk it names no file
             error.filename, error.filename2 = str(path), None
         raise
 

@@ -38,6 +38,7 @@ from tape_exp.training.run import run
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(

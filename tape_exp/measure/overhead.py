@@ -27,7 +27,7 @@ from tape_exp.machine.hardware import file_name, machine_name
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.data_speed import spread
 from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import positive
+from tape_exp.settings.arguments import command, positive
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.base import Task
@@ -39,6 +39,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TASKS = ("arithmetic", "c4")
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
     parser = argparse.ArgumentParser(

@@ -17,7 +17,7 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.machine.hardware import file_name, machine_name
 from tape_exp.measure.data_speed import spread
 from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import positive
+from tape_exp.settings.arguments import command, positive
 from tape_exp.settings.folders import ROOT
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -25,6 +25,7 @@ OPENED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
 DRAWN = "performance.getEntriesByName('drawn')"
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     """Open, print, and write the record."""
     parser = argparse.ArgumentParser(

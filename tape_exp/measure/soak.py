@@ -30,7 +30,7 @@ from tape_exp.measure.reliability import MOMENTS, OTHERS, compare, page
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.record import circumstances
 from tape_exp.runs.sinks import read_metrics
-from tape_exp.settings.arguments import positive
+from tape_exp.settings.arguments import command, positive
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 
@@ -114,6 +114,7 @@ class Subject:
         return max(self.directory.checkpoints.glob("step*.ckpt"), default=None)
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     """Run the soak, or draw the page from its record; status 1 where a fault was not survived."""
     parser = argparse.ArgumentParser(

@@ -27,13 +27,14 @@ from tape_exp.paper.records import Record, read_records
 from tape_exp.paper.runner import Outcome, missing, work
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
-from tape_exp.settings.arguments import positive
+from tape_exp.settings.arguments import command, positive
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.targets import plain
 
 log = logging.getLogger("tape_exp")
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are one sentence and exit code 2, failed runs exit code 1."""
     parser = argparse.ArgumentParser(
@@ -108,25 +109,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     for noisy in ("matplotlib", "PIL"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    try:
-        if given.command == "list":
-            return list_artifacts()
-        if given.command == "render":
-            return render_artifacts(given.words)
-        if given.command == "cost":
-            print_paths([costs.write(map(load, names()), RESULTS)])
-            return 0
-        if given.command == "push":
-            return push_results(given)
-        if given.command == "compare":
-            return compare_models(given)
-        return run_artifacts(given.words, given.cores, given.minutes)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("Stopped; the same command goes on.", file=sys.stderr)
-        return 130
+    if given.command == "list":
+        return list_artifacts()
+    if given.command == "render":
+        return render_artifacts(given.words)
+    if given.command == "cost":
+        print_paths([costs.write(map(load, names()), RESULTS)])
+        return 0
+    if given.command == "push":
+        return push_results(given)
+    if given.command == "compare":
+        return compare_models(given)
+    return run_artifacts(given.words, given.cores, given.minutes)
 
 
 def list_artifacts() -> int:
