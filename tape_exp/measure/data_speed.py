@@ -27,6 +27,7 @@ from tape_exp.machine.hardware import file_name, machine_name
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.record import circumstances
 from tape_exp.runs.sinks import read_metrics
+from tape_exp.settings.arguments import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.perplexity import Windows, score, window_batch, window_batches
