@@ -13,6 +13,7 @@ from tests.campaign.world import ADDITION, kept, lighten, take_away
 
 STEPS = "task.optim.max_steps=40"
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+TIMED = {"records", "checkpoints"}  # what is below them holds seconds
 KEPT = (".md", ".tex", ".json", ".safetensors", ".npz")  # files that a command leaves alike
 
 
@@ -41,7 +42,7 @@ def snapshot(world: Path, places: tuple[str, ...]) -> dict[str, bytes]:
     found = {}
     for place in places:
         for path in sorted((world / place).rglob("*")):
-            timed = path.name in ("manifest.json", "record.json") or "records" in path.parts
+            timed = path.name in ("manifest.json", "record.json") or TIMED & {*path.parts}
             if path.is_file() and path.suffix in KEPT and not timed:
                 found[str(path.relative_to(world))] = path.read_bytes()
     return found

@@ -4,7 +4,6 @@ loaded or left behind.
 
 import os
 import resource
-import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -57,12 +56,11 @@ def test_counts_are_those_of_a_real_decoder(model, task):
 
 
 def test_seven_billion_parameters_are_counted_without_storage():
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     plan = planned("model=rope", "task=c4", "scale=paper", "trainer.micro_batch=1", *LLAMA)[0]
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert plan.parameters == 6_738_415_616
     assert grown < 300_000  # KB
-    assert time.monotonic() - began < 30
     assert sum(plan.memory.values()) > 100e9
 
 
