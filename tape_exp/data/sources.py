@@ -209,7 +209,8 @@ class Text:
         present = ", ".join(sorted(f.name for f in path.iterdir())[:8]) or "nothing"
         raise ConfigError(
             f"text {self.name}: no file of the split {split} in {self.path} (there is: {present}). "
-            f"Name files {split}*.jsonl, or give their patterns in files.{split}."
+            f"Name files {split}*.jsonl, or give their patterns, as in "
+            f"task.text.files.{split}=[{split}*] (of a test set task.tests.<name>.files.{split})."
         )
 
     def _hub_files(self, split: str) -> list[str]:

@@ -8,7 +8,7 @@ at the paper's scale; and ``push``, which sends tables and figures to W&B.
 import argparse
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tape_exp.machine.files import write_atomically
@@ -24,7 +24,7 @@ from tape_exp.paper.artifacts import (
     requested,
 )
 from tape_exp.paper.records import Record, read_records
-from tape_exp.paper.runner import Outcome, missing, work
+from tape_exp.paper.runner import Job, Outcome, missing, work
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import command, positive
@@ -137,10 +137,21 @@ def list_artifacts() -> int:
     return 0
 
 
+def refuse_unfit(jobs: Iterable[Job]) -> None:
+    """Raise before the first run begins where a word of the command fits none of its kind."""
+    from tape_exp.training.assembly import check_parts  # it imports torch, which `list` needs not
+
+    for job in jobs:
+        check_parts(job.cfg)
+
+
 def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
     """Run what artifacts lack and render them; status 1 if a run failed, 85 if time ran out."""
     artifacts, scale, seeds, extra = requested(words)
-    outcome = work(missing(artifacts, scale, seeds, extra), cores, minutes)
+    jobs = missing(artifacts, scale, seeds, extra)
+    if extra:
+        refuse_unfit(jobs.values())
+    outcome = work(jobs, cores, minutes)
     if first_process():
         render_artifacts([artifact.name for artifact in artifacts])
         for artifact in artifacts if compare.deciding(extra) else []:
@@ -190,16 +201,22 @@ def compare_models(given: argparse.Namespace) -> int:
             f"{table} holds another comparison; keep this one beside it with --name=<a name>, or "
             "remove the file."
         )
-    known = read_records() + ([] if given.record else read_records(own))
+    known = committed_and(own) if not given.record else read_records()
     outcome = work(
         missing([artifact], scale, seeds, records=known), given.cores, given.minutes, own
     )
-    known = read_records() + ([] if given.record else read_records(own))
+    known = committed_and(own) if not given.record else read_records()
     records = artifact.sound(scale, artifact.collect(scale, known))
     if records and first_process():
         path = page.render(artifact, scale, records, into)[0]
         print(f"\n{path.read_text()}\n{_shown(path)}")
     return status(outcome)
+
+
+def committed_and(own: Path) -> list[Record]:
+    """The committed records and those in ``own``, each once: a run's may have been copied."""
+    every = (*read_records(own), *read_records())
+    return list({(r.get("run"), r["started"]): r for r in every}.values())
 
 
 def _file_name(text: str) -> str:

@@ -43,8 +43,7 @@ class Addition(RunArtifact):
             f"{self.title}. Exact match (%), mean over the grid of operand lengths. Column paper: "
             f"{paper['setting']}, one seed ({paper['source']}). Columns ours: scale {scale}, "
             f"{digits(records)}, mean over seeds with its 95 % interval. The trained quarter of "
-            "the grid counts 25 points of the grid mean when it is solved. A + after a commit: "
-            "uncommitted changes."
+            "the grid counts 25 points of the grid mean when it is solved."
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:

@@ -287,6 +287,8 @@ class RunArtifact(Artifact):
             mixed.append(f"with {' or '.join(map(str, threads))} threads")
         if mixed:
             sentences.append(f"The runs are {', '.join(mixed)}.")
+        if any(commit.endswith("+") for commit in commits):
+            sentences.append("A + after a commit: uncommitted changes.")
         return " ".join(sentences)
 
     def figures(self, scale: str, records: Records) -> list[Figure]:

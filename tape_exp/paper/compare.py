@@ -47,10 +47,7 @@ class Compare(RunArtifact):
 
     def caption(self, scale: str, records: Records) -> str:
         """What was run."""
-        return (
-            f"{self.subject(scale)} mean over seeds with its 95 % interval. A + after a commit: "
-            "uncommitted changes."
-        )
+        return f"{self.subject(scale)} mean over seeds with its 95 % interval."
 
     def subject(self, scale: str) -> str:
         """What is compared: the beginning of the caption."""

@@ -298,18 +298,19 @@ def check(cfg: "DictConfig") -> None:
 def _check_scale(cfg: "DictConfig") -> None:
     """Refuse a key of the scale that is changed and that the task does not read.
 
-    ``scale.text`` may be: one word for all tasks of a sweep or of the paper's artifacts.
+    ``scale.text`` may be: one word for all tasks of a sweep or of the paper's artifacts. So may
+    ``scale.language.…`` for a task that reads any of it: a run that it begins from may read it.
     """
     from omegaconf import OmegaConf
 
     read = OmegaConf.to_yaml(cfg.task, resolve=False)
     written = OmegaConf.load(CONF / "scale" / f"{cfg.scale.name}.yaml")
     for key, value in _leaves(cfg.scale, "scale"):
-        parents = [key.rsplit(".", n)[0] for n in range(1, key.count("."))]
+        family = ".".join(key.split(".")[:2])
         same = key == "scale.text" or value == _raw(
             OmegaConf.select(OmegaConf.create({"scale": written}), key)
         )
-        if not same and not any(f"${{{name}}}" in read for name in (key, *parents)):
+        if not same and f"${{{family}" not in read:
             raise ConfigError(
                 f"{key}={value} changes nothing: task={cfg.task.name} reads no {key}."
             )
@@ -358,7 +359,9 @@ def _check_sources(node: Any, key: str) -> None:
         return
     if "source" in node:
         folder = CONF / ("task" if key == "task" else "text")  # where texts inherit from each other
-        yamls = [_inherited(path) for path in folder.glob("*.yaml")]
+        paths = sorted(folder.glob("*.yaml"), key=lambda path: len(path.stem))
+        own = [path for path in paths if str(node.get("name")).startswith(path.stem)]
+        yamls = [_inherited(path) for path in own[-1:] or paths]
         for part, sources in READ_BY.items():
             value = _value_of(node, part)
             written = [_value_of(yaml, part) for yaml in yamls]

@@ -11,10 +11,11 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.timing import round_robin, step_case, summary
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import at_least_one, positive
+from tape_exp.settings.errors import at_least_one, between, positive
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 
+LONGEST = 3600.0  # seconds of timing
 VOCABULARY = 32_000  # Llama-2's
 
 
@@ -30,6 +31,7 @@ class Timing:
     def __post_init__(self) -> None:
         at_least_one("task.timing", layers=self.layers, batch=self.batch, length=self.length)
         positive("task.timing", seconds=self.seconds)
+        between("task.timing", 0, LONGEST, seconds=self.seconds)
 
 
 class Efficiency(NothingTrained, Task):

@@ -248,6 +248,7 @@ def test_a_wrong_name_is_told_before_records_are_read(monkeypatch, capsys):
         (["run", "fig_addition", "seeds=a"], "seeds=a must be integers"),
         (["run", "scale=smoke"], "name an artifact to run, or all."),
         (["run", "fig_addition", "task.lr=3"], "task.lr is not known."),
+        (["run", "fig_addition", "task.optim.lr=-1"], "error: task.optim.lr=-1.0 must be positive"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, message, capsys, results):

@@ -216,6 +216,7 @@ def test_constructor_errors(section, override, message):
         ("scale.language.arch={layers: 1}", r"scale\.language\.arch\.layers=1 changes nothing"),
         ("+scale.mine=1 task=c4", r"scale\.mine=1 changes nothing: task=c4 reads no scale\.mine"),
         ("task=c4 scale.arithmetic_20.test_digits=9", r"test_digits=9 changes nothing"),
+        ("task=c4 task.text.path=data/pg19", r"text\.path=data/pg19 is not read"),
         ("logger.timeout=0", r"logger\.timeout=0 must be at least 1"),
         ("debug.max_steps=0", r"debug\.max_steps=0 must be at least 1"),
         ("debug.evaluation_batches=-1", r"debug\.evaluation_batches=-1 must be at least 1"),
@@ -440,6 +441,11 @@ def test_import_is_light():
             "sys.modules])"
         )
         assert command("-c", code, module=()).stdout.strip() == "[]"
+
+
+def test_a_key_that_another_run_of_a_chain_reads_is_no_mistake():
+    for words in ("task=c4 scale.language.patterns.layers=[1]", "task=scrolls scale.text=local"):
+        assert check(compose_config(words.split())) is None
 
 
 @pytest.mark.parametrize(
