@@ -5,6 +5,15 @@ from typing import Any
 
 import numpy as np
 
+# What metrics begin with that tell why a result is as it is: they are in the record and in every
+# sink, but not among the results that a run's log and `paper compare` show unasked.
+DIAGNOSTICS = ("causal", "failures", "forced", "state")
+
+
+def is_diagnostic(metric: str) -> bool:
+    """Whether a metric explains a result and is none."""
+    return metric.partition("/")[0] in DIAGNOSTICS
+
 
 @dataclass
 class Heatmap:
