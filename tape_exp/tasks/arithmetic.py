@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tape_exp.data.batch import Batch
 from tape_exp.machine.seeding import below, lanes, seed_for
+from tape_exp.models.decoder import Decoder
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between
 from tape_exp.settings.schema import Arch, Optim
@@ -17,6 +18,7 @@ from tape_exp.tasks.base import Task
 from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
 from tape_exp.tasks.slices import LazyBatches, Scores, next_tokens
 from tape_exp.tasks.sum_faults import fault_metrics, fault_tables, longest_carry_chain, sum_scores
+from tape_exp.tasks.sum_maps import attention_maps, solved_and_failed
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
@@ -34,7 +36,7 @@ class Arithmetic(Task):
     ``id/exact_match`` (both operands within the trained lengths), ``ood/exact_match`` (the other
     cells), each with its standard error. Diagnostics, which tell why sums are wrong:
     ``forced/…`` and ``failures/…`` (:mod:`~tape_exp.tasks.sum_faults`), of TAPE also ``state/…``
-    and ``causal/<what is reset>/…``, the exact match of up to :attr:`resets_per_cell` samples a
+    and ``causal/<what is reset>/…``, the exact match of up to :attr:`diagnosed_per_cell` samples a
     cell with updates of the state left out (:mod:`~tape_exp.tasks.position_use`).
 
     Args:
@@ -45,7 +47,7 @@ class Arithmetic(Task):
     """
 
     measures = ("exact_match",)
-    resets_per_cell = 10
+    diagnosed_per_cell = 10
 
     def __init__(
         self,
@@ -104,24 +106,58 @@ class Arithmetic(Task):
     def evaluate(
         self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
     ) -> Evaluation:
-        """The grid, and of a decoder whose state is updated what the updates are for."""
+        """The grid, and of a decoder its attention, and what the updates of its state are for."""
         evaluation = super().evaluate(model, progress, limit)
         decoder = getattr(model, "decoder", None)
-        if decoder is None or not updates_positions(decoder):
+        if decoder is None:
             return evaluation
+        self.add_maps(model, evaluation)
+        if updates_positions(decoder):
+            evaluation.metrics |= self.position_metrics(model, decoder, progress, limit)
+        return evaluation
+
+    def add_maps(self, model: Any, evaluation: Evaluation) -> None:
+        """The attention on a solved and a failed sum whose first operand is one digit longer than
+        trained, and whose second one is as long as may be.
+        """
+        ring = self.train_digits + 1
+        if ring > self.test_digits:
+            return
+        batch = self.few().grid_batch([(ring, b) for b in range(ring, 0, -1)])
+        evaluation.record_matrices = False  # they are large
+        evaluation.tables["mapped_sums"] = []
+        for name, row in solved_and_failed(model, batch).items():
+            end = int((batch["labels"][row] == EOS).nonzero()) + 1
+            for layer, attention in attention_maps(model, batch, row, end).items():
+                evaluation.matrices[f"attention@{layer} {name}"] = attention
+            written = text([*batch["inputs"][row, :end].tolist(), EOS])
+            evaluation.tables["mapped_sums"].append({"sum": name, "text": written})
+
+    def position_metrics(
+        self,
+        model: Callable[..., Tensor],
+        decoder: Decoder,
+        progress: Callable[..., Any],
+        limit: int | None,
+    ) -> dict[str, float]:
+        """Sizes and turns of the state by layer, and exact match with parts of its update reset."""
         tokens = self.grid_batch([(self.train_digits, self.train_digits)])["inputs"][:32]
-        evaluation.metrics |= state_metrics(model, tokens, tokens != PAD)
-        few = copy.copy(self)
-        few.samples_per_cell = min(self.resets_per_cell, self.samples_per_cell)
+        metrics = state_metrics(model, tokens, tokens != PAD)
         for name, parts in RESETS.items():
             with without(decoder, parts):
-                found = Task.evaluate(few, model, progress, limit).metrics
-            evaluation.metrics |= {
+                found = Task.evaluate(self.few(), model, progress, limit).metrics
+            metrics |= {
                 f"causal/{name}/{split}/exact_match": found[f"{split}/exact_match"]
                 for split in ("id", "ood")
                 if f"{split}/exact_match" in found
             }
-        return evaluation
+        return metrics
+
+    def few(self) -> "Arithmetic":
+        """This task with the first few samples of each cell."""
+        few = copy.copy(self)
+        few.samples_per_cell = min(self.diagnosed_per_cell, self.samples_per_cell)
+        return few
 
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Exact match, and what :func:`~tape_exp.tasks.sum_faults.sum_scores` tells of mistakes."""

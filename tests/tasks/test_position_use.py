@@ -106,7 +106,7 @@ def test_causal_metrics_are_those_of_reset_weights_on_a_few_samples(monkeypatch)
     monkeypatch.setattr("tape_exp.tasks.base.row_scores", lenient)
     found = task.evaluate(trained("tape", task), silent).metrics
     few = small_task()
-    few.samples_per_cell = task.resets_per_cell
+    few.samples_per_cell = task.diagnosed_per_cell
     for name, parts in RESETS.items():
         model = trained("tape", task)
         zeroed(model.decoder, parts)
@@ -126,4 +126,4 @@ def test_every_encoding_is_diagnosed(name):
     kinds = {key.partition("/")[0] for key in found.metrics}
     assert kinds >= {"forced", "failures"}
     assert ("causal" in kinds, "state" in kinds) == (name in UPDATED,) * 2
-    assert set(found.tables) == {"grid_means", "rings", "places", "carries"}
+    assert set(found.tables) == {"grid_means", "rings", "places", "carries", "mapped_sums"}
