@@ -7,6 +7,7 @@ from typing import Any
 from tape_exp.paper.artifacts import Records, RunArtifact, settings_of
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
+from tape_exp.runs.evaluation import is_diagnostic
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
 # overrides that say where a run is, not what it computes
@@ -18,7 +19,8 @@ class Compare(RunArtifact):
     """A table of the user's own, or of a YAML in ``conf/paper``: a row a model, a column a metric.
 
     Args:
-        metrics: the columns, in this order; none: every metric of the records.
+        metrics: the columns, in this order; none: every metric of the records but
+            diagnostics.
     """
 
     metrics: list[str] = field(default_factory=list)
@@ -33,7 +35,7 @@ class Compare(RunArtifact):
                     f"metrics={metric}{did_you_mean(metric, known)} The records of "
                     f"task={self.task} have: {', '.join(known)}."
                 )
-        chosen = self.metrics or known
+        chosen = self.metrics or [metric for metric in known if not is_diagnostic(metric)]
         every = [r["metrics"] for runs in records.values() for r in runs]
         digits = {key: _digits([metrics.get(key, 0.0) for metrics in every]) for key in chosen}
         rows: list[Row] = []

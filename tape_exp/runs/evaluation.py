@@ -6,6 +6,15 @@ from typing import Any
 
 import numpy as np
 
+# What metrics begin with that tell why a result is as it is: they are in the record and in every
+# sink, but not among the results that a run's log and `paper compare` show unasked.
+DIAGNOSTICS = ("causal", "failures", "forced", "state")
+
+
+def is_diagnostic(metric: str) -> bool:
+    """Whether a metric explains a result and is none."""
+    return metric.partition("/")[0] in DIAGNOSTICS
+
 
 @dataclass
 class Heatmap:
@@ -35,13 +44,14 @@ class Evaluation:
         default_factory=list
     )  # a few rows of a table, small enough for a record
     matrices: dict[str, np.ndarray] = field(default_factory=dict)  # (T, T) each, drawn side by side
+    record_matrices: bool = True  # else they are among the artifacts only
 
     def for_record(self) -> dict[str, Any]:
         """What a record keeps of samples and pictures: rounded, since it is committed."""
         kept: dict[str, Any] = {"samples": self.samples} if self.samples else {}
         if self.heatmap:
             kept["heatmap"] = self.heatmap.to_rows()
-        if self.matrices:
+        if self.matrices and self.record_matrices:
             kept["matrices"] = {
                 name: np.round(values, 4).tolist() for name, values in self.matrices.items()
             }

@@ -1,18 +1,24 @@
 """Addition with reversed digits, tested at twice the trained length (section 4.1 of the paper)."""
 
+import copy
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from tape_exp.data.batch import Batch
 from tape_exp.machine.seeding import below, lanes, seed_for
+from tape_exp.models.decoder import Decoder
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
+from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
 from tape_exp.tasks.slices import LazyBatches, Scores, next_tokens
+from tape_exp.tasks.sum_faults import fault_metrics, fault_tables, longest_carry_chain, sum_scores
+from tape_exp.tasks.sum_maps import attention_maps, solved_and_failed
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
@@ -28,7 +34,10 @@ class Arithmetic(Task):
 
     Metrics, in percent: ``test/exact_match`` (unweighted mean over the grid, the paper's number),
     ``id/exact_match`` (both operands within the trained lengths), ``ood/exact_match`` (the other
-    cells), each with its standard error.
+    cells), each with its standard error. Diagnostics, which tell why sums are wrong:
+    ``forced/…`` and ``failures/…`` (:mod:`~tape_exp.tasks.sum_faults`), of TAPE also ``state/…``
+    and ``causal/<what is reset>/…``, the exact match of up to :attr:`diagnosed_per_cell` samples a
+    cell with updates of the state left out (:mod:`~tape_exp.tasks.position_use`).
 
     Args:
         train_digits: n, the longest operand in training.
@@ -38,6 +47,7 @@ class Arithmetic(Task):
     """
 
     measures = ("exact_match",)
+    diagnosed_per_cell = 10
 
     def __init__(
         self,
@@ -93,10 +103,73 @@ class Arithmetic(Task):
         starts = range(0, len(cells), per_batch)
         return LazyBatches([cells[start : start + per_batch] for start in starts], self.grid_batch)
 
+    def evaluate(
+        self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
+        """The grid, and of a decoder its attention, and what the updates of its state are for."""
+        evaluation = super().evaluate(model, progress, limit)
+        decoder = getattr(model, "decoder", None)
+        if decoder is None:
+            return evaluation
+        self.add_maps(model, evaluation)
+        if updates_positions(decoder):
+            evaluation.metrics |= self.position_metrics(model, decoder, progress, limit)
+        return evaluation
+
+    def add_maps(self, model: Any, evaluation: Evaluation) -> None:
+        """The attention on a solved and a failed sum whose first operand is one digit longer than
+        trained, and whose second one is as long as may be.
+        """
+        ring = self.train_digits + 1
+        if ring > self.test_digits:
+            return
+        batch = self.few().grid_batch([(ring, b) for b in range(ring, 0, -1)])
+        evaluation.record_matrices = False  # they are large
+        evaluation.tables["mapped_sums"] = []
+        for name, row in solved_and_failed(model, batch).items():
+            end = int((batch["labels"][row] == EOS).nonzero()) + 1
+            for layer, attention in attention_maps(model, batch, row, end).items():
+                evaluation.matrices[f"attention@{layer} {name}"] = attention
+            written = text([*batch["inputs"][row, :end].tolist(), EOS])
+            evaluation.tables["mapped_sums"].append({"sum": name, "text": written})
+
+    def position_metrics(
+        self,
+        model: Callable[..., Tensor],
+        decoder: Decoder,
+        progress: Callable[..., Any],
+        limit: int | None,
+    ) -> dict[str, float]:
+        """Sizes and turns of the state by layer, and exact match with parts of its update reset."""
+        tokens = self.grid_batch([(self.train_digits, self.train_digits)])["inputs"][:32]
+        metrics = state_metrics(model, tokens, tokens != PAD)
+        for name, parts in RESETS.items():
+            with without(decoder, parts):
+                found = Task.evaluate(self.few(), model, progress, limit).metrics
+            metrics |= {
+                f"causal/{name}/{split}/exact_match": found[f"{split}/exact_match"]
+                for split in ("id", "ood")
+                if f"{split}/exact_match" in found
+            }
+        return metrics
+
+    def few(self) -> "Arithmetic":
+        """This task with the first few samples of each cell."""
+        few = copy.copy(self)
+        few.samples_per_cell = min(self.diagnosed_per_cell, self.samples_per_cell)
+        return few
+
+    def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Exact match, and what :func:`~tape_exp.tasks.sum_faults.sum_scores` tells of mistakes."""
+        own = sum_scores(logits, labels, EOS, places=self.test_digits + 1)
+        return super().score_rows(logits, labels) | own
+
     def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
-        """The means and the grid, and the means as a table."""
+        """The means and the grid, the means as a table, and the diagnostics of wrong sums."""
         evaluation = super().summarise(scores)
         metrics = evaluation.metrics
+        chains = {cell: self.carry_chains(cell) for cell in scores}
+        evaluation.tables |= fault_tables(scores, chains, self.is_trained)
         evaluation.tables["grid_means"] = [
             {
                 "cells": split,
@@ -106,7 +179,13 @@ class Arithmetic(Task):
             for split in ("test", "id", "ood")
             if f"{split}/exact_match" in metrics
         ]
+        metrics |= fault_metrics(scores, self.is_trained)
         return evaluation
+
+    def carry_chains(self, cell: tuple[int, int]) -> np.ndarray:
+        """The longest carry chain of each test sample of a cell."""
+        (a, b), tokens = cell, self.grid_batch([cell])["inputs"].numpy()
+        return longest_carry_chain(tokens[:, :a] - ZERO, tokens[:, a + 1 : a + 1 + b] - ZERO)
 
     def grid_batch(self, cells: Iterable[tuple[int, int]]) -> Batch:
         """All test samples of the given cells; those of a cell depend only on its two lengths."""

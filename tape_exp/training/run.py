@@ -17,7 +17,7 @@ from tape_exp.models import peft
 from tape_exp.runs import checkpoints, weights
 from tape_exp.runs.checkpoints import Checkpoints
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.runs.evaluation import Evaluation, is_diagnostic
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import make_record
 from tape_exp.runs.sinks import close, curves, make_loggers, publish, read_metrics
@@ -260,7 +260,7 @@ def log_result(directory: RunDirectory, evaluation: Evaluation, images: list[Pat
     if evaluation.heatmap is not None:
         heatmap.print_heatmaps({directory.cfg.model.name: evaluation.heatmap})
     for key, value in evaluation.metrics.items():
-        if not key.endswith("_stderr"):
+        if not key.endswith("_stderr") and not is_diagnostic(key):
             error = evaluation.metrics.get(f"{key}_stderr")
             number = f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
             log.info("  %-28s %8s%s", key, number, "" if error is None else f" ± {error:.2f}")

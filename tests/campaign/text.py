@@ -131,6 +131,7 @@ def attempts(do: Commands, world: Path, seed: int) -> Iterator[Attempt]:
     """Train on each text, with a byte tokenizer and with a BPE that is trained on it."""
     folder, generator = world / "bad", random.Random(seed)
     folder.mkdir(exist_ok=True)
+    corpus(world / "corpus")
     for name in cases(folder, generator):
         for kind in ("byte", "bpe"):
             take_away(world / "out")

@@ -21,7 +21,10 @@ from tests.conftest import MODELS, make_decoder, make_position, randomise
 
 TAPES = [m for m in MODELS if m.startswith("tape")]
 ROPE_STARTS = [
-    m for m in TAPES if m not in ("tape_fourier", "tape_yarn", "tape_no_tensor", "tape_neither")
+    m
+    for m in TAPES
+    if m
+    not in ("tape_fourier", "tape_yarn", "tape_no_tensor", "tape_neither", "tape_public_addition")
 ]
 LAYOUTS = [{}, {"L": 1, "R": 4}, {"L": 4, "R": 1}]
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -72,6 +75,33 @@ def test_tape_yarn_starts_as_rope_yarn(arch):
     assert (
         make_decoder("rope_yarn", arch)(TOKENS) - make_decoder("tape_yarn", arch)(TOKENS)
     ).abs().max() <= 1e-6
+
+
+def test_no_position_reaches_the_logits_of_the_public_code_for_addition(arch):
+    """Whatever its parameters are; TAPE's logits change under the same change of positions."""
+    shuffled = torch.randperm(24, generator=torch.Generator().manual_seed(3))[None]
+    changes = {}
+    for name in ("tape_public_addition", "tape"):
+        model = make_decoder(name, arch)
+        randomise(model)
+        changes[name] = (model(TOKENS) - model(TOKENS, positions_BT=shuffled)).abs().max()
+    assert changes["tape_public_addition"] == 0
+    assert changes["tape"] > 1e-2
+
+
+def test_the_public_code_for_addition_is_nope_with_the_parameters_of_tape(arch):
+    nope, tape, public = (
+        make_decoder(name, arch) for name in ("nope", "tape", "tape_public_addition")
+    )
+    assert torch.equal(public(TOKENS), nope(TOKENS))
+    shapes = [
+        {name: p.shape for name, p in model.blocks()[0].position.named_parameters()}
+        for model in (tape, public)
+    ]
+    assert {f"unread.{name}": shape for name, shape in shapes[0].items()} == shapes[1]
+    assert public.positional_count() == tape.positional_count()
+    for parameter in public.blocks()[-1].position.parameters():
+        assert not parameter.requires_grad  # nothing would give it a gradient
 
 
 def test_gradients_reach_every_update_within_two_steps(arch):

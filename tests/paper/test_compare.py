@@ -100,6 +100,18 @@ def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
         page.render(artifact, "smoke", found, tmp_path)
 
 
+def test_diagnostics_are_columns_only_where_they_are_asked_for():
+    causal = "causal/no_attention/ood/exact_match"
+    record = fake_record("tape", 0, 10.0) | {"parameters": 1234}
+    record["metrics"] |= {causal: 3.0, "failures/ood/eos_early": 50.0}
+    for words, shown in (([], False), ([f"metrics=ood/exact_match,{causal}"], True)):
+        artifact, scale, _ = compare.requested(["task=arithmetic", "model=tape", *words])
+        keys = [column.key for column in artifact.cells(scale, {"tape": [record]}).columns]
+        assert "ood/exact_match" in keys
+        assert (causal in keys) == shown
+        assert "failures/ood/eos_early" not in keys
+
+
 def test_a_comparison_that_is_kept_has_its_columns_before_it_has_records():
     """As the page of ``make report`` shows it: metrics are checked where there are records."""
     artifact, *_ = compare.requested(["task=arithmetic", "model=rope", "metrics=ood/exact_match"])

@@ -96,7 +96,7 @@ def test_csv_and_tensorboard(tiny_run):
 
     events = EventAccumulator(str(RunDirectory(cfg).path / "tensorboard")).Reload()
     assert "train/loss" in events.Tags()["scalars"]
-    assert events.Tags()["images"] == ["test/heatmap"]
+    assert events.Tags()["images"] == ["test/heatmap", "test/patterns"]
 
 
 def test_unreachable_wandb_goes_on_offline(tmp_path):

@@ -181,7 +181,11 @@ def test_metrics_and_standard_errors():
     correct[2, 0] = 5
     rows = np.arange(10)
     cells = itertools.product(range(1, 5), range(1, 5))
-    scores = {(a, b): {"exact_match": rows < correct[a - 1, b - 1]} for a, b in cells}
+    scores = {}
+    for a, b in cells:
+        right = rows < correct[a - 1, b - 1]
+        digits = np.where(right[:, None], 1, np.zeros((10, 5)))
+        scores[a, b] = {"exact_match": right, "forced": right, "fault": 1 - right, "digits": digits}
     metrics = task.summarise(scores).metrics
     assert metrics["test/exact_match"] == pytest.approx(100 * 4.5 / 16)
     assert metrics["id/exact_match"] == 100

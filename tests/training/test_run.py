@@ -212,7 +212,17 @@ def test_record_holds_what_tables_need(tiny_run):
         "ood/exact_match",
         "val/loss",
     }
-    assert record["artifacts"] == ["grid_means.json", "heatmap.npz", "heatmap.png"]
+    assert record["artifacts"] == [
+        "carries.json",
+        "grid_means.json",
+        "heatmap.npz",
+        "heatmap.png",
+        "mapped_sums.json",
+        "patterns.npz",
+        "patterns.png",
+        "places.json",
+        "rings.json",
+    ]
     assert (directory.artifacts / "heatmap.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (directory.path / "config.yaml").exists()
     assert (

@@ -1,0 +1,92 @@
+"""What a trained model's positional state is, and whether the model needs it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tape_exp.models.decoder import Block, Decoder
+from tape_exp.models.positions.tape import TAPE
+
+# Parts of the update that are left out, as `without` names them: nothing, P, W2, or both
+RESETS: dict[str, tuple[str, ...]] = {
+    "intact": (),
+    "no_attention": ("attention",),
+    "no_feed_forward": ("feed_forward",),
+    "no_update": ("attention", "feed_forward"),
+}
+
+
+def updates_positions(decoder: Decoder) -> bool:
+    """Whether the layers hand on a state that they update: TAPE and its variants."""
+    return isinstance(decoder.blocks()[0].position, TAPE)
+
+
+@contextmanager
+def without(decoder: Decoder, parts: tuple[str, ...]) -> Iterator[None]:
+    """The same weights, computed as if those of the named ``parts`` were zero.
+
+    ``attention``: P = 0, nothing that attention averages, or that accumulates over tokens, enters
+    the state. ``feed_forward``: W2 = 0. No weight is touched.
+    """
+    resets: dict[str, Any] = {}
+    if "attention" in parts:
+        resets |= {"carried": nothing, "accumulated": nothing}
+    if "feed_forward" in parts:
+        resets["feed_forward"] = False
+    of_layers = [vars(block.position) for block in decoder.blocks()]
+    before = [{name: own[name] for name in resets if name in own} for own in of_layers]
+    for own in of_layers:
+        own.update(resets)
+    try:
+        yield
+    finally:
+        for own, values in zip(of_layers, before, strict=True):
+            for name in resets:
+                del own[name]
+            own.update(values)
+
+
+def nothing(*_: Any) -> None:
+    """In place of what would enter the state."""
+
+
+@torch.no_grad()
+def state_metrics(model: Callable[..., Tensor], tokens: Tensor, counts: Tensor) -> dict[str, float]:
+    """What each layer's attention sees of the state of TAPE, next to what the first layer sees.
+
+    ``state/size@<layer>``: the mean norm of a block of E, over that of the first layer.
+    ``state/turn@<layer>``: the mean angle between a block of E and that of the first layer, in
+    radians: where a block is one complex number, by how much its phase has changed. RoPE would have
+    1 and 0.
+
+    Args:
+        tokens: (B, T), the batch that is looked at.
+        counts: (B, T), which of them are no padding.
+    """
+    first: list[Tensor] = []
+    metrics = {}
+
+    def watch(
+        block: Block, q_BTHD: Tensor, k_BSHD: Tensor, biases: Any, state: Tensor | None
+    ) -> None:
+        matrices = block.position.matrices(state)
+        assert matrices is not None
+        E = matrices[0].expand(*q_BTHD.shape[:3], -1, -1, -1).flatten(4).double()
+        E = E[counts.to(E.device)]
+        if not first:
+            first.append(E)
+        size = E.norm(dim=-1).mean() / first[0].norm(dim=-1).mean()
+        metrics[f"state/size@{block.layer + 1}"] = float(size)
+        metrics[f"state/turn@{block.layer + 1}"] = float(angle(E, first[0]).mean())
+
+    model(tokens, watch=watch, last_only=True)
+    return metrics
+
+
+def angle(a: Tensor, b: Tensor) -> Tensor:
+    """Between vectors, exactly 0 where they agree, which an arc cosine is not."""
+    a, b = (torch.nn.functional.normalize(x, dim=-1) for x in (a, b))
+    return 2 * torch.atan2((a - b).norm(dim=-1), (a + b).norm(dim=-1))

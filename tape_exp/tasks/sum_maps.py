@@ -1,0 +1,38 @@
+"""Where a model looks when it adds: the attention of every layer on a solved and a failed sum."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tape_exp.data.batch import Batch
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.trace import trace
+from tape_exp.tasks.slices import row_scores
+
+
+@torch.no_grad()
+def solved_and_failed(model: Any, batch: Batch) -> dict[str, int]:
+    """The first rows of a batch whose answer is right, and wrong; without a kind that is not there.
+
+    Rows have the positions that :func:`attention_maps` gives them.
+    """
+    logits = model(batch["inputs"], sampler=positions_of_row(0))
+    right = row_scores(logits, batch["labels"].to(logits.device))["exact_match"].tolist()
+    kinds = {"solved": True, "failed": False}
+    return {name: right.index(kind) for name, kind in kinds.items() if kind in right}
+
+
+def attention_maps(model: Any, batch: Batch, row: int, end: int) -> dict[int, np.ndarray]:
+    """Layer -> attention (T, T) in one row of a batch, the mean over heads; NaN from ``end`` on."""
+    tokens, maps = batch["inputs"][row : row + 1].to(model.device), {}
+    for layer, of_layer in trace(model.decoder, tokens, sampler=positions_of_row(row)).items():
+        attention = of_layer.attention[0].mean(0).cpu().numpy()
+        attention[end:], attention[:, end:] = np.nan, np.nan
+        maps[layer] = attention
+    return maps
+
+
+def positions_of_row(row: int) -> RowSampler:
+    """For encodings that sample positions: those of row ``row`` and the following ones."""
+    return RowSampler(0, "attention maps", first=row)

@@ -1,0 +1,75 @@
+"""The attention of a model on sums of which it solves one and fails at another."""
+
+import numpy as np
+import pytest
+import torch
+
+from tape_exp.models.trace import trace
+from tape_exp.tasks.arithmetic import PAD
+from tape_exp.tasks.slices import row_scores
+from tape_exp.tasks.sum_maps import attention_maps, positions_of_row, solved_and_failed
+from tests.conftest import MODELS
+from tests.tasks.test_position_use import small_task, trained
+from tests.tasks.test_sum_faults import silent
+
+
+def test_the_first_solved_and_the_first_failed_row(monkeypatch):
+    task = small_task()
+    model, batch = trained("rope", task), task.grid_batch([(3, 3), (3, 1)])
+    for right, expected in (
+        ([False, False, True], {"solved": 2, "failed": 0}),
+        ([True, True], {"solved": 0}),
+        ([False], {"failed": 0}),
+    ):
+        scores = {"exact_match": torch.tensor(right)}
+        monkeypatch.setattr("tape_exp.tasks.sum_maps.row_scores", lambda *_, s=scores: s)
+        assert solved_and_failed(model, batch) == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_map_is_the_attention_of_that_row_in_its_batch(name):
+    """Also of encodings that sample the positions of a row."""
+    task = small_task()
+    model, batch = trained(name, task), task.few().grid_batch([(3, 3), (3, 1)])
+    whole = trace(model.decoder, batch["inputs"], sampler=positions_of_row(0))
+    row = 12
+    end = int((batch["inputs"][row] != PAD).sum())
+    maps = attention_maps(model, batch, row, end)
+    assert list(maps) == [1, 2, 3]
+    for layer, found in maps.items():
+        expected = whole[layer].attention[row].mean(0)[:end, :end]
+        assert np.allclose(found[:end, :end], expected, atol=1e-5)
+        assert np.allclose(found[:end, :end].sum(1), 1, atol=1e-5)
+        assert np.isnan(found[end:]).all()
+        assert np.isnan(found[:, end:]).all()
+
+
+def test_maps_are_of_the_ring_after_the_trained_one_and_not_in_the_record(monkeypatch):
+    task = small_task()  # trained on 2 digits
+    model = trained("tape", task)
+
+    def third_is_right(logits, labels):
+        scores = row_scores(logits, labels)
+        scores["exact_match"][2::3] = True
+        return scores
+
+    monkeypatch.setattr("tape_exp.tasks.sum_maps.row_scores", third_is_right)
+    found = task.evaluate(model, silent, limit=1)
+    names = {f"attention@{layer} {kind}" for layer in (1, 2, 3) for kind in ("solved", "failed")}
+    assert set(found.matrices) == names
+    assert "matrices" not in found.for_record()
+    rows = found.tables["mapped_sums"]
+    assert [row["sum"] for row in rows] == ["solved", "failed"]
+    for row in rows:
+        written = row["text"].removesuffix("<eos>").replace("=", "+").split("+")
+        a, b, c = (int(number[::-1]) for number in written)
+        assert a + b == c
+        assert len(str(a)) == 3
+
+
+def test_without_longer_sums_there_is_no_map():
+    task = small_task()
+    task.test_digits = 2
+    found = task.evaluate(trained("rope", task), silent)
+    assert not found.matrices
+    assert "mapped_sums" not in found.tables
