@@ -35,7 +35,7 @@ def stored_config(path: Path) -> Any:
     try:
         cfg = OmegaConf.load(path)
         text = OmegaConf.to_yaml(cfg)
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+    except (OSError, ValueError, RecursionError, YAMLError, OmegaConfBaseException) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({reason}); name another run.") from error
     if "${" in text or not isinstance(cfg, DictConfig):

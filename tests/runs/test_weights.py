@@ -288,6 +288,7 @@ def test_export_says_what_is_wrong(extend, tmp_path, capsys):
         ("[", "config.yaml cannot be read"),
         ("- 1", "is not a config that a run wrote"),
         ("task: {name: c4}", "model is missing"),
+        ("[" * 100_000, "cannot be read"),
     ],
 )
 def test_a_foreign_config_reads_nothing_of_this_machine(tmp_path, monkeypatch, capsys, line, said):
