@@ -1,11 +1,13 @@
 """The runs that a sweep names: overrides with commas, as for ``train.py -m``, or artifacts."""
 
 import hashlib
+import math
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from tape_exp.settings.folders import CONF
 from tape_exp.settings.overrides import words_of
 from tape_exp.settings.schema import check
 from tape_exp.settings.targets import refuse_secrets
+
+MOST = 10_000  # runs of a sweep; SLURM's arrays have a few thousand
 
 
 @dataclass
@@ -112,6 +116,10 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             loader = GlobalHydra.instance().config_loader()
             overrides = OverridesParser.create(config_loader=loader).parse_overrides(list(words))
+            sweeps = [o for o in overrides if o.is_sweep_override()]
+            count = math.prod(sum(1 for _ in islice(o.sweep_iterator(), MOST + 1)) for o in sweeps)
+            if count > MOST:
+                raise ConfigError(f"the words name more than {MOST:,} runs; name fewer at a time.")
             return BasicSweeper.split_arguments(overrides, None)[0]
     except HydraException as error:
         raise ConfigError(explain(error, words)) from error

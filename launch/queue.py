@@ -40,4 +40,5 @@ def states(name: str) -> dict[int, Task]:
         reason = (asked.stderr.strip().splitlines() or ["no reason"])[-1]
         raise ConfigError(f"SLURM does not answer ({reason}); try again when it does.")
     rows = (line.split() for line in asked.stdout.splitlines())
-    return {int(row[0]): Task(row[1], row[2]) for row in rows if row and row[0].isdigit()}
+    whole = (row for row in rows if len(row) == 3 and row[0].isdigit())
+    return {int(number): Task(state, array) for number, state, array in whole}

@@ -28,7 +28,7 @@ from launch.queue import states
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.arguments import command
 from tape_exp.settings.compose import explain, register
-from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.errors import ConfigError, did_you_mean, printable
 from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.training.assembly import check_parts
 
@@ -116,6 +116,7 @@ def submit_missing(
 ) -> None:
     """Submit the runs that are neither finished nor in the queue, or say what would be."""
     waiting = {} if dry_run else states(folder.name)
+    waiting = {i: task for i, task in waiting.items() if i < len(jobs)}
     todo = [i for i, job in enumerate(jobs) if i not in waiting and not job.done]
     depths = sorted({jobs[i].level for i in todo})
     levels = [[i for i in todo if jobs[i].level == depth] for depth in depths]
@@ -317,7 +318,13 @@ def submit(arguments: Sequence[str]) -> str:
             "limits are in conf/local/cluster.yaml, of which conf/local/example.yaml is an "
             "example."
         )
-    return done.stdout.strip().split(";")[0]
+    said = (done.stdout.strip().splitlines() or [""])[-1].split(";")[0]
+    if not said.isdigit():
+        raise ConfigError(
+            f"sbatch --parsable printed {printable(said) or 'nothing'} instead of the number of a "
+            "job; see with squeue what it has submitted."
+        )
+    return said
 
 
 if __name__ == "__main__":

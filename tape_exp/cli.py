@@ -12,6 +12,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from tape_exp.machine.preemption import Preempted, ignore_signals
 from tape_exp.settings.compose import explain
 from tape_exp.settings.errors import ConfigError, printable
 from tape_exp.settings.redaction import redact
@@ -35,6 +36,9 @@ def with_clear_errors(main: Callable[[], None]) -> None:
         main()
     except KeyboardInterrupt:
         sys.exit(130)
+    except Preempted:
+        ignore_signals()
+        raise
     except Exception as error:
         mistake = isinstance(error, MISTAKES)
         if not mistake and any(

@@ -17,10 +17,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException as error:
+    except OSError as error:  # of a full disk it names no file, and nobody knows the temporary
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno:  # of a full disk it names no file
-            error.filename, error.filename2 = str(path), None
+        raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
+    except BaseException:
+        temporary.unlink(missing_ok=True)
         raise
 
 

@@ -70,10 +70,15 @@ class Preemption:
             raise Preempted(self.received)
 
 
-def worker_signals(_: int) -> None:
-    """Ignore signals in a data process: its batches are needed until the step is saved."""
+def ignore_signals() -> None:
+    """Take no notice of further signals: this process leaves with the status that it has."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def worker_signals(_: int) -> None:
+    """Ignore signals in a data process: its batches are needed until the step is saved."""
+    ignore_signals()
     signal.signal(DISMISS, lambda *_: os._exit(0))
 
 

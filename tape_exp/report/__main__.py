@@ -18,6 +18,7 @@ from tape_exp.paper.records import read_records
 from tape_exp.report.content import Content, attributes, figure_data, gather
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import command
+from tape_exp.settings.errors import ConfigError
 
 HERE = Path(__file__).parent
 BOKEH = Path(bokeh.__file__).parent / "server" / "static" / "js"
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
+    if given.out.is_dir():
+        raise ConfigError(f"--out {given.out} is a folder; name a file in it, as index.html.")
     try:
         known = [artifacts.load(name) for name in artifacts.names()]
         content = gather(known, read_records())

@@ -8,11 +8,18 @@ it.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of, positive
+from tape_exp.settings.errors import (
+    ConfigError,
+    at_least_one,
+    between,
+    did_you_mean,
+    one_of,
+    positive,
+)
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.targets import check_names
 
@@ -218,6 +225,11 @@ def _raw(node: Any) -> Any:
     return node._value() if hasattr(node, "_value") else node
 
 
+def fields_of(cls: Any) -> list[str]:
+    """The keys of a section whose schema is a dataclass."""
+    return [one.name for one in fields(cls)]
+
+
 def check_sections(cfg: "DictConfig") -> None:
     """Raise where a section, its name or a key of the top is missing, or is not of its kind."""
     from omegaconf import DictConfig
@@ -233,6 +245,14 @@ def check_sections(cfg: "DictConfig") -> None:
         if not isinstance(value, str):
             shown = "null" if value is None else value
             raise ConfigError(f"{section}.name={shown} must be a word, as in {section}.name=mine.")
+    known = {"": fields_of(Config), "trainer": fields_of(TrainerConfig)}
+    known |= {"logger": fields_of(LoggerConfig), "debug": fields_of(DebugConfig)}
+    known |= {"peft": ["name"]} if _value_of(cfg.peft, "name") == "none" else {}
+    for section, keys in known.items():
+        for key in cfg[section] if section else cfg:
+            word = f"{section}.{key!s}".lstrip(".")
+            if key not in keys and word != "hydra":
+                raise ConfigError(f"{word}{did_you_mean(str(key), keys)} Leave it out.")
     for key in ("seed", "checkpoint", "runs", "cache"):
         if key not in list(cfg):
             raise ConfigError(f"{key} is missing: every run needs it, so leave out ~{key}.")

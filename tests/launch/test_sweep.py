@@ -74,6 +74,26 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     assert f"python -m launch.status {shlex.join(words)}" in told
 
 
+def test_what_slurm_prints_besides_is_no_number(slurm, capsys):
+    words = ["model=rope", f"runs={slurm}/runs"]
+    (slurm / "squeue.says").write_text("0 RUNNING\n77 RUNNING 4242\nwarning\n")
+    (slurm / "sbatch.says").write_text("Welcome \x1b[31m\n")
+    assert sweep.main(words) == 2
+    told = capsys.readouterr()
+    assert "0 in the queue, 1 to submit" in told.out
+    assert "instead of the number of a job" in told.err
+    assert "\x1b" not in told.out + told.err
+    (slurm / "sbatch.says").write_text("Welcome\n41;cluster\n")
+    assert sweep.main(words) == 0
+    assert "Submitted job 41 " in capsys.readouterr().out
+    assert status.main(words) == 0
+
+
+def test_more_runs_than_any_cluster_takes_are_refused(capsys):
+    assert sweep.main(["--dry-run", "seed=range(0,100000000)"]) == 2
+    assert "the words name more than 10,000 runs" in capsys.readouterr().err
+
+
 def test_levels_wait_for_each_other(slurm, monkeypatch, capsys):
     monkeypatch.setattr("tape_exp.paper.runner.read_records", list)
     assert sweep.main(["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6"]) == 0

@@ -335,6 +335,20 @@ def test_out_of_memory_says_which_keys_to_turn(error, tiny_run, tmp_path, monkey
     assert failed.read_text().splitlines()[-1].endswith(str(told.value))
 
 
+def test_a_second_signal_does_not_change_the_status(tmp_path):
+    """SLURM sends SIGTERM some time after SIGUSR1."""
+    process = start(f"runs={tmp_path}", "task.optim.max_steps=50000")
+    wait_for_step(tmp_path, 3, process)
+    process.send_signal(signal.SIGUSR1)
+    log = next(tmp_path.rglob("log.txt"))
+    while "Stopped by SIGUSR1" not in log.read_text() and process.poll() is None:
+        time.sleep(0.01)
+    while process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    assert process.wait() == REQUEUE
+
+
 def test_a_rank_that_dies_stops_the_others_and_failed_tells_which(tmp_path):
     process = start(f"runs={tmp_path}", "trainer.devices=2", "task.optim.max_steps=5000")
     wait_for_step(tmp_path, 3, process)
