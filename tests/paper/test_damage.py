@@ -124,7 +124,7 @@ def test_a_damaged_file_is_named(name, results, capsys, monkeypatch):
     """A single one of many is left out; what everything depends on ends the command."""
     monkeypatch.setattr(paper, "names", lambda: ["fig_addition", "tab_speed", "theory"])
     for kind in (Curves, Heatmaps):  # which take most of the time
-        monkeypatch.setattr(kind, "draw", lambda figure, path: path)
+        monkeypatch.setattr(kind, "draw", lambda figure, path, *_: path)
     commands = {"list": paper.main, "render": paper.main, "report": report_of(results)}
     path = results / name
     cases = itertools.product([*DAMAGE, "folder"], commands)

@@ -68,8 +68,10 @@ def test_table_has_pooled_intervals_beside_the_paper(artifact, records, tmp_path
 
 def test_lines_and_panels_are_those_of_the_records(artifact, records, tmp_path, monkeypatch):
     drawn, figures = {}, []
-    monkeypatch.setattr(heatmap, "draw", lambda panels, path, title: drawn.update(panels) or path)
-    monkeypatch.setattr(curves, "save", lambda picture, path: figures.append(picture) or path)
+    monkeypatch.setattr(
+        heatmap, "draw", lambda panels, path, title, _: drawn.update(panels) or path
+    )
+    monkeypatch.setattr(curves, "save", lambda picture, path, _: figures.append(picture) or path)
     page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)
     assert list(drawn) == ["base  0.0", "lora  51.9", "tape  99.4"]
     grid = drawn["lora  51.9"]

@@ -42,7 +42,7 @@ def records() -> list[dict]:
 
 def test_curves_are_means_over_seeds_with_the_range_of_them(records, tmp_path, monkeypatch):
     figures = []
-    monkeypatch.setattr(curves, "save", lambda picture, path: figures.append(picture) or path)
+    monkeypatch.setattr(curves, "save", lambda picture, path, _: figures.append(picture) or path)
     artifact = artifacts.load("fig_word_problem")
     page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)
     left, right = figures[0].axes

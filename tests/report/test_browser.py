@@ -99,15 +99,16 @@ def test_every_artifact_is_there_with_its_values_or_the_reason(opened):
         section = page.locator(f"section#{name}")
         assert section.locator("h3 code").text_content() == name
         assert section.locator("table, .canvas, img").count() > 0, name
-        scales = [text.removeprefix("Scale ") for text in section.locator("h4").all_text_contents()]
-        if not scales:
-            scale = artifacts.load(name).scales()[0]
+        scales = artifacts.load(name).scales()
+        rendered = [ROOT / "results" / "tables" / f"{name}-{scale}.csv" for scale in scales]
+        rendered = [path for path in rendered if path.exists()]
+        if not rendered:
+            scale = scales[0]
             gaps = section.locator(".gaps").text_content()
             assert gaps.startswith(f"Not run yet: scale {scale} (needs ")
             continue
-        rendered = [ROOT / "results" / "tables" / f"{name}-{scale}.csv" for scale in scales]
         tables = page.locator(f"#{name} > .scroll > table").all()
-        for path, table in zip(filter(Path.exists, rendered), tables, strict=True):
+        for path, table in zip(rendered, tables, strict=True):
             columns, *rows = csv.reader(path.read_text().splitlines())
             cells = table.evaluate(
                 "t => [...t.rows].map(row => [...row.cells].map(cell => cell.textContent.trim()))"
@@ -186,7 +187,7 @@ def test_a_column_sorts_by_its_numbers_and_not_by_their_text(opened):
         .locator("td")
         .nth(1)
     )
-    low, high, seeds = re.findall(r"-?[\d.]+", cell.get_attribute("title"))
+    low, high, seeds = re.findall(r"-?[\d.]+", cell.get_attribute("title"))[-3:]
     centre, half = map(float, cell.text_content().split(" ± "))
     assert (float(low), float(high)) == pytest.approx((centre - half, centre + half), abs=0.01)
     assert seeds == "3"
