@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 GRID = ["model=rope,nope", "seed=0,1"]
-STEPS = 300
+STEPS = 800
 FIXED = [
     "trainer=cpu",
     "logger=none",
@@ -124,6 +124,8 @@ def idle(slurm: dict[str, str]) -> bool:
 def test_array_of_launch_sweep(slurm, undisturbed, tmp_path, monkeypatch, capsys):
     words = [*GRID, *FIXED, *SLURM, f"runs={tmp_path}"]
     command = [sys.executable, "-m", "launch.sweep", "--cap", "3", *words]
+    assert sweep.main(["--dry-run", *words]) == 0  # imports all, so that the runs below still run
+    capsys.readouterr()
     said = subprocess.run(
         command, cwd=ROOT, env=slurm, check=True, capture_output=True, text=True, timeout=100
     ).stdout
