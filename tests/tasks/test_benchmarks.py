@@ -162,7 +162,7 @@ def test_the_code_of_a_folder_runs_only_where_it_is_trusted(tmp_path, harm):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "data.jsonl").write_text('{"text": "a", "target": "b"}\n')
-    (folder / "theirs.py").write_text("import os\nos.mkdir('sprung')\ndef harm(doc): return 'x'\n")
+    (folder / "theirs.py").write_text("import os\nos.makedirs('sprung', exist_ok=True)\ndef harm(doc): return 'x'\n")
     (folder / "mine.yaml").write_text(
         "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: data.jsonl}}\n"
         "test_split: test\noutput_type: multiple_choice\ndoc_to_choice: [a, b]\n"
