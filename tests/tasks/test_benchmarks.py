@@ -154,15 +154,18 @@ def test_scales_read_what_their_text_comes_from():
     "harm",
     [
         "doc_to_text: !function theirs.harm",
-        "doc_to_text: \"{{ cycler.__init__.__globals__.os.mkdir('sprung') }}\"",
+        "doc_to_text: \"{{ cycler.__init__.__globals__.os.makedirs('sprung', exist_ok=True) }}\"",
     ],
     ids=["function", "template"],
 )
-def test_the_code_of_a_folder_runs_only_where_it_is_trusted(tmp_path, harm):
+def test_the_code_of_a_folder_runs_only_where_it_is_trusted(tmp_path, harm, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "data.jsonl").write_text('{"text": "a", "target": "b"}\n')
-    (folder / "theirs.py").write_text("import os\nos.makedirs('sprung', exist_ok=True)\ndef harm(doc): return 'x'\n")
+    (folder / "theirs.py").write_text(
+        "import os\nos.makedirs('sprung', exist_ok=True)\ndef harm(doc): return 'x'\n"
+    )
     (folder / "mine.yaml").write_text(
         "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: data.jsonl}}\n"
         "test_split: test\noutput_type: multiple_choice\ndoc_to_choice: [a, b]\n"
