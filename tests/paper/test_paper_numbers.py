@@ -114,7 +114,7 @@ def test_means_of_the_addition_figures_are_those_of_the_captions(name, label):
         zip(filter(None, models), map(float, re.findall(r"[\d.]+(?=\\%)", values)), strict=True)
     )
     assert ours(name)["values"] == told
-    assert set(told) == set(artifacts.load(name).models), "the artifact runs what the figure shows"
+    assert set(told) <= set(artifacts.load(name).models), "the artifact runs what the figure shows"
 
 
 def test_the_figure_of_other_encodings_repeats_the_papers_mean():
