@@ -232,10 +232,10 @@ class RunArtifact(Artifact):
     ) -> Iterator[tuple[str, DictConfig]]:
         """(label, config) of every run; seeds are the outer loop, so that figures fill early."""
         for seed in seeds:
-            for label, words in self._lines(scale, [f"seed={seed}"], extra):
+            for label, words in self.lines(scale, [f"seed={seed}"], extra):
                 yield label, compose_config(words)
 
-    def _lines(
+    def lines(
         self, scale: str, seed: Sequence[str], extra: Sequence[str]
     ) -> Iterator[tuple[str, list[str]]]:
         """(label, words of the command line) of every run of a seed."""
@@ -261,7 +261,7 @@ class RunArtifact(Artifact):
         at_scale = [r for r in records if r["config"].get("scale") == scale]
         if not at_scale:
             return collected
-        for label, words in self._lines(scale, [], self._trainer(scale)):
+        for label, words in self.lines(scale, [], self._trainer(scale)):
             identity = _identity(tuple(words))
             fitting = [r for r in at_scale if matches(r, identity)]
             by_seed: dict[int, list[Record]] = {}

@@ -17,7 +17,7 @@ from tests.conftest import SMALL
 
 
 def record(artifact, model: str, seed: int, metrics: dict, **facts) -> dict:
-    (config,) = [cfg for name, cfg in artifact.configs("smoke", [seed]) if name == model]
+    config = compose_config(dict(artifact.lines("smoke", [f"seed={seed}"], []))[model])
     told = json.loads(json.dumps(without_folders(identity_of(config))))
     origin = {
         "git": {"commit": "0123456789", "dirty": False},
