@@ -415,10 +415,6 @@ def test_command_line_errors_are_one_sentence_and_exit_code_2():
     for arguments, message in (
         (["model=tpae"], "Did you mean 'tape'"),
         (["task.train_digits=0", "logger=none"], "task.train_digits=0 must be at least 1"),
-        (
-            ["task.optim.batch=7", "trainer.micro_batch=2", "logger=none"],
-            "trainer.micro_batch=1 does",
-        ),
         (["runs=/proc/runs", "logger=none"], "set runs="),
         (["debug=plan", "modle=tape"], "Did you mean 'model'"),
         (

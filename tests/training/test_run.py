@@ -150,7 +150,7 @@ def train(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize(("task", "devices"), [("arithmetic", 1), ("c4", 1), ("c4", 2)])
+@pytest.mark.parametrize(("task", "devices"), [("arithmetic", 1), ("c4", 2)])
 def test_killed_and_resumed_gives_the_uninterrupted_curve(task, devices, tmp_path, text_folder):
     """SIGKILL of every process in the middle, the same command again: the same losses bit for bit,
     each step once.
@@ -191,9 +191,6 @@ def test_killed_and_resumed_gives_the_uninterrupted_curve(task, devices, tmp_pat
         curve(compose_config([*common, f"runs={tmp_path}/{name}"])) for name in ("whole", "killed")
     ]
     assert curves[0] == curves[1]
-    again = train(*common, f"runs={tmp_path}/killed")
-    assert again.returncode == 0
-    assert "is DONE" in again.stdout
 
 
 def test_record_holds_what_tables_need(tiny_run):
@@ -339,30 +336,10 @@ def test_failed_run_ends_with_one_sentence_and_exit_code_1(tmp_path):
 
 
 def test_a_sweep_goes_on_after_a_failed_job(tmp_path):
-    finished = train(
-        "-m",
-        "model=rope,nope",
-        "trainer=cpu",
-        "logger=none",
-        *TINY,
-        f"runs={tmp_path}",
-        "task.optim.max_steps=2",
-        "seed=0,1",
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert len(list(Path(tmp_path).rglob("DONE"))) == 4
-    failed = train(
-        "-m",
-        "model=rope,nope",
-        "trainer=cpu",
-        "logger=none",
-        *TINY,
-        f"runs={tmp_path}/b",
-        "task.optim.max_steps=2",
-        "task.train_digits=0,2",
-    )
+    words = ["model=rope,nope", "trainer=cpu", "logger=none", *TINY, f"runs={tmp_path}"]
+    failed = train("-m", *words, "task.optim.max_steps=2", "task.train_digits=0,2")
     assert failed.returncode == 2
-    assert len(list(Path(tmp_path, "b").rglob("DONE"))) == 2
+    assert len(list(tmp_path.rglob("DONE"))) == 2
     errors = [line for line in failed.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 2
     for model, line in zip(("rope", "nope"), errors, strict=True):
