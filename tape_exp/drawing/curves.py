@@ -24,6 +24,10 @@ class Line:
         dash: matplotlib's name of the line's pattern.
         width: in points; None: matplotlib's own.
         hidden: not drawn in an interactive figure before it is asked for.
+        joined: whether a line goes through the points; otherwise their intervals are bars.
+        hollow: whether the points are drawn open, as others' are; a picture's title says whose,
+            its legend leaves them out.
+        each: the points that these are means of, drawn as dots.
     """
 
     name: str
@@ -36,6 +40,9 @@ class Line:
     dash: str = "-"
     width: float | None = None
     hidden: bool = False
+    joined: bool = True
+    hollow: bool = False
+    each: list[tuple[float, float]] = field(default_factory=list)
 
 
 def mean_line(name: str, x: list[float], runs: list[list[float]], style: int) -> Line:
@@ -79,6 +86,7 @@ class Curves:
             report`` only.
         size: width and height in inches, without the title.
         legend: one in each panel, or one for all to the right or below.
+        shared: whether all panels have the same vertical axis.
         markersize: in points.
     """
 
@@ -88,12 +96,13 @@ class Curves:
     size: tuple[float, float] = (9.5, 3.6)
     legend: Literal["each", "right", "below"] = "each"
     markersize: float = 5
+    shared: bool = True
 
     def draw(self, path: Path, mark: str = "") -> Path:
         """Write the picture as a PNG, whole or not at all."""
         picture = new_figure(*self.size, self.title)
         rows = -(-len(self.panels) // 2)
-        grid = picture.subplots(rows, 2, squeeze=False, sharex="col", sharey=True)
+        grid = picture.subplots(rows, 2, squeeze=False, sharex="col", sharey=self.shared)
         for number, (axis, panel) in enumerate(zip(grid.flat, self.panels, strict=False)):
             self._draw_panel(axis, panel, last_row=number + 2 >= len(self.panels))
         for axis in grid.flat[len(self.panels) :]:  # of an odd number of panels
@@ -104,7 +113,7 @@ class Curves:
             drawn = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
             if self.legend == "each" and drawn:
                 axis.legend(loc="best", fontsize="small")
-            handles |= {line.name: drawn[line.name] for line in panel.lines}
+            handles |= {line.name: drawn[line.name] for line in panel.lines if not line.hollow}
         # Lines that a panel lacks appear in the next one: their order is that of the styles.
         order = {line.name: line.style for panel in self.panels for line in panel.lines}
         names = sorted(handles, key=lambda name: (order[name] is None, order[name]))
@@ -120,10 +129,20 @@ class Curves:
             style: Any = {"color": line.colour, "linestyle": line.dash, "linewidth": line.width}
             if line.style is not None:
                 style |= {"color": f"C{line.style}", "marker": MARKERS[line.style % len(MARKERS)]}
-            axis.plot(line.x, line.y, label=line.name, markersize=self.markersize, **style)
+            if not line.joined:
+                style["linestyle"] = "none"
+            if line.hollow:
+                style["markerfacecolor"] = "none"
+            name = "_" if line.hollow else line.name  # matplotlib's legends skip what begins so
+            axis.plot(line.x, line.y, label=name, markersize=self.markersize, **style)
+            for x, y in line.each:
+                axis.plot(x, y, ".", color=style["color"], markersize=3, alpha=0.7)
             if line.low and None not in (*line.low, *line.high):
                 band: Any = {"color": style["color"], "alpha": 0.12, "linewidth": 0}
-                axis.fill_between(line.x, line.low, line.high, **band)
+                if line.joined:
+                    axis.fill_between(line.x, line.low, line.high, **band)
+                else:
+                    axis.vlines(line.x, line.low, line.high, color=style["color"], alpha=0.5)
         for place in panel.marks:
             axis.axvline(place, color="grey", linestyle=":", linewidth=1)
         if panel.logarithmic:

@@ -31,7 +31,7 @@ from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
 from tape_exp.settings.folders import CONF
 
 RESULTS = folders.ROOT / "results"
-SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "small", "paper")
+SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "ladder", "small", "paper")
 UNFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
 OLDER = "older"  # key of a collected record: the runs of older records of the same run and seed
 TWO = "In brackets after the mean of two seeds are the numbers of both."
@@ -258,7 +258,7 @@ class RunArtifact(Artifact):
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
         """The newest committed record of each run and seed, which says what it was preferred to."""
         collected: Records = {}
-        at_scale = [r for r in records if r["config"].get("scale") == scale]
+        at_scale = [r for r in records if self.of_scale(scale, r)]
         if not at_scale:
             return collected
         for label, words in self.lines(scale, [], self._trainer(scale)):
@@ -270,6 +270,10 @@ class RunArtifact(Artifact):
             if by_seed:
                 collected[label] = [_newest(by_seed[seed]) for seed in sorted(by_seed)]
         return collected
+
+    def of_scale(self, scale: str, record: Record) -> bool:
+        """Whether a record may be one of its runs at a scale."""
+        return record["config"].get("scale") == scale
 
     def notes(self, records: Records) -> str:
         """Several records of one run; several commits or numbers of threads."""

@@ -154,9 +154,12 @@ function drawLines(Bokeh, figure, colour, hidden) {
     const [colour, marker] = [COLOURS[line.style % 8], MARKERS[line.style % 8]];
     const style = { line_color: colour, source };
     const [x, y] = [{ field: "x" }, { field: "y" }];
-    const points = plot.scatter({ x, y, marker, size: line.x.length > 20 ? 3 : 9, fill_color: colour, ...style });
+    const fill_color = line.hollow ? null : colour;
+    const points = plot.scatter({ x, y, marker, size: line.x.length > 20 ? 3 : 9, fill_color, ...style });
     const bars = plot.segment({ x0: x, x1: x, y0: { field: "low" }, y1: { field: "high" }, line_alpha: 0.5, ...style });
-    return [points, bars, plot.line({ x, y, line_width: 2, ...style })];
+    const each = new Bokeh.ColumnDataSource({ data: { x: line.each.map(([x]) => x), y: line.each.map(([, y]) => y) } });
+    const dots = plot.scatter({ x, y, size: 4, source: each, fill_color: colour, line_color: null });
+    return [points, bars, dots, ...(line.joined ? [plot.line({ x, y, line_width: 2, ...style })] : [])];
   });
   const arrange = () => parts.forEach((some, i) => some.forEach((part) => (part.visible = !hidden.has(i))));
   arrange();

@@ -84,7 +84,7 @@ def as_json(plot: Grid | Panel) -> dict[str, Any]:
     """What ``figures.js`` draws."""
     if isinstance(plot, Grid):
         return asdict(plot) | {"kind": "grid"}
-    keys = ("name", "x", "y", "low", "high", "hidden")
+    keys = ("name", "x", "y", "low", "high", "hidden", "joined", "hollow", "each")
     lines = [{key: getattr(line, key) for key in keys} for line in plot.lines]
     for line, style in zip(lines, _styles(plot.lines), strict=True):
         line["style"] = style

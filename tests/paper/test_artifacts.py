@@ -64,7 +64,10 @@ def test_every_artifact_composes_and_has_the_papers_numbers(name):
     scale = "paper" if "paper" in artifact.scales() or not artifact.needs else artifact.scales()[0]
     configs = list(artifact.configs(scale, [0]))
     named = dict.fromkeys(re.split("[/ ]", label)[0] for label, _ in configs)
-    models = getattr(artifact, "models", [])
+    models = list(getattr(artifact, "models", []))
+    models += dict.fromkeys(
+        m for further in getattr(artifact, "further", {}).values() for m in further
+    )
     assert list(named) == models
     known = {
         *models,

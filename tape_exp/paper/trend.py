@@ -1,0 +1,276 @@
+"""The ladder of addition: how far beyond its trained digits each method solves sums, by size."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from tape_exp.drawing.curves import Curves, Line, Panel
+from tape_exp.drawing.figures import Figure
+from tape_exp.paper.artifacts import Record, Records, RunArtifact, load, task_of
+from tape_exp.paper.claims import Contest
+from tape_exp.paper.statistics import ends, paired, resampled
+from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, line_of, origin
+from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, integer, known, mean_of, over_seeds
+
+LADDER = "ladder"
+ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
+FEWEST = 3  # rungs that a line may join
+
+
+@dataclass(kw_only=True)
+class Trend(RunArtifact):
+    """Extra length by trained digits n, and the paired lead of the favourite.
+
+    Where a model solves all sums of up to L digits and no longer ones, the share of the grid of
+    n → 2n digits that it solves is (L / 2n)². The extra length is what that L would be for the
+    measured share m, beyond n and as a part of it::
+
+        extra = L / n - 1 = 2 √m - 1
+
+    It is 0 for a model that solves what it was trained on and nothing else, and 1 for the whole
+    grid.
+
+    Args:
+        rungs: scales, each with the number of its seeds: 0, 1, …
+        further: further models at some rungs.
+        rates: of every model, those that fig_rates chose.
+        variants: name -> overrides of further runs at the first rung: more parameters, or more
+            steps, and nothing else.
+        varied: the models of the variants.
+        published: trained digits -> the artifact of that size in the paper.
+    """
+
+    rungs: dict[str, int]
+    further: dict[str, list[str]] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
+    variants: dict[str, list[str]] = field(default_factory=dict)
+    varied: list[str] = field(default_factory=list)
+    published: dict[int, str] = field(default_factory=dict)
+
+    def scales(self) -> tuple[str, ...]:
+        """All rungs together."""
+        return (LADDER,)
+
+    def place(self, scale: str) -> str:
+        """Its scales are rows."""
+        return ""
+
+    def command(self, scale: str) -> str:
+        """What runs everything that is missing."""
+        seeds = ",".join(map(str, range(max(self.rungs.values()))))
+        return f"python -m tape_exp.paper run {self.name} scale={LADDER} seeds={seeds}"
+
+    def models_of(self, rung: str) -> list[str]:
+        """The models that run at a rung."""
+        return [*self.models, *self.further.get(rung, [])]
+
+    def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
+        """Every model at every rung, then the variants of the first; none at another scale."""
+        if scale != LADDER:
+            return
+        for rung in self.rungs:
+            for model in self.models_of(rung):
+                yield f"{model} {rung}", self._words(model, rung)
+        first = next(iter(self.rungs))
+        for name, overrides in self.variants.items():
+            for model in self.varied:
+                yield f"{model} {first} {name}", [*self._words(model, first), *overrides]
+
+    def _words(self, model: str, rung: str) -> list[str]:
+        rate = [f"task.optim.lr={self.rates[model]}"] if model in self.rates else []
+        return [f"model={model}", f"task={self.task}", f"scale={rung}", *rate]
+
+    def lines(
+        self, scale: str, seed: Sequence[str], extra: Sequence[str]
+    ) -> Iterator[tuple[str, list[str]]]:
+        """As every artifact has them, with the rung as scale, and no more seeds than it has."""
+        numbers = [int(word.removeprefix("seed=")) for word in seed]
+        for label, choice in self.cases(scale):
+            if all(number < self.rungs[label.split()[1]] for number in numbers):
+                yield label, [*choice, *seed, *self.words(scale), *extra]
+
+    def of_scale(self, scale: str, record: Record) -> bool:
+        """Whether a record may be of a rung."""
+        return record["config"].get("scale") in self.rungs
+
+    def contests(self, scale: str, records: Records) -> list[Contest]:
+        """Extra length at every rung that has run."""
+        papers, contests = self.papers(), []
+        largest = max((n for _, n in papers), default=0)
+        published = {model: Value(value) for (model, n), value in papers.items() if n == largest}
+        for rung in self.rungs:
+            runs = {model: records.get(f"{model} {rung}", []) for model in self.models}
+            measured = {m: over_seeds([*extras(found).values()]) for m, found in runs.items()}
+            if digits := {task_of(found)["train_digits"] for found in runs.values() if found}:
+                contests += self.versus(
+                    f"{digits.pop()} digits",
+                    known(measured),
+                    published,
+                    published_where=f"{largest} digits",
+                )
+        return contests
+
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each rung, variant and model."""
+        rows: list[Row] = []
+        for label in self.wanted(LADDER):
+            model, rung, *variant = label.split()
+            runs = records.get(label, [])
+            row: Row = {"rung": " ".join([rung, *variant]), "model": model}
+            if runs:
+                task = task_of(runs)
+                row["digits"] = f"{task['train_digits']} → {task['test_digits']}"
+                row["steps"] = integer(task["optim"]["max_steps"])
+                row["parameters"] = integer(runs[0]["parameters"])
+            row["in distribution"] = mean_of(runs, "id/exact_match")
+            row["grid"] = mean_of(runs, "test/exact_match")
+            row["extra"] = over_seeds([*extras(runs).values()], 3)
+            for rival in self.rivals:
+                row["lead", rival] = self._lead(records, label, rival)
+            rows.append(row | origin(runs, scale))
+        head = columns(["rung", "model", "digits", "steps", "parameters"])
+        head += [Column(key, unit="%") for key in ("in distribution", "grid")]
+        head += [Column("extra", "extra length")]
+        head += [Column(("lead", rival), f"lead over {rival}") for rival in self.rivals]
+        return Table([*head, *ORIGIN], rows, label="model", part="rung")
+
+    def _lead(self, records: Records, label: str, rival: str) -> Cell:
+        """The paired difference of extra lengths, favourite minus rival, in the favourite's row."""
+        model, *where = label.split()
+        if model not in self.favourites:
+            return NOTHING
+        ours, theirs = (extras(records.get(" ".join([m, *where]), [])) for m in (model, rival))
+        found = paired(ours, theirs)
+        if found is None:
+            return NOT_RUN
+        if found.half is None:
+            return Value(found.mean, form="{number:+.3f}")
+        form = "{number:+.3f} ± {half:.3f}"
+        return Value(found.mean, found.mean - found.half, found.mean + found.half, found.n, form)
+
+    def caption(self, scale: str, records: Records) -> str:
+        """What extra length is, and which runs count."""
+        few = [
+            f"{label} seed {run['seed']} ({run['metrics']['id/exact_match']:.1f} %)"
+            for label, runs in records.items()
+            for run in runs
+            if not learned(run)
+        ]
+        left_out = f" Left out for that: {', '.join(few)}." if few else ""
+        return (
+            f"{self.title}. Exact match in percent. Extra length: 2 √(grid mean) - 1, the part of "
+            "the trained digits by which the square of solved sums reaches beyond them. Mean over "
+            "seeds with its 95 % interval; leads are paired by seed, and half of their interval is "
+            "also the smallest lead that so few seeds could have shown. A run counts for extra "
+            f"length if it solves {ENOUGH:.0f} % of the sums of trained lengths.{left_out}"
+        )
+
+    def figures(self, scale: str, records: Records) -> list[Figure]:
+        """Extra length by trained digits, and the paired leads, with the paper's points."""
+        papers = self.papers()
+        left, right = [], []
+        models = list(dict.fromkeys(model for rung in self.rungs for model in self.models_of(rung)))
+        for style, model in enumerate(models):
+            line = _line(model, self._by_digits(records, model), style)
+            left += [line] if line.x else []
+            left += _open(model, {n: e for (name, n), e in papers.items() if name == model}, style)
+        for rival in self.rivals:
+            style = models.index(rival)
+            for favourite in self.favourites:
+                name = f"{favourite} - {rival}"
+                leads = self._leads(records, favourite, rival)
+                right += [_joined(line_of(name, [*leads.items()], style=style))] if leads else []
+                both = [n for who, n in papers if who == favourite and (rival, n) in papers]
+                apart = {n: papers[favourite, n] - papers[rival, n] for n in both}
+                right += _open(name, apart, style)
+        if not any(line.each for line in left):
+            return []
+        ticks = sorted({int(x) for line in (*left, *right) for x in line.x})
+        words: Any = {"xlabel": "trained digits", "ticks": ticks, "logarithmic": True}
+        panels = [
+            Panel("beyond the trained digits", ylabel="extra length", lines=left, **words),
+            Panel(
+                "lead, paired by seed", ylabel="difference of extra length", lines=right, **words
+            ),
+        ]
+        title = f"{self.title} (open: the paper, one seed)"
+        return [Curves(title, panels, size=(11, 4.2), legend="right", shared=False)]
+
+    def _by_digits(self, records: Records, model: str) -> dict[int, list[Record]]:
+        """Trained digits -> the runs of a model at the rung of so many."""
+        labels = (f"{model} {rung}" for rung in self.rungs)
+        runs = [records[label] for label in labels if label in records]
+        return {task_of(found)["train_digits"]: found for found in runs}
+
+    def _leads(self, records: Records, favourite: str, rival: str) -> dict[float, Value]:
+        """Trained digits -> the favourite's lead."""
+        labels = (f"{favourite} {rung}" for rung in self.rungs)
+        leads = {label: self._lead(records, label, rival) for label in labels}
+        return {
+            task_of(records[label])["train_digits"]: lead
+            for label, lead in leads.items()
+            if isinstance(lead, Value)
+        }
+
+    def papers(self) -> dict[tuple[str, int], float]:
+        """(model, trained digits) -> the paper's extra length, of one seed."""
+        return {
+            (model, n): extra(value / 100)
+            for n, name in self.published.items()
+            for model, value in load(name).paper()["values"].items()
+        }
+
+
+def _line(name: str, runs: Mapping[int, list[Record]], style: int) -> Line:
+    """The mean over seeds by trained digits, in a band that a bootstrap gives."""
+    counted = {n: [run for run in found if learned(run)] for n, found in sorted(runs.items())}
+    counted = {n: found for n, found in counted.items() if found}
+    bands = []
+    for found in counted.values():
+        task = task_of(found)
+        shares = [run["metrics"]["test/exact_match"] / 100 for run in found]
+        tested = task["samples_per_cell"] * task["test_digits"] ** 2
+        bands.append(ends(resampled([shares], tested, extra)[0]))
+    values = {n: [*extras(found).values()] for n, found in counted.items()}
+    return Line(
+        name,
+        [*values],
+        [mean(each) for each in values.values()],
+        [low for low, _ in bands],
+        [high for _, high in bands],
+        style,
+        joined=len(values) >= FEWEST,
+        each=[(n, value) for n, each in values.items() for value in each],
+    )
+
+
+def _joined(line: Line) -> Line:
+    return replace(line, joined=len(line.x) >= FEWEST)
+
+
+def _open(name: str, points: Mapping[int, float], style: int) -> list[Line]:
+    """The paper's points, as open markers, if there are any."""
+    x, y = [float(n) for n in points], [*points.values()]
+    return [Line(f"{name} (paper)", x, y, style=style, joined=False, hollow=True)] if x else []
+
+
+def extra(share: Any) -> Any:
+    """The extra length 2 √m - 1 of a share m of the grid, a number or an array."""
+    return 2 * np.sqrt(share) - 1
+
+
+def extras(runs: Sequence[Record]) -> dict[int, float]:
+    """Seed -> extra length, of the runs that learned the trained lengths."""
+    return {
+        run["seed"]: float(extra(run["metrics"]["test/exact_match"] / 100))
+        for run in runs
+        if learned(run)
+    }
+
+
+def learned(run: Record) -> bool:
+    """Whether a run solves :data:`ENOUGH` of the sums of trained lengths."""
+    return run["metrics"]["id/exact_match"] >= ENOUGH

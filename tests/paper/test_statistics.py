@@ -1,0 +1,83 @@
+"""Statistics against scipy's, against published examples, and against what they must never say."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tape_exp.paper.statistics import ends, holm, paired, resampled
+
+NUMBERS = st.lists(st.floats(0, 100, allow_subnormal=False), min_size=2, max_size=8)
+
+
+def by_seed(values) -> dict[int, float]:
+    return dict(enumerate(values))
+
+
+def test_paired_is_scipys():
+    ours, theirs = [32.8, 31.1, 30.2, 35.0], [26.3, 27.0, 24.9, 25.5]
+    known = stats.ttest_rel(ours, theirs)
+    low, high = known.confidence_interval(0.95)
+    found = paired(by_seed(ours), by_seed(theirs))
+    assert found.mean == pytest.approx((low + high) / 2)
+    assert found.half == pytest.approx((high - low) / 2)
+    assert found.p == pytest.approx(known.pvalue)
+    assert found.n == 4
+
+
+@given(NUMBERS, st.floats(-50, 50))
+def test_what_is_common_to_both_leaves_the_difference(values, shift):
+    found = paired(by_seed(v + shift for v in values), by_seed(values))
+    assert found.mean == pytest.approx(shift, abs=1e-9)
+    assert found.half == pytest.approx(0, abs=1e-9)
+
+
+def test_only_seeds_of_both_count():
+    found = paired({0: 1.0, 1: 5.0, 7: 100.0}, {0: 0.0, 1: 3.0, 8: -100.0})
+    assert (found.mean, found.n) == (1.5, 2)
+    assert paired({0: 1.0}, {1: 1.0}) is None
+    one = paired({0: 3.0}, {0: 1.0})
+    assert (one.mean, one.half, one.p) == (2.0, None, None)
+
+
+def test_equal_seeds_show_no_difference():
+    assert paired({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}).p == 1.0
+
+
+def test_holm_of_a_known_family():
+    """Three tests: 0.01 · 3, 0.02 · 2, and 0.03 · 1 raised to the one before."""
+    assert holm([0.03, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_keeps_the_order_and_lies_between_raw_and_bonferroni(p):
+    adjusted = holm(p)
+    for raw, more in zip(p, adjusted, strict=True):
+        assert raw <= more <= min(1.0, len(p) * raw) or more == pytest.approx(raw)
+    assert [adjusted[i] for i in np.argsort(p)] == sorted(adjusted)
+
+
+def test_one_of_twenty_against_none_is_no_difference():
+    """Three seeds, 5, 5, 5 % against 0, 0, 0 % of 20 trials: Fisher's p of 3/60 and 0/60 is 0.24,
+    while the spread over seeds, which is zero, would call it certain.
+    """
+    assert stats.fisher_exact([[3, 57], [0, 60]]).pvalue == pytest.approx(0.244, abs=1e-3)
+    assert paired(by_seed([5.0] * 3), by_seed([0.0] * 3)).p == 0
+    ours, theirs = resampled([[0.05] * 3, [0.0] * 3], trials=20)
+    low, high = ends(ours - theirs)
+    assert low < 0 < high
+
+
+def test_a_large_difference_of_many_samples_is_found():
+    ours, theirs = resampled([[0.33, 0.32, 0.35], [0.26, 0.27, 0.25]], trials=10_000)
+    low, high = ends(ours - theirs)
+    assert 0.03 < low < 0.07 < high < 0.12
+
+
+def test_both_levels_widen_the_interval():
+    few, many = (np.ptp(ends(resampled([[0.5] * 3], n)[0])) for n in (20, 20_000))
+    spread = np.ptp(ends(resampled([[0.4, 0.5, 0.6]], 20_000)[0]))
+    assert many < 0.01 < spread < few < 0.3

@@ -1,0 +1,132 @@
+"""The ladder: which runs it has, what counts, what is drawn, and what its claim is judged by."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tape_exp.paper import artifacts
+from tape_exp.paper.claims import NO, UNTESTED, YES
+from tape_exp.paper.trend import extra
+from tape_exp.runs.identity import identity_of
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+
+
+@pytest.fixture
+def artifact():
+    loaded = artifacts.load("fig_addition_trend")
+    loaded.models, loaded.further, loaded.variants = ["rope", "fire", "tape"], {}, {}
+    return loaded
+
+
+def records_of(artifact, grid: dict[str, float], learned: float = 100.0) -> list[dict]:
+    """A record of each run whose label begins with a key of ``grid``; each seed adds a point."""
+    records = []
+    for seed in range(max(artifact.rungs.values())):
+        for label, words in artifact.lines("ladder", [f"seed={seed}"], []):
+            if value := next((v for key, v in grid.items() if label.startswith(key)), None):
+                metrics = {"test/exact_match": value + seed, "id/exact_match": learned}
+                told = json.loads(json.dumps(identity_of(compose_config(words))))
+                record = {"config": told, "seed": seed, "metrics": metrics, "parameters": 250_000}
+                record |= {"started": "2026-01-01", "git": {"commit": "0" * 10, "dirty": False}}
+                records.append(record)
+    return records
+
+
+def test_extra_length_of_solved_squares():
+    """A model that solves all sums of up to L of 2n digits solves (L / 2n)² of the grid."""
+    n = 12
+    for solved in range(n, 2 * n + 1):
+        assert extra((solved / (2 * n)) ** 2) == pytest.approx(solved / n - 1)
+    assert extra(np.array([0.25, 1.0])).tolist() == [0.0, 1.0]
+
+
+def test_every_rung_has_its_models_and_seeds():
+    whole = artifacts.load("fig_addition_trend")
+    found = [(label, cfg.seed) for label, cfg in whole.configs("ladder", range(9))]
+    seeds = {label: sum(name == label for name, _ in found) for label in whole.wanted("ladder")}
+    assert (seeds["tape rung5"], seeds["tape rung8"], seeds["tape rung12"]) == (5, 3, 2)
+    assert "path rung8" in seeds
+    assert "path rung12" not in seeds
+    assert list(whole.configs("smoke", [0])) == []
+    with pytest.raises(ConfigError, match="scale=ladder has"):
+        artifacts.requested(["fig_addition_trend"])
+
+
+def test_variants_change_parameters_or_steps_by_four_and_nothing_else():
+    configs = dict(artifacts.load("fig_addition_trend").configs("ladder", [0]))
+    plain, wide, long = (configs[f"tape rung5{name}"].task for name in ("", " wide", " long"))
+    assert wide.arch.width == 2 * plain.arch.width
+    assert wide.arch.ffn == 2 * plain.arch.ffn
+    assert long.optim.max_steps == 4 * plain.optim.max_steps
+    assert (wide.arch.layers, long.arch) == (plain.arch.layers, plain.arch)
+    assert wide.optim == plain.optim
+
+
+def test_the_lead_is_paired_by_seed(artifact):
+    found = artifact.collect("ladder", records_of(artifact, {"rope rung5": 25, "tape rung5": 36}))
+    table = artifact.table("ladder", found)
+    lead = table.values(("lead", "rope"), rung="rung5")["tape"]
+    expected = [extra((36 + s) / 100) - extra((25 + s) / 100) for s in range(5)]
+    assert lead.number == pytest.approx(np.mean(expected))
+    assert lead.high - lead.low < 0.02, "what all seeds share leaves the difference"
+
+
+def test_a_run_that_has_not_learned_does_not_count(artifact):
+    records = records_of(artifact, {"tape rung5": 36}) + records_of(
+        artifact, {"rope rung5": 20}, learned=98.9
+    )
+    found = artifact.collect("ladder", records)
+    table = artifact.table("ladder", found)
+    assert table.values("extra", rung="rung5").keys() == {"tape"}
+    assert table.values("grid", rung="rung5").keys() == {"rope", "tape"}
+    assert "rope rung5 seed 4 (98.9 %)" in table.caption
+    assert artifact.verdict("ladder", found).holds == UNTESTED
+    (figure,) = artifact.figures("ladder", found)
+    drawn = [line.name for line in figure.panels[0].lines if line.each]
+    assert drawn == ["tape"]
+
+
+def test_no_line_joins_fewer_than_three_rungs(artifact):
+    few = {f"{model} {rung}": 30.0 for model in ("rope", "tape") for rung in ("rung5", "rung8")}
+    for grid, joined in ((few, False), ({"rope": 30.0, "tape": 30.0}, True)):
+        (figure,) = artifact.figures(
+            "ladder", artifact.collect("ladder", records_of(artifact, grid))
+        )
+        for panel in figure.panels:
+            assert {line.joined for line in panel.lines if not line.hollow} == {joined}
+            assert not any(line.joined for line in panel.lines if line.hollow)
+
+
+def test_dots_are_seeds_and_their_band_holds_the_mean(artifact):
+    found = artifact.collect("ladder", records_of(artifact, {"tape": 30.0}))
+    (figure,) = artifact.figures("ladder", found)
+    (line,) = (line for line in figure.panels[0].lines if line.each)
+    assert line.x == [5, 8, 12, 20]
+    assert [sum(x == n for x, _ in line.each) for n in line.x] == [5, 3, 2, 1]
+    for low, y, high in zip(line.low, line.y, line.high, strict=True):
+        assert low < y < high, "one seed, too, is measured with samples"
+
+
+def test_the_papers_points_are_those_of_its_captions(artifact):
+    papers = artifact.papers()
+    assert papers["tape", 40] == pytest.approx(2 * np.sqrt(0.3282) - 1)
+    assert papers["nope", 40] < 0
+    assert papers["tape", 20] == pytest.approx(2 * np.sqrt(0.4142) - 1)
+    assert ("nope", 20) not in papers
+
+
+@pytest.mark.parametrize(("tape", "holds"), [(45.0, YES), (26.0, NO)])
+def test_every_rung_decides(artifact, tape, holds):
+    artifact.rungs = {"rung5": 3, "rung8": 3}
+    grid = {"rope": 28.0, "fire": 34.0, "tape": tape}
+    verdict = artifact.verdict("ladder", artifact.collect("ladder", records_of(artifact, grid)))
+    assert verdict.holds == holds
+    assert "5 digits" in verdict.ours
+    assert "8 digits" in verdict.ours
+
+
+def test_without_runs_nothing_is_drawn(artifact):
+    assert artifact.figures("ladder", {}) == []
+    assert artifact.verdict("ladder", {}).holds == UNTESTED
