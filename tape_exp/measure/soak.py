@@ -30,7 +30,7 @@ from tape_exp.measure.reliability import MOMENTS, OTHERS, compare, page
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.record import circumstances
 from tape_exp.runs.sinks import read_metrics
-from tape_exp.settings.arguments import command, positive
+from tape_exp.settings.arguments import command, positive, require_writable
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 
@@ -140,6 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--render", action="store_true", help="only draw the page from the record")
     given = parser.parse_args(arguments)
+    require_writable("--out", given.out)
     path = given.out / "reliability.json"
     if not given.render:
         with tempfile.TemporaryDirectory() as folder:
