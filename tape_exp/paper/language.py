@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -257,7 +258,7 @@ class Pattern(RunArtifact):
         if not {"tape", "rope"} <= records.keys():
             return []
         first = {model: records[model][0] for model in ("tape", "rope")}
-        layer = max(_depths(first["tape"]))
+        layer = _depths(first["tape"])[-1]
         names = {"tape": "TAPE", "rope": "RoPE"}
         products = {
             f"E·Eᵀ of {names[model]}, layer {layer}": _last(record, "products")
@@ -281,14 +282,19 @@ class Layers(RunArtifact):
     """E·Eᵀ from the first layer to the last."""
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
-        """Mean |E·Eᵀ| on the diagonal over that of other causal pairs: last and first layer."""
+        """Mean |E·Eᵀ| on the diagonal over that of other causal pairs: each layer and the one
+        before it.
+        """
         runs = records.get(self.models[0], [])
-        layers = {"last layer": _last, "first layer": _first}
+        depths = _depths(runs[0]) if runs else []
         shares = {
-            layer: over_seeds([_dominance(pick(record, "products")) for record in runs])
-            for layer, pick in layers.items()
+            f"layer {n}": over_seeds([_dominance(_matrix(r, "products", n)) for r in runs])
+            for n in depths
         }
-        return self.versus("diagonal / rest", known(shares), {}, higher=False)
+        return [
+            Contest("diagonal / rest", deeper, [layer], known(shares), {}, higher=False)
+            for layer, deeper in pairwise(shares)
+        ]
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
         """One picture, a panel for each layer, each with its own scale of colours."""
@@ -302,16 +308,17 @@ class Layers(RunArtifact):
         return [Patterns(title, panels, shared=False, label="E·Eᵀ")]
 
 
-def _first(record: Record, kind: str) -> np.ndarray:
-    return np.array(record["matrices"][f"{kind}@{min(_depths(record))}"], dtype=float)
-
-
 def _last(record: Record, kind: str) -> np.ndarray:
-    return np.array(record["matrices"][f"{kind}@{max(_depths(record))}"], dtype=float)
+    return _matrix(record, kind, _depths(record)[-1])
+
+
+def _matrix(record: Record, kind: str, layer: int) -> np.ndarray:
+    return np.array(record["matrices"][f"{kind}@{layer}"], dtype=float)
 
 
 def _depths(record: Record) -> list[int]:
-    return [int(name.split("@")[1]) for name in record["matrices"]]
+    """The layers whose matrices are recorded."""
+    return sorted({int(name.split("@")[1]) for name in record["matrices"]})
 
 
 def _distance(attention: np.ndarray) -> float:
