@@ -34,7 +34,7 @@ RESULTS = folders.ROOT / "results"
 SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "small", "paper")
 UNFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
 OLDER = "older"  # key of a collected record: the runs of older records of the same run and seed
-TWO = "In brackets after the mean of two seeds are the numbers of both."
+TWO = "The mean of two seeds has no interval: in brackets after it are the numbers of both."
 Records = dict[str, list[Record]]
 """The records of several runs, by seed, under the label of what they measured."""
 

@@ -76,8 +76,9 @@ class Scrolls(RunArtifact):
             f"{self.title}. F1 of qasper and narrative_qa, exact match of contract_nli and "
             "quality, geometric mean of ROUGE-1, 2 and L of the others, in percent. Column paper: "
             f"{paper['setting']} ({paper['source']}), one seed. Ours: scale {scale}, {data} of "
-            f"{task['max_length']} tokens; mean over seeds with its 95 % interval, of one seed in "
-            "brackets that of the bootstrap over examples."
+            f"{task['max_length']} tokens; mean over seeds with its 95 % interval, of one seed "
+            "that of the bootstrap over examples. An interval in square brackets is as wide as "
+            "the bootstrap's."
         )
 
 
