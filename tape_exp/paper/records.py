@@ -39,9 +39,15 @@ OPTIONAL: dict[str, Any] = {
 
 
 def read_records(folder: Path | None = None) -> list[Record]:
-    """Every committed record; a file that is not one is named on stderr and left out."""
+    """Every committed record; a file that is not one is named on stderr and left out.
+
+    Raises:
+        OSError: the folder is there and cannot be read: without records, tables would be removed.
+    """
     records = []
-    for path in sorted((folder or folders.RECORDS).glob("*.json")):
+    folder = folder or folders.RECORDS
+    names = folder.iterdir() if folder.exists() else ()
+    for path in sorted(path for path in names if path.suffix == ".json"):
         try:
             records.append(checked(read_json(path), path))
         except ConfigError as error:
