@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from tape_exp.data.scrolls_metrics import DATASETS
-from tape_exp.paper.artifacts import Record, Records, RunArtifact, task_of
+from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, task_of
 from tape_exp.paper.claims import Contest, Verdict
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, Value, over_runs, reported
@@ -16,7 +16,7 @@ WITH_ENDS = "{number:.2f} [{low:.1f}, {high:.1f}]"
 
 
 @dataclass(kw_only=True)
-class Scrolls(RunArtifact):
+class Scrolls(LanguageArtifact):
     """The score of each model on each data set, the paper's next to ours.
 
     Args:
