@@ -224,7 +224,7 @@ def compare_models(given: argparse.Namespace) -> int:
 def committed_and(own: Path) -> list[Record]:
     """The committed records and those in ``own``, each once: a run's may have been copied."""
     every = (*read_records(own), *read_records())
-    return list({(r.get("run"), r["started"]): r for r in every}.values())
+    return list({_run(record): record for record in every}.values())
 
 
 def _file_name(text: str) -> str:

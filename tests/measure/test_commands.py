@@ -36,6 +36,16 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"runs": [{}]}'])
+def test_a_damaged_record_of_the_soak_is_named(content, tmp_path, capsys):
+    (tmp_path / "reliability.json").write_text(content)
+    assert soak.main(["--render", "--out", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {tmp_path / 'reliability.json'} ")
+    assert told.count("\n") == 1
+    assert not (tmp_path / "reliability.md").exists()
+
+
 @pytest.mark.parametrize("device", ["nope", "cuda"])
 def test_a_device_that_is_not_there_is_refused(device, monkeypatch, capsys):
     if device == "cuda" and speed.torch.cuda.is_available():
