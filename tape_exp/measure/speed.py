@@ -456,11 +456,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _device(text: str) -> torch.device:
     """The argparse type of a device that is there."""
     try:
-        return torch.empty(0, device=text).device
+        torch.empty(0, device=text)
     except (RuntimeError, AssertionError) as error:  # the second, of a PyTorch without CUDA
         raise argparse.ArgumentTypeError(
             f"{text} is no device that PyTorch finds on this machine; name another, as cpu."
         ) from error
+    return torch.device(text)
 
 
 if __name__ == "__main__":
