@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,12 +21,12 @@ from typing import Any
 import torch
 
 from tape_exp.data.sources import Text
-from tape_exp.machine.files import write_atomically
-from tape_exp.machine.hardware import file_name, machine_name
+from tape_exp.machine.hardware import machine_name
+from tape_exp.measure.results import add_folder, spread, write_record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.record import circumstances
 from tape_exp.runs.sinks import read_metrics
-from tape_exp.settings.arguments import command
+from tape_exp.settings.arguments import command, require_writable
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.perplexity import Windows, score, window_batch, window_batches
@@ -47,18 +46,14 @@ def main(arguments: list[str] | None = None) -> int:
         description="Measure whether data keeps up: tokenising, the second start, waiting in "
         "training, and evaluation.",
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=ROOT / "results" / "speed",
-        help="folder of data-<machine>.json (default: results/speed)",
-    )
+    add_folder(parser, "data")
     parser.add_argument(
         "--gigabyte",
         action="store_true",
         help="also tokenise 1 GB of local text, which takes some minutes",
     )
     given = parser.parse_args(arguments)
+    require_writable("--out", given.out)
     set_up_logging(None, "none")
     record: dict[str, Any] = {"machine": machine_name(DEVICE), **circumstances()}
     with tempfile.TemporaryDirectory() as folder:
@@ -68,8 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         record["evaluation_over_bare_forward"] = evaluation(Path(folder))
         if given.gigabyte:
             record["one_gigabyte"] = gigabyte(Path(folder))
-    path = given.out / f"data-{file_name(record['machine'])}.json"
-    write_atomically(path, json.dumps(record, indent=1) + "\n")
+    path = write_record("data", record, given.out)
     print(
         json.dumps(
             {k: v for k, v in record.items() if k not in ("packages", "hardware", "git")}, indent=1
@@ -90,16 +84,6 @@ def smoke(folder: Path, *words: str) -> Any:
         f"cache={folder}/cache",
     ]
     return compose_config([*fixed, *words])
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    """Median and quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return {
-        "median": round(middle, 4),
-        "lower_quartile": round(low, 4),
-        "upper_quartile": round(high, 4),
-    }
 
 
 def tokenising(folder: Path, times: int = 5) -> dict[str, float]:

@@ -22,14 +22,12 @@ from lightning import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
 
 from tape_exp.data.batch import IGNORE, Batch
-from tape_exp.machine.files import write_atomically
-from tape_exp.machine.hardware import file_name, machine_name
+from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.measure.data_speed import spread
+from tape_exp.measure.results import add_folder, spread, write_record
 from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import command, positive
+from tape_exp.settings.arguments import command, positive, require_writable
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.base import Task
 from tape_exp.training import assembly
 from tape_exp.training import run as runs
@@ -47,12 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         description="Measure what a run adds to its training steps, compared with a bare PyTorch "
         "loop over the same batches.",
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=ROOT / "results" / "speed",
-        help="folder of overhead-<machine>.json (default: results/speed)",
-    )
+    add_folder(parser, "overhead")
     parser.add_argument(
         "--rounds",
         type=positive(int),
@@ -60,13 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
         help="rounds of ten steps each; 26 hold one checkpoint (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
+    require_writable("--out", given.out)
     record: dict[str, Any] = {"machine": machine_name(DEVICE), **circumstances()}
     with tempfile.TemporaryDirectory() as folder:
         record["step_over_bare_loop"] = {
             task: overhead(smoke(Path(folder), task, given.rounds)) for task in TASKS
         }
-    path = given.out / f"overhead-{file_name(record['machine'])}.json"
-    write_atomically(path, json.dumps(record, indent=1) + "\n")
+    path = write_record("overhead", record, given.out)
     print(json.dumps(record["step_over_bare_loop"], indent=1))
     print(path)
     return 0

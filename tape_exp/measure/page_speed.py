@@ -13,11 +13,10 @@ from pathlib import Path
 import torch
 from playwright.sync_api import Error, sync_playwright
 
-from tape_exp.machine.files import write_atomically
-from tape_exp.machine.hardware import file_name, machine_name
-from tape_exp.measure.data_speed import spread
+from tape_exp.machine.hardware import machine_name
+from tape_exp.measure.results import add_folder, spread, write_record
 from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import command, positive
+from tape_exp.settings.arguments import command, positive, require_writable
 from tape_exp.settings.folders import ROOT
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -33,24 +32,22 @@ def main(arguments: list[str] | None = None) -> int:
         description="Measure how soon the report is open in headless Chromium.",
     )
     parser.add_argument("--page", type=Path, default=ROOT / "report" / "index.html")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed")
+    add_folder(parser, "page")
     parser.add_argument("--times", type=positive(int), default=10, help="default: %(default)s")
     given = parser.parse_args(arguments)
+    require_writable("--out", given.out)
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         parser.error("no Chromium on this machine: apt-get install chromium.")
     if not given.page.is_file():
         parser.error(f"{given.page} is missing: make report writes it.")
     opening, drawing = opened(given.page, browser, given.times)
-    machine = machine_name(torch.device("cpu"))
     record = {
-        "machine": machine,
+        "machine": machine_name(torch.device("cpu")),
         **circumstances(),
         "seconds": {"open": spread(opening), "first figure": spread(drawing)},
     }
-    write_atomically(
-        given.out / f"page-{file_name(machine)}.json", json.dumps(record, indent=1) + "\n"
-    )
+    write_record("page", record, given.out)
     print(json.dumps(record["seconds"], indent=1))
     return 0
 

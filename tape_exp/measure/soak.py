@@ -28,10 +28,11 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.measure.reliability import MOMENTS, OTHERS, compare, page
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.record import circumstances
+from tape_exp.runs.record import circumstances, read_json
 from tape_exp.runs.sinks import read_metrics
-from tape_exp.settings.arguments import command, positive
+from tape_exp.settings.arguments import command, positive, require_writable
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 
 PER_RUN = 10  # kills of one run
@@ -140,6 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--render", action="store_true", help="only draw the page from the record")
     given = parser.parse_args(arguments)
+    require_writable("--out", given.out)
     path = given.out / "reliability.json"
     if not given.render:
         with tempfile.TemporaryDirectory() as folder:
@@ -147,12 +149,19 @@ def main(arguments: list[str] | None = None) -> int:
         write_atomically(path, json.dumps(record, indent=1) + "\n")
     elif not path.exists():
         parser.error(f"{path} is missing; without --render the soak makes it.")
-    record = json.loads(path.read_text())
     generated = given.out / "campaign.json"
-    text = page(record, json.loads(generated.read_text()) if generated.exists() else {})
+    record, counts = read_json(path), read_json(generated) if generated.exists() else {}
+    try:
+        text = page(record, counts)
+        survived = all(run["identical"] for run in record["runs"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} or {generated.name} beside it is not what the soak and the campaign write "
+            f"({type(error).__name__}: {error}); restore or remove it."
+        ) from error
     write_atomically(given.out / "reliability.md", text)
     print(text)
-    return int(not all(run["identical"] for run in record["runs"]))
+    return int(not survived)
 
 
 def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:

@@ -7,10 +7,10 @@ of the rounds' own ratios.
 """
 
 import argparse
-import json
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tape_exp.machine.hardware import file_name, machine_name, peak_flops
+from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.measure.results import add_folder, write_record
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
@@ -36,6 +37,7 @@ from tape_exp.models.positions.t5 import T5
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.xpos import XPos
 from tape_exp.models.timing import Row, round_robin, step_case, summary
+from tape_exp.settings.arguments import command, require_writable
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
@@ -427,34 +429,40 @@ def draw(record: dict[str, Any], path: Path) -> Path:
     return path
 
 
-def main() -> None:
+@command
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure this machine, write ``speed-<machine>.json`` and ``.png``."""
     parser = argparse.ArgumentParser(
         prog="python -m tape_exp.speed",
         description="Measure how fast each positional encoding is, compared with RoPE in the same "
         "run.",
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("results/speed"),
-        help="folder of the record and the plot (default: %(default)s)",
-    )
+    add_folder(parser, "speed")
     parser.add_argument(
         "--device",
+        type=_device,
         default="cuda" if torch.cuda.is_available() else "cpu",
         help="where to measure (default: %(default)s)",
     )
-    given = parser.parse_args()
-    device = torch.device(given.device)
-    record = measure(device, default_shapes(device), partial(print, flush=True))
-    given.out.mkdir(parents=True, exist_ok=True)
-    stem = f"speed-{file_name(record['machine'])}"
-    temporary = given.out / f".{stem}.json"
-    temporary.write_text(json.dumps(record, indent=1) + "\n")
-    temporary.replace(given.out / f"{stem}.json")
-    print(given.out / f"{stem}.json", draw(record, given.out / f"{stem}.png"), sep="\n")
+    given = parser.parse_args(arguments)
+    require_writable("--out", given.out)
+    shapes = default_shapes(given.device)
+    record = measure(given.device, shapes, partial(print, flush=True))
+    path = write_record("speed", record, given.out)
+    print(path, draw(record, path.with_suffix(".png")), sep="\n")
+    return 0
+
+
+def _device(text: str) -> torch.device:
+    """The argparse type of a device that is there."""
+    try:
+        torch.empty(0, device=text)
+    except (RuntimeError, AssertionError) as error:  # the second, of a PyTorch without CUDA
+        raise argparse.ArgumentTypeError(
+            f"{text} is no device that PyTorch finds on this machine; name another, as cpu."
+        ) from error
+    return torch.device(text)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -195,28 +195,36 @@ def compare_models(given: argparse.Namespace) -> int:
     _, first = next(artifact.configs(scale, seeds))
     into = RESULTS if given.record else Path(first.runs).expanduser() / ".compare"
     own = folders.RECORDS if given.record else into / "records"
+
+    def known() -> list[Record]:
+        every = read_records() if given.record else committed_and(own)
+        return [record for record in every if record["seed"] in seeds]
+
+    jobs = missing([artifact], scale, seeds, records=known())  # a wrong word is told at once
     table = into / "tables" / f"{artifact.name}-{scale}.md"
     if table.exists() and artifact.subject(scale) not in table.read_text():
         raise ConfigError(
             f"{table} holds another comparison; keep this one beside it with --name=<a name>, or "
             "remove the file."
         )
-    known = committed_and(own) if not given.record else read_records()
-    outcome = work(
-        missing([artifact], scale, seeds, records=known), given.cores, given.minutes, own
-    )
-    known = committed_and(own) if not given.record else read_records()
-    records = artifact.sound(scale, artifact.collect(scale, known))
-    if records and first_process():
+    outcome = work(jobs, given.cores, given.minutes, own)
+    records = artifact.sound(scale, artifact.collect(scale, known()))
+    if not first_process():
+        return status(outcome)
+    if records:
         path = page.render(artifact, scale, records, into)[0]
         print(f"\n{path.read_text()}\n{_shown(path)}")
+    else:
+        for old in rendered(into, artifact.name, scale):
+            old.unlink()  # it is of an earlier call, and would look like the answer
+        print("There is no table: none of these runs is recorded.", file=sys.stderr)
     return status(outcome)
 
 
 def committed_and(own: Path) -> list[Record]:
     """The committed records and those in ``own``, each once: a run's may have been copied."""
     every = (*read_records(own), *read_records())
-    return list({(r.get("run"), r["started"]): r for r in every}.values())
+    return list({_run(record): record for record in every}.values())
 
 
 def _file_name(text: str) -> str:
@@ -247,7 +255,7 @@ def render_artifacts(chosen: Sequence[str]) -> int:
         for scale, records in collected[artifact.name].items():
             written = page.render(artifact, scale, records, RESULTS) if records else []
             print_paths(written)
-            for old in {*rendered(artifact.name, scale)} - {*written}:
+            for old in {*rendered(RESULTS, artifact.name, scale)} - {*written}:
                 old.unlink()  # there is no record of it any more
     claims = page.claims(every, collected)
     print_paths(tables.write(RESULTS / "tables" / "claims", claims))
@@ -255,10 +263,10 @@ def render_artifacts(chosen: Sequence[str]) -> int:
     return 0
 
 
-def rendered(name: str, scale: str) -> Iterator[Path]:
-    """The files in results/ that show an artifact at a scale."""
-    yield from (RESULTS / "tables").glob(f"{name}-{scale}.*")
-    yield from (RESULTS / "figures").glob(f"{name}-{scale}*.png")
+def rendered(folder: Path, name: str, scale: str) -> Iterator[Path]:
+    """The files below a folder that show an artifact at a scale."""
+    yield from (folder / "tables").glob(f"{name}-{scale}.*")
+    yield from (folder / "figures").glob(f"{name}-{scale}*.png")
 
 
 def collect() -> tuple[list[Artifact], Mapping[str, page.AtScales]]:

@@ -1,6 +1,7 @@
 """An artifact is a table or a figure of the paper, with its runs and their records."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -33,8 +34,10 @@ from tape_exp.settings.folders import CONF
 RESULTS = folders.ROOT / "results"
 SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "ladder", "small", "paper")
 UNFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
-OLDER = "older"  # key of a collected record: the runs of older records of the same run and seed
-TWO = "In brackets after the mean of two seeds are the numbers of both."
+# key of a collected record that was chosen from several of one run and seed: how many these are,
+# and why it is the one
+CHOSEN = "chosen"
+TWO = "The mean of two seeds has no interval: in brackets after it are the numbers of both."
 Records = dict[str, list[Record]]
 """The records of several runs, by seed, under the label of what they measured."""
 
@@ -256,33 +259,49 @@ class RunArtifact(Artifact):
         return self.overrides
 
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
-        """The newest committed record of each run and seed, which says what it was preferred to."""
-        collected: Records = {}
+        """A committed record of each run and seed.
+
+        Of several it is the newest of those whose data most of the other runs read too, and says
+        what it was preferred to.
+        """
+        found: dict[str, dict[int, list[Record]]] = {}
         at_scale = [r for r in records if self.of_scale(scale, r)]
         if not at_scale:
-            return collected
+            return {}
         for label, words in self.lines(scale, [], self._trainer(scale)):
             identity = _identity(tuple(words))
             fitting = [r for r in at_scale if matches(r, identity)]
-            by_seed: dict[int, list[Record]] = {}
             for record in sorted(fitting, key=lambda r: r["started"]):
-                by_seed.setdefault(record["seed"], []).append(record)
-            if by_seed:
-                collected[label] = [_newest(by_seed[seed]) for seed in sorted(by_seed)]
-        return collected
+                found.setdefault(label, {}).setdefault(record["seed"], []).append(record)
+        shared = Counter(
+            (seed, data)
+            for by_seed in found.values()
+            for seed, runs in by_seed.items()
+            for data in {_data(run) for run in runs} - {None}
+        )
+        return {
+            label: [
+                _chosen(by_seed[seed], [shared[seed, _data(run)] for run in by_seed[seed]])
+                for seed in sorted(by_seed)
+            ]
+            for label, by_seed in found.items()
+        }
 
     def of_scale(self, scale: str, record: Record) -> bool:
         """Whether a record may be one of its runs at a scale."""
         return record["config"].get("scale") == scale
 
     def notes(self, records: Records) -> str:
-        """Several records of one run; several commits or numbers of threads."""
+        """What the claim leaves out; several records of one run; several commits or threads."""
         every = [(label, record) for label, runs in records.items() for record in runs]
-        sentences = [
-            f"Of {label}, seed {r['seed']}, there are {len(r[OLDER]) + 1} records: the newest, "
+        sentences = []
+        if self.rivals and {*self.models} - {*self.favourites, *self.rivals}:
+            sentences.append(f"The claim is tested only against {_listed(self.rivals)}.")
+        sentences += [
+            f"Of {label}, seed {r['seed']}, there are {r[CHOSEN]}, "
             f"{r.get('run', 'unnamed')} of {r['started'][:10]}, was taken."
             for label, r in every
-            if OLDER in r
+            if CHOSEN in r
         ]
         commits = {tables.commit(r) for _, r in every}
         threads = sorted({n for _, r in every if (n := r.get("hardware", {}).get("threads"))})
@@ -326,10 +345,29 @@ class RunArtifact(Artifact):
         return [f"trainer={self.trainer}"] if scale == "paper" else []
 
 
-def _newest(records: list[Record]) -> Record:
-    """The last of the records of one run and seed, with the names of the others."""
-    older = [record.get("run", "unnamed") for record in records[:-1]]
-    return records[-1] | ({OLDER: older} if older else {})
+def _chosen(records: list[Record], shared: Sequence[int]) -> Record:
+    """The newest of the records of one run and seed whose data the most runs share.
+
+    Args:
+        records: the oldest first.
+        shared: of each record, how many of the artifact's runs of that seed have its data.
+    """
+    best = max(n for n, count in enumerate(shared) if count == max(shared))
+    newest = best == len(records) - 1
+    which = "the newest" if newest else "the newest that read the same data as the others"
+    several = {CHOSEN: f"{len(records)} records: {which}"} if len(records) > 1 else {}
+    return records[best] | several
+
+
+def _data(record: Record) -> tuple[int | None, str] | None:
+    """Which data a run read: their fingerprint and its version; None where it is not recorded."""
+    fingerprint = record.get("data_fingerprint")
+    return None if fingerprint is None else (record.get("fingerprint_version"), fingerprint)
+
+
+def _listed(words: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 @cache
@@ -339,25 +377,27 @@ def _identity(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 @dataclass(kw_only=True)
-class OnCorpora(RunArtifact):
-    """An artifact of metrics on corpora, which a caption names where built-in text was read.
+class LanguageArtifact(RunArtifact):
+    """An artifact of runs that read text, whose caption says whether all read the same.
 
-    Records say so in the metrics' names, ``builtin_github/perplexity@64``; older ones have the name
-    of the corpus there. Columns are called by the corpus.
+    It also names a corpus in whose place built-in text was read. Records say so in the metrics'
+    names, ``builtin_github/perplexity@64``; older ones have the name of the corpus or benchmark
+    there. Columns are called by the corpus or benchmark.
     """
 
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
-        """The records, with metrics that are called by the corpus."""
+        """The records, with metrics that are called by the corpus or benchmark."""
         return {
             label: [record | {"metrics": _by_corpus(record["metrics"])} for record in runs]
             for label, runs in super().collect(scale, records).items()
         }
 
     def notes(self, records: Records) -> str:
-        """Which text was read in place of a corpus, and how records differ."""
+        """Which text was read in place of a corpus, whether by all, and how records differ."""
         read = sorted({name for runs in records.values() for r in runs for name in _builtin(r)})
         text = f"In place of {' and '.join(read)}: text that Python carries." if read else ""
-        return " ".join(filter(None, (text, super().notes(records))))
+        same = SAME_DATA[same_data(records)]
+        return " ".join(filter(None, (text, same, super().notes(records))))
 
 
 def _by_corpus(metrics: dict[str, float]) -> dict[str, float]:
@@ -372,6 +412,30 @@ def _builtin(record: Record) -> list[str]:
     return [
         text.get("name", name) for name, text in texts.items() if text.get("source") == "builtin"
     ]
+
+
+SAME_DATA = {
+    True: "Of each seed, the runs of all models read the same data in the same order.",
+    False: "Of one seed, models read other data: their numbers CANNOT BE COMPARED.",
+    None: "Whether the runs of a seed read the same data is not recorded: fingerprints of their "
+    "data are missing, or were not all made in the same way.",
+}
+
+
+def same_data(records: Records) -> bool | None:
+    """Whether all runs of a seed and a task read the same data.
+
+    None where their fingerprints, which are of several versions or of none, do not tell.
+    """
+    seen: dict[tuple[int, str], set[tuple[int | None, str] | None]] = {}
+    for record in (record for runs in records.values() for record in runs):
+        key = record["seed"], record["config"]["task"]["name"]
+        seen.setdefault(key, set()).add(_data(record))
+    for data in seen.values():
+        versions = [each[0] for each in data if each is not None and each[0] is not None]
+        if len(versions) > len({*versions}):
+            return False
+    return True if all(len(data) == 1 and None not in data for data in seen.values()) else None
 
 
 def first_of(records: Records) -> Record:

@@ -24,10 +24,12 @@ class Bench(Methods):
     columns: dict[str, str] = field(default_factory=dict)
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
-        """ARC's challenge set; of one seed the interval of its standard error over questions."""
+        """ARC's challenge set, with 95 % intervals over questions and, of several seeds, their
+        spread.
+        """
         benchmark = "arc_challenge"
         # The table's cells hold standard errors over questions, which all seeds share; what is
-        # compared are 95 % intervals, of several seeds that of their spread.
+        # compared are 95 % intervals.
         measured = {
             method: over_runs([_value(r["metrics"], benchmark) for r in runs if _has(r, benchmark)])
             for method, runs in records.items()

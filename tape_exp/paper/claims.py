@@ -3,7 +3,8 @@
 A claim says that one method is better than others at something. With two seeds or more it holds
 where the 95 % intervals of the means do not overlap and are in the claimed order, and does not hold
 where they are in the other order; where they overlap, the records cannot decide. One seed shows an
-order and nothing more.
+order and nothing more. Seeds that agree by chance do not hide that a score is of few samples: where
+a run has an interval over its samples, the interval over seeds is at least as wide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -101,8 +102,15 @@ class Verdict:
 
 
 def decide(contests: Sequence[Contest]) -> Verdict:
-    """The verdict of several comparisons: all must hold, and one failure refutes the claim."""
-    outcomes = {contest.outcome() for contest in contests}
+    """The verdict of several comparisons: all must hold, and one failure refutes the claim.
+
+    Our figures are those of the comparisons that decided it.
+    """
+    outcomes = [contest.outcome() for contest in contests]
+    holds = next((outcome for outcome in GRAVITY if outcome in outcomes), UNTESTED)
+    deciding = [
+        contest for contest, outcome in zip(contests, outcomes, strict=True) if outcome == holds
+    ]
     runs = {
         contest.measured[name].n
         for contest in contests
@@ -111,8 +119,8 @@ def decide(contests: Sequence[Contest]) -> Verdict:
     }
     return Verdict(
         paper="; ".join(filter(None, (contest.papers() for contest in contests))),
-        ours="; ".join(filter(None, (contest.ours() for contest in contests))),
-        holds=next((outcome for outcome in GRAVITY if outcome in outcomes), UNTESTED),
+        ours="; ".join(filter(None, (contest.ours() for contest in deciding))),
+        holds=holds,
         seeds=" to ".join(str(n) for n in sorted({min(runs), max(runs)})) if runs else "",
     )
 
@@ -122,14 +130,15 @@ def _at(where: str, figures: str) -> str:
 
 
 def written(value: Value, digits: int) -> str:
-    """``26.32 ± 0.41``; ``26.32 [20.10, 41.00]`` if the interval is asymmetric; else as
-    :func:`~tape_exp.paper.values.over_seeds` does.
+    """``26.32 ± 0.41`` of several runs; ``26.32 [20.10, 41.00]`` if the interval is asymmetric, or
+    that of a single run over its samples; else as :func:`~tape_exp.paper.values.over_seeds` does.
     """
     centre = _number(value.number, digits)
     if value.low is None or value.high is None or value.seeds:
         return with_seeds(centre, [_number(number, digits) for number in value.seeds])
-    if abs(value.high + value.low - 2 * value.number) < 1e-9 * max(1.0, abs(value.number)):
-        return f"{centre} ± {_number(value.high - value.number, digits)}"
+    half = (value.high - value.low) / 2
+    if value.n > 1 and abs(value.high - half - value.number) < 1e-9 * max(1.0, abs(value.number)):
+        return f"{centre} ± {_number(half, digits)}"
     return f"{centre} [{_number(value.low, digits)}, {_number(value.high, digits)}]"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tape_exp.paper.artifacts import Records, RunArtifact, settings_of
+from tape_exp.paper.artifacts import SAME_DATA, Records, RunArtifact, same_data, settings_of
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
 from tape_exp.runs.evaluation import is_diagnostic
@@ -51,6 +51,10 @@ class Compare(RunArtifact):
         """What was run."""
         return f"{self.subject(scale)} mean over seeds with its 95 % interval."
 
+    def notes(self, records: Records) -> str:
+        """Whether all models read the same data, and how records differ."""
+        return f"{SAME_DATA[same_data(records)]} {super().notes(records)}".strip()
+
     def subject(self, scale: str) -> str:
         """What is compared: the beginning of the caption."""
         words = deciding(self.overrides)
@@ -86,6 +90,9 @@ def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
         )
     chosen = given["model"].split(",")
     metrics = given["metrics"].split(",") if "metrics" in given else []
+    for key, words in (("model", chosen), ("metrics", metrics)):
+        if twice := [word for word in words if words.count(word) > 1]:
+            raise ConfigError(f"{key}={given[key]} names {twice[0]} twice; name each once.")
     task = given["task"]
     title = f"{', '.join(chosen)} side by side"
     what: Any = {"task": task, "models": chosen, "overrides": extra, "metrics": metrics}

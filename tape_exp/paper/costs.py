@@ -15,9 +15,9 @@ from omegaconf import DictConfig
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifacts import Artifact
-from tape_exp.paper.records import read_json
 from tape_exp.paper.runner import bases
 from tape_exp.runs.identity import identity_of
+from tape_exp.runs.record import read_json
 from tape_exp.settings.errors import ConfigError
 
 SEEDS = 3

@@ -8,7 +8,7 @@ from tape_exp.drawing.figures import Figure, Picture
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records, RunArtifact
 from tape_exp.paper.claims import NO, UNTESTED, YES, Contest, Verdict
 from tape_exp.paper.records import read_or_leave_out
-from tape_exp.paper.tables import Column, Row, Table, columns, commit
+from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, reported
 
 # name of a count -> its metric, its unit, that unit's size, and where the paper's numbers are
@@ -57,7 +57,7 @@ class Flops(RunArtifact):
                 row[name, "ours"] = _count(metrics, metric, size)
             row["true FLOPs", "ours"] = _count(metrics, "count/flops", 1e9)
             if model in records:
-                row["commit"] = commit(records[model][-1])
+                row["commit"] = commits(records[model])
             rows.append(row)
         head = [Column("model")]
         for name, (_, unit, _, _) in COUNTS.items():

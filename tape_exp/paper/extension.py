@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from tape_exp.paper.artifacts import OnCorpora, Records, RunArtifact, task_of, windows_of
+from tape_exp.paper.artifacts import LanguageArtifact, Records, task_of, windows_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin, pairs
 from tape_exp.paper.values import NOT_REPORTED, mean_of, reported
@@ -13,7 +13,7 @@ from tape_exp.settings.compose import compose_config
 
 
 @dataclass(kw_only=True)
-class Methods(RunArtifact):
+class Methods(LanguageArtifact):
     """An artifact whose rows are methods, each a list of choices.
 
     Args:
@@ -41,7 +41,7 @@ class Methods(RunArtifact):
 
 
 @dataclass(kw_only=True)
-class TunedPerplexity(Methods, OnCorpora):
+class TunedPerplexity(Methods):
     """The perplexity of each method on each corpus, in sliding windows, next to the paper's.
 
     The longest length, to which the methods extend the context, is next to the paper's longest, and

@@ -2,12 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.patterns import Patterns
-from tape_exp.paper.artifacts import OnCorpora, Record, Records, RunArtifact, first_of, windows_of
+from tape_exp.paper.artifacts import (
+    LanguageArtifact,
+    Record,
+    Records,
+    RunArtifact,
+    first_of,
+    windows_of,
+)
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin, pairs
 from tape_exp.paper.values import (
@@ -22,7 +30,7 @@ from tape_exp.paper.values import (
 
 
 @dataclass(kw_only=True)
-class Comparison(OnCorpora):
+class Comparison(LanguageArtifact):
     """The perplexity of each encoding on each test set at each length, and of a unigram model."""
 
     def cells(self, scale: str, records: Records) -> Table:
@@ -44,39 +52,15 @@ class Comparison(OnCorpora):
         return Table(head, [*rows, unigram], quantity="perplexity")
 
     def caption(self, scale: str, records: Records) -> str:
-        """How the models were trained, and whether on the same data."""
+        """How the models were trained."""
         some = first_of(records)
         return (
             f"{self.title}, by context length; {sizes(records)} trained at "
-            f"{some['config']['task']['train_length']} tokens on {some['tokens'] / 1e6:.1f} M. "
-            f"Mean over seeds with its 95 % interval. {DATA[same_data(records)]} Unigram: "
-            "the entropy of the set's own token counts, below which no model that ignores the "
-            f"context can come. Scale {scale}."
+            f"{some['config']['task']['train_length']} tokens on {some['tokens'] / 1e6:.1f} M "
+            "tokens. Mean over seeds with its 95 % interval. Unigram: the entropy of the set's own "
+            "token counts, below which no model that ignores the context can come. "
+            f"Scale {scale}."
         )
-
-
-DATA = {
-    True: "Of each seed, all models saw the same tokens in the same order.",
-    False: "Of one seed, models saw other tokens: their numbers CANNOT BE COMPARED.",
-    None: "Whether all models of a seed saw the same tokens is not recorded: the definition of the "
-    "records' fingerprints of data changed between them.",
-}
-
-
-def same_data(records: Records) -> bool | None:
-    """Whether all records of a seed are of the same data; None where their fingerprints, which are
-    of several versions or of none, do not tell.
-    """
-    seen: dict[int, dict[int | None, set[str]]] = {}
-    for record in (record for runs in records.values() for record in runs):
-        versions = seen.setdefault(record["seed"], {})
-        of_version = versions.setdefault(record.get("fingerprint_version"), set())
-        of_version.add(record["data_fingerprint"])
-    known = [found for versions in seen.values() for v, found in versions.items() if v is not None]
-    if any(len(found) > 1 for found in known):
-        return False
-    same = (sum(map(len, versions.values())) == 1 for versions in seen.values())
-    return True if all(same) else None
 
 
 def sizes(records: Records) -> str:
@@ -101,7 +85,7 @@ def _perplexities(record: Record) -> dict[tuple[str, int], tuple[str, int]]:
 
 
 @dataclass(kw_only=True)
-class Ablation(OnCorpora):
+class Ablation(LanguageArtifact):
     """Perplexity by length next to the paper's, added parameters and the measured shift error.
 
     Args:
@@ -168,7 +152,7 @@ CASES = ("trained_fp32", "trained_bf16", "random_fp32", "random_bf16")
 
 
 @dataclass(kw_only=True)
-class Shift(RunArtifact):
+class Shift(LanguageArtifact):
     """What three more BOS and position ids from 3 change, by layer, in fp32 and bf16."""
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
@@ -257,7 +241,7 @@ class Pattern(RunArtifact):
         if not {"tape", "rope"} <= records.keys():
             return []
         first = {model: records[model][0] for model in ("tape", "rope")}
-        layer = max(_depths(first["tape"]))
+        layer = _depths(first["tape"])[-1]
         names = {"tape": "TAPE", "rope": "RoPE"}
         products = {
             f"E·Eᵀ of {names[model]}, layer {layer}": _last(record, "products")
@@ -281,14 +265,19 @@ class Layers(RunArtifact):
     """E·Eᵀ from the first layer to the last."""
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
-        """Mean |E·Eᵀ| on the diagonal over that of other causal pairs: last and first layer."""
+        """Mean |E·Eᵀ| on the diagonal over that of other causal pairs: each layer and the one
+        before it.
+        """
         runs = records.get(self.models[0], [])
-        layers = {"last layer": _last, "first layer": _first}
+        depths = _depths(runs[0]) if runs else []
         shares = {
-            layer: over_seeds([_dominance(pick(record, "products")) for record in runs])
-            for layer, pick in layers.items()
+            f"layer {n}": over_seeds([_dominance(_matrix(r, "products", n)) for r in runs])
+            for n in depths
         }
-        return self.versus("diagonal / rest", known(shares), {}, higher=False)
+        return [
+            Contest("diagonal / rest", deeper, [layer], known(shares), {}, higher=False)
+            for layer, deeper in pairwise(shares)
+        ]
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
         """One picture, a panel for each layer, each with its own scale of colours."""
@@ -302,16 +291,17 @@ class Layers(RunArtifact):
         return [Patterns(title, panels, shared=False, label="E·Eᵀ")]
 
 
-def _first(record: Record, kind: str) -> np.ndarray:
-    return np.array(record["matrices"][f"{kind}@{min(_depths(record))}"], dtype=float)
-
-
 def _last(record: Record, kind: str) -> np.ndarray:
-    return np.array(record["matrices"][f"{kind}@{max(_depths(record))}"], dtype=float)
+    return _matrix(record, kind, _depths(record)[-1])
+
+
+def _matrix(record: Record, kind: str, layer: int) -> np.ndarray:
+    return np.array(record["matrices"][f"{kind}@{layer}"], dtype=float)
 
 
 def _depths(record: Record) -> list[int]:
-    return [int(name.split("@")[1]) for name in record["matrices"]]
+    """The layers whose matrices are recorded."""
+    return sorted({int(name.split("@")[1]) for name in record["matrices"]})
 
 
 def _distance(attention: np.ndarray) -> float:

@@ -36,10 +36,12 @@ VERDICTS = {
 }
 BEFORE = "Whether a claim holds is computed from the records."
 AFTER = (
-    "A claim of several comparisons holds if all of them do. tab_speed has quartiles over rounds "
+    "A claim of several comparisons holds if all of them do. Where runs have an interval over "
+    "their samples, that over seeds is at least as wide. tab_speed has quartiles over rounds "
     "instead of intervals; tab_flops has counts, which agree with the paper's to 0.1 % or do not. "
     "Figures: the method that the claim favours, then its best rival; under ours only the "
-    "comparisons that decided."
+    "comparisons that decided. A ± is half of an interval over seeds; intervals of a single run, "
+    "and asymmetric ones, are in square brackets, and the numbers of two seeds in round ones."
 )
 RULE = f"{BEFORE} {'; '.join(f'{verdict}: {when}' for verdict, when in VERDICTS.items())}. {AFTER}"
 BULLETS = "\n".join(
@@ -98,7 +100,7 @@ def page(
 
 
 def recorded(collected: Mapping[str, AtScales]) -> str:
-    """How many runs all artifacts together have at each scale, and what these took."""
+    """How many runs the artifacts show at each scale, each run once, and what these took."""
     phrases = []
     for scale in SCALES:
         runs = [r for at in collected.values() for each in at.get(scale, {}).values() for r in each]
@@ -108,7 +110,7 @@ def recorded(collected: Mapping[str, AtScales]) -> str:
                 f"{len(seconds)} at scale {scale}, {sum(seconds.values()) / 3600:.1f} hours one "
                 "after the other"
             )
-    return f"Recorded runs: {'; '.join(phrases) or 'none'}."
+    return f"Recorded runs that an artifact shows: {'; '.join(phrases) or 'none'}."
 
 
 def section(

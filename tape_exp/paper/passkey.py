@@ -26,7 +26,7 @@ class Passkey(Methods):
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """The accuracy at the longest length.
 
-        The interval of one seed is Wilson's, over its trials; that of several comes from their
+        The interval of one seed is Wilson's, over its trials; that of several also comes from their
         spread, which the pooled trials of the table do not have.
         """
         longest, at_paper = max(_lengths(records), default=0), self.paper()["lengths"][-1]

@@ -10,6 +10,7 @@ from typing import Any
 from tape_exp.paper.tables import Table, plain
 from tape_exp.runs import sinks
 from tape_exp.runs.record import git_state
+from tape_exp.settings.arguments import require_writable
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.redaction import redact
 
@@ -67,12 +68,7 @@ def push(
     settings = wandb.Settings(
         init_timeout=TIMEOUT, silent=True, disable_git=True, disable_code=True
     )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--folder {folder} cannot be written ({error.strerror}); name a folder that can."
-        ) from error
+    require_writable("--folder", folder)
     try:
         with sinks.secrets_hidden():
             run = wandb.init(

@@ -1,11 +1,11 @@
 """The committed records: reading them, and leaving out what is none."""
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tape_exp.runs.record import read_json
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 
@@ -39,9 +39,15 @@ OPTIONAL: dict[str, Any] = {
 
 
 def read_records(folder: Path | None = None) -> list[Record]:
-    """Every committed record; a file that is not one is named on stderr and left out."""
+    """Every committed record; a file that is not one is named on stderr and left out.
+
+    Raises:
+        OSError: the folder is there and cannot be read: without records, tables would be removed.
+    """
     records = []
-    for path in sorted((folder or folders.RECORDS).glob("*.json")):
+    folder = folder or folders.RECORDS
+    names = folder.iterdir() if folder.exists() else ()
+    for path in sorted(path for path in names if path.suffix == ".json"):
         try:
             records.append(checked(read_json(path), path))
         except ConfigError as error:
@@ -52,15 +58,6 @@ def read_records(folder: Path | None = None) -> list[Record]:
 def warn(sentence: str) -> None:
     """Say something on stderr."""
     print(f"warning: {sentence}", file=sys.stderr)
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises :class:`ConfigError` where it cannot be read."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise ConfigError(f"{path} cannot be read ({reason}); restore or remove it.") from error
 
 
 def read_or_leave_out(paths: Mapping[str, Path]) -> dict[str, list[Record]]:

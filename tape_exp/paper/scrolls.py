@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from tape_exp.data.scrolls_metrics import DATASETS
-from tape_exp.paper.artifacts import Record, Records, RunArtifact, task_of
+from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, task_of
 from tape_exp.paper.claims import Contest, Verdict
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, Value, over_runs, reported
@@ -16,7 +16,7 @@ WITH_ENDS = "{number:.2f} [{low:.1f}, {high:.1f}]"
 
 
 @dataclass(kw_only=True)
-class Scrolls(RunArtifact):
+class Scrolls(LanguageArtifact):
     """The score of each model on each data set, the paper's next to ours.
 
     Args:
@@ -76,8 +76,9 @@ class Scrolls(RunArtifact):
             f"{self.title}. F1 of qasper and narrative_qa, exact match of contract_nli and "
             "quality, geometric mean of ROUGE-1, 2 and L of the others, in percent. Column paper: "
             f"{paper['setting']} ({paper['source']}), one seed. Ours: scale {scale}, {data} of "
-            f"{task['max_length']} tokens; mean over seeds with its 95 % interval, of one seed in "
-            "brackets that of the bootstrap over examples."
+            f"{task['max_length']} tokens; mean over seeds with its 95 % interval, of one seed "
+            "that of the bootstrap over examples. An interval in square brackets is as wide as "
+            "the bootstrap's."
         )
 
 

@@ -94,8 +94,13 @@ def origin(records: Sequence[dict[str, Any]], scale: str) -> Row:
     return {
         "seeds": integer(len({r["seed"] for r in records})),
         "scale": f"{scale} ({', '.join(precisions)})" if len(precisions) > 1 else scale,
-        "commit": " ".join(sorted({commit(r) for r in records})),
+        "commit": commits(records),
     }
+
+
+def commits(records: Sequence[dict[str, Any]]) -> str:
+    """The commits of several records, each once."""
+    return " ".join(sorted({commit(r) for r in records}))
 
 
 def commit(record: dict[str, Any]) -> str:

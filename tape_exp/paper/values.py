@@ -1,7 +1,7 @@
 """The values of a table: numbers with their intervals, and what is missing and why."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -95,8 +95,27 @@ def mean_of(records: Sequence[dict[str, Any]], metric: str, digits: int = 2) -> 
 
 
 def over_runs(values: Sequence[Value], digits: int = 2) -> Value | Missing:
-    """Like :func:`over_seeds`, but a single run keeps its own interval over its samples."""
-    return values[0] if len(values) == 1 else over_seeds([v.number for v in values], digits)
+    """The mean over runs, each of which has an interval over its samples.
+
+    A single run keeps its own. The interval of several is that over seeds, made as wide as the mean
+    of their own where these reach farther: runs of few samples agree by chance.
+    """
+    if len(values) == 1:
+        return values[0]
+    spread = over_seeds([value.number for value in values], digits)
+    lows = [value.low for value in values if value.low is not None]
+    highs = [value.high for value in values if value.high is not None]
+    if isinstance(spread, Missing) or len(lows) < len(values) or len(highs) < len(values):
+        return spread
+    assert spread.low is not None
+    assert spread.high is not None
+    low, high = min(spread.low, mean(lows)), max(spread.high, mean(highs))
+    if (low, high) == (spread.low, spread.high):
+        return spread
+    form = f"{{number:.{digits}f}}"
+    form += "" if spread.seeds else f" [{{low:.{digits}f}}, {{high:.{digits}f}}]"
+    kind = "95 % interval over seeds and samples"
+    return replace(spread, low=low, high=high, form=form, kind=kind)
 
 
 def reported(number: float | None, digits: int = 2) -> Value | Missing:

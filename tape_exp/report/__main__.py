@@ -17,7 +17,7 @@ from tape_exp.paper.page import RULE
 from tape_exp.paper.records import read_records
 from tape_exp.report.content import Content, attributes, figure_data, gather
 from tape_exp.settings import folders
-from tape_exp.settings.arguments import command
+from tape_exp.settings.arguments import command, require_writable
 from tape_exp.settings.errors import ConfigError
 
 HERE = Path(__file__).parent
@@ -41,23 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING)
     if given.out.is_dir():
         raise ConfigError(f"--out {given.out} is a folder; name a file in it, as index.html.")
-    try:
-        known = [artifacts.load(name) for name in artifacts.names()]
-        content = gather(known, read_records())
-        text = page(content)
-        if len(text.encode()) > LIMIT:
-            print(
-                f"warning: the page takes {len(text.encode()) / 1e6:.1f} MB, more than "
-                f"{LIMIT / 1e6:.0f}.",
-                file=sys.stderr,
-            )
-        write_atomically(given.out, text)
-    except OSError as error:
+    require_writable("--out", given.out.parent)
+    known = [artifacts.load(name) for name in artifacts.names()]
+    content = gather(known, read_records())
+    text = page(content)
+    if len(text.encode()) > LIMIT:
         print(
-            f"error: --out {given.out} cannot be written ({error.strerror}); name another file.",
+            f"warning: the page takes {len(text.encode()) / 1e6:.1f} MB, more than "
+            f"{LIMIT / 1e6:.0f}.",
             file=sys.stderr,
         )
-        return 2
+    write_atomically(given.out, text)
     print(
         f"{given.out}  {len(text.encode()) / 1e6:.1f} MB, {len(content.sections)} artifacts, "
         f"{len(content.runs)} runs"

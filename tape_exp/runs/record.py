@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.redaction import redact, redact_tree
 
@@ -119,6 +120,15 @@ def make_record(
         "metrics": metrics,
         "artifacts": sorted(p.name for p in run.artifacts.iterdir() if p.name[0] != "."),
     }
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file. Raises :class:`ConfigError` where it cannot be read."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ConfigError(f"{path} cannot be read ({reason}); restore or remove it.") from error
 
 
 def dump_record(record: dict[str, Any]) -> str:

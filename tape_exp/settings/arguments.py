@@ -1,15 +1,16 @@
-"""What the commands share: types of options, and how a command ends."""
+"""What the commands share: types of options, and how a command ends.
+
+Hydra is imported where it is used, so that the benchmark of the models works without it.
+"""
 
 import argparse
 import functools
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-
-from tape_exp.settings.compose import explain
 from tape_exp.settings.errors import ConfigError, refused
 from tape_exp.settings.redaction import redact
 
@@ -36,6 +37,22 @@ def positive(kind: type) -> Callable[[str], Any]:
     return number
 
 
+def require_writable(option: str, folder: Path) -> None:
+    """Make the folder that an option names, before the work whose result it is to hold.
+
+    Raises:
+        ConfigError: nothing can be written into it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {folder} cannot be written ({error.strerror}); name a folder that can."
+        ) from error
+
+
 def command(main: Callable[Given, int]) -> Callable[Given, int]:
     """A command's main, which tells in one sentence what is wrong.
 
@@ -49,14 +66,18 @@ def command(main: Callable[Given, int]) -> Callable[Given, int]:
         except ConfigError as error:
             print(f"error: {redact(str(error))}", file=sys.stderr)
             return 2
-        except (HydraException, OmegaConfBaseException) as error:
-            print(f"error: {redact(explain(error, sys.argv[1:]))}", file=sys.stderr)
-            return 2
         except OSError as error:
             print(f"error: {redact(refused(error))}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             print("Stopped.", file=sys.stderr)
             return 130
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in ("hydra", "omegaconf"):
+                raise
+            from tape_exp.settings.compose import explain
+
+            print(f"error: {redact(explain(error, sys.argv[1:]))}", file=sys.stderr)
+            return 2
 
     return wrapped

@@ -22,7 +22,7 @@ class Benchmarks(NothingTrained, TextTask):
     the letter. Of ARC it is ``acc_norm``, the choice with the highest log-likelihood per character:
     the paper names no metric, but its ARC numbers are near acc_norm of Llama-2-7B, and its MMLU
     numbers near those without solved examples, lm-eval's default. The table has ``acc`` as well,
-    and every subject.
+    and every subject. Metrics of the generated set begin with ``builtin_benchmarks/``.
 
     Args:
         tasks: lm-eval's names of tasks, groups or tags.
@@ -102,11 +102,12 @@ class Benchmarks(NothingTrained, TextTask):
         harness = Harness(model, self.tokenizer, self.longest, self.rows_per_batch, progress)
         results = benchmarks.evaluate(harness, self.loaded, documents)
         metrics: dict[str, float] = {}
+        kind = Text("benchmarks", self.source).label
         for name in self._reported():
             value, error = next(iter(benchmarks.metrics_of(results[name]).values()))
-            metrics[f"benchmarks/{name}"] = value
+            metrics[f"{kind}/{name}"] = value
             if error is not None:
-                metrics[f"benchmarks/{name}_stderr"] = error
+                metrics[f"{kind}/{name}_stderr"] = error
         return Evaluation(metrics, tables={"benchmarks": self._table(results)})
 
     def _reported(self) -> list[str]:

@@ -47,7 +47,7 @@ class Scrolls(TextTask):
     made again when a killed evaluation is started anew.
 
     Metrics, in percent: ``<dataset>/<value>`` of :mod:`tape_exp.data.scrolls_metrics`, with
-    ``…_low`` and ``…_high`` of its 95 % interval.
+    ``…_low`` and ``…_high`` of its 95 % interval; of the generated sets ``builtin_<dataset>/…``.
 
     Args:
         dataset: one of the seven.
@@ -93,6 +93,7 @@ class Scrolls(TextTask):
         longest = max_length - self.reserved + self.new_tokens
         super().__init__(arch, optim, seed, Text("builtin"), tokenizer, max_length, longest)
         self.dataset, self.max_length, self.answer_limit = dataset, max_length, answer_limit
+        self.source = source
         self.validation_rows, self.rows_per_batch = validation_rows, rows_per_batch
         self._read = partial(
             scrolls.read,
@@ -183,11 +184,11 @@ class Scrolls(TextTask):
             {id_: e.references for id_, e in examples.items()},
         )
         metrics: dict[str, float] = {}
+        label = Text(self.dataset, self.source).label
         for name, value in scores.values.items():
-            metrics[f"{self.dataset}/{name}"] = value
-            metrics[f"{self.dataset}/{name}_low"], metrics[f"{self.dataset}/{name}_high"] = (
-                scores.intervals[name]
-            )
+            low, high = scores.intervals[name]
+            key = f"{label}/{name}"
+            metrics |= {key: value, f"{key}_low": low, f"{key}_high": high}
         table = _table(examples, scores)
         short = [
             {key: value[:600] if isinstance(value, str) else value for key, value in row.items()}

@@ -17,18 +17,15 @@ from statistics import median
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import generator_for
 from tape_exp.paper.artifacts import RESULTS, load
 from tape_exp.paper.page import render
-from tape_exp.paper.theory import satisfied
+from tape_exp.paper.tables import markdown
 from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import command, positive
-from tape_exp.theory import PROPERTIES
+from tape_exp.settings.arguments import command, positive, require_writable
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
 from tape_exp.theory.propositions import cases, measure
 
@@ -39,6 +36,7 @@ FORMS = {
     "strict mask, repaired scale": Form(readout="printed"),
     "repaired": Form(),
 }
+ARTIFACTS = ("theory", "theory_propositions")
 LENGTHS = tuple(2**n for n in range(1, 13))
 
 
@@ -69,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="random sequences of 4096 positions (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
+    if given.out is not None:
+        require_writable("--out", given.out)
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -83,14 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
     finally:
         torch.set_num_threads(threads)
-    # A log has no width of its own.
-    print_report(record, Console(width=None if sys.stdout.isatty() else 120))
+    artifacts, records = list(map(load, ARTIFACTS)), {"theory": [record]}
+    for artifact in artifacts:
+        if table := artifact.table("smoke", records):
+            print(markdown(table))
     if given.out is None:
         print("Nothing is written; --record puts this into results/.")
         return 0
     write_atomically(given.out / "theory.json", json.dumps(record, indent=1) + "\n")
-    for name in ("theory", "theory_propositions"):
-        for path in render(load(name), "smoke", {"theory": [record]}, given.out):
+    for artifact in artifacts:
+        for path in render(artifact, "smoke", records, given.out):
             print(path)
     return 0
 
@@ -144,43 +146,6 @@ def outcome(argument_BT: Tensor, labels_BT: Tensor, lengths: Sequence[int]) -> d
         "exact": 100 * float((argument_BT.clamp(0, 1) == labels_BT).double().mean()),
         "margin": float(clears.min()),
     }
-
-
-def print_report(record: dict[str, Any], console: Console) -> None:
-    """The report as tables without frames, which a log can hold."""
-    result = record["theorem"]
-    longest, every = result["lengths"][-1], result["exhaustive"]
-    console.print(
-        f"Theorem 1: {result['rows']} random sequences of {longest} positions, "
-        f"{result['identities']} of them identities"
-    )
-    table = Table(
-        "construction", "right %", "identities %", "exact %", "margin", box=None, pad_edge=False
-    )
-    for name, form in result["forms"].items():
-        numbers = (
-            f"{form['all'][-1]:.2f}",
-            f"{form['identity'][-1]:.1f}",
-            f"{form['exact']:.2f}",
-            f"{form['margin']:.3g}",
-        )
-        table.add_row(name, *numbers)
-    never = f"{result['never'][-1]:.2f}"
-    table.add_row("label 0 everywhere", never, "0.0", never, "")
-    console.print(table)
-    console.print(
-        f"Repaired: {longest} positions in {result['seconds']:.2f} s on one thread; "
-        f"{every['wrong']} of {every['positions']} "
-        f"positions wrong in all {every['sequences']} sequences of up to {every['swaps']} swaps.\n",
-        soft_wrap=True,
-        highlight=False,
-    )
-    console.print("Propositions 1 and 2: worst relative errors in fp64, random weights")
-    table = Table("model", "initial", *PROPERTIES, box=None, pad_edge=False)
-    for row in record["propositions"]:
-        answers = (str(satisfied(row[name])) for name in PROPERTIES)
-        table.add_row(row["variant"], row["initial"], *answers)
-    console.print(table)
 
 
 if __name__ == "__main__":

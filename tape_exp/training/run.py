@@ -256,14 +256,16 @@ def check_finite(metrics: dict[str, float], lr: float) -> None:
 
 
 def log_result(directory: RunDirectory, evaluation: Evaluation, images: list[Path]) -> None:
-    """Log what a person wants to see at the end: heatmap, metrics, and where the files are."""
+    """Log what a person wants to see at the end: heatmap, metrics with their standard errors (SE),
+    and where the files are.
+    """
     if evaluation.heatmap is not None:
         heatmap.print_heatmaps({directory.cfg.model.name: evaluation.heatmap})
     for key, value in evaluation.metrics.items():
         if not key.endswith("_stderr") and not is_diagnostic(key):
             error = evaluation.metrics.get(f"{key}_stderr")
             number = f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
-            log.info("  %-28s %8s%s", key, number, "" if error is None else f" ± {error:.2f}")
+            log.info("  %-28s %8s%s", key, number, "" if error is None else f" (SE {error:.2f})")
     for image in images:
         log.info("  %s", image)
     log.info("DONE: %s", directory.path)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tape_exp.measure import data_speed
+from tape_exp.measure import data_speed, results
 from tape_exp.settings.compose import compose_config
 from tests.conftest import on_text
 
@@ -41,10 +41,10 @@ def test_record_holds_every_figure(tmp_path, text_folder, monkeypatch):
 
 
 def test_spread_is_median_and_quartiles():
-    assert data_speed.spread([1.0, 2.0, 3.0]) == {
+    assert results.spread([1.0, 2.0, 3.0]) == {
         "median": 2.0,
         "lower_quartile": 1.0,
         "upper_quartile": 3.0,
     }
     with pytest.raises(ValueError, match="at least"):
-        data_speed.spread([])
+        results.spread([])

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 COMMANDS = ["measure.speed", "measure.overhead", "measure.data_speed", "measure.soak"]
-COMMANDS += ["theory.__main__", "export"]
+COMMANDS += ["measure.page_speed", "theory.__main__", "export"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

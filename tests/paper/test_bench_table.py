@@ -48,6 +48,15 @@ def test_methods_stand_beside_the_papers(tmp_path):
     assert "generated questions" in text
 
 
+def test_generated_questions_are_found_under_either_name():
+    artifact = artifacts.load("tab_bench")
+    named = {f"builtin_{name}": value for name, value in metrics(30.0).items()}
+    for given in (metrics(30.0), named):
+        found = artifact.collect("smoke", [record(artifact, "base", 0, given)])
+        ours = artifact.cells("smoke", found).values(("ours", "arc_easy"))
+        assert str(ours["base"]) == "30.00 (SE 2.00)"
+
+
 def test_a_caption_says_which_questions(tmp_path):
     artifact = artifacts.load("tab_bench")
     artifact.at = {"smoke": ["task.source=hub", "task.limit=5"]}

@@ -2,6 +2,7 @@
 every artifact.
 """
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from tape_exp.paper.claims import (
     decide,
     written,
 )
-from tape_exp.paper.values import Value, over_seeds
+from tape_exp.paper.values import Value, over_runs, over_seeds
 from tests.paper.test_artifacts import fake_record
 from tests.paper.test_language import record
 
@@ -105,6 +106,58 @@ def test_figures_show_the_favourite_and_the_rival_that_decides():
     assert decide([contest([1.0], [2.0, 3.0])]).seeds == "1 to 2"
 
 
+def test_of_several_comparisons_those_that_decided_are_shown():
+    ahead, behind = contest([9.0, 9.1], [1.0, 1.1]), contest([1.0, 1.1], [9.0, 9.1])
+    assert decide([ahead, behind]).ours == behind.ours()
+    assert decide([ahead, ahead]).ours == f"{ahead.ours()}; {ahead.ours()}"
+
+
+def test_an_interval_of_one_run_is_in_brackets_though_it_is_symmetric():
+    assert written(Value(35.0, 23.33, 46.67), 2) == "35.00 [23.33, 46.67]"
+    assert written(over_seeds([1.0, 2.0, 3.0]), 2) == "2.00 ± 2.48"
+
+
+def test_runs_of_few_samples_that_agree_are_no_certainty():
+    same = over_runs([Value(5.0, 1.0, 24.0)] * 3)
+    assert (same.number, same.low, same.high, same.n) == (5.0, 1.0, 24.0, 3)
+    assert str(same) == "5.00 [1.00, 24.00]"
+    assert over_runs([Value(n, n - 0.1, n + 0.1) for n in (1.0, 9.0, 5.0)]) == over_seeds(
+        [1.0, 9.0, 5.0]
+    )
+    assert over_runs([Value(5.0)] * 3) == over_seeds([5.0] * 3)
+
+
+@pytest.mark.parametrize("name", ["fig_passkey", "tab_bench", "tab_scrolls"])
+def test_three_equal_seeds_at_chance_cannot_tell(name):
+    """One right answer of twenty in every seed, against none: the spread over seeds is 0."""
+    artifact = artifacts.load(name)
+    records = {}
+    for label, cfg in artifact.configs("smoke", [0]):
+        value = 5.0 if label.split("/")[0] in artifact.favourites else 0.0
+        records[label] = [
+            with_value(artifact, label, cfg, seed, value, wide=20.0) for seed in range(3)
+        ]
+    verdict = artifact.verdict("smoke", records)
+    assert verdict.holds == UNCLEAR
+    assert "± 0" not in verdict.ours
+
+
+def test_the_claim_on_layers_is_tested_from_each_layer_to_the_next():
+    artifact = artifacts.load("fig_dp_layers")
+
+    def of(*diagonals: float) -> dict:
+        grids = {
+            f"products@{n}": (np.ones((4, 4)) + (value - 1) * np.eye(4)).tolist()
+            for n, value in enumerate(diagonals, 1)
+        }
+        return {"tape": [{"matrices": grids, "seed": seed} for seed in (0, 1)]}
+
+    assert artifact.verdict("smoke", of(4.0, 3.0, 2.0)).holds == YES
+    verdict = artifact.verdict("smoke", of(4.0, 1.0, 2.0))
+    assert verdict.holds == NO, "the last is below the first, and not below the one before it"
+    assert verdict.ours == "diagonal / rest: layer 3 2.00 (2.00, 2.00), layer 2 1.00 (1.00, 1.00)"
+
+
 def test_addition_claims_the_highest_mean():
     artifact = artifacts.load("fig_addition")
     records = {m: [fake_record(m, s, 20.0 + s / 10) for s in (0, 1)] for m in artifact.models}
@@ -154,6 +207,9 @@ def test_counts_have_no_seeds():
     }
     verdict = artifact.verdict("smoke", records)
     assert (verdict.holds, verdict.seeds, verdict.ours) == (YES, "a count", verdict.paper)
+    another = records["tape"][0] | {"git": {"commit": "abcdefghij", "dirty": False}}
+    both = artifact.cells("smoke", {"tape": [another, *records["tape"]]})
+    assert both.rows[0]["commit"] == "0123456 abcdefg", "the caption counts the commits of all"
     records["tape"][0]["metrics"]["count/macs_paper"] *= 1.01
     assert artifact.verdict("smoke", records).holds == NO
     assert artifact.verdict("smoke", {}).holds == UNTESTED
@@ -176,8 +232,8 @@ def test_several_seeds_are_judged_by_their_spread(name):
     )
 
 
-def with_value(artifact, label: str, cfg, seed: int, value: float) -> dict:
-    """A record whose metrics all are that value, with a narrow interval of its own."""
+def with_value(artifact, label: str, cfg, seed: int, value: float, wide: float = 0.1) -> dict:
+    """A record whose metrics all are that value, with an interval of its own."""
     keys = [f"passkey/accuracy@{n}" for n in cfg.task.get("lengths", [])] + [
         "benchmarks/arc_challenge"
     ]
@@ -185,9 +241,9 @@ def with_value(artifact, label: str, cfg, seed: int, value: float) -> dict:
         f"{cfg.task.get('dataset')}/{kind}"
         for kind in ("f1", "exact_match", "rouge/geometric_mean")
     ]
-    metrics = dict.fromkeys(keys, value) | {f"{key}_stderr": 0.1 for key in keys}
-    metrics |= {f"{key}_low": value - 0.1 for key in keys} | {
-        f"{key}_high": value + 0.1 for key in keys
+    metrics = dict.fromkeys(keys, value) | {f"{key}_stderr": wide for key in keys}
+    metrics |= {f"{key}_low": value - wide for key in keys} | {
+        f"{key}_high": value + wide for key in keys
     }
     return record(artifact, label, seed, metrics)
 

@@ -7,6 +7,7 @@ import pytest
 
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, compare, page
+from tape_exp.paper.runner import Outcome
 from tape_exp.report import content
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
@@ -57,12 +58,33 @@ def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys
     assert (
         "holds another comparison; keep this one beside it with --name" in capsys.readouterr().err
     )
+    wrong = [word.replace("kerple_log", "tope") for word in words]
+    assert paper.main(wrong) == 2
+    assert "model=tope is not known." in capsys.readouterr().err, (
+        "and not of the table that is kept"
+    )
+    first = [word.replace("seeds=0,1", "seeds=1") for word in words]
+    assert paper.main([*first, "--name", "second"]) == 0
+    kept = (own / "tables" / "second-smoke.csv").read_text()
+    assert {row["seeds"] for row in csv.DictReader(kept.splitlines())} == {"1"}
     assert paper.main([*other, "--name", "alone"]) == 0
     assert list(rows_of(own)) == ["rope", "kerple_log"]
     assert (own / "tables" / "alone-smoke.md").exists()
     assert paper.main([*other, "--record"]) == 0
     assert len(list((results / "records").glob("*.json"))) == 2
     assert list(rows_of(results)) == ["rope"]
+
+
+def test_the_table_of_an_earlier_call_is_no_answer(results, tmp_path, capsys, monkeypatch):
+    words = ["compare", "task=arithmetic", "model=rope", f"runs={tmp_path}/runs", *TINY]
+    artifact, scale, _ = compare.requested(words[1:])
+    old = tmp_path / "runs" / ".compare" / "tables" / f"{artifact.name}-{scale}.md"
+    old.parent.mkdir(parents=True)
+    old.write_text(artifact.subject(scale))
+    monkeypatch.setattr(paper, "work", lambda *_: Outcome(failed=["rope: no memory"]))
+    assert paper.main(words) == 1
+    assert "There is no table: none of these runs is recorded." in capsys.readouterr().err
+    assert not old.exists()
 
 
 def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
@@ -131,6 +153,14 @@ def test_a_comparison_that_is_kept_has_its_columns_before_it_has_records():
         (
             ["task=arithmetic", "model=rope", "fig_addition"],
             "fig_addition is no word of a comparison",
+        ),
+        (
+            ["task=arithmetic", "model=rope,tape,rope"],
+            "model=rope,tape,rope names rope twice; name each once.",
+        ),
+        (
+            ["task=arithmetic", "model=rope", "metrics=val/loss,val/loss"],
+            "metrics=val/loss,val/loss names val/loss twice",
         ),
         (["task=arithmetic", "model=rope,tpae"], "model=tpae is not known. Did you mean 'tape'?"),
         (["task=arithmetic", "model=rope", "scale=tiny"], "scale=tiny is not known."),

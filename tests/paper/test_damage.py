@@ -1,6 +1,7 @@
 """Damaged files: each is named, the others are shown, and nothing ends in a traceback."""
 
 import copy
+import errno
 import itertools
 import json
 import random
@@ -145,6 +146,41 @@ def test_a_damaged_file_is_named(name, results, capsys, monkeypatch):
         if status == 0 and command == "list":
             assert "tape 1" in told.out
     artifacts._numbers.cache_clear()
+
+
+def test_a_record_that_may_not_be_read_is_named_and_the_rest_is_drawn(results, capsys, monkeypatch):
+    path = results / "records" / "bad.json"
+    path.write_text((results / "records" / "good.json").read_text())
+    read = Path.read_text
+
+    def refuse(file, *options, **further):
+        if file == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(file))
+        return read(file, *options, **further)
+
+    monkeypatch.setattr(paper, "names", lambda: ["fig_addition"])
+    monkeypatch.setattr(Heatmaps, "draw", lambda figure, path, *_: path)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert paper.main(["render"]) == 0
+    assert capsys.readouterr().err == (
+        f"warning: {path} cannot be read (Permission denied); restore or remove it. "
+        "It is left out.\n"
+    )
+    assert "31.42" in (results / "tables" / "fig_addition-smoke.md").read_text()
+
+
+def test_a_folder_of_records_that_may_not_be_read_costs_no_table(results, capsys, monkeypatch):
+    table = results / "tables" / "fig_addition-smoke.md"
+    table.parent.mkdir()
+    table.write_text("kept")
+
+    def refuse(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert paper.main(["render", "fig_addition"]) == 1
+    assert capsys.readouterr().err == f"error: {results / 'records'}: Permission denied.\n"
+    assert table.read_text() == "kept"
 
 
 def report_of(results):

@@ -56,7 +56,8 @@ def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
         }
         records.append(record(artifact, "rope", seed, metrics, data_fingerprint=f"of seed {seed}"))
     markdown, _, comma = rendered(artifact, records, tmp_path)
-    assert "saw the same tokens in the same order" in markdown.read_text()
+    assert "read the same data in the same order" in markdown.read_text()
+    assert "trained at 256 tokens on 2.0 M tokens." in markdown.read_text()
     other = record(artifact, "nope", 0, metrics, data_fingerprint="of another corpus")
     assert "is not recorded" in rendered(artifact, [*records, other], tmp_path)[0].read_text()
     for one in (*records, other):
@@ -119,6 +120,58 @@ def test_shift_table_pairs_layers_with_the_papers(tmp_path):
     )
     blocks = [r for r in rows if r["measure"] == "blocks"]
     assert all(r["paper (×0.01)"] == r["paper (%)"] == "" for r in blocks)
+
+
+@pytest.mark.parametrize("name", ["tab_ablation", "tab_shift", "tab_tune_ppl", "tab_scrolls"])
+def test_every_table_of_language_models_says_whether_all_read_the_same(name):
+    artifact = artifacts.load(name)
+    labels = [label for label, _ in artifact.configs("smoke", [0])]
+    first, second = [label for label in labels if label.endswith(labels[0].partition("/")[2])][:2]
+
+    def said(*fingerprints: str | None) -> str:
+        facts = [
+            {"fingerprint_version": 2} | ({} if f is None else {"data_fingerprint": f})
+            for f in fingerprints
+        ]
+        records = [
+            record(artifact, label, 0, {"a/b@1": 1.0}, **told)
+            for label, told in zip((first, second), facts, strict=True)
+        ]
+        return artifact.notes(artifact.collect("smoke", records))
+
+    assert "Of each seed, the runs of all models read the same data" in said("a", "a")
+    assert "CANNOT BE COMPARED" in said("a", "b")
+    assert "is not recorded: fingerprints of their data are missing" in said("a", None)
+
+
+def test_data_sets_of_a_table_may_differ():
+    artifact = artifacts.load("tab_tune_ppl")
+    facts = {f"lora/{corpus}": {"data_fingerprint": corpus} for corpus in artifact.corpora}
+    records = [record(artifact, label, 0, {}, **told) for label, told in facts.items()]
+    assert artifacts.same_data(artifact.collect("smoke", records))
+
+
+def test_of_several_records_the_newest_with_the_data_of_the_others_is_taken():
+    artifact = artifacts.load("tab_ablation")
+
+    def made(model: str, data: str, day: int) -> dict:
+        named = {"run": f"{model} {day}", "data_fingerprint": data, "started": f"2026-01-0{day}"}
+        return record(artifact, model, 0, {"github/perplexity@256": 50.0}, **named)
+
+    others = [
+        made("tape", "common", 1),
+        made("tape_neither", "common", 1),
+        made("rope", "common", 1),
+    ]
+    both = [made("rope", "common", 2), made("rope", "own", 3)]
+    found = artifact.collect("smoke", [*both, *others])
+    assert found["rope"][0]["run"] == "rope 2"
+    assert (
+        "Of rope, seed 0, there are 3 records: the newest that read the same data as the "
+        "others, rope 2 of 2026-01-02, was taken." in artifact.notes(found)
+    )
+    alone = artifact.collect("smoke", both)
+    assert alone["rope"][0]["run"] == "rope 3", "there is nothing to agree with"
 
 
 def test_figures_take_both_models(tmp_path):

@@ -72,7 +72,10 @@ def test_rows_and_costs_are_those_of_the_records(artifact, tmp_path):
     )
     assert "15 runs, of three seeds and with those that they begin from, 9.5 H100-hours" in text
     assert "at 40 % of its peak" in text
-    assert "Recorded runs: 5 at scale smoke, 0.2 hours one after the other." in text
+    assert (
+        "Recorded runs that an artifact shows: 5 at scale smoke, 0.2 hours one after the other."
+        in text
+    )
     assert (
         "Not run yet: scale small (needs a GPU); scale paper (needs a GPU).\n"
         in text.split("## tab_perplexity")[0]

@@ -31,6 +31,16 @@ def test_scores_stand_beside_the_papers(tmp_path):
     assert rows["nope"]["paper qmsum"] == rows["rope"]["ours quality"] == ""
 
 
+def test_generated_text_is_found_under_either_name_and_nope_is_no_rival():
+    artifact = artifacts.load("tab_scrolls")
+    metrics = {f"quality/exact_match{end}": 12.5 for end in ("", "_low", "_high")}
+    for given in (metrics, {f"builtin_{name}": value for name, value in metrics.items()}):
+        found = artifact.collect("smoke", [record(artifact, "tape/quality", 0, given)])
+        table = artifact.table("smoke", found)
+        assert table.values(("ours", "quality"))["tape"].number == 12.5
+        assert "tested only against rope, alibi, randpe, fire and xpos." in table.caption
+
+
 def test_answers_stand_side_by_side(tmp_path):
     artifact = artifacts.load("tab_quality_examples")
     samples = {

@@ -72,3 +72,13 @@ def test_text_of_a_record_cannot_leave_its_place():
     assert "alert(1)" in page
     assert "<script>alert" not in page
     assert "<img" not in page
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(report, "read_records", lambda: pytest.fail("the records were read"))
+    (tmp_path / "file").touch()
+    assert report.main(["--out", str(tmp_path / "file" / "index.html")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: --out {tmp_path / 'file'} cannot be written (")

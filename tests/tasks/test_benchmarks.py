@@ -87,7 +87,7 @@ def test_a_model_that_knows_the_answers_gets_them(task):
     found = task.evaluate(knowing(task), silent)
     values = {key: value for key, value in found.metrics.items() if not key.endswith("_stderr")}
     assert set(values) == {
-        f"benchmarks/{name}" for name in ("mmlu", *SUBJECTS, "arc_challenge", "arc_easy")
+        f"builtin_benchmarks/{name}" for name in ("mmlu", *SUBJECTS, "arc_challenge", "arc_easy")
     }
     assert all(value == 100 for value in values.values()), values
     assert all(found.metrics[f"{key}_stderr"] == 0 for key in values)
@@ -105,13 +105,13 @@ def test_a_group_is_its_subjects_and_errors_are_lm_evals(task):
     assert rows["mmlu_arithmetic"]["acc"] == 100
     p = python["acc"] / 100
     assert python["acc_stderr"] == pytest.approx(100 * np.sqrt(p * (1 - p) / 39), rel=1e-3)
-    assert found.metrics["benchmarks/mmlu_stem"] == pytest.approx((100 + python["acc"]) / 2)
-    assert found.metrics["benchmarks/mmlu_stem_stderr"] == pytest.approx(
+    assert found.metrics["builtin_benchmarks/mmlu_stem"] == pytest.approx((100 + python["acc"]) / 2)
+    assert found.metrics["builtin_benchmarks/mmlu_stem_stderr"] == pytest.approx(
         100 * np.sqrt(39 * 40 * (python["acc_stderr"] / 100) ** 2 / 78 / 80), rel=1e-3
     )
-    assert found.metrics["benchmarks/mmlu_humanities"] == 100
+    assert found.metrics["builtin_benchmarks/mmlu_humanities"] == 100
     assert set(rows["arc_easy"]) >= {"acc", "acc_stderr", "acc_norm", "acc_norm_stderr"}
-    assert found.metrics["benchmarks/arc_easy"] == rows["arc_easy"]["acc_norm"]
+    assert found.metrics["builtin_benchmarks/arc_easy"] == rows["arc_easy"]["acc_norm"]
 
 
 def test_a_limit_is_of_documents_a_task(task):
@@ -200,7 +200,7 @@ def test_a_trained_model_is_asked_with_its_own_tokenizer(text_run, tmp_path):
     record = run(compose_config(words))
     assert record["config"]["checkpoint"] == "c4"
     assert "benchmarks.json" in record["artifacts"]
-    assert record["metrics"]["benchmarks/mmlu"] >= 0
+    assert record["metrics"]["builtin_benchmarks/mmlu"] >= 0
 
 
 def make_text_tokenizer(cfg) -> str:
@@ -226,5 +226,7 @@ def test_two_processes_answer_as_one(tmp_path):
     (path,) = (tmp_path / "both").rglob("record.json")
     assert json.loads(path.read_text())["metrics"] == alone
     assert set(alone) == {
-        f"benchmarks/{name}{end}" for name in ("mmlu_stem", "arc_easy") for end in ("", "_stderr")
+        f"builtin_benchmarks/{name}{end}"
+        for name in ("mmlu_stem", "arc_easy")
+        for end in ("", "_stderr")
     }

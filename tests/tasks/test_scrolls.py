@@ -87,8 +87,14 @@ def test_every_question_is_answered_once_and_scored(scrolls_run):
     assert [row["id"] for row in table] == [e.id for e in examples]
     assert set(table[0]) == {"id", "question", "references", "prediction", "f1"}
     metrics = record["metrics"]
-    assert metrics["qasper/f1"] == pytest.approx(sum(row["f1"] for row in table) / len(table))
-    assert metrics["qasper/f1_low"] <= metrics["qasper/f1"] <= metrics["qasper/f1_high"]
+    assert metrics["builtin_qasper/f1"] == pytest.approx(
+        sum(row["f1"] for row in table) / len(table)
+    )
+    assert (
+        metrics["builtin_qasper/f1_low"]
+        <= metrics["builtin_qasper/f1"]
+        <= metrics["builtin_qasper/f1_high"]
+    )
     assert [row["id"] for row in record["samples"]] == [e.id for e in examples][:3]
 
 
@@ -101,7 +107,9 @@ def test_predictions_are_a_table_of_wandb(scrolls_run):
     assert table["columns"] == ["id", "question", "references", "prediction", "exact_match"]
     assert len(table["data"]) == len(scrolls.read("quality", "validation"))
     scores = [row[-1] for row in table["data"]]
-    assert record["metrics"]["quality/exact_match"] == pytest.approx(sum(scores) / len(scores))
+    assert record["metrics"]["builtin_quality/exact_match"] == pytest.approx(
+        sum(scores) / len(scores)
+    )
 
 
 def test_killed_generation_goes_on(scrolls_run):

@@ -33,12 +33,13 @@ def test_report_is_printed_written_and_drawn(tmp_path, monkeypatch, capsys):
     assert [row["variant"] for row in record["propositions"]] == [case.variant for case in first]
     assert all(set(PROPERTIES) < set(row) for row in record["propositions"])
     printed = capsys.readouterr().out
-    assert "0 of 54321 positions wrong in all 11111 sequences" in printed
+    assert "wrong at 0 of the 54321 positions of all 11111 sequences" in printed
     assert "yes (" in printed
     assert (tmp_path / "figures" / "theory-smoke.png").read_bytes()[:4] == b"\x89PNG"
     table = (tmp_path / "tables" / "theory-smoke.csv").read_text().splitlines()
     assert len(table) == 1 + len(report.FORMS)
-    assert (tmp_path / "tables" / "theory_propositions-smoke.md").exists()
+    for name in report.ARTIFACTS:
+        assert (tmp_path / "tables" / f"{name}-smoke.md").read_text() in printed, "other columns"
 
 
 def test_looking_writes_nothing(tmp_path, monkeypatch, capsys):

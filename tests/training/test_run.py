@@ -16,6 +16,7 @@ import torch
 
 from tape_exp.runs import checkpoints
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.sinks import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -385,3 +386,13 @@ def test_nodes_that_nobody_starts_are_told_at_once(tiny_run, monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(ConfigError, match=r"trainer\.nodes=2 waits for .*torchrun --nnodes=2"):
         tiny_run("model=rope", "trainer.nodes=2")
+
+
+def test_the_log_says_that_an_error_is_a_standard_error(caplog, tmp_path):
+    caplog.set_level(logging.INFO, logger="tape_exp")
+    directory = RunDirectory(compose_config([f"runs={tmp_path}"]))
+    found = Evaluation({"ood/exact_match": 12.5, "ood/exact_match_stderr": 0.25, "ood/other": 3.0})
+    run_module.log_result(directory, found, [])
+    first, second, _ = caplog.messages
+    assert first.split() == ["ood/exact_match", "12.50", "(SE", "0.25)"]
+    assert second.split() == ["ood/other", "3.00"]

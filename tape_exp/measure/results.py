@@ -1,0 +1,39 @@
+"""What the benchmarks share: where their records are written, and the spread of a measurement."""
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.hardware import file_name
+from tape_exp.settings.folders import ROOT
+
+
+def add_folder(parser: argparse.ArgumentParser, kind: str) -> None:
+    """Add ``--out``, the folder of ``<kind>-<machine>.json``."""
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "results" / "speed",
+        help=f"folder of {kind}-<machine>.json (default: results/speed)",
+    )
+
+
+def write_record(kind: str, record: Mapping[str, Any], folder: Path) -> Path:
+    """Write ``<folder>/<kind>-<machine>.json``, and return its path."""
+    path = folder / f"{kind}-{file_name(record['machine'])}.json"
+    write_atomically(path, json.dumps(record, indent=1) + "\n")
+    return path
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return {
+        "median": round(middle, 4),
+        "lower_quartile": round(low, 4),
+        "upper_quartile": round(high, 4),
+    }
