@@ -7,17 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, cast
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from tape_exp.machine.preemption import Preempted, ignore_signals
-from tape_exp.settings.compose import explain
-from tape_exp.settings.errors import ConfigError, printable
-from tape_exp.settings.redaction import redact
-
-MISTAKES = (ConfigError, HydraException, OmegaConfBaseException)
+from tape_exp.settings.compose import MISTAKES, explain
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.redaction import redact, shown
 
 
 def with_clear_errors(main: Callable[[], None]) -> None:
@@ -61,7 +57,7 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> NoReturn:
     was begun, 1 where a run failed.
     """
     for sentence in _failed or [explain(error, arguments)]:
-        print(f"error: {printable(redact(sentence))}", file=sys.stderr)
+        print(f"error: {shown(sentence)}", file=sys.stderr)
     sys.exit(2 if isinstance(error, MISTAKES) else 1)
 
 

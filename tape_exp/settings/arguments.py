@@ -6,12 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-
-from tape_exp.settings.compose import explain
-from tape_exp.settings.errors import ConfigError, refused
-from tape_exp.settings.redaction import redact
+from tape_exp.settings.compose import MISTAKES, explain
+from tape_exp.settings.redaction import shown
 
 Given = ParamSpec("Given")
 MOST = 1e8  # of minutes, processes, …: no one means more, and timers overflow
@@ -46,15 +42,9 @@ def command(main: Callable[Given, int]) -> Callable[Given, int]:
     def wrapped(*arguments: Given.args, **options: Given.kwargs) -> int:
         try:
             return main(*arguments, **options)
-        except ConfigError as error:
-            print(f"error: {redact(str(error))}", file=sys.stderr)
-            return 2
-        except (HydraException, OmegaConfBaseException) as error:
-            print(f"error: {redact(explain(error, sys.argv[1:]))}", file=sys.stderr)
-            return 2
-        except OSError as error:
-            print(f"error: {redact(refused(error))}", file=sys.stderr)
-            return 1
+        except (*MISTAKES, OSError) as error:
+            print(f"error: {shown(explain(error, sys.argv[1:]))}", file=sys.stderr)
+            return 2 if isinstance(error, MISTAKES) else 1
         except KeyboardInterrupt:
             print("Stopped.", file=sys.stderr)
             return 130

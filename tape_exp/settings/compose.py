@@ -23,6 +23,7 @@ from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Config, check_sections
 from tape_exp.settings.targets import HOMES, check_choices, check_targets, guard, locate
 
+MISTAKES = (ConfigError, HydraException, OmegaConfBaseException)  # of the user
 APART = ("model", "task", "peft")  # a YAML sets its own section only; a task's, by the scale
 SCALE = "smoke"  # the default
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")

@@ -325,11 +325,10 @@ def _check_scale(cfg: "DictConfig") -> None:
 
     read = OmegaConf.to_yaml(cfg.task, resolve=False)
     written = OmegaConf.load(CONF / "scale" / f"{cfg.scale.name}.yaml")
+    before = dict(_leaves(written, "scale"))
     for key, value in _leaves(cfg.scale, "scale"):
         family = ".".join(key.split(".")[:2])
-        same = key == "scale.text" or value == _raw(
-            OmegaConf.select(OmegaConf.create({"scale": written}), key)
-        )
+        same = key == "scale.text" or value == before.get(key)
         if not same and f"${{{family}" not in read:
             raise ConfigError(
                 f"{key}={value} changes nothing: task={cfg.task.name} reads no {key}."
