@@ -142,6 +142,7 @@ class Arch:
         between("task.arch", 1, MOST_PARTS, layers=self.layers, heads=self.heads)
         between("task.arch", 1, LARGEST_SIZE, width=self.width, ffn=self.ffn)
         between("task.arch", 1, LARGEST_SIZE, head_size=self.head_size or 1)
+        between("task.arch", 0, LARGEST_SIZE, vocab=self.vocab)
         if self.heads % self.key_heads:
             divisors = (k for k in range(self.key_heads, 0, -1) if self.heads % k == 0)
             raise ConfigError(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, no_override
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.redaction import is_secret, redact
 
@@ -193,11 +193,13 @@ def check_choices(overrides: Sequence[str]) -> None:
 
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         group = override.key_or_group
+        if not group:
+            raise ConfigError(no_override(str(override.input_line)))
         choices = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
         removed = override.is_delete()
         if not choices or override.is_sweep_override() or (removed and override.package):
             continue
-        if removed or not isinstance(override.value(), str):
+        if removed or not isinstance(override.value(), str) or not override.value():
             raise ConfigError(
                 f"{override.input_line} must choose one YAML of conf/{group}, as "
                 f"{group}={choices[0]} does."

@@ -49,11 +49,32 @@ def command(
         ("model.thetta=4", "model.thetta is not known. Did you mean 'model.theta'?"),
         ("seed=first", "seed: Value 'first' of type 'str' could not be converted to Integer"),
         ("trainer.devices=two", "trainer.devices: Value 'two'"),
+        ("trainer.devices=[1]", "trainer.devices: Value '[1]' of type 'list' could not be"),
+        ("trainer.devices=1.5", "trainer.devices: Value '1.5' of type 'float' could not be"),
+        ("=3", "=3 is not an override: give a key and its value, as in model=tape."),
+        ("model=", "model= must choose one YAML of conf/model, as model=alibi does."),
+        (
+            "hydra/launcher=slrum",
+            "hydra/launcher=slrum is not known. Did you mean 'slurm'? Choose one of: basic, slurm",
+        ),
+        ("task.optim.betas={a: 1}", "task.optim.betas is a list; set it as a whole, as in"),
+        ("model.targe=1", "model.targe is not known. Did you mean 'model.name'?"),
+        ("task=c4 task.target=3", "task.target is not known. Did you mean 'task.text'?"),
+        ("task=c4 task.x=1 task.train_digits=3", "task.x is not known."),
+        (
+            "task=c4 task.train_digits=3 task.x=1",
+            "task.train_digits is not known. Did you mean 'task.train_tokens'?",
+        ),
+        (
+            "task=c4 task.optim.position_lr=2 task.x=1",
+            "task.optim.position_lr is not set by this scale; add it with "
+            "+task.optim.position_lr=2.",
+        ),
     ],
 )
 def test_composition_errors(override, message):
     with pytest.raises(ConfigError) as error:
-        compose_config([override])
+        compose_config(re.split(r" (?=[a-z]+[=.])", override))
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
     assert redact(str(error.value)) == str(error.value)
@@ -158,6 +179,19 @@ def test_values_are_checked_wherever_they_are_set(override, message):
             r"task\.train_digit is not known\. Did you mean 'train_digits'",
         ),
         ("task", "task.optim.batch=many", r"task\.optim\.batch"),
+        (
+            "task",
+            "task.optim.betas=0.9",
+            r"task\.optim\.betas=0\.9 must be a list, as in .*=\[0\.9\]",
+        ),
+        (
+            "task",
+            "+task.arch.vocab=9",
+            r"task\.arch\.vocab=9 has no effect, .* sets it to 14; leave",
+        ),
+        ("task", "+task.arch.max_length=9", r"task\.arch\.max_length=9 has no effect"),
+        ("task", "+task.arch.train_length=9", r"task\.arch\.train_length=9 has no effect"),
+        ("task", "+task.arch.vocab=-3", r"task\.arch\.vocab=-3 must be from 0 to"),
         ("task", "~task.test_digits", r"task\.test_digits is missing"),
         (
             "model",
