@@ -6,7 +6,6 @@ where the name is a function of the runs and of that place. Given again, the sam
 the runs that are neither finished nor waiting, which go on from their last checkpoints.
 """
 
-import argparse
 import re
 import shlex
 import subprocess
@@ -26,7 +25,7 @@ from yaml import YAMLError
 from launch.grid import Job, folder_of, jobs_of, refuse_breaks
 from launch.queue import states
 from tape_exp.machine.files import write_atomically
-from tape_exp.settings.arguments import command
+from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.compose import explain, register
 from tape_exp.settings.errors import ConfigError, did_you_mean, printable
 from tape_exp.settings.folders import CONF, ROOT
@@ -46,7 +45,7 @@ SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write, submit, say how to watch."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m launch.sweep", description="Submit a grid of runs as one SLURM array."
     )
     parser.add_argument(

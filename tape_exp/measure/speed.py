@@ -6,7 +6,6 @@ slow minute of the machine meets all of them; times are medians with quartiles, 
 of the rounds' own ratios.
 """
 
-import argparse
 import json
 import statistics
 import time
@@ -36,6 +35,7 @@ from tape_exp.models.positions.t5 import T5
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.xpos import XPos
 from tape_exp.models.timing import Row, round_robin, step_case, summary
+from tape_exp.settings.arguments import Parser
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
@@ -429,7 +429,7 @@ def draw(record: dict[str, Any], path: Path) -> Path:
 
 def main() -> None:
     """Measure this machine, write ``speed-<machine>.json`` and ``.png``."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tape_exp.speed",
         description="Measure how fast each positional encoding is, compared with RoPE in the same "
         "run.",

@@ -4,13 +4,21 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 from tape_exp.settings.compose import MISTAKES, explain
 from tape_exp.settings.redaction import shown
 
 Given = ParamSpec("Given")
 MOST = 1e8  # of minutes, processes, …: no one means more, and timers overflow
+
+
+class Parser(argparse.ArgumentParser):
+    """Of a command's options; what it objects to is told without secrets, on one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2."""
+        super().error(shown(" ".join(message.splitlines())))
 
 
 def positive(kind: type) -> Callable[[str], Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tape_exp.settings.errors import ConfigError, no_override
 from tape_exp.settings.folders import CONF
-from tape_exp.settings.redaction import is_secret, redact
+from tape_exp.settings.redaction import is_secret, redact, redact_tree
 
 HOMES = {
     "model": "tape_exp.models.positions",
@@ -185,6 +185,38 @@ def guard() -> None:
     hydra.ConfigLoaderImpl = Loader  # type: ignore[misc]
 
 
+def hide_secrets() -> None:
+    """Let Hydra see the configs that it shows (``--cfg``, ``--info``, …) without their secrets."""
+    from hydra._internal import hydra
+
+    class Shown(hydra.ConfigLoaderImpl):
+        """The loader of :func:`guard`, whose configs hold no secrets."""
+
+        def load_configuration(self, *given: Any, **options: Any) -> Any:
+            """Compose and search, then take the secrets out."""
+            cfg = super().load_configuration(*given, **options)
+            _hide_secrets(cfg)
+            return cfg
+
+    hydra.ConfigLoaderImpl = Shown  # type: ignore[misc]
+
+
+def _hide_secrets(node: Any, key: str = "") -> None:
+    """Replace every secret below a section or list, which lies at ``key``."""
+    from omegaconf import DictConfig, OmegaConf, flag_override
+
+    if node._is_none() or node._is_missing() or node._is_interpolation():
+        return
+    sections = isinstance(node, DictConfig)
+    for name in list(node.keys()) if sections else range(len(node)):
+        child, inner = node._get_node(name), str(name) if sections else key
+        if OmegaConf.is_config(child):
+            _hide_secrets(child, inner)
+        elif (value := redact_tree(child._value(), inner)) != child._value():
+            with flag_override(node, "readonly", False):
+                node[name] = value
+
+
 def check_choices(overrides: Sequence[str]) -> None:
     """Refuse anything but a YAML's name where a group's YAML is chosen; Hydra would merge a list
     or a mapping, and runs on the schema's defaults without a group.
@@ -240,7 +272,15 @@ def _environment(name: str, default: Any = _UNSET) -> Any:
 
 
 def check_names(cfg: Any) -> None:
-    """Refuse names that would lead a run's folder elsewhere, and a secret as a name for W&B."""
+    """Refuse names that would lead a run's folder elsewhere, places that no terminal and no list of
+    files can hold, and a secret as a name for W&B.
+    """
+    for key in ("runs", "cache", "checkpoint"):
+        if cfg[key] is not None and not cfg[key].isprintable():
+            raise ConfigError(
+                f"{key}={cfg[key]!r} holds a line break or another control character; name a place "
+                "without it."
+            )
     for group in ("task", "scale", "model", "peft"):
         plain(f"{group}.name", cfg[group].name)
     for key in ("project", "entity"):

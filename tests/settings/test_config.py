@@ -1,7 +1,9 @@
 """Mistakes on the command line: one sentence, the key, and a word or value that works."""
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -466,6 +468,22 @@ def test_command_line_errors_are_one_sentence_and_exit_code_2():
         assert message in failed.stderr
         assert "Traceback" not in failed.stderr
         assert len(failed.stderr.strip().splitlines()) == 1, failed.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("package", ["hydra", "torch"])
+def test_a_signal_during_the_imports_ends_a_run_without_a_traceback(tmp_path, package, number):
+    (tmp_path / f"{package}.py").write_text(f"import os; os.kill(os.getpid(), {number:d})\n")
+    stopped = subprocess.run(
+        [sys.executable, "train.py", f"runs={tmp_path}", "logger=none"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )
+    assert stopped.returncode == -number, stopped.stderr
+    assert not stopped.stderr
 
 
 def test_import_is_light():
