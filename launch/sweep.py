@@ -20,7 +20,6 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from launch.grid import Job, folder_of, jobs_of, refuse_breaks
 from launch.queue import states
@@ -201,9 +200,6 @@ def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, Any]:
-    local = CONF / "local" / "cluster.yaml"
-    if local.exists() and not local.is_file():
-        raise ConfigError(f"{local} is no file; conf/local/example.yaml is an example of one.")
     try:
         register()
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -213,9 +209,6 @@ def _settings(overrides: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(
             f"the cluster's settings (conf/local/cluster.yaml): {explain(error, overrides)}"
         ) from error
-    except (YAMLError, OSError, UnicodeError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{local} cannot be read ({reason}); mend or remove it.") from error
     _check_settings(settings)
     return settings
 

@@ -176,6 +176,8 @@ def guard() -> None:
         ) -> Any:
             """Compose, then search; a sweep's overrides, written to files, may hold no secret."""
             check_choices(overrides)
+            if any(word.startswith("hydra/launcher=") for word in overrides):
+                check_cluster()
             cfg = super().load_configuration(config_name, overrides, run_mode, *rest, **options)
             check_targets(cfg)
             if run_mode.name == "MULTIRUN":
@@ -183,6 +185,18 @@ def guard() -> None:
             return cfg
 
     hydra.ConfigLoaderImpl = Loader  # type: ignore[misc]
+
+
+def check_cluster() -> None:
+    """Refuse a conf/local/cluster.yaml that holds no keys; Hydra would not name the file."""
+    from omegaconf import DictConfig
+
+    from tape_exp.settings.files import read_yaml
+
+    path = CONF / "local" / "cluster.yaml"
+    example = "conf/local/example.yaml is an example"
+    if path.exists() and not isinstance(read_yaml(path, f"mend it ({example})"), DictConfig):
+        raise ConfigError(f"{path} must hold keys with values; {example}.")
 
 
 def hide_secrets() -> None:
