@@ -69,6 +69,7 @@ class TrainerConfig:
     frozen_bf16: bool = False
     attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton
     heartbeat: int = 30  # seconds of silence after which another process counts as lost
+    rendezvous: int = 600  # seconds in which all processes of a run must have begun
     log_every: int = 10  # optimizer steps
     validate_every: int = 250  # optimizer steps
     checkpoint_every: int = 250  # optimizer steps
@@ -174,6 +175,15 @@ class Arch:
     def key_heads(self) -> int:
         """K, as a rule H."""
         return self.kv_heads or self.heads
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of all matrices in fp32, 4 (2 V C + layers (2 (H + K) d C + 3 C F)), before the
+        task sets V without those of the vocabulary.
+        """
+        attention = 2 * (self.heads + self.key_heads) * self.head_dim * self.width
+        blocks = self.layers * (attention + 3 * self.width * self.ffn)
+        return 4 * (blocks + (1 if self.tied else 2) * self.vocab * self.width)
 
 
 @dataclass(frozen=True)
@@ -291,7 +301,8 @@ def check(cfg: "DictConfig") -> None:
     _check_scale(cfg)
     _check_finite(cfg, "")
     _check_sources(cfg.task, "task")
-    counts = ("devices", "nodes", "heartbeat", "log_every", "validate_every", "checkpoint_every")
+    counts = ["devices", "nodes", "heartbeat", "rendezvous"]
+    counts += ["log_every", "validate_every", "checkpoint_every"]
     at_least_one("trainer", **{key: cfg.trainer[key] for key in counts})
     if cfg.trainer.micro_batch is not None and cfg.trainer.micro_batch < 1:
         raise ConfigError(
