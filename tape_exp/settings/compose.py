@@ -19,7 +19,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError, did_you_mean, no_override, refused
-from tape_exp.settings.folders import CONF
+from tape_exp.settings.folders import CONF, names_in
 from tape_exp.settings.schema import Config, check_sections
 from tape_exp.settings.targets import HOMES, check_choices, check_targets, guard, locate
 
@@ -42,7 +42,7 @@ def register() -> None:
 
 def _choices(group: str) -> str:
     """The YAMLs of a group, wrapped and indented for ``--help``."""
-    names = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
+    names = ", ".join(names_in(group))
     return textwrap.fill(names, 100, initial_indent=f"  {group:9}", subsequent_indent=" " * 11)
 
 
@@ -127,7 +127,7 @@ def _sections(group: str, scale: str) -> dict[str, DictConfig]:
 
     None where one of them is wrong, does not exist at the scale or sets anything else.
     """
-    names = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    names = names_in(group)
     defaults = [*({f"{group}@{group}.{name}": name} for name in names), {"scale": scale}]
     ConfigStore.instance().store(name="sections", node={"defaults": defaults})
     try:
@@ -168,8 +168,7 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         group, choice = match.groups()
         if group == "scale" and "/" in choice:  # the folder of a task's sizes, one file a scale
             part, scale = choice.split("/", 1)
-            scales = sorted(path.stem for path in (CONF / group / part).glob("*.yaml"))
-            return _not_a_scale(scale, chosen.get("task", part), scales)
+            return _not_a_scale(scale, chosen.get("task", part), names_in(f"scale/{part}"))
         choices = getattr(error, "options", None) or []  # also those of Hydra's plugins
         return (
             f"{group}={choice}{did_you_mean(choice, choices)} Choose one of: {', '.join(choices)}."

@@ -20,7 +20,7 @@ from tape_exp.settings.errors import (
     one_of,
     positive,
 )
-from tape_exp.settings.folders import CONF
+from tape_exp.settings.folders import CONF, names_in
 from tape_exp.settings.targets import check_names
 
 if TYPE_CHECKING:
@@ -291,8 +291,7 @@ def check(cfg: "DictConfig") -> None:
     one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
     check_names(cfg)
     for group in ("scale", "debug"):
-        names = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-        one_of(f"{group}.name", cfg[group].name, names)
+        one_of(f"{group}.name", cfg[group].name, names_in(group))
     if not isinstance(begin := cfg.task.get("init_from"), str | None):
         raise ConfigError(
             f"task.init_from={begin} must be a task, a run's folder or a .ckpt, as in "

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from tape_exp.settings.errors import ConfigError, no_override
-from tape_exp.settings.folders import CONF
+from tape_exp.settings.folders import CONF, names_in
 from tape_exp.settings.redaction import is_secret, redact, redact_tree
 
 HOMES = {
@@ -241,7 +241,7 @@ def check_choices(overrides: Sequence[str]) -> None:
         group = override.key_or_group
         if not group:
             raise ConfigError(no_override(str(override.input_line)))
-        choices = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+        choices = names_in(group)
         removed = override.is_delete()
         if not choices or override.is_sweep_override() or (removed and override.package):
             continue

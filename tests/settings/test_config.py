@@ -12,7 +12,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.runs.identity import config_hash
-from tape_exp.settings import compose
+from tape_exp.settings import compose, folders
 from tape_exp.settings.compose import _composed, compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
@@ -536,7 +536,8 @@ def test_a_yaml_under_work_spoils_no_other(tmp_path, monkeypatch):
     (conf / "model" / "broken.yaml").write_text("defaults: [nothing]\nname: broken\n")
     more = "# @package _global_\nmodel: {name: theirs}\ntask: {name: more}\n"
     (conf / "task" / "more.yaml").write_text(more)
-    monkeypatch.setattr(compose, "CONF", conf)
+    for module in (compose, folders):
+        monkeypatch.setattr(module, "CONF", conf)
     for cached in (compose._composed, compose._sections):
         cached.cache_clear()
     try:
