@@ -73,12 +73,6 @@ class Task(LightningDataModule, ABC):
 
     def __init__(self, arch: Arch, optim: Optim, seed: int, **sizes: Any) -> None:
         super().__init__()
-        for key, size in sizes.items():
-            if given := getattr(arch, key):
-                raise ConfigError(
-                    f"task.arch.{key}={given} has no effect, since this task sets it to {size}; "
-                    "leave it out."
-                )
         self.arch, self.optim, self.seed = dataclasses.replace(arch, **sizes), optim, seed
         self.surroundings = Surroundings()
         self.waited = 0.0  # seconds that training has waited for data

@@ -143,6 +143,12 @@ def blank_task(cfg: DictConfig) -> Task:
     if cfg.debug.max_steps is not None and isinstance(section.get("optim"), dict):
         section["optim"]["max_steps"] = cfg.debug.max_steps
     task: Task = build(section, "task", seed=cfg.seed)
+    for key, given in section.get("arch", {}).items():
+        if given != (size := getattr(task.arch, key)):
+            raise ConfigError(
+                f"task.arch.{key}={given} has no effect, since this task sets it to {size}; leave "
+                "it out."
+            )
     cache = Path(cfg.cache).expanduser()
     return task.placed_in(Surroundings(cache, None, cfg.trainer.workers, cfg.debug.overfit))
 

@@ -186,13 +186,6 @@ def test_values_are_checked_wherever_they_are_set(override, message):
             "task.optim.betas=0.9",
             r"task\.optim\.betas=0\.9 must be a list, as in .*=\[0\.9\]",
         ),
-        (
-            "task",
-            "+task.arch.vocab=9",
-            r"task\.arch\.vocab=9 has no effect, .* sets it to 14; leave",
-        ),
-        ("task", "+task.arch.max_length=9", r"task\.arch\.max_length=9 has no effect"),
-        ("task", "+task.arch.train_length=9", r"task\.arch\.train_length=9 has no effect"),
         ("task", "+task.arch.vocab=-3", r"task\.arch\.vocab=-3 must be from 0 to"),
         ("task", "~task.test_digits", r"task\.test_digits is missing"),
         (
@@ -350,6 +343,13 @@ def test_values_that_no_run_has_are_refused_before_it_begins(override, message):
         begin()
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("key", "size"), [("vocab", 14), ("max_length", 33), ("train_length", 18)])
+def test_a_size_that_the_task_sets_is_no_key(key, size):
+    with pytest.raises(ConfigError, match=rf"arch\.{key}=9 has no effect, .* sets it to {size};"):
+        blank_task(compose_config([f"+task.arch.{key}=9"]))
+    assert blank_task(compose_config(["task=c4", "+task.arch.vocab=900"])).arch.vocab == 900
 
 
 def test_a_gpu_that_is_not_there_is_told_in_one_sentence(monkeypatch):
