@@ -1,5 +1,10 @@
 """Train and evaluate a run (``python train.py model=tape task=arithmetic``), or with -m a sweep."""
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports Ctrl-C has no traceback
+
 from hydra import main
 from omegaconf import DictConfig
 

@@ -5,7 +5,6 @@ It is read from the run directories, whose paths are functions of the configs, a
 queue where there is one.
 """
 
-import argparse
 import re
 import shlex
 import sys
@@ -23,7 +22,7 @@ from launch.grid import Job, folder_of, jobs_of
 from launch.queue import Task, states
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import metric_rows
-from tape_exp.settings.arguments import command
+from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.errors import ConfigError, printable
 
 COLOURS = {
@@ -51,7 +50,7 @@ class State:
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table and a line of counts."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m launch.status", description="What has become of a grid of runs."
     )
     parser.add_argument(

@@ -6,7 +6,6 @@ where the name is a function of the runs and of that place. Given again, the sam
 the runs that are neither finished nor waiting, which go on from their last checkpoints.
 """
 
-import argparse
 import re
 import shlex
 import subprocess
@@ -21,12 +20,11 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from launch.grid import Job, folder_of, jobs_of, refuse_breaks
 from launch.queue import states
 from tape_exp.machine.files import write_atomically
-from tape_exp.settings.arguments import command
+from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.compose import explain, register
 from tape_exp.settings.errors import ConfigError, did_you_mean, printable
 from tape_exp.settings.folders import CONF, ROOT
@@ -46,7 +44,7 @@ SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write, submit, say how to watch."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m launch.sweep", description="Submit a grid of runs as one SLURM array."
     )
     parser.add_argument(
@@ -202,9 +200,6 @@ def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def _settings(overrides: Sequence[str]) -> dict[str, Any]:
-    local = CONF / "local" / "cluster.yaml"
-    if local.exists() and not local.is_file():
-        raise ConfigError(f"{local} is no file; conf/local/example.yaml is an example of one.")
     try:
         register()
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -214,9 +209,6 @@ def _settings(overrides: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(
             f"the cluster's settings (conf/local/cluster.yaml): {explain(error, overrides)}"
         ) from error
-    except (YAMLError, OSError, UnicodeError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{local} cannot be read ({reason}); mend or remove it.") from error
     _check_settings(settings)
     return settings
 

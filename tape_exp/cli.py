@@ -1,23 +1,25 @@
 """The command line: one sentence for each mistake, and Hydra's composition with suggestions."""
 
+import argparse
+import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from typing import NoReturn, cast
 
+from hydra._internal.utils import get_args
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from tape_exp.machine.preemption import Preempted, ignore_signals
-from tape_exp.settings.compose import explain
-from tape_exp.settings.errors import ConfigError, printable
-from tape_exp.settings.redaction import redact
-
-MISTAKES = (ConfigError, HydraException, OmegaConfBaseException)
+from tape_exp.settings.compose import MISTAKES, OURS, explain
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.redaction import redact, shown
+from tape_exp.settings.targets import hide_secrets
 
 
 def with_clear_errors(main: Callable[[], None]) -> None:
@@ -27,12 +29,9 @@ def with_clear_errors(main: Callable[[], None]) -> None:
     FAILED.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the sentence is made here
-    if any(argument.startswith("--e") for argument in sys.argv[1:]):  # also abbreviated
-        told = "unpickles a file, which can run anything; give the overrides instead."
-        _fail(ConfigError(f"--experimental-rerun {told}"), [])
-    if "--cfg" in sys.argv or "-c" in sys.argv:
-        sys.argv += [] if "--resolve" in sys.argv else ["--resolve"]
+    shows = False
     try:
+        shows = _read_flags()
         main()
     except KeyboardInterrupt:
         sys.exit(130)
@@ -40,12 +39,50 @@ def with_clear_errors(main: Callable[[], None]) -> None:
         ignore_signals()
         raise
     except Exception as error:
+        if shows and not isinstance(error, MISTAKES):
+            error = ConfigError(error)
         mistake = isinstance(error, MISTAKES)
         if not mistake and any(
             argument.startswith("debug=") and argument != "debug=plan" for argument in sys.argv
         ):
             _print_traceback(error)
         _fail(error, sys.argv[1:])
+
+
+def _read_flags() -> bool:
+    """Check Hydra's flags, and complete them; whether they only show something.
+
+    Raises:
+        ConfigError: they are unknown, exclude each other, or run what a file says.
+    """
+    told = io.StringIO()
+    try:
+        with redirect_stderr(told):
+            flags: argparse.Namespace = get_args()
+    except SystemExit as ended:
+        if not ended.code:  # --version
+            raise
+        reason = told.getvalue().partition(": error: ")[2].strip()
+        raise ConfigError(f"{reason}; `python train.py --help` shows what there is.") from ended
+    if flags.experimental_rerun is not None:
+        raise ConfigError(
+            "--experimental-rerun unpickles a file, which can run anything; give the overrides "
+            "instead."
+        )
+    names = ("help", "hydra_help", "cfg", "info", "shell_completion", "run", "multirun")
+    given = [name for name in names if getattr(flags, name)]
+    if len(given) > 1:
+        both = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(f"{both} exclude each other; give one of them.")
+    if flags.resolve and not (flags.cfg or flags.help):
+        raise ConfigError("--resolve resolves what --cfg shows; add --cfg job.")
+    if flags.cfg in ("job", "all") and not flags.resolve:
+        sys.argv.append("--resolve")
+    if flags.hydra_help:  # which reads no config of ours
+        sys.argv[1:] = ["--hydra-help", *OURS]
+    if shows := bool(given) and not (flags.run or flags.multirun):
+        hide_secrets()
+    return shows
 
 
 def _print_traceback(error: BaseException) -> None:
@@ -61,7 +98,7 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> NoReturn:
     was begun, 1 where a run failed.
     """
     for sentence in _failed or [explain(error, arguments)]:
-        print(f"error: {printable(redact(sentence))}", file=sys.stderr)
+        print(f"error: {shown(sentence)}", file=sys.stderr)
     sys.exit(2 if isinstance(error, MISTAKES) else 1)
 
 
@@ -73,6 +110,8 @@ def run_job(cfg: DictConfig) -> None:
     )  # ${…} as they were written
     from tape_exp.training.run import run
 
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # the imports are over
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run(cfg)
     except Exception as error:

@@ -1,13 +1,12 @@
 """``make demo``: RoPE and TAPE learn addition at smoke scale, shown as heatmaps and one PNG."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tape_exp.drawing import heatmap
 from tape_exp.paper.addition import panel
-from tape_exp.settings.arguments import command
+from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.compose import compose_config
 from tape_exp.training.run import run
 
@@ -15,7 +14,7 @@ from tape_exp.training.run import run
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train what is not yet trained, then show both."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tape_exp.demo",
         description="Train RoPE and TAPE on addition at smoke scale, and show both heatmaps.",
         epilog="Example: python -m tape_exp.demo task.train_digits=4 runs=/tmp/runs",

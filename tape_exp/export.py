@@ -4,7 +4,6 @@ Adapters are merged into the weights. A model with RoPE becomes a plain Llama; a
 by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from tape_exp.data import tokenizers
 from tape_exp.models import export, peft
 from tape_exp.runs import weights
-from tape_exp.settings.arguments import command
+from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import check_sections
 from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
@@ -28,7 +27,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tape_exp.export", description="A run as a model that transformers loads."
     )
     parser.add_argument(

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from launch import grid
 from tape_exp.paper import artifacts, compare
-from tape_exp.settings import compose
+from tape_exp.settings import compose, folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import CONF, ROOT
 
@@ -82,7 +82,7 @@ def conf_with_toys(tmp_path_factory):
 
 @pytest.fixture
 def conf(conf_with_toys, monkeypatch):
-    for module in (compose, grid, artifacts):
+    for module in (folders, compose, grid, artifacts):
         monkeypatch.setattr(module, "CONF", conf_with_toys)
     return conf_with_toys
 

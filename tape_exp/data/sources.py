@@ -1,7 +1,6 @@
 """Where text comes from: the Hugging Face hub, local files, or the Python installation."""
 
 import hashlib
-import io
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tape_exp.data.lines import lines, pieces
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.targets import plain
 
@@ -299,12 +299,12 @@ class Part:
             yield from ({"text": text} for text in list(_topics(self.urls).values())[first:])
             return
         if self.kind == "long file":
-            pieces = _pieces(_lines(self.urls[0], LONGEST))
-            yield from ({"text": piece} for piece in islice(pieces, first, None))
+            texts = pieces(self.urls[0], LONGEST)
+            yield from ({"text": text} for text in islice(texts, first, None))
             return
         if self.kind == "lines":
-            lines = (line.rstrip("\n") for line in _lines(self.urls[0], LONGEST_LINE))
-            yield from ({"text": line} for line in islice(lines, first, None))
+            texts = lines(self.urls[0], LONGEST_LINE)
+            yield from ({"text": text.rstrip("\n")} for text in islice(texts, first, None))
             return
         if self.kind == "parquet":
             rows = self._load("parquet")
@@ -403,56 +403,6 @@ def _format(url: str) -> str:
 
 def _size(url: str) -> int:
     return 0 if "://" in url else os.path.getsize(url)
-
-
-class _Reads(io.RawIOBase):
-    """A file through its ``read`` only: what ``datasets`` opens asks a hub again there."""
-
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill the buffer or a part of it."""
-        content = self.file.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-
-def _lines(url: str, longest: int) -> Iterator[str]:
-    """The lines of a file, also of a compressed one, with their ends.
-
-    A line that is longer than :data:`LONGEST_LINE` is an error, else than ``longest``, it is cut.
-    """
-    from datasets import StreamingDownloadManager
-    from datasets.utils.file_utils import xopen
-
-    place = StreamingDownloadManager().download_and_extract(url)
-    with (
-        xopen(place, "rb") as file,
-        io.BufferedReader(_Reads(file), 1 << 20) as buffered,
-        io.TextIOWrapper(buffered, encoding="utf-8", errors="replace") as text,
-    ):
-        while line := text.readline(longest):
-            if len(line) == LONGEST_LINE:
-                raise ValueError(f"a line has more than {LONGEST_LINE} characters")
-            yield line
-
-
-def _pieces(lines: Iterator[str]) -> Iterator[str]:
-    """Lines joined to documents of at most :data:`LONGEST` characters or so."""
-    piece, length = [], 0
-    for line in lines:
-        piece.append(line)
-        length += len(line)
-        if length > LONGEST:
-            yield "".join(piece)
-            piece, length = [], 0
-    if piece:
-        yield "".join(piece)
 
 
 def _builtin_parts(which: str, split: str) -> list[Part]:

@@ -1,5 +1,6 @@
 """What machine this is."""
 
+import os
 import platform
 from pathlib import Path
 
@@ -26,6 +27,11 @@ def peak_flops(device: torch.device) -> float:
         return 0.0
     name = torch.cuda.get_device_name(device)
     return next((peak for part, peak in PEAK_FLOPS.items() if part in name), 0.0)
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory, without that of its GPUs."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def device_memory(device: torch.device) -> int:

@@ -5,7 +5,6 @@ Leaves ``results/speed/data-<machine>.json``. ``--gigabyte`` also tokenises 1 GB
 minutes) and states the memory that it takes.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -26,7 +25,7 @@ from tape_exp.measure.results import add_folder, spread, write_record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.record import circumstances
 from tape_exp.runs.sinks import read_metrics
-from tape_exp.settings.arguments import command, require_writable
+from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.perplexity import Windows, score, window_batch, window_batches
@@ -41,7 +40,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tape_exp.data_speed",
         description="Measure whether data keeps up: tokenising, the second start, waiting in "
         "training, and evaluation.",

@@ -6,7 +6,6 @@ every few of its steps it waits while the loop makes as many, so that both meet 
 Leaves ``results/speed/overhead-<machine>.json``.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.results import add_folder, spread, write_record
 from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import command, positive, require_writable
+from tape_exp.settings.arguments import Parser, command, positive, require_writable
 from tape_exp.settings.compose import compose_config
 from tape_exp.tasks.base import Task
 from tape_exp.training import assembly
@@ -40,7 +39,7 @@ TASKS = ("arithmetic", "c4")
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tape_exp.overhead",
         description="Measure what a run adds to its training steps, compared with a bare PyTorch "
         "loop over the same batches.",

@@ -4,7 +4,6 @@ The page that ``make report`` wrote is opened in headless Chromium, again and ag
 ``results/speed/page-<machine>.json``.
 """
 
-import argparse
 import json
 import shutil
 import sys
@@ -16,7 +15,7 @@ from playwright.sync_api import Error, sync_playwright
 from tape_exp.machine.hardware import machine_name
 from tape_exp.measure.results import add_folder, spread, write_record
 from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import command, positive, require_writable
+from tape_exp.settings.arguments import Parser, command, positive, require_writable
 from tape_exp.settings.folders import ROOT
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -27,7 +26,7 @@ DRAWN = "performance.getEntriesByName('drawn')"
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Open, print, and write the record."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tape_exp.measure.page_speed",
         description="Measure how soon the report is open in headless Chromium.",
     )

@@ -7,7 +7,6 @@ DONE. A run has survived when metrics, curve and last checkpoint equal those of 
 bit for bit. Leaves ``results/reliability.json`` and ``.md``.
 """
 
-import argparse
 import json
 import os
 import random
@@ -30,7 +29,7 @@ from tape_exp.measure.reliability import MOMENTS, OTHERS, compare, page
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.record import circumstances, read_json
 from tape_exp.runs.sinks import read_metrics
-from tape_exp.settings.arguments import command, positive, require_writable
+from tape_exp.settings.arguments import Parser, command, positive, require_writable
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
@@ -118,7 +117,7 @@ class Subject:
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Run the soak, or draw the page from its record; status 1 where a fault was not survived."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tape_exp.soak",
         description="Kill small runs at random moments, disturb them by signals, a full disk, "
         "damaged checkpoints and second processes, and compare them bit for bit with undisturbed "

@@ -37,7 +37,7 @@ from tape_exp.models.positions.t5 import T5
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.xpos import XPos
 from tape_exp.models.timing import Row, round_robin, step_case, summary
-from tape_exp.settings.arguments import command, require_writable
+from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
@@ -432,7 +432,7 @@ def draw(record: dict[str, Any], path: Path) -> Path:
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure this machine, write ``speed-<machine>.json`` and ``.png``."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tape_exp.speed",
         description="Measure how fast each positional encoding is, compared with RoPE in the same "
         "run.",

@@ -27,7 +27,7 @@ from tape_exp.paper.records import Record, read_records
 from tape_exp.paper.runner import Job, Outcome, missing, work
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
-from tape_exp.settings.arguments import command, positive
+from tape_exp.settings.arguments import Parser, command, positive
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.targets import plain
 
@@ -37,9 +37,7 @@ log = logging.getLogger("tape_exp")
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are one sentence and exit code 2, failed runs exit code 1."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tape_exp.paper", description="The paper's tables and figures."
-    )
+    parser = Parser(prog="python -m tape_exp.paper", description="The paper's tables and figures.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
     run = commands.add_parser(

@@ -29,7 +29,7 @@ from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
-from tape_exp.settings.folders import CONF
+from tape_exp.settings.folders import CONF, names_in
 
 RESULTS = folders.ROOT / "results"
 SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "ladder", "small", "paper")
@@ -523,7 +523,7 @@ def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
 
 def names() -> list[str]:
     """Every artifact that has a YAML."""
-    return sorted(path.stem for path in (CONF / "paper").glob("*.yaml"))
+    return names_in("paper")
 
 
 def matches(record: Record, current: dict[str, Any]) -> bool:

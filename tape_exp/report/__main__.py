@@ -1,6 +1,5 @@
 """``python -m tape_exp.report``: writes ``report/index.html``, which needs no network."""
 
-import argparse
 import base64
 import gzip
 import logging
@@ -17,7 +16,7 @@ from tape_exp.paper.page import RULE
 from tape_exp.paper.records import read_records
 from tape_exp.report.content import Content, attributes, figure_data, gather
 from tape_exp.settings import folders
-from tape_exp.settings.arguments import command, require_writable
+from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.errors import ConfigError
 
 HERE = Path(__file__).parent
@@ -28,7 +27,7 @@ LIMIT = 5_000_000  # bytes of the page
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page; mistakes are one sentence and exit code 2."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tape_exp.report", description="One page of all tables, figures and runs."
     )
     parser.add_argument(

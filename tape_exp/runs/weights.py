@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from tape_exp.machine.files import sha256
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.files import read_yaml
 from tape_exp.settings.folders import CONF
 
 if TYPE_CHECKING:
@@ -32,13 +31,8 @@ def stored_config(path: Path) -> Any:
         ConfigError: it cannot be read, or it refers to something outside of itself, as
             ``${oc.env:HF_TOKEN}`` does: a run writes values only.
     """
-    try:
-        cfg = OmegaConf.load(path)
-        text = OmegaConf.to_yaml(cfg)
-    except (OSError, ValueError, RecursionError, YAMLError, OmegaConfBaseException) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} cannot be read ({reason}); name another run.") from error
-    if "${" in text or not isinstance(cfg, DictConfig):
+    cfg = read_yaml(path, "name another run")
+    if "${" in OmegaConf.to_yaml(cfg) or not isinstance(cfg, DictConfig):
         raise ConfigError(
             f"{path} is not a config that a run wrote: it must hold keys with values and no "
             "${…}. Write the values out."

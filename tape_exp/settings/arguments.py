@@ -9,13 +9,21 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 from tape_exp.settings.errors import ConfigError, refused
-from tape_exp.settings.redaction import redact
+from tape_exp.settings.redaction import shown
 
 Given = ParamSpec("Given")
 MOST = 1e8  # of minutes, processes, …: no one means more, and timers overflow
+
+
+class Parser(argparse.ArgumentParser):
+    """Of a command's options; what it objects to is told without secrets, on one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2."""
+        super().error(shown(" ".join(message.splitlines())))
 
 
 def positive(kind: type) -> Callable[[str], Any]:
@@ -64,10 +72,10 @@ def command(main: Callable[Given, int]) -> Callable[Given, int]:
         try:
             return main(*arguments, **options)
         except ConfigError as error:
-            print(f"error: {redact(str(error))}", file=sys.stderr)
+            print(f"error: {shown(str(error))}", file=sys.stderr)
             return 2
         except OSError as error:
-            print(f"error: {redact(refused(error))}", file=sys.stderr)
+            print(f"error: {shown(refused(error))}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             print("Stopped.", file=sys.stderr)
@@ -77,7 +85,7 @@ def command(main: Callable[Given, int]) -> Callable[Given, int]:
                 raise
             from tape_exp.settings.compose import explain
 
-            print(f"error: {redact(explain(error, sys.argv[1:]))}", file=sys.stderr)
+            print(f"error: {shown(explain(error, sys.argv[1:]))}", file=sys.stderr)
             return 2
 
     return wrapped

@@ -18,11 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from tape_exp.settings.construct import takes
-from tape_exp.settings.errors import ConfigError, did_you_mean, refused
-from tape_exp.settings.folders import CONF
+from tape_exp.settings.errors import ConfigError, did_you_mean, no_override, refused
+from tape_exp.settings.folders import CONF, names_in
 from tape_exp.settings.schema import Config, check_sections
 from tape_exp.settings.targets import HOMES, check_choices, check_targets, guard, locate
 
+MISTAKES = (ConfigError, HydraException, OmegaConfBaseException)  # of the user
 APART = ("model", "task", "peft")  # a YAML sets its own section only; a task's, by the scale
 SCALE = "smoke"  # the default
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
@@ -41,7 +42,7 @@ def register() -> None:
 
 def _choices(group: str) -> str:
     """The YAMLs of a group, wrapped and indented for ``--help``."""
-    names = ", ".join(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
+    names = ", ".join(names_in(group))
     return textwrap.fill(names, 100, initial_indent=f"  {group:9}", subsequent_indent=" " * 11)
 
 
@@ -126,7 +127,7 @@ def _sections(group: str, scale: str) -> dict[str, DictConfig]:
 
     None where one of them is wrong, does not exist at the scale or sets anything else.
     """
-    names = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    names = names_in(group)
     defaults = [*({f"{group}@{group}.{name}": name} for name in names), {"scale": scale}]
     ConfigStore.instance().store(name="sections", node={"defaults": defaults})
     try:
@@ -151,7 +152,7 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         error = error.__cause__
         text = str(error)
     if match := re.search(r"Error parsing override '(.*)'\s+missing EQUAL", text):
-        return f"{match.group(1)} is not an override: give a key and its value, as in model=tape."
+        return no_override(match.group(1))
     if isinstance(error, OverrideParseException):
         return (
             f"{error.override} cannot be read; close its brackets and quotes, and put a value with "
@@ -160,14 +161,15 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         )
     if "Cannot merge DictConfig with ListConfig" in text:
         key = getattr(error, "full_key", None) or text.partition(":")[0]
+        if "object_type=list" in text:
+            return f"{key} is a list; set it as a whole, as in {key}=[<value>,<value>]."
         return f"{key} is a section of keys; set one of them, as in {key}.<key>=<value>."
-    if match := re.search(r"Could not find '(\w+)/([^']+)'", text):
+    if match := re.search(r"Could not find '((?:hydra/)?\w+)/([^']+)'", text):
         group, choice = match.groups()
         if group == "scale" and "/" in choice:  # the folder of a task's sizes, one file a scale
             part, scale = choice.split("/", 1)
-            scales = sorted(path.stem for path in (CONF / group / part).glob("*.yaml"))
-            return _not_a_scale(scale, chosen.get("task", part), scales)
-        choices = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+            return _not_a_scale(scale, chosen.get("task", part), names_in(f"scale/{part}"))
+        choices = getattr(error, "options", None) or []  # also those of Hydra's plugins
         return (
             f"{group}={choice}{did_you_mean(choice, choices)} Choose one of: {', '.join(choices)}."
         )
@@ -187,9 +189,11 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
             word = next((a for a in arguments if a.startswith(f"{key}=")), f"{key}=<value>")
             setter = "scale" if key.startswith("task.") else key.partition(".")[0]
             return f"{key} is not set by this {setter}; add it with +{word}."
-        known = known_keys(key, arguments)
+        known = known_keys(arguments)
         section = key.partition(".")[0]
         known = [k for k in known if k.partition(".")[0] == section] or known
+        if key in known:
+            return f"{key} is not a key of every {section} of the sweep; sweep apart over those."
         return f"{key}{did_you_mean(key, known)} `python train.py --cfg job` shows every key."
     if isinstance(error, HydraException | OmegaConfBaseException):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -215,30 +219,32 @@ def scales_with(key: str) -> list[str]:
 def taken_by_a_constructor(key: str, arguments: Sequence[str]) -> bool:
     """Whether the class that the section's ``_target_`` names takes a key that no YAML sets."""
     section, _, rest = key.partition(".")
-    node = _others(key, arguments).get(section)
+    if (cfg := _chosen(arguments)) is None:
+        return False
+    node = cfg.get(section)
     if section not in HOMES or not isinstance(node, DictConfig) or "_target_" not in node:
         return False
     return takes(locate(node._target_, section), rest)
 
 
-def _others(key: str, arguments: Sequence[str]) -> DictConfig:
-    """What the overrides but those of ``key`` compose, or the defaults where they do not."""
-    overrides = [a for a in arguments if "=" in a and not a.startswith("-") and "," not in a]
-    overrides = [a for a in overrides if not a.lstrip("+~").startswith((f"{key}=", "hydra"))]
+def _chosen(arguments: Sequence[str]) -> DictConfig | None:
+    """What the YAMLs that the overrides choose compose; None where there is no such config."""
+    choices = tuple(word for word in arguments if word.partition("=")[0] in GROUPS)
     try:
-        return _composed(tuple(overrides))
-    except (HydraException, OmegaConfBaseException):
-        return _composed(())
+        return _composed(choices)
+    except MISTAKES:
+        return None
 
 
-def known_keys(key: str, arguments: Sequence[str]) -> list[str]:
-    """Every dotted key of the config that the overrides but ``key``'s give, and the groups."""
-    cfg = _others(key, arguments)
+def known_keys(arguments: Sequence[str]) -> list[str]:
+    """Every dotted key that the chosen YAMLs set, or else the defaults, and the groups."""
+    cfg = _chosen([word.split(",")[0] for word in arguments])  # of a sweep, its first run
     keys: list[str] = [*GROUPS]
 
     def walk(node: Any, prefix: str) -> None:
         for key in node:
-            keys.append(prefix + key)
+            if key != "_target_":  # a choice of another class is a choice of another YAML
+                keys.append(prefix + key)
             child = node._get_node(key)
             if (
                 isinstance(child, DictConfig)
@@ -247,5 +253,5 @@ def known_keys(key: str, arguments: Sequence[str]) -> list[str]:
             ):
                 walk(child, f"{prefix}{key}.")
 
-    walk(cfg, "")
+    walk(_composed(()) if cfg is None else cfg, "")
     return keys

@@ -103,9 +103,13 @@ def _check_size(value: Any, key: str) -> None:
 def _as_list(value: Any, hint: Any, key: str) -> list[Any]:
     """A list whose elements are as ``hint`` asks."""
     if not isinstance(value, list | tuple):
-        shown = "null" if value is None else value
-        raise ConfigError(f"{key}={shown} must be a list, as in {key}=[{shown}].")
+        raise _no_list(value, key)
     return [_convert(one, hint, f"{key}[{i}]") for i, one in enumerate(value)]
+
+
+def _no_list(value: Any, key: str) -> ConfigError:
+    shown = "null" if value is None else value
+    return ConfigError(f"{key}={shown} must be a list, as in {key}=[{shown}].")
 
 
 def _check_mapping(value: Any, key: str) -> None:
@@ -133,4 +137,7 @@ def _as_dataclass(value: Any, cls: Any, key: str) -> Any:
         return OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         where = f"{key}.{error.key}" if getattr(error, "key", None) else key
-        raise ConfigError(f"{where}: {str(error).splitlines()[0]}.") from error
+        reason = str(error).splitlines()[0].rstrip(".")
+        if "is not a ListConfig" in reason:
+            raise _no_list(value[error.key], where) from error
+        raise ConfigError(f"{where}: {reason}.") from error

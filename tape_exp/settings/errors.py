@@ -56,6 +56,11 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     return " is not known." + (f" Did you mean '{near[0]}'?" if near else "")
 
 
+def no_override(word: str) -> str:
+    """The sentence for a word that lacks a key or a value."""
+    return f"{word} is not an override: give a key and its value, as in model=tape."
+
+
 def refused(error: OSError) -> str:
     """The sentence for what the system refuses: a full disk, a folder without permission, …"""
     place = error.filename2 or error.filename

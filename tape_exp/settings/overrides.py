@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tape_exp.settings.compose import GROUPS
-from tape_exp.settings.folders import CONF
+from tape_exp.settings.folders import names_in
 
 NAMED = ("model", "task", "scale")  # choices that a command names even where they are the default
 _WORDS = ("null", "true", "false", "nan", "inf")
@@ -26,9 +26,8 @@ def literal(value: Any) -> str:
 
 def choice_of(group: str, name: str) -> str:
     """The longest YAML's name that begins ``name``: ``scrolls`` for the task ``scrolls_qasper``."""
-    known = [path.stem for path in (CONF / group).glob("*.yaml")]
     return max(
-        (stem for stem in known if name == stem or name.startswith(f"{stem}_")),
+        (stem for stem in names_in(group) if name == stem or name.startswith(f"{stem}_")),
         key=len,
         default=name,
     )

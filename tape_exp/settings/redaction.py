@@ -89,9 +89,14 @@ def redact_tree(value: Any, key: str = "") -> Any:
     return value if key in _COMMITS and re.fullmatch("[0-9a-f]{40}", value) else redact(value)
 
 
+def shown(text: str) -> str:
+    """The text as a terminal may get it: with neither secrets nor control characters."""
+    return printable(redact(text))
+
+
 class RedactingFormatter(logging.Formatter):
-    """A formatter whose lines, tracebacks included, hold neither secrets nor control characters."""
+    """A formatter whose lines, tracebacks included, are :func:`shown`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without either."""
-        return printable(redact(super().format(record)))
+        """The line, without secrets and control characters."""
+        return shown(super().format(record))

@@ -20,7 +20,7 @@ from tape_exp.settings.errors import (
     one_of,
     positive,
 )
-from tape_exp.settings.folders import CONF
+from tape_exp.settings.folders import CONF, names_in
 from tape_exp.settings.targets import check_names
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class TrainerConfig:
     frozen_bf16: bool = False
     attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton
     heartbeat: int = 30  # seconds of silence after which another process counts as lost
+    rendezvous: int = 600  # seconds in which all processes of a run must have begun
     log_every: int = 10  # optimizer steps
     validate_every: int = 250  # optimizer steps
     checkpoint_every: int = 250  # optimizer steps
@@ -142,6 +143,7 @@ class Arch:
         between("task.arch", 1, MOST_PARTS, layers=self.layers, heads=self.heads)
         between("task.arch", 1, LARGEST_SIZE, width=self.width, ffn=self.ffn)
         between("task.arch", 1, LARGEST_SIZE, head_size=self.head_size or 1)
+        between("task.arch", 0, LARGEST_SIZE, vocab=self.vocab)
         if self.heads % self.key_heads:
             divisors = (k for k in range(self.key_heads, 0, -1) if self.heads % k == 0)
             raise ConfigError(
@@ -173,6 +175,15 @@ class Arch:
     def key_heads(self) -> int:
         """K, as a rule H."""
         return self.kv_heads or self.heads
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of all matrices in fp32, 4 (2 V C + layers (2 (H + K) d C + 3 C F)), before the
+        task sets V without those of the vocabulary.
+        """
+        attention = 2 * (self.heads + self.key_heads) * self.head_dim * self.width
+        blocks = self.layers * (attention + 3 * self.width * self.ffn)
+        return 4 * (blocks + (1 if self.tied else 2) * self.vocab * self.width)
 
 
 @dataclass(frozen=True)
@@ -280,8 +291,7 @@ def check(cfg: "DictConfig") -> None:
     one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
     check_names(cfg)
     for group in ("scale", "debug"):
-        names = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-        one_of(f"{group}.name", cfg[group].name, names)
+        one_of(f"{group}.name", cfg[group].name, names_in(group))
     if not isinstance(begin := cfg.task.get("init_from"), str | None):
         raise ConfigError(
             f"task.init_from={begin} must be a task, a run's folder or a .ckpt, as in "
@@ -290,7 +300,8 @@ def check(cfg: "DictConfig") -> None:
     _check_scale(cfg)
     _check_finite(cfg, "")
     _check_sources(cfg.task, "task")
-    counts = ("devices", "nodes", "heartbeat", "log_every", "validate_every", "checkpoint_every")
+    counts = ["devices", "nodes", "heartbeat", "rendezvous"]
+    counts += ["log_every", "validate_every", "checkpoint_every"]
     at_least_one("trainer", **{key: cfg.trainer[key] for key in counts})
     if cfg.trainer.micro_batch is not None and cfg.trainer.micro_batch < 1:
         raise ConfigError(
@@ -325,11 +336,10 @@ def _check_scale(cfg: "DictConfig") -> None:
 
     read = OmegaConf.to_yaml(cfg.task, resolve=False)
     written = OmegaConf.load(CONF / "scale" / f"{cfg.scale.name}.yaml")
+    before = dict(_leaves(written, "scale"))
     for key, value in _leaves(cfg.scale, "scale"):
         family = ".".join(key.split(".")[:2])
-        same = key == "scale.text" or value == _raw(
-            OmegaConf.select(OmegaConf.create({"scale": written}), key)
-        )
+        same = key == "scale.text" or value == before.get(key)
         if not same and f"${{{family}" not in read:
             raise ConfigError(
                 f"{key}={value} changes nothing: task={cfg.task.name} reads no {key}."

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import CONF
-from tape_exp.settings.redaction import is_secret, redact
+from tape_exp.settings.errors import ConfigError, no_override
+from tape_exp.settings.folders import CONF, names_in
+from tape_exp.settings.redaction import is_secret, redact, redact_tree
 
 HOMES = {
     "model": "tape_exp.models.positions",
@@ -176,6 +176,8 @@ def guard() -> None:
         ) -> Any:
             """Compose, then search; a sweep's overrides, written to files, may hold no secret."""
             check_choices(overrides)
+            if any(word.startswith("hydra/launcher=") for word in overrides):
+                check_cluster()
             cfg = super().load_configuration(config_name, overrides, run_mode, *rest, **options)
             check_targets(cfg)
             if run_mode.name == "MULTIRUN":
@@ -183,6 +185,50 @@ def guard() -> None:
             return cfg
 
     hydra.ConfigLoaderImpl = Loader  # type: ignore[misc]
+
+
+def check_cluster() -> None:
+    """Refuse a conf/local/cluster.yaml that holds no keys; Hydra would not name the file."""
+    from omegaconf import DictConfig
+
+    from tape_exp.settings.files import read_yaml
+
+    path = CONF / "local" / "cluster.yaml"
+    example = "conf/local/example.yaml is an example"
+    if path.exists() and not isinstance(read_yaml(path, f"mend it ({example})"), DictConfig):
+        raise ConfigError(f"{path} must hold keys with values; {example}.")
+
+
+def hide_secrets() -> None:
+    """Let Hydra see the configs that it shows (``--cfg``, ``--info``, …) without their secrets."""
+    from hydra._internal import hydra
+
+    class Shown(hydra.ConfigLoaderImpl):
+        """The loader of :func:`guard`, whose configs hold no secrets."""
+
+        def load_configuration(self, *given: Any, **options: Any) -> Any:
+            """Compose and search, then take the secrets out."""
+            cfg = super().load_configuration(*given, **options)
+            _hide_secrets(cfg)
+            return cfg
+
+    hydra.ConfigLoaderImpl = Shown  # type: ignore[misc]
+
+
+def _hide_secrets(node: Any, key: str = "") -> None:
+    """Replace every secret below a section or list, which lies at ``key``."""
+    from omegaconf import DictConfig, OmegaConf, flag_override
+
+    if node._is_none() or node._is_missing() or node._is_interpolation():
+        return
+    sections = isinstance(node, DictConfig)
+    for name in list(node.keys()) if sections else range(len(node)):
+        child, inner = node._get_node(name), str(name) if sections else key
+        if OmegaConf.is_config(child):
+            _hide_secrets(child, inner)
+        elif (value := redact_tree(child._value(), inner)) != child._value():
+            with flag_override(node, "readonly", False):
+                node[name] = value
 
 
 def check_choices(overrides: Sequence[str]) -> None:
@@ -193,11 +239,13 @@ def check_choices(overrides: Sequence[str]) -> None:
 
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         group = override.key_or_group
-        choices = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+        if not group:
+            raise ConfigError(no_override(str(override.input_line)))
+        choices = names_in(group)
         removed = override.is_delete()
         if not choices or override.is_sweep_override() or (removed and override.package):
             continue
-        if removed or not isinstance(override.value(), str):
+        if removed or not isinstance(override.value(), str) or not override.value():
             raise ConfigError(
                 f"{override.input_line} must choose one YAML of conf/{group}, as "
                 f"{group}={choices[0]} does."
@@ -238,7 +286,15 @@ def _environment(name: str, default: Any = _UNSET) -> Any:
 
 
 def check_names(cfg: Any) -> None:
-    """Refuse names that would lead a run's folder elsewhere, and a secret as a name for W&B."""
+    """Refuse names that would lead a run's folder elsewhere, places that no terminal and no list of
+    files can hold, and a secret as a name for W&B.
+    """
+    for key in ("runs", "cache", "checkpoint"):
+        if cfg[key] is not None and not cfg[key].isprintable():
+            raise ConfigError(
+                f"{key}={cfg[key]!r} holds a line break or another control character; name a place "
+                "without it."
+            )
     for group in ("task", "scale", "model", "peft"):
         plain(f"{group}.name", cfg[group].name)
     for key in ("project", "entity"):

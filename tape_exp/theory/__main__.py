@@ -6,7 +6,6 @@ the artifacts ``theory`` and ``theory_propositions``, with accuracy against leng
 construction as printed and as repaired.
 """
 
-import argparse
 import json
 import logging
 import sys
@@ -25,7 +24,7 @@ from tape_exp.paper.artifacts import RESULTS, load
 from tape_exp.paper.page import render
 from tape_exp.paper.tables import markdown
 from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import command, positive, require_writable
+from tape_exp.settings.arguments import Parser, command, positive, require_writable
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
 from tape_exp.theory.propositions import cases, measure
 
@@ -43,7 +42,7 @@ LENGTHS = tuple(2**n for n in range(1, 13))
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; write and draw where that is asked for."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m tape_exp.theory",
         description="Run and measure theorem 1 and both propositions of the TAPE paper; takes half "
         "a minute on a core.",

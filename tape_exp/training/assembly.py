@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
+from tape_exp.machine.hardware import machine_memory
 from tape_exp.machine.preemption import Preemption
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
@@ -26,8 +27,11 @@ from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import Surroundings, Task
+from tape_exp.training.faults import lacks_memory
 from tape_exp.training.logs import progress_mode
+from tape_exp.training.rendezvous import DDP, FSDP
 
 log = logging.getLogger("tape_exp")
 
@@ -71,9 +75,25 @@ def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -
     task = make_task(cfg, directory.artifacts)
     accumulate = micro_batches(cfg, task)
     adaptation = make_adaptation(cfg, task)
+    if task.arch.matrix_bytes > machine_memory():
+        raise too_large(task.arch)
     task.prepare_data()
-    decoder = make_decoder(cfg, task, adaptation)
+    try:
+        decoder = make_decoder(cfg, task, adaptation)
+    except (RuntimeError, MemoryError) as error:
+        if lacks_memory(error):
+            raise too_large(task.arch) from error
+        raise
     return Run(cfg, directory, task, decoder, adaptation, accumulate, preemption)
+
+
+def too_large(arch: Arch) -> ConfigError:
+    """The sentence for a model that this machine has no memory for."""
+    return ConfigError(
+        f"the matrices of the model need {arch.matrix_bytes:,} bytes, for which this machine lacks "
+        f"memory; lower task.arch.width={arch.width}, task.arch.ffn={arch.ffn} or "
+        f"task.arch.layers={arch.layers}."
+    )
 
 
 def check_parts(cfg: DictConfig) -> None:
@@ -123,6 +143,12 @@ def blank_task(cfg: DictConfig) -> Task:
     if cfg.debug.max_steps is not None and isinstance(section.get("optim"), dict):
         section["optim"]["max_steps"] = cfg.debug.max_steps
     task: Task = build(section, "task", seed=cfg.seed)
+    for key, given in section.get("arch", {}).items():
+        if given != (size := getattr(task.arch, key)):
+            raise ConfigError(
+                f"task.arch.{key}={given} has no effect, since this task sets it to {size}; leave "
+                "it out."
+            )
     cache = Path(cfg.cache).expanduser()
     return task.placed_in(Surroundings(cache, None, cfg.trainer.workers, cfg.debug.overfit))
 
@@ -197,7 +223,7 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
             accelerator=cfg.trainer.accelerator,
             devices=cfg.trainer.devices,
             num_nodes=cfg.trainer.nodes,
-            strategy=strategy(cfg.trainer.strategy, devices),
+            strategy=strategy(cfg.trainer.strategy, devices, cfg.trainer.rendezvous),
             precision=precision(cfg.trainer.precision, cfg.trainer.accelerator),  # type: ignore[arg-type]
             logger=run.sinks,
             callbacks=callbacks,
@@ -241,15 +267,18 @@ def micro_batches(cfg: DictConfig, task: Task) -> int:
     return per_device // micro
 
 
-def strategy(name: str, devices: int) -> "str | Strategy":
-    """Lightning's strategy of that name; ``auto`` is DDP where there are several devices."""
+def strategy(name: str, devices: int, seconds: int) -> "str | Strategy":
+    """The strategy of that name, whose processes wait ``seconds`` for one another; ``auto`` is DDP
+    where there are several devices.
+    """
     if name == "fsdp":
-        from lightning.pytorch.strategies import ModelParallelStrategy
-
-        return ModelParallelStrategy(
-            data_parallel_size=devices, tensor_parallel_size=1, save_distributed_checkpoint=False
+        return FSDP(
+            seconds,
+            data_parallel_size=devices,
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
         )
-    return "ddp" if devices > 1 or name == "ddp" else "auto"
+    return DDP(seconds) if devices > 1 or name == "ddp" else "auto"
 
 
 def without_requeue() -> list[SLURMEnvironment]:

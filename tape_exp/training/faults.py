@@ -69,13 +69,17 @@ def explain(
                 f"{directory.path} cannot be written ({cause.strerror}): free space there or raise "
                 "the quota, and give the same command again; the last checkpoint is whole."
             )
-        if isinstance(
-            cause, torch.OutOfMemoryError | MemoryError
-        ) or "can't allocate memory" in str(cause):
+        if lacks_memory(cause):
             return OutOfMemoryError(
                 f"out of memory; {memory_keys(cfg)}; debug=plan estimates what a run needs."
             )
     return error
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, on a GPU or beside it."""
+    lacking = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return lacking or "can't allocate memory" in str(error)
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:

@@ -29,10 +29,7 @@ class Heartbeat(Callback):
     The main thread may be inside a collective that never returns, so the process ends without it:
     checkpoints and records are whole at any moment.
 
-    It begins after the rendezvous of the processes. One that hangs before is noticed only when the
-    timeout of the process group ends. Lightning passes its ``timeout=`` on as that of all
-    collectives, so a shorter one would also end a healthy run in which others wait for a long
-    evaluation of one process.
+    It begins after the rendezvous of the processes, which has a limit of its own.
 
     Args:
         seconds: how long a process may be silent.

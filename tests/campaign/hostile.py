@@ -90,6 +90,8 @@ def files(world: Path, canary: Path) -> dict[str, tuple[Callable[[], object], tu
 
     entry = {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}
     loaded = ("run", "task=extend", "model=rope", f"checkpoint={folder}", *TINY)
+    questions = ("run", "task=benchmarks", "model=rope", "task.tasks=[mine]", "scale.text=local")
+    questions += (f"task.path={world / 'lm'}", *TINY)
     return {
         "a pickle as a checkpoint, going on": (pickled, again),
         "a pickle as a checkpoint, beginning from it": (pickled, onward),
@@ -114,27 +116,11 @@ def files(world: Path, canary: Path) -> dict[str, tuple[Callable[[], object], tu
         ),
         "a task of lm-eval with a function": (
             lambda: lm_eval(world / "lm", f"!function {world}/lm/code.run", canary),
-            (
-                "run",
-                "task=benchmarks",
-                "model=rope",
-                "task.tasks=[mine]",
-                "scale.text=local",
-                f"task.path={world / 'lm'}",
-                *TINY,
-            ),
+            questions,
         ),
         "a task of lm-eval with a template": (
             lambda: lm_eval(world / "lm", quoted(strings(canary)["jinja"]), canary),
-            (
-                "run",
-                "task=benchmarks",
-                "model=rope",
-                "task.tasks=[mine]",
-                "scale.text=local",
-                f"task.path={world / 'lm'}",
-                *TINY,
-            ),
+            questions,
         ),
     }
 

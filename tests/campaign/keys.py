@@ -88,8 +88,8 @@ def keys(base: str) -> dict[str, type | None]:
     """The keys of a config and what type their values have, where it is a simple one."""
     cfg = compose_config([base])
     found: dict[str, type | None] = {}
-    for key in known_keys("", [base]):
-        if key.endswith("_target_") or key in HOMES:
+    for key in known_keys([base]):
+        if key in HOMES:
             continue
         node = OmegaConf.select(cfg, key, throw_on_missing=False)
         if not isinstance(node, DictConfig):

@@ -17,6 +17,7 @@ from launch import status, sweep
 from launch.grid import folder_of as folder_of_jobs
 from launch.grid import jobs_of
 from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.settings import targets
 from tape_exp.settings.folders import ROOT
 from tests.conftest import finish
 
@@ -187,7 +188,9 @@ def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
     ("text", "message"),
     [
         ("{", "cluster.yaml cannot be read ("),
-        ("[]", "the cluster's settings (conf/local/cluster.yaml): "),
+        ("[]", "cluster.yaml must hold keys with values; conf/local/example.yaml is an example."),
+        ("a: &a\n  b: *a", "cluster.yaml cannot be read (it nests without end); mend it ("),
+        ("[" * 100_000, "cluster.yaml cannot be read (it nests without end); mend it ("),
         ("setup: 3", "hydra.launcher.setup=3 must be a list of lines"),
         ("setup: [[1]]", "hydra.launcher.setup=[[1]] must be a list of lines"),
         ("additional_parameters: 7", "hydra.launcher.additional_parameters=7 must be a section"),
@@ -195,7 +198,7 @@ def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
         ("timeout_min: 1e99", "hydra.launcher.timeout_min=1e+99 must be a number from 1 on"),
         ("partition: .nan", "hydra.launcher.partition=nan must be a word"),
         (b"\xff\xfe\x00", "cluster.yaml"),
-        (None, "cluster.yaml is no file"),
+        (None, "cluster.yaml cannot be read ([Errno 21] Is a directory"),
     ],
 )
 def test_a_damaged_file_of_settings_is_one_sentence(
@@ -208,10 +211,12 @@ def test_a_damaged_file_of_settings_is_one_sentence(
     else:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     monkeypatch.setattr(sweep, "CONF", conf)
+    monkeypatch.setattr(targets, "CONF", conf)
     assert sweep.main(["--dry-run", "model=rope", f"runs={slurm}/runs"]) == 2
     told = capsys.readouterr().err
     assert message in told
     assert told.count("\n") == 1
+    assert len(told) < 500
 
 
 def test_dry_run_prints_the_options_that_submission_adds(slurm, capsys):

@@ -1,7 +1,9 @@
 """Mistakes on the command line: one sentence, the key, and a word or value that works."""
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.runs.identity import config_hash
-from tape_exp.settings import compose
+from tape_exp.settings import compose, folders
 from tape_exp.settings.compose import _composed, compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
@@ -49,11 +51,32 @@ def command(
         ("model.thetta=4", "model.thetta is not known. Did you mean 'model.theta'?"),
         ("seed=first", "seed: Value 'first' of type 'str' could not be converted to Integer"),
         ("trainer.devices=two", "trainer.devices: Value 'two'"),
+        ("trainer.devices=[1]", "trainer.devices: Value '[1]' of type 'list' could not be"),
+        ("trainer.devices=1.5", "trainer.devices: Value '1.5' of type 'float' could not be"),
+        ("=3", "=3 is not an override: give a key and its value, as in model=tape."),
+        ("model=", "model= must choose one YAML of conf/model, as model=alibi does."),
+        (
+            "hydra/launcher=slrum",
+            "hydra/launcher=slrum is not known. Did you mean 'slurm'? Choose one of: basic, slurm",
+        ),
+        ("task.optim.betas={a: 1}", "task.optim.betas is a list; set it as a whole, as in"),
+        ("model.targe=1", "model.targe is not known. Did you mean 'model.name'?"),
+        ("task=c4 task.target=3", "task.target is not known. Did you mean 'task.text'?"),
+        ("task=c4 task.x=1 task.train_digits=3", "task.x is not known."),
+        (
+            "task=c4 task.train_digits=3 task.x=1",
+            "task.train_digits is not known. Did you mean 'task.train_tokens'?",
+        ),
+        (
+            "task=c4 task.optim.position_lr=2 task.x=1",
+            "task.optim.position_lr is not set by this scale; add it with "
+            "+task.optim.position_lr=2.",
+        ),
     ],
 )
 def test_composition_errors(override, message):
     with pytest.raises(ConfigError) as error:
-        compose_config([override])
+        compose_config(re.split(r" (?=[a-z]+[=.])", override))
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
     assert redact(str(error.value)) == str(error.value)
@@ -158,6 +181,12 @@ def test_values_are_checked_wherever_they_are_set(override, message):
             r"task\.train_digit is not known\. Did you mean 'train_digits'",
         ),
         ("task", "task.optim.batch=many", r"task\.optim\.batch"),
+        (
+            "task",
+            "task.optim.betas=0.9",
+            r"task\.optim\.betas=0\.9 must be a list, as in .*=\[0\.9\]",
+        ),
+        ("task", "+task.arch.vocab=-3", r"task\.arch\.vocab=-3 must be from 0 to"),
         ("task", "~task.test_digits", r"task\.test_digits is missing"),
         (
             "model",
@@ -316,6 +345,13 @@ def test_values_that_no_run_has_are_refused_before_it_begins(override, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("key", "size"), [("vocab", 14), ("max_length", 33), ("train_length", 18)])
+def test_a_size_that_the_task_sets_is_no_key(key, size):
+    with pytest.raises(ConfigError, match=rf"arch\.{key}=9 has no effect, .* sets it to {size};"):
+        blank_task(compose_config([f"+task.arch.{key}=9"]))
+    assert blank_task(compose_config(["task=c4", "+task.arch.vocab=900"])).arch.vocab == 900
+
+
 def test_a_gpu_that_is_not_there_is_told_in_one_sentence(monkeypatch):
     for kind in ("CUDA", "MPS"):
         monkeypatch.setattr(assembly, f"{kind}Accelerator", SimpleNamespace(is_available=bool))
@@ -430,6 +466,22 @@ def test_command_line_errors_are_one_sentence_and_exit_code_2():
         assert len(failed.stderr.strip().splitlines()) == 1, failed.stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("package", ["hydra", "torch"])
+def test_a_signal_during_the_imports_ends_a_run_without_a_traceback(tmp_path, package, number):
+    (tmp_path / f"{package}.py").write_text(f"import os; os.kill(os.getpid(), {number:d})\n")
+    stopped = subprocess.run(
+        [sys.executable, "train.py", f"runs={tmp_path}", "logger=none"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )
+    assert stopped.returncode == -number, stopped.stderr
+    assert not stopped.stderr
+
+
 def test_import_is_light():
     drawing = (
         "from tape_exp.paper import __main__, artifacts; [artifacts.load(name) for name in "
@@ -480,7 +532,8 @@ def test_a_yaml_under_work_spoils_no_other(tmp_path, monkeypatch):
     (conf / "model" / "broken.yaml").write_text("defaults: [nothing]\nname: broken\n")
     more = "# @package _global_\nmodel: {name: theirs}\ntask: {name: more}\n"
     (conf / "task" / "more.yaml").write_text(more)
-    monkeypatch.setattr(compose, "CONF", conf)
+    for module in (compose, folders):
+        monkeypatch.setattr(module, "CONF", conf)
     for cached in (compose._composed, compose._sections):
         cached.cache_clear()
     try:

@@ -14,7 +14,9 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from launch import status, sweep
 from launch.status import last_line
+from tape_exp import export
 from tape_exp.data.packing import Tokens
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import load
@@ -532,6 +534,62 @@ def test_a_sweep_refuses_secrets_and_hydra_its_pickles():
     refused = command("--experimental-rerun", "job.pickle")
     assert refused.returncode == 2
     assert "unpickles" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("--cfg job", 0),
+        ("--cfg job --package task.api_key", 0),
+        ("--cfg all", 0),
+        ("--cfg=hydra", 0),
+        ("--cfg hydra hydra/launcher=slurm", 0),
+        ("--info config", 0),
+        ("--hydra-help", 0),
+        ("--help", 0),
+        ("-m --cfg job", 2),
+        ("--cfg nothing", 2),
+        ("--info", 2),
+        ("--resolve", 2),
+        ("--shell-completion", 2),
+        ("--unknown", 2),
+        ("--unknown --api_key=planted-plain-key-0006", 2),
+    ],
+)
+def test_what_hydra_shows_holds_no_secret_and_no_traceback(words, status):
+    planted = [
+        f"+task.api_key={TYPED[2]}",
+        f"+task.note={TYPED[1]}",
+        f"+task.d={{key: {TYPED[3]}}}",
+    ]
+    shown = command(*words.split(), *planted, HF_TOKEN=SECRETS["HF_TOKEN"])
+    assert shown.returncode == status, shown.stderr
+    assert not any(secret in shown.stdout + shown.stderr for secret in TYPED)
+    if status:
+        assert not shown.stdout
+        assert shown.stderr.startswith("error: ")
+        assert shown.stderr.count("\n") == 1
+    else:
+        assert not shown.stderr
+        assert (HIDDEN in shown.stdout) == ("help" not in words)
+
+
+@pytest.mark.parametrize("main", [sweep.main, status.main, export.main])
+def test_what_the_options_of_a_command_refuse_is_told_without_secrets(main, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["a", "b", f"--api-key={TYPED[2]}", "--x=\x1b[31m\nnext"])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert TYPED[2] not in told
+    assert "\x1b" not in told
+    assert "--x=\\x1b[31m next" in told
+
+
+@pytest.mark.parametrize("key", ["runs", "cache", "checkpoint"])
+def test_a_place_with_control_characters_is_refused(key):
+    with pytest.raises(ConfigError, match=rf"{key}='a.nb' holds a line break") as error:
+        check(compose_config([f"{key}='a\nb'"]))
+    assert "\n" not in str(error.value)
 
 
 def test_wandbs_own_keys_hold_no_secret():

@@ -21,6 +21,7 @@ from tape_exp.runs.sinks import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
+from tape_exp.training import assembly
 from tape_exp.training import run as run_module
 from tape_exp.training.assembly import make_task, micro_batches
 from tape_exp.training.module import NotFiniteError
@@ -380,6 +381,27 @@ def test_to_ask_whether_a_run_is_finished_changes_nothing(tiny_run):
     handlers = list(logging.getLogger("tape_exp").handlers)
     assert run_module.is_finished(RunDirectory(cfg))
     assert logging.getLogger("tape_exp").handlers == handlers
+
+
+@pytest.mark.parametrize("memory", [1 << 10, 1 << 60], ids=["known", "found out"])
+def test_a_model_too_large_for_the_memory_names_its_bytes_and_keys(tiny_run, monkeypatch, memory):
+    def lacking(*_):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] can't allocate memory: you tried")
+
+    monkeypatch.setattr(assembly, "machine_memory", lambda: memory)
+    monkeypatch.setattr(assembly, "Decoder", lacking)
+    with pytest.raises(ConfigError, match=r"lower task\.arch\.width=32, .*ffn=32") as told:
+        tiny_run("model=rope")
+    needed = 4 * (2 * 14 * 32 + 2 * (4 * 32 * 32 + 3 * 32 * 32))
+    assert f"need {needed:,} bytes" in str(told.value)
+
+
+@pytest.mark.parametrize("words", [[], ["+task.arch.tied=true"], ["+task.arch.kv_heads=1"]])
+def test_the_bytes_of_a_models_matrices_are_those_of_its_parameters(words):
+    cfg = compose_config([*SMALL, "model=rope", *words])
+    decoder = assembly.make_decoder(cfg, assembly.blank_task(cfg))
+    matrices = [p for p in decoder.parameters() if p.dim() > 1]
+    assert decoder.arch.matrix_bytes == sum(4 * p.numel() for p in matrices)
 
 
 def test_nodes_that_nobody_starts_are_told_at_once(tiny_run, monkeypatch):

@@ -1,0 +1,27 @@
+"""YAML files that others may have written or damaged."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from tape_exp.settings.errors import ConfigError
+
+
+def read_yaml(path: Path, advice: str) -> Any:
+    """What a YAML file holds, which can also be written again.
+
+    Raises:
+        ConfigError: it cannot be read; the sentence names the file and ends with ``advice``.
+    """
+    try:
+        content = OmegaConf.load(path)
+        OmegaConf.to_yaml(content)
+    except RecursionError as error:
+        raise ConfigError(f"{path} cannot be read (it nests without end); {advice}.") from error
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} cannot be read ({reason}); {advice}.") from error
+    return content
