@@ -20,9 +20,11 @@ class Addition(RunArtifact):
     """A panel for each model, and a table of the means over the grid in and out of distribution."""
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
-        """The mean over the grid."""
+        """The mean over the grid; who solves the trained quarter and no more is at its floor."""
         table = self.cells(scale, records)
-        return self.versus("", table.values("ours"), table.values("paper"))
+        task = task_of(records) if records else {"train_digits": 1, "test_digits": 2}
+        floor = 100 * (task["train_digits"] / task["test_digits"]) ** 2
+        return self.versus("", table.values("ours"), table.values("paper"), floor=floor)
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model."""

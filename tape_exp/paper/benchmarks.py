@@ -13,6 +13,9 @@ from tape_exp.paper.values import NOT_REPORTED, NOT_RUN, Missing, Value, known, 
 SEVERAL = "{number:.2f} ± {half:.2f}"
 
 
+CHANCE = 25.0  # percent, of one of four choices
+
+
 @dataclass(kw_only=True)
 class Bench(Methods):
     """The accuracy of each method on each benchmark with lm-eval's error, next to the paper's.
@@ -31,11 +34,13 @@ class Bench(Methods):
         # The table's cells hold standard errors over questions, which all seeds share; what is
         # compared are 95 % intervals.
         measured = {
-            method: over_runs([_value(r["metrics"], benchmark) for r in runs if _has(r, benchmark)])
+            method: over_runs(
+                {r["seed"]: _value(r["metrics"], benchmark) for r in runs if _has(r, benchmark)}
+            )
             for method, runs in records.items()
         }
         published = self.cells(scale, records).values(("paper", benchmark))
-        return self.versus(self.columns[benchmark], known(measured), published)
+        return self.versus(self.columns[benchmark], known(measured), published, floor=CHANCE)
 
     def verdict(self, scale: str, records: Records) -> Verdict:
         """That of the contests, which says where the questions are not the benchmark's."""

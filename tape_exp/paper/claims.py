@@ -1,24 +1,29 @@
 """Whether a claim of the paper holds in our records: comparisons, and a verdict per artifact.
 
-A claim says that one method is better than others at something. With two seeds or more it holds
-where the 95 % intervals of the means do not overlap and are in the claimed order, and does not hold
-where they are in the other order; where they overlap, the records cannot decide. One seed shows an
-order and nothing more. Seeds that agree by chance do not hide that a score is of few samples: where
-a run has an interval over its samples, the interval over seeds is at least as wide.
+A claim says that one method is better than others at something. Seeds are compared in pairs: with
+two or more that both methods have, the claim holds where Student's paired t test, adjusted for the
+number of the claim's comparisons, tells the two apart in the claimed order, and does not hold where
+it does in the other. Seeds that agree by chance do not hide that a score is of few samples: where
+runs have intervals over their samples, a bootstrap over seeds and samples must tell the two apart
+too. One seed shows an order and nothing more. Where no method is above what guessing reaches, the
+comparison says nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from tape_exp.paper.statistics import Difference, ends, holm, paired, resampled
 from tape_exp.paper.values import Value, with_seeds
 
 YES, NO = "yes", "no"
 UNCLEAR = "not distinguishable"
+FLOOR = "at floor (cannot tell)"
 ORDERED, REVERSED = "in this order, one seed", "no (one seed)"
 UNTESTED = "not tested"
 NO_CLAIM = "–"
 # of several comparisons the first of these decides
-GRAVITY = (NO, REVERSED, UNTESTED, UNCLEAR, ORDERED, YES)
+GRAVITY = (NO, REVERSED, UNTESTED, FLOOR, UNCLEAR, ORDERED, YES)
+ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,10 @@ class Contest:
         published: the paper's, as far as it gives numbers.
         published_where: ``where`` in the paper, if it differs.
         higher: whether more is better.
+        floor: what a method reaches that solves nothing, or guesses.
         digits: decimals shown.
+        adjusted: p values of the rivals, adjusted for all comparisons of the claim; by default
+            those of this one.
     """
 
     where: str
@@ -42,7 +50,24 @@ class Contest:
     published: Mapping[str, Value]
     published_where: str = ""
     higher: bool = True
+    floor: float | None = None
     digits: int = 2
+    adjusted: Mapping[str, float] = field(default_factory=dict)
+
+    def difference(self, rival: str) -> Difference | None:
+        """Favourite minus rival over the seeds that both have; None where they share none."""
+        if not {self.favourite, rival} <= self.measured.keys():
+            return None
+        ours, theirs = (
+            {seed: run.number for seed, run in self.measured[name].runs.items()}
+            for name in (self.favourite, rival)
+        )
+        return paired(ours, theirs)
+
+    def tests(self) -> dict[str, float]:
+        """The p values of the rivals that a paired test compares, not adjusted."""
+        found = {rival: self.difference(rival) for rival in self.rivals}
+        return {rival: d.p for rival, d in found.items() if d is not None and d.p is not None}
 
     def outcome(self) -> str:
         """One of :data:`GRAVITY`."""
@@ -55,6 +80,23 @@ class Contest:
         ours, theirs = self.measured[self.favourite], self.measured.get(rival)
         if theirs is None:
             return UNTESTED
+        if not ours.runs and not theirs.runs:
+            return self._by_intervals(ours, theirs)
+        difference = self.difference(rival)
+        if difference is None:
+            return UNTESTED
+        if self._at_floor(ours, theirs):
+            return FLOOR
+        if difference.half is None:
+            (seed,) = ours.runs.keys() & theirs.runs.keys()
+            return self._by_intervals(ours.runs[seed], theirs.runs[seed])
+        p = {**holm_of(self.tests()), **self.adjusted}.get(rival)
+        if not self._samples_tell(ours, theirs, spread=p is not None) or (p or 0.0) >= ALPHA:
+            return UNCLEAR
+        return YES if (difference.mean > 0) == self.higher else NO
+
+    def _by_intervals(self, ours: Value, theirs: Value) -> str:
+        """Of single runs, or of the rounds of a timing."""
         ahead = ours.number > theirs.number if self.higher else ours.number < theirs.number
         if None not in (ours.low, ours.high, theirs.low, theirs.high):
             if not (ours.low > theirs.high or theirs.low > ours.high):  # type: ignore[operator]
@@ -65,8 +107,28 @@ class Contest:
             return UNCLEAR
         return ORDERED if ahead else REVERSED
 
+    def _at_floor(self, ours: Value, theirs: Value) -> bool:
+        """Whether no run of the two is above the floor by more than its samples' error."""
+        runs = [*ours.runs.values(), *theirs.runs.values()]
+        lows = (run.number if run.low is None else run.low for run in runs)
+        return self.floor is not None and all(low <= self.floor for low in lows)
+
+    def _samples_tell(self, ours: Value, theirs: Value, spread: bool) -> bool:
+        """Whether the bootstrap excludes that the two are equal. Runs without intervals are told
+        apart by the spread over seeds alone, if there is one.
+        """
+        seeds = sorted(ours.runs.keys() & theirs.runs.keys())
+        pairs = [[value.runs[seed] for seed in seeds] for value in (ours, theirs)]
+        if any(run.low is None for runs in pairs for run in runs):
+            return spread
+        mine, others = resampled(pairs)
+        low, high = ends(mine - others)
+        return low > 0 or high < 0
+
     def ours(self) -> str:
-        """The favourite's figure and the best deciding rival's: ``tape 25 ± 0.3, fire 34 ± 8``."""
+        """The favourite's figure and the best deciding rival's: ``tape 25 ± 0.3, fire 34 ± 8``,
+        with their paired difference.
+        """
         outcome = self.outcome()
         deciding = [
             name for name in self.rivals if outcome == UNTESTED or self._against(name) == outcome
@@ -74,7 +136,17 @@ class Contest:
         missing = [name for name in (self.favourite, *self.rivals) if name not in self.measured]
         figures = self._figures(self.measured, deciding)
         figures += [f"{' '.join(missing)} not run"] if figures and missing else []
-        return _at(self.where, ", ".join(figures))
+        return _at(self.where, ", ".join(figures) + self._lead(deciding))
+
+    def _lead(self, deciding: Sequence[str]) -> str:
+        """`` (paired: +1.0 ± 0.4)`` for the best of the deciding rivals."""
+        best = self._best(self.measured, deciding)
+        difference = self.difference(best) if best else None
+        if difference is None or difference.p is None:
+            return ""
+        assert difference.half is not None
+        mean, half = (_number(x, self.digits) for x in (difference.mean, difference.half))
+        return f" (paired: {'+' if difference.mean > 0 else ''}{mean} ± {half})"
 
     def papers(self) -> str:
         """The paper's figure of the favourite and that of the best rival."""
@@ -84,11 +156,19 @@ class Contest:
 
     def _figures(self, values: Mapping[str, Value], rivals: Sequence[str]) -> list[str]:
         """The favourite and the best of these rivals, each with its value."""
+        names = [name for name in (self.favourite, self._best(values, rivals)) if name in values]
+        return [f"{name} {written(values[name], self.digits)}" for name in names]
+
+    def _best(self, values: Mapping[str, Value], rivals: Sequence[str]) -> str:
+        """The best of these rivals; empty where none has a value."""
         sign = 1 if self.higher else -1
         known = [name for name in rivals if name in values]
-        best = [max(known, key=lambda name: sign * values[name].number)] if known else []
-        names = [name for name in (self.favourite, *best) if name in values]
-        return [f"{name} {written(values[name], self.digits)}" for name in names]
+        return max(known, key=lambda name: sign * values[name].number) if known else ""
+
+
+def holm_of(p: Mapping[str, float]) -> dict[str, float]:
+    """Named p values, adjusted for their number."""
+    return dict(zip(p, holm([*p.values()]), strict=True))
 
 
 @dataclass(frozen=True)
@@ -104,8 +184,15 @@ class Verdict:
 def decide(contests: Sequence[Contest]) -> Verdict:
     """The verdict of several comparisons: all must hold, and one failure refutes the claim.
 
-    Our figures are those of the comparisons that decided it.
+    The p values of all of them are adjusted together. Our figures are those of the comparisons that
+    decided it.
     """
+    family = {(i, rival): p for i, each in enumerate(contests) for rival, p in each.tests().items()}
+    adjusted = dict(zip(family, holm([*family.values()]), strict=True))
+    contests = [
+        replace(each, adjusted={rival: p for (k, rival), p in adjusted.items() if k == i})
+        for i, each in enumerate(contests)
+    ]
     outcomes = [contest.outcome() for contest in contests]
     holds = next((outcome for outcome in GRAVITY if outcome in outcomes), UNTESTED)
     deciding = [
@@ -118,7 +205,7 @@ def decide(contests: Sequence[Contest]) -> Verdict:
         if name in contest.measured
     }
     return Verdict(
-        paper="; ".join(filter(None, (contest.papers() for contest in contests))),
+        paper="; ".join(filter(None, dict.fromkeys(contest.papers() for contest in contests))),
         ours="; ".join(filter(None, (contest.ours() for contest in deciding))),
         holds=holds,
         seeds=" to ".join(str(n) for n in sorted({min(runs), max(runs)})) if runs else "",

@@ -1,6 +1,6 @@
 """The language-model tables and figures: perplexity, ablations, shifts of positions, patterns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -122,7 +122,7 @@ class Ablation(LanguageArtifact):
                 row["ours", n] = mean_of(runs, f"github/perplexity@{n}")
             row["added", "paper"] = reported(paper.get("added_m", {}).get(model))
             row["added", "ours"] = over_seeds(
-                [r["positional_parameters"] / 2**20 for r in runs[:1]], 4
+                {r["seed"]: r["positional_parameters"] / 2**20 for r in runs[:1]}, 4
             )
             row["shift error", "ours"] = _rewritten(
                 mean_of(runs, "shift/attention"), "{number:.1e}"
@@ -187,7 +187,9 @@ class Shift(LanguageArtifact):
                             row[PAPERS[measure]] = reported(theirs.get(layer))
                         for case in CASES:
                             key = f"{case}/{shift}/{metric}@{layer}"
-                            row[case] = _percent([r["metrics"].get(key) for r in runs])
+                            row[case] = _percent(
+                                {r["seed"]: r["metrics"][key] for r in runs if key in r["metrics"]}
+                            )
                         rows.append(row | origin(runs, scale))
         head = columns(["measure", "shift", "model", "layer"])
         head += [Column("paper ×0.01", "paper", "×0.01"), Column("paper %", "paper", "%")]
@@ -213,9 +215,9 @@ def _layers(records: Records) -> list[int]:
     return sorted({int(metric.split("@")[1]) for metric in metrics})
 
 
-def _percent(shares: Sequence[float | None]) -> Value | Missing:
+def _percent(shares: Mapping[int, float]) -> Value | Missing:
     """The mean over seeds; its interval is not written, but claims are judged by it."""
-    value = over_seeds([100 * share for share in shares if share is not None])
+    value = over_seeds({seed: 100 * share for seed, share in shares.items()})
     small = isinstance(value, Value) and 0 < value.number < 0.01
     return _rewritten(value, "{number:.0e}" if small else "{number:.2f}")
 
@@ -231,7 +233,7 @@ class Pattern(RunArtifact):
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """The attention-weighted mean distance from query to key in the last layer."""
         distances = {
-            model: over_seeds([_distance(_last(record, "attention")) for record in runs])
+            model: over_seeds({r["seed"]: _distance(_last(r, "attention")) for r in runs})
             for model, runs in records.items()
         }
         return self.versus("tokens back", known(distances), {})
@@ -271,7 +273,9 @@ class Layers(RunArtifact):
         runs = records.get(self.models[0], [])
         depths = _depths(runs[0]) if runs else []
         shares = {
-            f"layer {n}": over_seeds([_dominance(_matrix(r, "products", n)) for r in runs])
+            f"layer {n}": over_seeds(
+                {r["seed"]: _dominance(_matrix(r, "products", n)) for r in runs}
+            )
             for n in depths
         }
         return [

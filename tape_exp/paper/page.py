@@ -9,6 +9,7 @@ from tape_exp.drawing.figures import Figure, redraw
 from tape_exp.paper import costs, tables
 from tape_exp.paper.artifacts import SCALES, Artifact, Record, Records
 from tape_exp.paper.claims import (
+    FLOOR,
     NO,
     NO_CLAIM,
     ORDERED,
@@ -25,20 +26,24 @@ AtScales = Mapping[str, Records]
 
 CLAIMS = columns(("artifact", "the paper's claim", "paper", "ours", "holds", "scale", "seeds"))
 VERDICTS = {
-    YES: "with two seeds or more the method that the claim favours is ahead, and its 95 % interval "
-    "overlaps no rival's",
-    NO: "with two seeds or more a rival is ahead, and the two 95 % intervals do not overlap",
-    UNCLEAR: "the intervals overlap, or the numbers are equal (with one seed the intervals are "
-    "those over its samples, where there are any)",
+    YES: "with two seeds or more the method that the claim favours is ahead of every rival: a "
+    "paired t test over seeds says so at 5 %, adjusted by Holm's method for all comparisons of the "
+    "claim, and where runs have intervals over their samples, so does a bootstrap over both",
+    NO: "the same tests say that a rival is ahead",
+    UNCLEAR: "they do not tell the two apart (with one seed: the intervals over its samples, where "
+    "there are any, overlap)",
+    FLOOR: "no method is above guessing, or above solving the trained lengths and no others",
     ORDERED: "the favoured method is ahead, but the spread of a single seed is not known",
     REVERSED: "a rival is ahead, but the spread of a single seed is not known",
     UNTESTED: "something that the claim compares has not run, or the records cannot decide",
 }
 BEFORE = "Whether a claim holds is computed from the records."
 AFTER = (
-    "A claim of several comparisons holds if all of them do. Where runs have an interval over "
-    "their samples, that over seeds is at least as wide. tab_speed has quartiles over rounds "
-    "instead of intervals; tab_flops has counts, which agree with the paper's to 0.1 % or do not. "
+    "A claim of several comparisons holds if all of them do. Paired: the mean difference over the "
+    "seeds that both have, which share data and first weights; half of its 95 % interval, behind "
+    "the ±, is also the smallest difference that these seeds could have shown. tab_speed has "
+    "quartiles over rounds instead of intervals; tab_flops has counts, which agree with "
+    "the paper's to 0.1 % or do not. "
     "Figures: the method that the claim favours, then its best rival; under ours only the "
     "comparisons that decided. A ± is half of an interval over seeds; intervals of a single run, "
     "and asymmetric ones, are in square brackets, and the numbers of two seeds in round ones."

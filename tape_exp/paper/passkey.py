@@ -31,12 +31,12 @@ class Passkey(Methods):
         """
         longest, at_paper = max(_lengths(records), default=0), self.paper()["lengths"][-1]
         measured = {
-            method: over_runs([points([record], [longest])[0] for record in runs])
+            method: over_runs({r["seed"]: points([r], [longest])[0] for r in runs})
             for method, runs in records.items()
         }
         published = self.cells(scale, records).values(("paper", at_paper))
         where = f"{at_paper} tokens"
-        options: Any = {"published_where": where, "digits": 0}
+        options: Any = {"published_where": where, "digits": 0, "floor": 0.0}
         return self.versus(f"{longest} tokens", known(measured), published, **options)
 
     def cells(self, scale: str, records: Records) -> Table:

@@ -58,7 +58,9 @@ class Scrolls(LanguageArtifact):
             for dataset in self.datasets:
                 runs = records.get(f"{model}/{dataset}", [])
                 row["paper", dataset] = reported(scores.get(model, {}).get(dataset))
-                row["ours", dataset] = over_runs([_score(r["metrics"], dataset) for r in runs])
+                row["ours", dataset] = over_runs(
+                    {r["seed"]: _score(r["metrics"], dataset) for r in runs}
+                )
                 every += runs
             rows.append(row | origin(every, scale))
         pairs = [Column((whose, name)) for name in self.datasets for whose in ("paper", "ours")]

@@ -7,6 +7,8 @@ from statistics import mean, stdev
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from tape_exp.paper.values import Value
+
 DRAWS = 4000  # of a bootstrap; the ends of an interval move by about 2 % of its width
 
 
@@ -18,7 +20,7 @@ class Difference:
         mean: ours minus theirs, in the unit of the metric.
         half: half of its 95 % interval, which is also the smallest difference that seeds with this
             spread could have shown; None for a single seed.
-        p: two-sided, of a paired t test; None for a single seed.
+        p: two-sided, of a paired t test; None for a single seed, or equal differences of all.
         n: how many seeds both have.
     """
 
@@ -32,9 +34,9 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
     """Student's paired t test over the seeds that both have; None where they share none.
 
     A seed fixes the data, their order and the weights that the models share, so that a part of the
-    spread over seeds is common to both and leaves their difference. Equal differences of all seeds
-    have p = 0, or 1 where they are zero: the spread of so few seeds is not known better, and
-    :func:`resampled` tells what the test's samples can decide.
+    spread over seeds is common to both and leaves their difference. Differences that are the same
+    for all seeds show no spread to judge them by: their p is None, and what decides, if anything,
+    are the samples of :func:`resampled`.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
@@ -45,9 +47,11 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
         return Difference(centre, None, None, n)
     error = stdev(differences) / n**0.5
     half = float(stdtrit(n - 1, 0.975)) * error
-    if error == 0:
-        return Difference(centre, half, float(centre == 0), n)
-    return Difference(centre, half, 2 * float(stdtr(n - 1, -abs(centre) / error)), n)
+    size = max(abs(number) for seed in seeds for number in (ours[seed], theirs[seed]))
+    equal = error <= 1e-12 * size  # but for rounding
+    return Difference(
+        centre, half, None if equal else 2 * float(stdtr(n - 1, -abs(centre) / error)), n
+    )
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -66,26 +70,32 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def resampled(
-    accuracies: Sequence[Sequence[float]],
-    trials: int,
-    of: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    runs: Sequence[Sequence[Value]], of: Callable[[np.ndarray], np.ndarray] = np.asarray
 ) -> np.ndarray:
-    """A hierarchical bootstrap of accuracies: (methods, :data:`DRAWS`) means over seeds.
+    """A hierarchical bootstrap over seeds and samples: (methods, :data:`DRAWS`) means over seeds.
 
     Each draw takes as many seeds as there are, with replacement and the same ones for all methods,
-    and for each of them an accuracy that its samples leave possible: Beta(k + ½, n - k + ½) for k
-    right answers of n (the Jeffreys posterior), so that 0 of 20 is not taken for certainty.
+    and moves each of their numbers by the error of its samples: normal, with 1.96 deviations up to
+    the upper end of its 95 % interval and as many down to the lower, so that 0 right answers of 20
+    are not taken for certainty.
 
     Args:
-        accuracies: of every method those of its seeds, from 0 to 1.
-        trials: samples that each accuracy was measured with.
-        of: what is averaged over seeds, a function of an accuracy.
+        runs: of every method those of its seeds, in the same order; one without an interval does
+            not move.
+        of: what is averaged over seeds, a function of the numbers.
     """
-    measured = np.asarray(accuracies, dtype=float)
     generator = np.random.default_rng(0)
-    seeds = measured.shape[1]
-    taken = measured[:, generator.integers(seeds, size=(DRAWS, seeds))]
-    return of(generator.beta(taken * trials + 0.5, (1 - taken) * trials + 0.5)).mean(-1)
+    number = np.array([[run.number for run in each] for each in runs])
+    low, high = number.copy(), number.copy()
+    for i, each in enumerate(runs):
+        for k, run in enumerate(each):
+            if run.low is not None and run.high is not None:
+                low[i, k], high[i, k] = run.low, run.high
+    methods, seeds = number.shape
+    taken = generator.integers(seeds, size=(DRAWS, seeds))
+    moves = generator.standard_normal((methods, DRAWS, seeds)) / 1.96
+    reach = np.where(moves < 0, (number - low)[:, taken], (high - number)[:, taken])
+    return of(number[:, taken] + moves * reach).mean(-1)
 
 
 def ends(draws: np.ndarray) -> tuple[float, float]:

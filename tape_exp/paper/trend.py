@@ -14,6 +14,7 @@ from tape_exp.paper.claims import Contest
 from tape_exp.paper.statistics import ends, paired, resampled
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, line_of, origin
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, integer, known, mean_of, over_seeds
+from tape_exp.runs.evaluation import wilson
 
 LADDER = "ladder"
 ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
@@ -103,15 +104,16 @@ class Trend(RunArtifact):
         published = {model: Value(value) for (model, n), value in papers.items() if n == largest}
         for rung in self.rungs:
             runs = {model: records.get(f"{model} {rung}", []) for model in self.models}
-            measured = {m: over_seeds([*extras(found).values()]) for m, found in runs.items()}
+            measured = {m: over_seeds(extras(found)) for m, found in runs.items()}
             if digits := {task_of(found)["train_digits"] for found in runs.values() if found}:
                 contests += self.versus(
                     f"{digits.pop()} digits",
                     known(measured),
                     published,
                     published_where=f"{largest} digits",
+                    floor=0.0,
                 )
-        return contests
+        return contests or self.versus("", {}, published, published_where=f"{largest} digits")
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each rung, variant and model."""
@@ -127,7 +129,7 @@ class Trend(RunArtifact):
                 row["parameters"] = integer(runs[0]["parameters"])
             row["in distribution"] = mean_of(runs, "id/exact_match")
             row["grid"] = mean_of(runs, "test/exact_match")
-            row["extra"] = over_seeds([*extras(runs).values()], 3)
+            row["extra"] = over_seeds(extras(runs), 3)
             for rival in self.rivals:
                 row["lead", rival] = self._lead(records, label, rival)
             rows.append(row | origin(runs, scale))
@@ -228,12 +230,8 @@ def _line(name: str, runs: Mapping[int, list[Record]], style: int) -> Line:
     """The mean over seeds by trained digits, in a band that a bootstrap gives."""
     counted = {n: [run for run in found if learned(run)] for n, found in sorted(runs.items())}
     counted = {n: found for n, found in counted.items() if found}
-    bands = []
-    for found in counted.values():
-        task = task_of(found)
-        shares = [run["metrics"]["test/exact_match"] / 100 for run in found]
-        tested = task["samples_per_cell"] * task["test_digits"] ** 2
-        bands.append(ends(resampled([shares], tested, extra)[0]))
+    shares = [[share(run) for run in found] for found in counted.values()]
+    bands = [ends(resampled([each], extra)[0]) for each in shares]
     values = {n: [*extras(found).values()] for n, found in counted.items()}
     return Line(
         name,
@@ -259,7 +257,7 @@ def _open(name: str, points: Mapping[int, float], style: int) -> list[Line]:
 
 def extra(share: Any) -> Any:
     """The extra length 2 √m - 1 of a share m of the grid, a number or an array."""
-    return 2 * np.sqrt(share) - 1
+    return 2 * np.sqrt(np.maximum(share, 0)) - 1
 
 
 def extras(runs: Sequence[Record]) -> dict[int, float]:
@@ -269,6 +267,14 @@ def extras(runs: Sequence[Record]) -> dict[int, float]:
         for run in runs
         if learned(run)
     }
+
+
+def share(run: Record) -> Value:
+    """The solved part of a run's grid, with Wilson's interval over its samples."""
+    task, percent = run["config"]["task"], run["metrics"]["test/exact_match"]
+    tested = task["samples_per_cell"] * task["test_digits"] ** 2
+    low, high = wilson(round(percent / 100 * tested), tested)
+    return Value(percent / 100, low / 100, high / 100)
 
 
 def learned(run: Record) -> bool:

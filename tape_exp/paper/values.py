@@ -1,7 +1,7 @@
 """The values of a table: numbers with their intervals, and what is missing and why."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -17,7 +17,7 @@ class Value:
         low, high: the ends of its interval; None where a single seed leaves none.
         n: over how many seeds, or rounds of a timing, it was taken.
         kind: what the ends are of.
-        seeds: the numbers of two seeds, whose interval is too wide to be written.
+        runs: of a mean over runs, each by its seed, with its interval over samples if it has one.
         form: a format string that may name ``number``, ``low``, ``high`` and ``half``, which is
             half the width of a symmetric interval.
     """
@@ -28,7 +28,12 @@ class Value:
     n: int = 1
     form: str = "{number:.2f}"
     kind: str = "95 % interval over seeds"
-    seeds: tuple[float, ...] = ()
+    runs: Mapping[int, "Value"] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def seeds(self) -> list[float]:
+        """The numbers of two seeds, whose interval is too wide to be written."""
+        return [run.number for run in self.runs.values()] if len(self.runs) == 2 else []
 
     def __str__(self) -> str:
         half = None if self.high is None else self.high - self.number
@@ -70,39 +75,49 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
     return mean(values), float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / len(values) ** 0.5
 
 
-def over_seeds(values: Sequence[float], digits: int = 2) -> Value | Missing:
+def over_seeds(by_seed: Mapping[int, "float | Value"], digits: int = 2) -> Value | Missing:
     """The mean over seeds, written ``26.32 ± 0.41``, of two ``26.32 (26.00, 26.64)``.
 
     One seed has no interval, and none has not run. The interval of two seeds is 12.7 standard
     errors to each side: verdicts reckon with it, and it is not written.
     """
-    if not values:
+    if not by_seed:
         return NOT_RUN
-    centre, half = interval(values)
+    runs = {seed: v if isinstance(v, Value) else Value(v) for seed, v in by_seed.items()}
+    centre, half = interval([run.number for run in runs.values()])
     form = f"{{number:.{digits}f}}"
     if half is None:
-        return Value(centre, form=form)
-    if len(values) == 2:
-        ends = (centre - half, centre + half)
-        return Value(centre, *ends, 2, form, seeds=tuple(values))
-    form += f" ± {{half:.{digits}f}}"
-    return Value(centre, centre - half, centre + half, len(values), form)
+        return Value(centre, form=form, runs=runs)
+    form += f" ± {{half:.{digits}f}}" if len(runs) > 2 else ""
+    return Value(centre, centre - half, centre + half, len(runs), form, runs=runs)
 
 
 def mean_of(records: Sequence[dict[str, Any]], metric: str, digits: int = 2) -> Value | Missing:
     """A metric over the seeds that have it, as :func:`over_seeds` gives it."""
-    return over_seeds([r["metrics"][metric] for r in records if metric in r["metrics"]], digits)
+    return over_seeds(
+        {r["seed"]: _of_run(r["metrics"], metric) for r in records if metric in r["metrics"]},
+        digits,
+    )
 
 
-def over_runs(values: Sequence[Value], digits: int = 2) -> Value | Missing:
+def _of_run(metrics: Mapping[str, float], metric: str) -> Value:
+    """A metric of one run, with its interval over samples where the run tells its error."""
+    number, error = metrics[metric], metrics.get(f"{metric}_stderr")
+    if error is None:
+        return Value(number)
+    low, high = number - 1.96 * error, number + 1.96 * error
+    return Value(number, low, high, kind="95 % interval over samples")
+
+
+def over_runs(by_seed: Mapping[int, Value], digits: int = 2) -> Value | Missing:
     """The mean over runs, each of which has an interval over its samples.
 
     A single run keeps its own. The interval of several is that over seeds, made as wide as the mean
     of their own where these reach farther: runs of few samples agree by chance.
     """
+    spread, values = over_seeds(by_seed, digits), [*by_seed.values()]
     if len(values) == 1:
-        return values[0]
-    spread = over_seeds([value.number for value in values], digits)
+        return replace(values[0], runs=by_seed)
     lows = [value.low for value in values if value.low is not None]
     highs = [value.high for value in values if value.high is not None]
     if isinstance(spread, Missing) or len(lows) < len(values) or len(highs) < len(values):

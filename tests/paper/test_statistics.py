@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tape_exp.paper.statistics import ends, holm, paired, resampled
+from tape_exp.paper.values import Value
+from tape_exp.runs.evaluation import wilson
 
 NUMBERS = st.lists(st.floats(0, 100, allow_subnormal=False), min_size=2, max_size=8)
+
+
+def of_samples(correct: int, trials: int) -> Value:
+    """A percentage with Wilson's interval."""
+    return Value(100 * correct / trials, *wilson(correct, trials))
 
 
 def by_seed(values) -> dict[int, float]:
@@ -41,8 +48,9 @@ def test_only_seeds_of_both_count():
     assert (one.mean, one.half, one.p) == (2.0, None, None)
 
 
-def test_equal_seeds_show_no_difference():
-    assert paired({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}).p == 1.0
+def test_differences_without_spread_have_no_p():
+    assert paired({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}).p is None
+    assert paired({0: 9.0, 1: 9.1}, {0: 1.0, 1: 1.1}).p is None, "equal but for rounding"
 
 
 def test_holm_of_a_known_family():
@@ -65,19 +73,29 @@ def test_one_of_twenty_against_none_is_no_difference():
     while the spread over seeds, which is zero, would call it certain.
     """
     assert stats.fisher_exact([[3, 57], [0, 60]]).pvalue == pytest.approx(0.244, abs=1e-3)
-    assert paired(by_seed([5.0] * 3), by_seed([0.0] * 3)).p == 0
-    ours, theirs = resampled([[0.05] * 3, [0.0] * 3], trials=20)
+    assert paired(by_seed([5.0] * 3), by_seed([0.0] * 3)).half == 0
+    ours, theirs = resampled([[of_samples(1, 20)] * 3, [of_samples(0, 20)] * 3])
     low, high = ends(ours - theirs)
     assert low < 0 < high
 
 
 def test_a_large_difference_of_many_samples_is_found():
-    ours, theirs = resampled([[0.33, 0.32, 0.35], [0.26, 0.27, 0.25]], trials=10_000)
+    shares = ([3300, 3200, 3500], [2600, 2700, 2500])
+    ours, theirs = resampled([[of_samples(k, 10_000) for k in each] for each in shares])
     low, high = ends(ours - theirs)
-    assert 0.03 < low < 0.07 < high < 0.12
+    assert 3 < low < 7 < high < 12
 
 
 def test_both_levels_widen_the_interval():
-    few, many = (np.ptp(ends(resampled([[0.5] * 3], n)[0])) for n in (20, 20_000))
-    spread = np.ptp(ends(resampled([[0.4, 0.5, 0.6]], 20_000)[0]))
-    assert many < 0.01 < spread < few < 0.3
+    few, many = (np.ptp(ends(resampled([[of_samples(n // 2, n)] * 3])[0])) for n in (20, 20_000))
+    spread = np.ptp(ends(resampled([[of_samples(k, 20_000) for k in (8000, 10_000, 12_000)]])[0]))
+    assert many < 1 < spread < few < 30
+
+
+def test_the_bootstrap_agrees_with_the_error_of_a_mean():
+    """Many seeds without intervals: ± 1.96 standard errors."""
+    numbers = np.random.default_rng(1).normal(50, 10, 100)
+    low, high = ends(resampled([[Value(n) for n in numbers]])[0])
+    half = 1.96 * numbers.std() / 10
+    assert low == pytest.approx(numbers.mean() - half, abs=0.1)
+    assert high == pytest.approx(numbers.mean() + half, abs=0.1)

@@ -43,7 +43,7 @@ def test_the_page_needs_no_rendered_file(tmp_path, monkeypatch):
 
 
 def test_a_cell_says_its_number_its_interval_or_why_it_is_empty():
-    assert content.attributes(over_seeds([1.0, 2.0])) == (
+    assert content.attributes(over_seeds({0: 1.0, 1: 2.0})) == (
         ' data-value="1.5" title="95 % interval over seeds: -4.853 to 7.853, n = 2"'
     )
     assert content.attributes(Value(1 / 3)) == ' data-value="0.333333"'

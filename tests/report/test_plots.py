@@ -35,7 +35,9 @@ def test_lines_are_the_rows_of_columns_that_differ_by_a_number():
     paper_of_lora = [1024, Value(3.5), Value(3.4), Value(3.3)]
     rows = [
         numbers(
-            "lora", paper=paper_of_lora, ours=[64, over_seeds([10.0, 11.0]), Value(10.0), interval]
+            "lora",
+            paper=paper_of_lora,
+            ours=[64, over_seeds({0: 10.0, 1: 11.0}), Value(10.0), interval],
         ),
         numbers("base", paper=[1024, None, None, None], ours=[64, Value(12), None, Value(11)]),
     ]
@@ -76,7 +78,7 @@ def test_a_line_far_above_the_others_is_hidden_at_first():
 
 
 def test_numbers_of_a_table_are_numbers_where_they_are_sent():
-    rows = [{"model": "a", "ours": over_seeds([1.0, 2.0])}, {"model": "b", "ours": NOT_RUN}]
+    rows = [{"model": "a", "ours": over_seeds({0: 1.0, 1: 2.0})}, {"model": "b", "ours": NOT_RUN}]
     headings, cells = plain(Table([Column("model"), Column("ours", unit="%")], rows))
     of = "(95 % interval over seeds)"
     ends = [f"ours (%), low {of}", f"ours (%), high {of}"]
