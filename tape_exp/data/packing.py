@@ -14,7 +14,7 @@ import numpy as np
 from tape_exp.data.cache import file_lock, writing_cache
 from tape_exp.data.sources import Place, Skipped, Text
 from tape_exp.data.tokenizers import Tokenizer
-from tape_exp.machine.files import flush_to_disk, sha256, write_atomically
+from tape_exp.machine.files import flush_to_disk, parse_json, sha256, write_atomically
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -131,7 +131,7 @@ def intact_shards(folder: Path) -> list[dict[str, Any]]:
     shards: list[dict[str, Any]] = []
     for index in sorted(folder.glob("[0-9]*.json")):
         try:
-            shard = json.loads(index.read_text())
+            shard = parse_json(index.read_text())
             named = {f"{len(shards):05d}.bin", f"{len(shards):05d}.npy"}  # none before is missing
             damaged = [name for name in named if not _is_intact(folder, name, shard)]
         except (ValueError, KeyError, TypeError, FileNotFoundError):

@@ -16,6 +16,7 @@ from tape_exp.data import scrolls_builtin
 from tape_exp.data.batch import IGNORE
 from tape_exp.data.sources import Part, Skipped, check_hub, hub_refusal, log
 from tape_exp.data.tokenizers import Tokenizer
+from tape_exp.machine.files import parse_json
 from tape_exp.settings.errors import ConfigError, one_of
 
 ELSEWHERE = (
@@ -142,7 +143,7 @@ def read(
 def _example(dataset: str, split: str, line: str) -> Example | str:
     """The example of one row, or what is wrong with it."""
     try:
-        row: Any = json.loads(line)
+        row: Any = parse_json(line)
     except ValueError as error:
         return f"is not JSON ({error})"
     if not isinstance(row, dict):

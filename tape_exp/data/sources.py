@@ -1,7 +1,6 @@
 """Where text comes from: the Hugging Face hub, local files, or the Python installation."""
 
 import hashlib
-import json
 import logging
 import os
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tape_exp.data.lines import lines, pieces
+from tape_exp.machine.files import parse_json
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.targets import plain
 
@@ -154,8 +154,8 @@ class Text:
             if not content["text"].strip():
                 return None
             try:
-                fields = json.loads(content["text"])
-            except (ValueError, RecursionError) as error:
+                fields = parse_json(content["text"])
+            except ValueError as error:
                 skipped.add(f"{part.name} line {row + 1} is not JSON ({error})")
                 return None
         if not isinstance(fields, dict) or not isinstance(fields.get(self.column), str):

@@ -1,10 +1,24 @@
 """Files that are whole or absent."""
 
 import hashlib
+import json
 import os
 import re
 import secrets
 from pathlib import Path
+from typing import Any
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """The value of a JSON text; ``options`` are those of :func:`json.loads`.
+
+    Raises:
+        ValueError: it is no JSON, or nested deeper than Python reads.
+    """
+    try:
+        return json.loads(text, **options)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -1,6 +1,5 @@
 """Tensors in the safetensors files of a checkpoint, read piece by piece."""
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from tape_exp.machine.files import parse_json
 from tape_exp.settings.errors import ConfigError
 
 INDEX = "model.safetensors.index.json"
@@ -107,7 +107,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 def read_json(path: Path) -> dict[str, Any]:
     """An object of a JSON file that a checkpoint came with. Raises :class:`ConfigError`."""
     try:
-        content = json.loads(path.read_text())
+        content = parse_json(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is not JSON ({error}); fetch it again.") from error
     if not isinstance(content, dict):

@@ -13,7 +13,7 @@ from lightning import LightningModule, Trainer
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
-from tape_exp.machine.files import sha256, write_atomically
+from tape_exp.machine.files import parse_json, sha256, write_atomically
 from tape_exp.machine.preemption import Preempted, Preemption
 from tape_exp.runs.sinks import JsonlLogger
 from tape_exp.settings.errors import ConfigError
@@ -146,7 +146,7 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
         unfinished.unlink(missing_ok=True)
     for path in sorted(folder.glob("step*.ckpt"), reverse=True):
         try:
-            signature = json.loads(signature_of(path).read_text())
+            signature = parse_json(signature_of(path).read_text())
             step, signed_by = signature["step"], signature["config_hash"]
             intact = (
                 type(step) is int

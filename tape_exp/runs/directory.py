@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from tape_exp.machine.files import remove_leftovers, write_atomically
+from tape_exp.machine.files import parse_json, remove_leftovers, write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs import weights
 from tape_exp.runs.identity import config_hash, shown_config
@@ -185,4 +185,4 @@ class RunDirectory:
 
     def record(self) -> dict[str, Any]:
         """The record of a finished run."""
-        return json.loads((self.path / "record.json").read_text())
+        return parse_json((self.path / "record.json").read_text())

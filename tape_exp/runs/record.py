@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tape_exp.machine.files import parse_json
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
@@ -108,7 +109,7 @@ def make_record(
     run: "RunDirectory", fingerprint: str, metrics: dict[str, float], **facts: Any
 ) -> dict[str, Any]:
     """The record of a finished run: all that tables and figures need, small enough to commit."""
-    made = json.loads((run.path / "manifest.json").read_text())
+    made = parse_json((run.path / "manifest.json").read_text())
     return {
         "run": run.name,
         "config_hash": run.hash,
@@ -125,8 +126,8 @@ def make_record(
 def read_json(path: Path) -> Any:
     """The content of a JSON file. Raises :class:`ConfigError` where it cannot be read."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_json(path.read_text())
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise ConfigError(f"{path} cannot be read ({reason}); restore or remove it.") from error
 

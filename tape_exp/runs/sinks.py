@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
-from tape_exp.machine.files import flush_to_disk, write_atomically
+from tape_exp.machine.files import flush_to_disk, parse_json, write_atomically
 from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
@@ -89,7 +89,7 @@ def metric_rows(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith("\n"):
                 return
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 row["step"], row["seconds"]
             except (ValueError, KeyError, TypeError):
                 log.warning("%s, line %d is damaged and left out.", path, number)

@@ -23,7 +23,7 @@ from tape_exp.data.scrolls import Example
 from tape_exp.data.scrolls_metrics import DATASETS, Scores, first_three, score
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.machine.files import write_atomically
+from tape_exp.machine.files import parse_json, write_atomically
 from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import generate
@@ -224,7 +224,7 @@ class Predictions:
         for file in sorted(path.parent.glob(f"{path.stem}*{path.suffix}")):
             for line in file.read_text().splitlines():
                 try:
-                    row = json.loads(line)
+                    row = parse_json(line)
                 except ValueError:  # cut short when the process was killed
                     continue
                 self.texts[row["id"]] = row["prediction"]
@@ -303,10 +303,10 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    yield number, json.loads(line)
+                    yield number, parse_json(line)
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{path} cannot be read beyond line {number} ({error}).") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path} line {number} is not JSON ({error}).") from error
 
 
@@ -331,12 +331,12 @@ def read_predictions(path: Path) -> dict[str, Any]:
         return content
 
     try:
-        predictions = json.loads(path.read_bytes(), object_pairs_hook=unique)
+        predictions = parse_json(path.read_bytes(), object_pairs_hook=unique)
     except ConfigError:
         raise
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is not JSON ({error}).") from error
     if not isinstance(predictions, dict):
         raise ConfigError(f'{path} must hold one JSON object, {{"<id>": "<prediction>", …}}.')

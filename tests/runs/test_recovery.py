@@ -22,6 +22,9 @@ from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import check_finite
 
 
+DEEP = "[" * 100_000  # more than Python's parser follows
+
+
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ESTALE])
 def test_a_checkpoint_that_cannot_be_read_is_kept(error, tiny_run, monkeypatch):
     """It may be whole: only a missing or wrong signature shows damage."""
@@ -38,7 +41,7 @@ def test_a_checkpoint_that_cannot_be_read_is_kept(error, tiny_run, monkeypatch):
     assert {path: path.read_bytes() for path in directory.checkpoints.iterdir()} == before
 
 
-@pytest.mark.parametrize("damage", ["[1]", "{", '{"step": 1}', "\ufffd\x00"])
+@pytest.mark.parametrize("damage", ["[1]", "{", '{"step": 1}', "\ufffd\x00", DEEP], ids=range(5))
 def test_a_bad_line_of_metrics_does_not_stop_the_run(damage, tiny_run, caplog, monkeypatch):
     cfg, whole = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
     directory = RunDirectory(cfg)
@@ -54,7 +57,7 @@ def test_a_bad_line_of_metrics_does_not_stop_the_run(damage, tiny_run, caplog, m
     assert again["curves"] == whole["curves"]
 
 
-@pytest.mark.parametrize("left", [None, "", '{"run": "arith'])
+@pytest.mark.parametrize("left", [None, "", '{"run": "arith', DEEP], ids=range(4))
 def test_a_finished_run_without_its_record_is_evaluated_again(left, tiny_run, capsys):
     cfg, whole = tiny_run("model=rope")
     directory = RunDirectory(cfg)
