@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tape_exp.models.decoder import Block, Decoder
 from tape_exp.models.positions.tape import TAPE
+from tape_exp.tasks.sum_maps import positions_of_row
 
 # Parts of the update that are left out, as `without` names them: nothing, P, W2, or both
 RESETS: dict[str, tuple[str, ...]] = {
@@ -82,7 +83,7 @@ def state_metrics(model: Callable[..., Tensor], tokens: Tensor, counts: Tensor) 
         metrics[f"state/size@{block.layer + 1}"] = float(size)
         metrics[f"state/turn@{block.layer + 1}"] = float(angle(E, first[0]).mean())
 
-    model(tokens, watch=watch, last_only=True)
+    model(tokens, watch=watch, last_only=True, sampler=positions_of_row(0))
     return metrics
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import attend
 from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.rope import RoPE, Scaling
@@ -24,7 +25,14 @@ ROPE_STARTS = [
     m
     for m in TAPES
     if m
-    not in ("tape_fourier", "tape_yarn", "tape_no_tensor", "tape_neither", "tape_public_addition")
+    not in (
+        "tape_fourier",
+        "tape_yarn",
+        "tape_no_tensor",
+        "tape_neither",
+        "tape_public_addition",
+        "tape_randpe",
+    )
 ]
 LAYOUTS = [{}, {"L": 1, "R": 4}, {"L": 4, "R": 1}]
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -34,6 +42,14 @@ TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0
 def test_step_zero_is_exactly_rope(name, arch):
     rope, tape = make_decoder("rope", arch), make_decoder(name, arch)
     assert (rope(TOKENS) - tape(TOKENS)).abs().max() <= 1e-6
+
+
+def test_step_zero_on_random_positions_is_exactly_randpe(arch):
+    randpe, tape = make_decoder("randpe", arch), make_decoder("tape_randpe", arch)
+    of = {"sampler": RowSampler(5)}
+    assert (randpe(TOKENS, **of) - tape(TOKENS, **of)).abs().max() <= 1e-6
+    randomise(tape)
+    assert (randpe(TOKENS, **of) - tape(TOKENS, **of)).abs().max() > 1e-3
 
 
 GROUPED = Arch(

@@ -21,7 +21,6 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import check_finite
 
-
 DEEP = "[" * 100_000  # more than Python's parser follows
 
 
