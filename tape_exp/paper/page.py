@@ -132,9 +132,18 @@ def section(
                 where = artifact.place(scale).replace("scale", "at scale")
                 name = f"{artifact.name} {where}".strip()
                 parts.append(f"![{name}](figures/{path.name})")
+        if reason := without_figures(artifact, scale, collected[scale]):
+            parts.append(reason)
     if gaps := artifact.gaps(collected):
         parts.append(f"Not run yet: {'; '.join(gaps)}.")
     return "\n\n".join([*parts, effort(artifact, collected, known)])
+
+
+def without_figures(artifact: Artifact, scale: str, records: Records) -> str:
+    """Why an artifact that has figures shows none; empty where it does, or has none."""
+    if artifact.shown(scale, records) or not artifact.figures(scale, records):
+        return ""
+    return "No figure: no method is above its floor at this scale, and the table has the numbers."
 
 
 def _heading(artifact: Artifact, scale: str) -> str:
@@ -154,7 +163,7 @@ def pictures(
     artifact: Artifact, scale: str, records: Records, results: Path
 ) -> Iterator[tuple[Path, Figure]]:
     """The figures of an artifact that are drawn as files, each with its path."""
-    for figure in artifact.figures(scale, records):
+    for figure in artifact.shown(scale, records):
         if figure.suffix is not None:
             yield results / "figures" / f"{artifact.name}-{scale}{figure.suffix}.png", figure
 

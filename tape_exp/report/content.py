@@ -14,7 +14,7 @@ from tape_exp.drawing.curves import Panel
 from tape_exp.drawing.figures import Picture
 from tape_exp.paper.artifacts import UNFIT, Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
-from tape_exp.paper.page import judged
+from tape_exp.paper.page import judged, without_figures
 from tape_exp.paper.records import warn
 from tape_exp.paper.tables import Row, Table, columns, commit
 from tape_exp.paper.values import Cell, Missing, Value
@@ -46,6 +46,7 @@ class AtScale:
     table: Table | None
     plots: list[Plot]
     images: list[Image]
+    without: str  # why it has no figures, if its records could draw some
     runs: list[str]
     command: str
 
@@ -149,7 +150,7 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record]) -> Content:
 
 
 def _at_scale(content: Content, artifact: Artifact, scale: str, records: Records) -> AtScale:
-    figures = artifact.figures(scale, records)
+    figures = artifact.shown(scale, records)
     every = [plot for figure in figures for plot in plots.plots_of(figure)]
     stem = f"{artifact.name}-{scale}"
     images = [
@@ -165,6 +166,7 @@ def _at_scale(content: Content, artifact: Artifact, scale: str, records: Records
         artifact.table(scale, records),
         [content.add(f"{stem}-{number}", plot) for number, plot in enumerate(every)],
         images,
+        without_figures(artifact, scale, records),
         [record["run"] for runs in records.values() for record in runs if "run" in record],
         artifact.command(scale),
     )

@@ -144,6 +144,11 @@ class Arch:
         between("task.arch", 1, LARGEST_SIZE, width=self.width, ffn=self.ffn)
         between("task.arch", 1, LARGEST_SIZE, head_size=self.head_size or 1)
         between("task.arch", 0, LARGEST_SIZE, vocab=self.vocab)
+        if not 0 < self.norm_eps <= 1:
+            raise ConfigError(
+                f"task.arch.norm_eps={self.norm_eps} must be above 0 and at most 1; it keeps "
+                "norms from dividing by 0, as task.arch.norm_eps=1e-5 does."
+            )
         if self.heads % self.key_heads:
             divisors = (k for k in range(self.key_heads, 0, -1) if self.heads % k == 0)
             raise ConfigError(

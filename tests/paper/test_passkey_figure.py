@@ -66,6 +66,20 @@ def test_table_has_pooled_intervals_beside_the_paper(artifact, records, tmp_path
     assert (rows["base"]["paper 1024"], rows["base"]["ours 96"]) == ("", "0.0 [0, 16]")
 
 
+def test_where_no_key_is_found_a_sentence_stands_for_the_figure(artifact, tmp_path):
+    found = [trial_record(artifact, name, 0, [0.0] * 8) for name in ("lora", "tape", "theta")]
+    artifact.rivals = ["lora", "theta"]
+    collected = {"smoke": artifact.collect("smoke", found)}
+    written = page.render(artifact, "smoke", collected["smoke"], tmp_path)
+    assert not [path for path in written if path.suffix == ".png"]
+    assert "No figure: no method is above its floor" in page.section(
+        artifact, collected, {"artifacts": {}}, tmp_path
+    )
+    found[1]["metrics"][f"passkey/accuracy@{LENGTHS[-1]}"] = 50.0
+    collected = {"smoke": artifact.collect("smoke", found)}
+    assert page.without_figures(artifact, "smoke", collected["smoke"]) == ""
+
+
 def test_lines_and_panels_are_those_of_the_records(artifact, records, tmp_path, monkeypatch):
     drawn, figures = {}, []
     monkeypatch.setattr(

@@ -142,6 +142,7 @@ def test_values_are_checked_wherever_they_are_set(override, message):
 @pytest.mark.parametrize(
     ("section", "override", "message"),
     [
+        ("task", "+task.arch.norm_eps=-3", r"task\.arch\.norm_eps=-3.0 must be above 0"),
         ("task", "task.train_digits=0", r"task\.train_digits=0 must be at least 1"),
         (
             "task",
