@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -14,11 +14,15 @@ from tape_exp.paper.artifacts import (
     Records,
     RunArtifact,
     first_of,
+    task_of,
     windows_of,
 )
 from tape_exp.paper.claims import Contest
+from tape_exp.paper.statistics import lead
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin, pairs
 from tape_exp.paper.values import (
+    NOT_RUN,
+    NOTHING,
     Missing,
     Value,
     integer,
@@ -31,11 +35,19 @@ from tape_exp.paper.values import (
 
 @dataclass(kw_only=True)
 class Comparison(LanguageArtifact):
-    """The perplexity of each encoding on each test set at each length, and of a unigram model."""
+    """The perplexity of each encoding on each test set at each length, and of a unigram model.
+
+    Args:
+        reference: the model from which the paired differences at the trained length are taken.
+    """
+
+    reference: str = "rope"
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model, and one for the unigram baseline."""
         keys = _perplexities(first_of(records)) if records else {}
+        at_trained = [key for key in keys if key[1] == self._trained(records) and " " not in key[0]]
+        leads = {key: (f"{key[0]} - {self.reference}", key[1]) for key in at_trained}
         rows: list[Row] = []
         for model in self.models:
             runs = records.get(model, [])
@@ -43,13 +55,21 @@ class Comparison(LanguageArtifact):
             for column, (metric, digits) in keys.items():
                 row[column] = mean_of(runs, metric, digits)
             rows.append(row | origin(runs, scale))
+        by_model = {row["model"]: row for row in rows}
+        for row, key in product(rows, leads):
+            other = by_model.get(self.reference, {}).get(key, NOT_RUN)
+            row[leads[key]] = NOTHING if row["model"] == self.reference else lead(row[key], other)
         unigram: Row = {"model": "unigram"}
         for column, (metric, _) in keys.items():
             if "/perplexity@" in metric:
                 baseline = f"{metric.split('/')[0]}/unigram_perplexity"
                 unigram[column] = reported(first_of(records)["metrics"][baseline])
-        head = [Column("model"), *map(Column, keys), *ORIGIN]
+        head = [Column("model"), *map(Column, keys), *map(Column, leads.values()), *ORIGIN]
         return Table(head, [*rows, unigram], quantity="perplexity")
+
+    def _trained(self, records: Records) -> int:
+        """The tokens that the models were trained at."""
+        return task_of(records)["train_length"] if records else 0
 
     def caption(self, scale: str, records: Records) -> str:
         """How the models were trained."""
@@ -58,8 +78,9 @@ class Comparison(LanguageArtifact):
             f"{self.title}, by context length; {sizes(records)} trained at "
             f"{some['config']['task']['train_length']} tokens on {some['tokens'] / 1e6:.1f} M "
             "tokens. Mean over seeds with its 95 % interval. Unigram: the entropy of the set's own "
-            "token counts, below which no model that ignores the context can come. "
-            f"Scale {scale}."
+            f"token counts, below which no model that ignores the context can come. - "
+            f"{self.reference}: the difference paired by seed, half of whose interval is also the "
+            f"smallest that these seeds could have shown. Scale {scale}."
         )
 
 

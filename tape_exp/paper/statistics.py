@@ -7,7 +7,7 @@ from statistics import mean, stdev
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from tape_exp.paper.values import Value
+from tape_exp.paper.values import NOT_RUN, Cell, Missing, Value
 
 DRAWS = 4000  # of a bootstrap; the ends of an interval move by about 2 % of its width
 
@@ -52,6 +52,28 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
     return Difference(
         centre, half, None if equal else 2 * float(stdtr(n - 1, -abs(centre) / error)), n
     )
+
+
+def lead(ours: Cell, theirs: Cell, digits: int = 2) -> Cell:
+    """The paired difference of two means over seeds, written ``-0.51 ± 1.17``.
+
+    Half of its interval is also the smallest difference that seeds with this spread could have
+    shown. A single seed in common has a difference and no interval.
+    """
+    if not isinstance(ours, Value) or not isinstance(theirs, Value):
+        return NOT_RUN
+    numbers = ({seed: run.number for seed, run in each.runs.items()} for each in (ours, theirs))
+    found = paired(*numbers)
+    if found is None:
+        return Missing("no seed in common")
+    form = f"{{number:+.{digits}f}}"
+    if found.half is None:
+        return Value(found.mean, form=form)
+    ends, form = (
+        (found.mean - found.half, found.mean + found.half),
+        form + f" ± {{half:.{digits}f}}",
+    )
+    return Value(found.mean, *ends, found.n, form, kind="95 % interval over pairs of seeds")
 
 
 def holm(p: Sequence[float]) -> list[float]:

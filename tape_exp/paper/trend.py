@@ -11,9 +11,9 @@ from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.figures import Figure
 from tape_exp.paper.artifacts import Record, Records, RunArtifact, load, task_of
 from tape_exp.paper.claims import Contest
-from tape_exp.paper.statistics import ends, paired, resampled
+from tape_exp.paper.statistics import ends, lead, resampled
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, line_of, origin
-from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, integer, known, mean_of, over_seeds
+from tape_exp.paper.values import NOTHING, Cell, Value, integer, known, mean_of, over_seeds
 from tape_exp.runs.evaluation import wilson
 
 LADDER = "ladder"
@@ -144,14 +144,9 @@ class Trend(RunArtifact):
         model, *where = label.split()
         if model not in self.favourites:
             return NOTHING
-        ours, theirs = (extras(records.get(" ".join([m, *where]), [])) for m in (model, rival))
-        found = paired(ours, theirs)
-        if found is None:
-            return NOT_RUN
-        if found.half is None:
-            return Value(found.mean, form="{number:+.3f}")
-        form = "{number:+.3f} ± {half:.3f}"
-        return Value(found.mean, found.mean - found.half, found.mean + found.half, found.n, form)
+        runs = (records.get(" ".join([name, *where]), []) for name in (model, rival))
+        ours, theirs = (over_seeds(extras(found)) for found in runs)
+        return lead(ours, theirs, 3)
 
     def caption(self, scale: str, records: Records) -> str:
         """What extra length is, and which runs count."""

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tape_exp.paper.statistics import ends, holm, paired, resampled
-from tape_exp.paper.values import Value
+from tape_exp.paper.statistics import ends, holm, lead, paired, resampled
+from tape_exp.paper.values import NOT_RUN, Value, over_seeds
 from tape_exp.runs.evaluation import wilson
 
 NUMBERS = st.lists(st.floats(0, 100, allow_subnormal=False), min_size=2, max_size=8)
@@ -51,6 +51,14 @@ def test_only_seeds_of_both_count():
 def test_differences_without_spread_have_no_p():
     assert paired({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}).p is None
     assert paired({0: 9.0, 1: 9.1}, {0: 1.0, 1: 1.1}).p is None, "equal but for rounding"
+
+
+def test_a_lead_is_written_with_the_interval_of_the_pairs():
+    ours, theirs = over_seeds({0: 3.0, 1: 5.0, 2: 7.0}), over_seeds({0: 1.0, 1: 3.5, 2: 5.5})
+    assert str(lead(ours, theirs)) == "+1.67 ± 0.72"
+    assert str(lead(over_seeds({0: 3.0}), theirs)) == "+2.00"
+    assert str(lead(over_seeds({9: 3.0}), theirs)) == ""
+    assert lead(NOT_RUN, theirs) is NOT_RUN
 
 
 def test_holm_of_a_known_family():
