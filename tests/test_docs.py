@@ -133,6 +133,12 @@ def test_every_line_of_the_errata_names_its_test():
         assert re.search(r"`tests/[\w/]+\.py::test_\w+` \|$", line), line
 
 
+def test_the_errata_say_whether_what_the_public_code_computes_has_run():
+    records = [*(RESULTS / "records").glob("*-tape_public_addition-*.json")]
+    told = "No record of `model=tape_public_addition` exists yet" in DOCS["errata.md"]
+    assert told == (not records), "the paragraph below the table of the public code for addition"
+
+
 HOURS = re.findall(
     r"^\| `task=(\w+)` +\| [^|]+\| ([\d.]+) +\| ([\d.]+) ",
     DOCS["reproduce-on-a-cluster.md"],

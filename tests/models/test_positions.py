@@ -12,9 +12,11 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.positions.alibi import alibi_slopes
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.t5 import T5
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
+from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.settings.schema import Arch
+from tape_exp.tasks.arithmetic import row_length
 from tests.conftest import MODELS, make_decoder, make_position, randomise
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -26,8 +28,6 @@ def generator() -> torch.Generator:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_yaml_is_named_after_its_file(name):
-    from tape_exp.settings.compose import compose_config
-
     assert compose_config([f"model={name}"]).model.name == name
 
 
@@ -209,6 +209,21 @@ def test_fire_matches_its_formula_and_depends_on_the_query_beyond_the_threshold(
     assert not torch.allclose(near, far, atol=1e-3)
 
 
+def test_the_threshold_of_fire_begins_beyond_every_row_of_addition(arch):
+    """Within it the bias depends on the distance alone: every diagonal has one value."""
+    encoding = make_position("fire", arch)
+    encoding.init_weights(generator())
+    scales = sorted(path.stem for path in (CONF / "scale" / "arithmetic").glob("*.yaml"))
+    digits = max(compose_config([f"scale={scale}"]).task.test_digits for scale in scales)
+    assert (digits, row_length(digits)) == (80, 244)
+    assert row_length(digits) < encoding.threshold * encoding.threshold_factor.item() == 512
+    positions = torch.arange(float(row_length(digits)))[None]
+    bias = encoding.bias(positions, positions)[0, 0].detach()
+    assert bias[:, 0].std() > 1e-3
+    for distance in (1, 100, 200):
+        assert bias.diagonal(-distance).max() - bias.diagonal(-distance).min() < 1e-6
+
+
 @pytest.mark.parametrize("kernel", ["log", "power"])
 def test_kerple_matches_its_formula(kernel, arch):
     encoding = make_position(f"kerple_{kernel}", arch)
@@ -287,6 +302,10 @@ def test_xpos_decays_with_distance(arch):
     assert torch.allclose(
         dots, torch.tensor([zeta ** ((15 - j) / 4) for j in range(16)]), atol=1e-5
     )
+
+
+def test_xpos_has_the_scale_base_of_its_own_paper(arch):
+    assert make_position("xpos", arch).scale_base == 512
 
 
 def test_randpe_is_sorted_distinct_and_not_rope(arch):

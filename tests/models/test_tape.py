@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import attend
@@ -16,6 +17,7 @@ from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
+from tape_exp.paper.artifacts import RESULTS
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position, randomise
@@ -91,6 +93,18 @@ def test_tape_yarn_starts_as_rope_yarn(arch):
     assert (
         make_decoder("rope_yarn", arch)(TOKENS) - make_decoder("tape_yarn", arch)(TOKENS)
     ).abs().max() <= 1e-6
+
+
+def test_tape_yarn_is_stretched_from_the_first_step(arch):
+    """In training as at evaluation; model.scaling.when=evaluation trains unstretched TAPE."""
+    positions = torch.arange(24.0)[None]
+    late = make_position("tape_yarn", arch, "model.scaling.when=evaluation")
+    plain, yarn = (make_position(name, arch) for name in ("tape", "tape_yarn"))
+    unstretched, stretched = plain.initial_state(positions), yarn.eval().initial_state(positions)
+    assert (stretched - unstretched).abs().max() > 0.1
+    assert torch.equal(yarn.train().initial_state(positions), stretched)
+    assert torch.equal(late.train().initial_state(positions), unstretched)
+    assert torch.equal(late.eval().initial_state(positions), stretched)
 
 
 def test_no_position_reaches_the_logits_of_the_public_code_for_addition(arch):
@@ -333,6 +347,17 @@ def test_parameters_grow_with_intermediate_as_in_the_ablation(name, millions):
     assert 12 * sum(p.numel() for p in encoding.parameters()) / 2**20 == pytest.approx(
         millions, abs=1e-3
     )
+
+
+def test_the_papers_count_has_no_room_for_a_second_layer_of_psi():
+    """Table flops, in units of 2^20: TAPE less RoPE; ψ as one map fits, with another I × I not."""
+    counts = OmegaConf.load(RESULTS / "paper.yaml").tab_flops.parameters_m
+    added = counts.tape - counts.rope
+    encoding = make_position("tape", Arch(layers=12, width=768, heads=12, ffn=3072))
+    one = 12 * sum(p.numel() for p in encoding.parameters()) / 2**20
+    inner = encoding.wx.shape[0]
+    assert one == pytest.approx(added, abs=0.01)  # each of the two is rounded to 0.01
+    assert one + 12 * inner**2 / 2**20 > added + 0.01
 
 
 def test_layouts_have_the_parameters_of_tape(arch):

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from tape_exp.paper import artifacts
 from tape_exp.paper.artifacts import RESULTS
 from tape_exp.settings.folders import ROOT
+from tests.settings.test_config import RECIPES
 
 SOURCE = ROOT.parent / "shared" / "paper" / "tape.tex"
 pytestmark = pytest.mark.skipif(
@@ -199,3 +200,19 @@ def test_benchmarks():
         cells = [[float(part) for part in cell.split(" ± ")] for cell in row[1:]]
         told[NAMES.get(row[0], row[0].lower())] = dict(zip(LESSONS, cells, strict=True))
     assert ours("tab_bench")["accuracy"] == told
+
+
+def test_recipes():
+    """Batch, steps and learning rate, in the order of the paper's columns."""
+    rows = dict(
+        re.findall(
+            r"^ *(Batch size|Number of iterations|Learning rate) *&(.*)\\\\$",
+            SOURCE.read_text(),
+            re.MULTILINE,
+        )
+    )
+    batches = [int(cell) for cell in rows["Batch size"].split("&")]
+    steps = [1000 * int(cell.strip(" k")) for cell in rows["Number of iterations"].split("&")]
+    rates = re.findall(r"(\d) \\times 10\^\{(-\d)\}", rows["Learning rate"])
+    rates = [float(f"{digit}e{power}") for digit, power in rates]
+    assert [*RECIPES.values()] == [*zip(batches, steps, rates, strict=True)]

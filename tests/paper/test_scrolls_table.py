@@ -57,8 +57,9 @@ def test_answers_stand_side_by_side(tmp_path):
     records = [
         record(artifact, f"{model}/quality", 0, {}, samples=rows) for model, rows in samples.items()
     ]
-    path = page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)[2]
-    (row,) = csv.DictReader(path.open())
+    written = page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)
+    assert "the first questions, seed 0" in written[0].read_text()
+    (row,) = csv.DictReader(written[2].open())
     assert row["question"] == "Which / one? (A) x"
     assert (row["reference"], row["rope"], row["tape"], row["fire"]) == (
         "x",

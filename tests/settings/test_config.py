@@ -431,6 +431,29 @@ def test_paper_scale_is_the_papers():
     assert (task.optim.batch, task.optim.max_steps, task.optim.lr) == (512, 20_000, 1e-4)
 
 
+RECIPES = {  # table training_recipe of the paper: batch, steps, learning rate
+    "arithmetic": (512, 20_000, 1e-4),
+    "c4": (512, 10_000, 1e-4),
+    "scrolls": (64, 1000, 1e-5),
+    "extend": (64, 1000, 2e-5),
+}
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_only_scale_paper_has_the_papers_recipe(task):
+    """The other scales have learning rates of their own, all above the paper's."""
+    for scale in ("paper", "smoke", "small", *(RUNGS if task == "arithmetic" else [])):
+        optim = compose_config([f"task={task}", f"scale={scale}"]).task.optim
+        if scale == "paper":
+            assert (optim.batch, optim.max_steps, optim.lr) == RECIPES[task]
+        else:
+            assert optim.lr > RECIPES[task][2], scale
+
+
+def test_scrolls_at_scale_paper_is_cut_to_1024_tokens():
+    assert compose_config(["task=scrolls", "scale=paper"]).task.max_length == 1024
+
+
 def test_help_lists_every_group_and_choice():
     shown = command("--help")
     assert shown.returncode == 0

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tape_exp.data.batch import IGNORE
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.arithmetic import (
@@ -88,6 +89,16 @@ def test_sample_k_is_a_function_of_seed_and_k():
     )
     assert not torch.equal(whole["inputs"], make(seed=1).train_batch(0, 64)["inputs"])
     assert len({text(row.tolist()) for row in task.train_batch(0, 2000)["inputs"]}) > 1000
+
+
+def test_a_run_at_scale_paper_draws_fewer_samples_than_the_papers_corpus_has():
+    """Each once: the stream does not begin again where a corpus of 20 million would end."""
+    optim = compose_config(["task=arithmetic", "scale=paper"]).task.optim
+    assert optim.batch * optim.max_steps == 10_240_000 < 20_000_000
+    first, later = (
+        make(train_digits=40, test_digits=40).train_batch(k, 64) for k in (0, 20 * 10**6)
+    )
+    assert not (first["inputs"][:, None] == later["inputs"][None]).all(-1).any()
 
 
 def test_loss_is_on_the_answer_and_eos_alone():

@@ -185,6 +185,17 @@ def test_the_sliding_tasks_have_the_papers_protocol(task):
     assert compose_config([f"task={task}"]).task.text.name == task.removesuffix("_sliding")
 
 
+@pytest.mark.parametrize("task", ["pg19_sliding", "proof_pile_sliding"])
+def test_sliding_windows_at_scale_paper_end_after_4_194_304_tokens(task):
+    """Blocks read the whole set; so do sliding windows with task.windows.tokens=null."""
+    words = [f"task={task}", "scale=paper"]
+    windows = build(compose_config(words).task, "task", seed=0).windows
+    assert (windows.tokens, windows.needed) == (4_194_304, 4_194_305)
+    whole = compose_config([*words, "task.windows.tokens=null"])
+    assert build(whole.task, "task", seed=0).windows.needed is None
+    assert compose_config(["task=pg19", "scale=paper"]).task.windows.tokens is None
+
+
 def test_numbers_of_a_model_that_knows_nothing(tokens, tokenizer):
     def uniform(ids):
         return torch.zeros(*ids.shape, tokenizer.vocab)
