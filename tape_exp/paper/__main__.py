@@ -29,6 +29,7 @@ from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import Parser, command, positive
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import check
 from tape_exp.settings.targets import plain
 
 log = logging.getLogger("tape_exp")
@@ -140,6 +141,7 @@ def refuse_unfit(jobs: Iterable[Job]) -> None:
     from tape_exp.training.assembly import check_parts  # it imports torch, which `list` needs not
 
     for job in jobs:
+        check(job.cfg)
         check_parts(job.cfg)
 
 
