@@ -1,5 +1,5 @@
 """docs/: the walk-throughs work as printed, every test that is named exists, the hours are those of
-the plan.
+the plan, and what we found is what the tables of the records say.
 """
 
 import csv
@@ -13,11 +13,12 @@ import sys
 import pytest
 
 from tape_exp.paper import costs
-from tape_exp.paper.artifacts import RESULTS
+from tape_exp.paper.artifacts import RESULTS, SCALES, requested
+from tape_exp.paper.claims import FLOOR, NO, NO_CLAIM, ORDERED, REVERSED, UNCLEAR, UNTESTED, YES
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.training.plan import described, estimate
-from tests.test_readme import PAGES, blocks, files_of
+from tests.test_readme import PAGES, blocks, files_of, words_of
 
 DOCS = {path.name: text for path, text in PAGES.items() if path.parent.name == "docs"}
 ENCODING, TASK = DOCS["add-a-positional-encoding.md"], DOCS["add-a-task.md"]
@@ -174,3 +175,84 @@ def test_hours_of_the_sweeps_add_up_to_the_cost_of_all():
     )
     free = sum(needed["runs"] for needed in known["artifacts"].values() if not needed["gpu_hours"])
     assert sum(int(runs) for _, runs, _ in rows) + free == known["all"]["runs"]
+
+
+FOUND = DOCS["what-we-found.md"]
+with (RESULTS / "tables" / "claims.csv").open() as file:
+    CLAIMS = {row["artifact"]: row for row in csv.DictReader(file)}
+# which verdicts a part of the page is about; other parts are about no claim
+PARTS = {
+    "What the records decide": {YES, NO},
+    "What they decide at scale smoke only": {YES, NO},
+    "What they cannot tell": {UNCLEAR, FLOOR, ORDERED, REVERSED},
+    "What has not run": {UNTESTED},
+}
+NUMBER = re.compile(r"\d+(?:\.\d+)?e-\d+|\d+\.\d+")
+
+
+def claim_line(row: dict[str, str]) -> str:
+    """The line of docs/what-we-found.md on a claim: a row of results/tables/claims.csv."""
+    scale = f"scale {row['scale']}" if row["scale"] in SCALES else row["scale"]
+    plural = "" if row["seeds"] == "1" else "s"
+    seeds = f"{row['seeds']} seed{plural}" if row["seeds"][-1:].isdigit() else row["seeds"]
+    where = ", ".join(filter(None, (scale, seeds)))
+    name, claim = row["artifact"], row["the paper's claim"]
+    link = f"[{name}](../results/README.md#{name.lower()})"
+    return (
+        f"**{link}: {row['holds']}**{f' ({where})' if where else ''}. Claim: {claim} "
+        f"Paper: {row['paper']}. Ours: {row['ours'] or 'nothing yet'}."
+    )
+
+
+def paragraphs(page: str) -> list[tuple[str, str, str]]:
+    """Of each bold line: its part of the page, the line, and the prose up to the next one."""
+    found = []
+    for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        title, _, text = part.partition("\n")
+        for paragraph in re.split(r"^(?=\*\*\[)", text, flags=re.MULTILINE)[1:]:
+            line, _, prose = paragraph.partition("\n\n")
+            found.append((title, line, prose))
+    return found
+
+
+@pytest.mark.parametrize(
+    "artifact", [name for name, row in CLAIMS.items() if row["the paper's claim"] != NO_CLAIM]
+)
+def test_what_we_found_on_a_claim_is_its_row(artifact):
+    """A new verdict may need new prose: nobody but a reader can tell, so the line is not drawn."""
+    row = CLAIMS[artifact]
+    lines = [
+        (part, line) for part, line, _ in paragraphs(FOUND) if line.startswith(f"**[{artifact}](")
+    ]
+    assert [line for _, line in lines] == [claim_line(row)], (
+        f"docs/what-we-found.md: the line that begins with **[{artifact}] must be, once,\n"
+        f"{claim_line(row)}\nThen read the paragraph below it again."
+    )
+    ((part, _),) = lines
+    assert row["holds"] in PARTS[part], (
+        f'docs/what-we-found.md: "{artifact}: {row["holds"]}" does not belong below "## {part}": '
+        "move its line and paragraph, and read them again."
+    )
+
+
+@pytest.mark.parametrize(("line", "prose"), [(line, prose) for _, line, prose in paragraphs(FOUND)])
+def test_what_we_found_quotes_only_numbers_of_the_tables(line, prose):
+    """Every number with decimals is in a table that the paragraph names; hours are of the costs."""
+    anchors = re.findall(r"results/README\.md#(\w+)", line + prose)
+    named = {name for name in CLAIMS if name.lower() in anchors}
+    files = [path for name in named for path in (RESULTS / "tables").glob(f"{name}-*.csv")]
+    known = set(NUMBER.findall(" ".join([line, *(path.read_text() for path in files)])))
+    quoted = set(NUMBER.findall(re.sub(r"[\d.]+ H100-hours", "", prose)))
+    assert quoted <= known, (
+        f"docs/what-we-found.md, below {line[:40]}…: no table of {', '.join(sorted(named))} has "
+        f"{', '.join(sorted(quoted - known))}: read the table and correct the paragraph."
+    )
+    commands = re.findall(r"`(python -m tape_exp\.[^`]+)`", prose)
+    assert commands, f"docs/what-we-found.md, below {line[:40]}…: name the run that would settle it"
+    runs = [words_of(command, 4) for command in commands if " run " in command]
+    artifacts = [artifact for words in runs for artifact in requested(words)[0]]
+    prices = {a.name: costs.read(RESULTS)["artifacts"][a.name]["gpu_hours"] for a in artifacts}
+    for hours in re.findall(r"([\d.]+) H100-hours", prose):
+        assert float(hours) in prices.values(), (
+            f"{line[:40]}… {hours}: results/costs.json: {prices}"
+        )
