@@ -251,6 +251,7 @@ def test_a_wrong_name_is_told_before_records_are_read(monkeypatch, capsys):
         (["run", "fig_addition", "seeds=a"], "seeds=a must be integers"),
         (["run", "scale=smoke"], "name an artifact to run, or all."),
         (["run", "fig_addition", "task.lr=3"], "task.lr is not known."),
+        (["run", "fig_addition", "model.name='a b'"], "model.name=a b becomes a folder's name"),
         (["run", "fig_addition", "task.optim.lr=-1"], "error: task.optim.lr=-1.0 must be positive"),
     ],
 )
