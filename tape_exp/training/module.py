@@ -117,7 +117,8 @@ class LanguageModule(LightningModule):
         if not math.isfinite(value) or not math.isfinite(float(self._grad_norm)):
             raise NotFiniteError(
                 f"the loss is {value} and the gradient norm {float(self._grad_norm)} at step "
-                f"{self.global_step}. Lower task.optim.lr={self.task.optim.lr} or "
+                f"{self.global_step}. Lower task.optim.lr={self.task.optim.lr}, "
+                f"task.optim.weight_decay={self.task.optim.weight_decay} or "
                 f"task.optim.clip={self.task.optim.clip}, or train with trainer.precision=32-true."
             )
         lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])

@@ -322,7 +322,22 @@ def test_randpe_is_sorted_distinct_and_not_rope(arch):
     assert torch.equal(later, positions[3:]), "row k is a function of k, not of its batch"
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["+model.scaling.beta_fast=-3"], r"scaling\.beta_fast=-3\.0 must be positive"),
+        (["+model.scaling.beta_slow=40"], r"beta_slow=40\.0 must be below .*beta_fast=32\.0"),
+        (["+model.scaling.low_frequency=0"], r"scaling\.low_frequency=0\.0 must be positive"),
+    ],
+)
+def test_turns_of_scaling_are_positive_and_in_order(words, message, arch):
+    with pytest.raises(ConfigError, match=message):
+        make_position("rope_yarn", arch, *words)
+
+
 def test_randpe_says_what_to_change(arch):
+    with pytest.raises(ConfigError, match="positions to draw from, of which there may be"):
+        make_position("randpe", arch, "model.range_factor=1e9")
     with pytest.raises(ConfigError, match=r"model\.range_factor=1\.0 must be above 1"):
         make_position("randpe", arch, "model.range_factor=1.0")
     with pytest.raises(ConfigError, match=r"model\.range_factor"):

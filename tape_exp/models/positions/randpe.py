@@ -8,6 +8,8 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
+MOST = 2**22  # positions to draw from: each row of a batch shuffles them all
+
 
 class RandPE(RoPE):
     """RandPE: RoPE on a sorted random subset of 0 … L_max - 1 (Ruoss et al., "Randomized Positional
@@ -34,6 +36,11 @@ class RandPE(RoPE):
                 "draw from."
             )
         self.range = round(range_factor * arch.max_length)
+        if self.range > MOST:
+            raise ConfigError(
+                f"model.range_factor={range_factor} makes {self.range:,} positions to draw "
+                f"from, of which there may be {MOST:,}; model.range_factor=2 is usual."
+            )
 
     def positions(
         self, batch: int, length: int, device: torch.device, sampler: RowSampler | None = None

@@ -51,11 +51,14 @@ class Scaling:
                 f"model.scaling.original={self.original} must be at least 1: it is a length in "
                 "tokens."
             )
-        if self.low_frequency >= self.high_frequency:
-            raise ConfigError(
-                f"model.scaling.low_frequency={self.low_frequency} must be below "
-                f"model.scaling.high_frequency={self.high_frequency}."
-            )
+        for low, high in (("low_frequency", "high_frequency"), ("beta_slow", "beta_fast")):
+            ends = {low: getattr(self, low), high: getattr(self, high)}
+            positive("model.scaling", **ends)
+            if ends[low] >= ends[high]:
+                raise ConfigError(
+                    f"model.scaling.{low}={ends[low]} must be below model.scaling.{high}="
+                    f"{ends[high]}."
+                )
 
 
 class RoPE(PositionEncoding):
