@@ -7,6 +7,7 @@ import pytest
 
 from tape_exp.paper import artifacts
 from tape_exp.paper.claims import NO, UNTESTED, YES
+from tape_exp.paper.records import read_records
 from tape_exp.paper.trend import extra
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
@@ -130,3 +131,18 @@ def test_every_rung_decides(artifact, tape, holds):
 def test_without_runs_nothing_is_drawn(artifact):
     assert artifact.figures("ladder", {}) == []
     assert artifact.verdict("ladder", {}).holds == UNTESTED
+
+
+def test_every_model_trains_at_the_rate_that_the_search_chose():
+    """Once fig_rates has tried all rates of a model with the same seeds."""
+    search, whole = artifacts.load("fig_rates"), artifacts.load("fig_addition_trend")
+    found = search.collect("rung5", read_records())
+    trained = {
+        label.split()[0]: cfg.task.optim.lr
+        for label, cfg in whole.configs("ladder", [0])
+        if label.endswith(" rung8")
+    }
+    assert trained.keys() >= set(search.models)
+    for model in search.models:
+        if choice := search.choice(model, found):
+            assert (trained[model], 1.0) == choice, f"set rates: {{{model}: {choice[0]}}}"
