@@ -18,7 +18,7 @@ from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.patterns import Patterns
 from tape_exp.paper import tables
-from tape_exp.paper.claims import FLOOR, Contest, Verdict, decide
+from tape_exp.paper.claims import Contest, Verdict, decide
 from tape_exp.paper.records import Record, warn
 from tape_exp.paper.tables import Table
 from tape_exp.paper.values import Value
@@ -191,9 +191,12 @@ class Artifact(ABC):
         return [Curves(self.title, panels, suffix=None)] if panels else []
 
     def shown(self, scale: str, records: Records) -> list[Figure]:
-        """Its figures, but none where no method is above its floor: they would show nothing."""
-        at_floor = records and self.verdict(scale, records).holds == FLOOR
-        return [] if at_floor else self.figures(scale, records)
+        """Its figures, or none where they would show nothing."""
+        return [] if self.without_figures(records) else self.figures(scale, records)
+
+    def without_figures(self, records: Records) -> str:
+        """The sentence that stands in the place of figures which would show nothing, if any."""
+        return ""
 
     def verdict(self, scale: str, records: Records) -> Verdict:
         """Whether the claim holds in the records of a scale; no verdict without a claim."""

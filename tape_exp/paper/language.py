@@ -79,8 +79,7 @@ class Comparison(LanguageArtifact):
             f"{some['config']['task']['train_length']} tokens on {some['tokens'] / 1e6:.1f} M "
             "tokens. Mean over seeds with its 95 % interval. Unigram: the entropy of the set's own "
             f"token counts, below which no model that ignores the context can come. - "
-            f"{self.reference}: the difference paired by seed, half of whose interval is also the "
-            f"smallest that these seeds could have shown. Scale {scale}."
+            f"{self.reference}: the difference paired by seed. Scale {scale}."
         )
 
 

@@ -26,10 +26,11 @@ AtScales = Mapping[str, Records]
 
 CLAIMS = columns(("artifact", "the paper's claim", "paper", "ours", "holds", "scale", "seeds"))
 VERDICTS = {
-    YES: "with two seeds or more the method that the claim favours is ahead of every rival: a "
-    "paired t test over seeds says so at 5 %, adjusted by Holm's method for all comparisons of the "
-    "claim, and where runs have intervals over their samples, so does a bootstrap over both",
-    NO: "the same tests say that a rival is ahead",
+    YES: "with two seeds or more the method that the claim favours is ahead of every rival: paired "
+    "t tests over seeds say so at 5 % each, and where scores are of few samples, bootstraps over "
+    "seeds and samples too",
+    NO: "such a test says that a rival is ahead, with Holm's adjustment for all comparisons of the "
+    "claim",
     UNCLEAR: "they do not tell the two apart (with one seed: the intervals over its samples, where "
     "there are any, overlap)",
     FLOOR: "no method is above guessing, or above solving the trained lengths and no others",
@@ -40,11 +41,10 @@ VERDICTS = {
 BEFORE = "Whether a claim holds is computed from the records."
 AFTER = (
     "A claim of several comparisons holds if all of them do. Paired: the mean difference over the "
-    "seeds that both have, which share data and first weights; half of its 95 % interval, behind "
-    "the ±, is also the smallest difference that these seeds could have shown. tab_speed has "
-    "quartiles over rounds instead of intervals; tab_flops has counts, which agree with "
-    "the paper's to 0.1 % or do not. "
-    "Figures: the method that the claim favours, then its best rival; under ours only the "
+    "seeds that both have, which share data and first weights; behind the ± is half of its 95 % "
+    "interval, within which it could not have been told from 0. tab_speed has quartiles over "
+    "rounds instead of intervals; tab_flops has counts, which agree with the paper's to 0.1 % or "
+    "do not. Figures: the method that the claim favours, then its best rival; under ours only the "
     "comparisons that decided. A ± is half of an interval over seeds; intervals of a single run, "
     "and asymmetric ones, are in square brackets, and the numbers of two seeds in round ones."
 )
@@ -132,18 +132,11 @@ def section(
                 where = artifact.place(scale).replace("scale", "at scale")
                 name = f"{artifact.name} {where}".strip()
                 parts.append(f"![{name}](figures/{path.name})")
-        if reason := without_figures(artifact, scale, collected[scale]):
+        if reason := artifact.without_figures(collected[scale]):
             parts.append(reason)
     if gaps := artifact.gaps(collected):
         parts.append(f"Not run yet: {'; '.join(gaps)}.")
     return "\n\n".join([*parts, effort(artifact, collected, known)])
-
-
-def without_figures(artifact: Artifact, scale: str, records: Records) -> str:
-    """Why an artifact that has figures shows none; empty where it does, or has none."""
-    if artifact.shown(scale, records) or not artifact.figures(scale, records):
-        return ""
-    return "No figure: no method is above its floor at this scale, and the table has the numbers."
 
 
 def _heading(artifact: Artifact, scale: str) -> str:

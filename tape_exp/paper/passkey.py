@@ -65,6 +65,13 @@ class Passkey(Methods):
             f"at {task['train_length']} tokens or extended from there."
         )
 
+    def without_figures(self, records: Records) -> str:
+        """Where no method finds any key."""
+        runs = [run for found in records.values() for run in found]
+        if any(p.number > 0 for run in runs for p in points([run], _lengths(records))):
+            return ""
+        return "No figure: no method finds a key at any length of this scale." if runs else ""
+
     def figures(self, scale: str, records: Records) -> list[Figure]:
         """Accuracy against length, in the same colours for ours and the paper's; and by depth."""
         table, paper = self.cells(scale, records), self.paper()

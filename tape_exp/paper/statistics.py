@@ -1,6 +1,6 @@
 """What several seeds can tell: paired differences, families of claims, resampled accuracies."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
@@ -18,8 +18,8 @@ class Difference:
 
     Args:
         mean: ours minus theirs, in the unit of the metric.
-        half: half of its 95 % interval, which is also the smallest difference that seeds with this
-            spread could have shown; None for a single seed.
+        half: half of its 95 % interval: a smaller difference could not have been told from 0;
+            None for a single seed.
         p: two-sided, of a paired t test; None for a single seed, or equal differences of all.
         n: how many seeds both have.
     """
@@ -57,8 +57,8 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
 def lead(ours: Cell, theirs: Cell, digits: int = 2) -> Cell:
     """The paired difference of two means over seeds, written ``-0.51 ± 1.17``.
 
-    Half of its interval is also the smallest difference that seeds with this spread could have
-    shown. A single seed in common has a difference and no interval.
+    A single seed in common has a difference and no interval, nor have differences that are the same
+    for all seeds.
     """
     if not isinstance(ours, Value) or not isinstance(theirs, Value):
         return NOT_RUN
@@ -67,7 +67,7 @@ def lead(ours: Cell, theirs: Cell, digits: int = 2) -> Cell:
     if found is None:
         return Missing("no seed in common")
     form = f"{{number:+.{digits}f}}"
-    if found.half is None:
+    if found.half is None or found.p is None:
         return Value(found.mean, form=form)
     ends, form = (
         (found.mean - found.half, found.mean + found.half),
@@ -91,9 +91,7 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def resampled(
-    runs: Sequence[Sequence[Value]], of: Callable[[np.ndarray], np.ndarray] = np.asarray
-) -> np.ndarray:
+def resampled(runs: Sequence[Sequence[Value]]) -> np.ndarray:
     """A hierarchical bootstrap over seeds and samples: (methods, :data:`DRAWS`) means over seeds.
 
     Each draw takes as many seeds as there are, with replacement and the same ones for all methods,
@@ -104,7 +102,6 @@ def resampled(
     Args:
         runs: of every method those of its seeds, in the same order; one without an interval does
             not move.
-        of: what is averaged over seeds, a function of the numbers.
     """
     generator = np.random.default_rng(0)
     number = np.array([[run.number for run in each] for each in runs])
@@ -117,7 +114,15 @@ def resampled(
     taken = generator.integers(seeds, size=(DRAWS, seeds))
     moves = generator.standard_normal((methods, DRAWS, seeds)) / 1.96
     reach = np.where(moves < 0, (number - low)[:, taken], (high - number)[:, taken])
-    return of(number[:, taken] + moves * reach).mean(-1)
+    return (number[:, taken] + moves * reach).mean(-1)
+
+
+def p_of(draws: np.ndarray) -> float:
+    """The two-sided p value of a bootstrap's differences: how often they are on the other side of
+    0, counting one draw more than there are, since none is not proof.
+    """
+    below, above = (draws <= 0).sum() + 1, (draws >= 0).sum() + 1
+    return min(1.0, 2 * float(min(below, above)) / (len(draws) + 1))
 
 
 def ends(draws: np.ndarray) -> tuple[float, float]:

@@ -158,11 +158,13 @@ class Trend(RunArtifact):
         ]
         left_out = f" Left out for that: {', '.join(few)}." if few else ""
         return (
-            f"{self.title}. Exact match in percent. Extra length: 2 √(grid mean) - 1, the part of "
-            "the trained digits by which the square of solved sums reaches beyond them. Mean over "
-            "seeds with its 95 % interval; leads are paired by seed, and half of their interval is "
-            "also the smallest lead that so few seeds could have shown. A run counts for extra "
-            f"length if it solves {ENOUGH:.0f} % of the sums of trained lengths.{left_out}"
+            f"{self.title}. Exact match in percent. Extra length: 2 √(grid mean) - 1, with the "
+            "trained part of the grid taken as solved: the part of the trained digits by which the "
+            "square of solved sums reaches beyond them. Mean over seeds with its 95 % interval; "
+            "leads are paired by seed. In the figure dots are seeds and bands a bootstrap over "
+            "seeds and samples, which of so few seeds is narrower than the table's intervals. A "
+            f"run counts for extra length if it solves {ENOUGH:.0f} % of the sums of trained "
+            f"lengths.{left_out}"
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
@@ -223,20 +225,17 @@ class Trend(RunArtifact):
 
 def _line(name: str, runs: Mapping[int, list[Record]], style: int) -> Line:
     """The mean over seeds by trained digits, in a band that a bootstrap gives."""
-    counted = {n: [run for run in found if learned(run)] for n, found in sorted(runs.items())}
-    counted = {n: found for n, found in counted.items() if found}
-    shares = [[share(run) for run in found] for found in counted.values()]
-    bands = [ends(resampled([each], extra)[0]) for each in shares]
-    values = {n: [*extras(found).values()] for n, found in counted.items()}
+    values = {n: [*found.values()] for n in sorted(runs) if (found := extras(runs[n]))}
+    bands = [ends(resampled([each])[0]) for each in values.values()]
     return Line(
         name,
         [*values],
-        [mean(each) for each in values.values()],
+        [mean(value.number for value in each) for each in values.values()],
         [low for low, _ in bands],
         [high for _, high in bands],
         style,
         joined=len(values) >= FEWEST,
-        each=[(n, value) for n, each in values.items() for value in each],
+        each=[(n, value.number) for n, each in values.items() for value in each],
     )
 
 
@@ -252,24 +251,28 @@ def _open(name: str, points: Mapping[int, float], style: int) -> list[Line]:
 
 def extra(share: Any) -> Any:
     """The extra length 2 √m - 1 of a share m of the grid, a number or an array."""
-    return 2 * np.sqrt(np.maximum(share, 0)) - 1
+    return 2 * np.sqrt(share) - 1
 
 
-def extras(runs: Sequence[Record]) -> dict[int, float]:
+def extras(runs: Sequence[Record]) -> dict[int, Value]:
     """Seed -> extra length, of the runs that learned the trained lengths."""
-    return {
-        run["seed"]: float(extra(run["metrics"]["test/exact_match"] / 100))
-        for run in runs
-        if learned(run)
-    }
+    return {run["seed"]: extra_of(run) for run in runs if learned(run)}
 
 
-def share(run: Record) -> Value:
-    """The solved part of a run's grid, with Wilson's interval over its samples."""
-    task, percent = run["config"]["task"], run["metrics"]["test/exact_match"]
-    tested = task["samples_per_cell"] * task["test_digits"] ** 2
+def extra_of(run: Record) -> Value:
+    """The extra length of a run, with Wilson's interval over the sums beyond the trained lengths.
+
+    The trained part of the grid is taken as solved, so that the few sums which a run misses there
+    are not counted as length.
+    """
+    task, percent = run["config"]["task"], run["metrics"]["ood/exact_match"]
+    trained = (task["train_digits"] / task["test_digits"]) ** 2
+    tested = task["samples_per_cell"] * (task["test_digits"] ** 2 - task["train_digits"] ** 2)
     low, high = wilson(round(percent / 100 * tested), tested)
-    return Value(percent / 100, low / 100, high / 100)
+    number, low, high = (
+        float(extra(trained + (1 - trained) * each / 100)) for each in (percent, low, high)
+    )
+    return Value(number, low, high)
 
 
 def learned(run: Record) -> bool:

@@ -94,19 +94,8 @@ def over_seeds(by_seed: Mapping[int, "float | Value"], digits: int = 2) -> Value
 
 def mean_of(records: Sequence[dict[str, Any]], metric: str, digits: int = 2) -> Value | Missing:
     """A metric over the seeds that have it, as :func:`over_seeds` gives it."""
-    return over_seeds(
-        {r["seed"]: _of_run(r["metrics"], metric) for r in records if metric in r["metrics"]},
-        digits,
-    )
-
-
-def _of_run(metrics: Mapping[str, float], metric: str) -> Value:
-    """A metric of one run, with its interval over samples where the run tells its error."""
-    number, error = metrics[metric], metrics.get(f"{metric}_stderr")
-    if error is None:
-        return Value(number)
-    low, high = number - 1.96 * error, number + 1.96 * error
-    return Value(number, low, high, kind="95 % interval over samples")
+    found = {r["seed"]: r["metrics"][metric] for r in records if metric in r["metrics"]}
+    return over_seeds(found, digits)
 
 
 def over_runs(by_seed: Mapping[int, Value], digits: int = 2) -> Value | Missing:

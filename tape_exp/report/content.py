@@ -14,7 +14,7 @@ from tape_exp.drawing.curves import Panel
 from tape_exp.drawing.figures import Picture
 from tape_exp.paper.artifacts import UNFIT, Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
-from tape_exp.paper.page import judged, without_figures
+from tape_exp.paper.page import judged
 from tape_exp.paper.records import warn
 from tape_exp.paper.tables import Row, Table, columns, commit
 from tape_exp.paper.values import Cell, Missing, Value
@@ -166,7 +166,7 @@ def _at_scale(content: Content, artifact: Artifact, scale: str, records: Records
         artifact.table(scale, records),
         [content.add(f"{stem}-{number}", plot) for number, plot in enumerate(every)],
         images,
-        without_figures(artifact, scale, records),
+        artifact.without_figures(records),
         [record["run"] for runs in records.values() for record in runs if "run" in record],
         artifact.command(scale),
     )

@@ -6,6 +6,7 @@ import pytest
 
 from tape_exp.drawing import curves, heatmap
 from tape_exp.paper import artifacts, extension, page, runner
+from tape_exp.paper.claims import FLOOR
 from tape_exp.paper.passkey import points
 from tests.paper.test_language import record, table
 
@@ -72,12 +73,13 @@ def test_where_no_key_is_found_a_sentence_stands_for_the_figure(artifact, tmp_pa
     collected = {"smoke": artifact.collect("smoke", found)}
     written = page.render(artifact, "smoke", collected["smoke"], tmp_path)
     assert not [path for path in written if path.suffix == ".png"]
-    assert "No figure: no method is above its floor" in page.section(
+    assert "No figure: no method finds a key at any length" in page.section(
         artifact, collected, {"artifacts": {}}, tmp_path
     )
-    found[1]["metrics"][f"passkey/accuracy@{LENGTHS[-1]}"] = 50.0
+    found[1]["metrics"][f"passkey/accuracy@{LENGTHS[0]}"] = 50.0
     collected = {"smoke": artifact.collect("smoke", found)}
-    assert page.without_figures(artifact, "smoke", collected["smoke"]) == ""
+    assert len(artifact.shown("smoke", collected["smoke"])) == 2
+    assert artifact.verdict("smoke", collected["smoke"]).holds == FLOOR
 
 
 def test_lines_and_panels_are_those_of_the_records(artifact, records, tmp_path, monkeypatch):

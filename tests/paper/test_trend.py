@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tape_exp.paper import artifacts
-from tape_exp.paper.claims import NO, UNTESTED, YES
+from tape_exp.paper.claims import FLOOR, NO, UNCLEAR, UNTESTED, YES
 from tape_exp.paper.records import read_records
 from tape_exp.paper.trend import extra
 from tape_exp.runs.identity import identity_of
@@ -27,7 +27,9 @@ def records_of(artifact, grid: dict[str, float], learned: float = 100.0) -> list
     for seed in range(max(artifact.rungs.values())):
         for label, words in artifact.lines("ladder", [f"seed={seed}"], []):
             if value := next((v for key, v in grid.items() if label.startswith(key)), None):
+                beyond = max(value + seed - 25, 0) / 0.75
                 metrics = {"test/exact_match": value + seed, "id/exact_match": learned}
+                metrics["ood/exact_match"] = beyond
                 told = json.loads(json.dumps(identity_of(compose_config(words))))
                 record = {"config": told, "seed": seed, "metrics": metrics, "parameters": 250_000}
                 record |= {"started": "2026-01-01", "git": {"commit": "0" * 10, "dirty": False}}
@@ -87,6 +89,17 @@ def test_a_run_that_has_not_learned_does_not_count(artifact):
     (figure,) = artifact.figures("ladder", found)
     drawn = [line.name for line in figure.panels[0].lines if line.each]
     assert drawn == ["tape"]
+
+
+def test_trained_sums_are_no_extra_length(artifact):
+    """One of a thousand trained sums more is no reach, and a few longer sums are chance."""
+    artifact.rungs = {"rung5": 3}
+    records = records_of(artifact, {"tape": 25}) + records_of(artifact, {"rope": 25}, learned=99.2)
+    records += records_of(artifact, {"fire": 25}, learned=99.3)
+    for solved, holds in ((0.0, FLOOR), (0.01, UNCLEAR)):
+        for record in records:
+            record["metrics"]["ood/exact_match"] = solved * record["seed"]
+        assert artifact.verdict("ladder", artifact.collect("ladder", records)).holds == holds
 
 
 def test_no_line_joins_fewer_than_three_rungs(artifact):
