@@ -3,6 +3,7 @@
 import pytest
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -17,6 +18,7 @@ def environment(monkeypatch):
     """Of a process whose run has an address of its own on this machine."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(find_free_network_port()))
+    monkeypatch.setattr(rank_zero_only, "rank", 0)  # which a rank that is set would change for good
     return LightningEnvironment()
 
 
