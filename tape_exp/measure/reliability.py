@@ -95,8 +95,9 @@ def campaign_section(campaign: dict[str, Any]) -> list[str]:
         "command ended: with one sentence, well (the value was a right one, the damage did not "
         "matter, or the same command",
         "went on), with a traceback, not at all, or otherwise wrong (nonsense accepted, no "
-        "sentence, something lost or run). The counts are of the commit in the last column; what went "
-        "wrong there was mended afterwards, with a test of its own.",
+        "sentence, something lost or run).",
+        "The counts are of the commit in the last column; what went wrong there was mended "
+        "afterwards, with a test of its own.",
         "",
         "| faults | tried | sentence | well | traceback | hang | otherwise wrong | commit |",
         "|---|---|---|---|---|---|---|---|",
