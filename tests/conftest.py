@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,6 +27,8 @@ from tape_exp.settings.schema import Arch
 from tape_exp.training.run import run
 
 torch.set_num_threads(1)
+# A suite that was started in the background ignores Ctrl-C, and so would the runs that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))

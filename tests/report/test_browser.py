@@ -258,16 +258,22 @@ def test_a_heatmap_tells_its_values_to_pointer_and_keys(opened):
 
 def test_lines_tell_their_values_and_can_be_hidden(opened):
     page = opened()
-    paper = artifacts.load("fig_passkey").paper()
-    figure = drawn(page, "fig_passkey", "paper")
+    artifact = artifacts.load("tab_perplexity")
+    table = artifact.table("smoke", artifact.at_scales(read_records())["smoke"])
+    figure = drawn(page, "tab_perplexity", "pg19")
     canvas, readout = figure.locator(".canvas"), figure.locator(".readout")
+
+    def told(model: str, length: int) -> bool:
+        number = table.values(("pg19", length))[model].number
+        return readout.inner_text().startswith(f"{model}, length (tokens) {length}: {number} [")
+
     canvas.press("ArrowRight")
-    assert readout.inner_text() == f"lora, length (tokens) 1024: {paper['accuracy']['lora'][0]}"
+    assert told("rope", 64), readout.inner_text()
     canvas.press("ArrowRight")
-    assert readout.inner_text() == f"lora, length (tokens) 2048: {paper['accuracy']['lora'][1]}"
-    figure.get_by_label("longlora").uncheck()
+    assert told("rope", 128), readout.inner_text()
+    figure.get_by_label("alibi").uncheck()
     canvas.press("ArrowDown")
-    assert readout.inner_text() == f"theta, length (tokens) 2048: {paper['accuracy']['theta'][1]}"
+    assert told("fire", 128), readout.inner_text()
 
 
 def test_a_run_has_its_metrics_config_and_command(opened):
