@@ -12,6 +12,7 @@ the comparison says nothing.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from tape_exp.paper.statistics import Difference, holm, p_of, paired, resampled
 from tape_exp.paper.values import Value, with_seeds
@@ -65,6 +66,7 @@ class Contest:
         )
         return paired(ours, theirs)
 
+    @cached_property
     def tests(self) -> dict[str, float]:
         """The p values of the rivals with which it shares two seeds or more, not adjusted.
 
@@ -112,7 +114,7 @@ class Contest:
         if difference.half is None:
             (seed,) = ours.runs.keys() & theirs.runs.keys()
             return self._by_intervals(ours.runs[seed], theirs.runs[seed])
-        ahead, tests = (difference.mean > 0) == self.higher, self.tests()
+        ahead, tests = (difference.mean > 0) == self.higher, self.tests
         p = tests if ahead else {**holm_of(tests), **self.adjusted}
         if p[rival] >= ALPHA:
             return UNCLEAR
@@ -198,7 +200,7 @@ def decide(contests: Sequence[Contest]) -> Verdict:
     The p values of all of them are adjusted together. Our figures are those of the comparisons that
     decided it.
     """
-    family = {(i, rival): p for i, each in enumerate(contests) for rival, p in each.tests().items()}
+    family = {(i, rival): p for i, each in enumerate(contests) for rival, p in each.tests.items()}
     adjusted = dict(zip(family, holm([*family.values()]), strict=True))
     contests = [
         replace(each, adjusted={rival: p for (k, rival), p in adjusted.items() if k == i})

@@ -206,13 +206,12 @@ class Trend(RunArtifact):
 
     def _leads(self, records: Records, favourite: str, rival: str) -> dict[float, Value]:
         """Trained digits -> the favourite's lead."""
-        labels = (f"{favourite} {rung}" for rung in self.rungs)
-        leads = {label: self._lead(records, label, rival) for label in labels}
-        return {
-            task_of(records[label])["train_digits"]: lead
-            for label, lead in leads.items()
-            if isinstance(lead, Value)
-        }
+        ours, theirs = (
+            {n: over_seeds(extras(runs)) for n, runs in self._by_digits(records, model).items()}
+            for model in (favourite, rival)
+        )
+        leads = {n: lead(ours[n], theirs[n], 3) for n in ours if n in theirs}
+        return {n: each for n, each in leads.items() if isinstance(each, Value)}
 
     def papers(self) -> dict[tuple[str, int], float]:
         """(model, trained digits) -> the paper's extra length, of one seed."""

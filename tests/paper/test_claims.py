@@ -163,7 +163,7 @@ def test_more_right_answers_never_weaken_a_verdict():
     none = [of_samples(0, 20)] * 2
     for counts in ((9, 9), (9, 10), (12, 12)):
         lead = contest([of_samples(k, 20) for k in counts], none)
-        assert lead.tests()["b"] == max(lead.tests()["b"], p_of_counts(counts))
+        assert lead.tests["b"] == max(lead.tests["b"], p_of_counts(counts))
     one = contest([of_samples(1, 20)] * 2, none)
     assert one.outcome() == UNCLEAR
     assert contest([of_samples(9, 20)] * 2, none).outcome() == YES
