@@ -32,6 +32,9 @@ def measured(do: Commands, world: Path) -> dict[str, Any]:
         multiply(world / "results" / "records", count)
         outcome = do("tape_exp.paper", "render", limit=900)
         found[f"render, {count} records"] = seconds(outcome)
+    few, many = (found[f"render, {count} records"] for count in RECORDS)
+    slope = 1000 * (many - few) / (RECORDS[1] - RECORDS[0])
+    found["milliseconds of each further record"] = round(slope, 2)
     found |= long_run(do, world) | one_cache(do, world)
     return found
 
