@@ -170,11 +170,23 @@ class Decoder(nn.Module):
         """Floating-point operations per token of one training step (forward and backward) at this
         length.
 
-        6 for each parameter of the matrices (embedding look-ups are free), and 6 · layers · H · d ·
-        length for causal attention, whose average query sees half of the keys.
+        3 times those of the forward pass, but for a frozen parameter 4, since it needs no gradient
+        of its own.
         """
-        matrices = self.parameter_count() - (0 if self.arch.tied else self.embedding.weight.numel())
-        return 6 * matrices + 6 * self.arch.layers * self.arch.heads * self.arch.head_dim * length
+        frozen = sum(p.numel() for p in self.matrices() if not p.requires_grad)
+        return 3 * self.forward_flops_per_token(length) - 2 * frozen
+
+    def forward_flops_per_token(self, length: int) -> float:
+        """2 for each parameter of the matrices (embedding look-ups are free), and 2 · layers · H ·
+        d · length for causal attention, whose average query sees half of the keys.
+        """
+        attention = 2 * self.arch.layers * self.arch.heads * self.arch.head_dim * length
+        return 2 * sum(p.numel() for p in self.matrices()) + attention
+
+    def matrices(self) -> list[nn.Parameter]:
+        """All parameters but an embedding that is only looked up."""
+        embedding, head = self.embedding.weight, self.head.weight
+        return [p for p in self.parameters() if p is not embedding or p is head]
 
 
 def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:

@@ -287,10 +287,16 @@ def check(cfg: "DictConfig") -> None:
         ("auto", "reference", "sdpa", "flex", "flash", "triton"),
     )
     one_of("trainer.accelerator", cfg.trainer.accelerator, ("auto", "cpu", "gpu"))
+    if cfg.trainer.precision == "16-mixed":
+        raise ConfigError(
+            "trainer.precision=16-mixed would clip gradients that are still scaled up for fp16: a "
+            "fused AdamW takes the scale off only in its step. trainer.precision=bf16-mixed needs "
+            "no scale; a GPU without bf16 trains in 32-true."
+        )
     one_of(
         "trainer.precision",
         cfg.trainer.precision,
-        ("auto", "32-true", "bf16-mixed", "bf16-true", "16-mixed"),
+        ("auto", "32-true", "bf16-mixed", "bf16-true"),
     )
     one_of("logger.name", cfg.logger.name, ("wandb", "csv", "tensorboard", "none"))
     one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
@@ -324,10 +330,6 @@ def check(cfg: "DictConfig") -> None:
         raise ConfigError(
             "trainer.frozen_bf16=true needs trainer.precision=bf16-mixed and whole weights on "
             "every device, as trainer.strategy=ddp has them."
-        )
-    if cfg.trainer.strategy == "fsdp" and cfg.trainer.precision == "16-mixed":
-        raise ConfigError(
-            "trainer.strategy=fsdp does not train in 16-mixed; trainer.precision=bf16-mixed works."
         )
 
 

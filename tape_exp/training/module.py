@@ -20,6 +20,9 @@ from tape_exp.models.peft import trained
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.base import Task
+from tape_exp.tasks.position_use import state_metrics, updates_positions
+
+GAUGED_ROWS = 4  # of a validation batch, whose position state is looked at
 
 
 class NotFiniteError(RuntimeError):
@@ -71,6 +74,7 @@ class LanguageModule(LightningModule):
         self._loss = torch.zeros(())
         self._grad_norm = torch.zeros(())
         self._sums: dict[str, Tensor] = {}
+        self._state: dict[str, float] = {}
 
     def configure_model(self) -> None:
         """Under ``trainer.strategy=fsdp``, shard every block and the rest over devices (FSDP2)."""
@@ -79,6 +83,15 @@ class LanguageModule(LightningModule):
             return
         for part in (*self.decoder.layers, self.decoder):
             fully_shard(part, mesh=mesh["data_parallel"])
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        """Move a batch, and keep ``first`` where reading it waits for no GPU."""
+        moved = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        if isinstance(batch, dict) and "first" in batch:
+            moved["first"] = batch["first"]
+        return moved
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """This micro-batch's part of the mean loss, times what Lightning and DDP divide by."""
@@ -133,10 +146,12 @@ class LanguageModule(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Begin new sums."""
-        self._sums = {}
+        self._sums, self._state = {}, {}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add up loss, tokens, rows and the task's own sums."""
+        """Add up loss, tokens, rows and the task's own sums; look at the position state of TAPE."""
+        if batch_idx == 0:
+            self._state = self._state_gauges(batch)
         logits = self.decoder(
             batch["inputs"], sampler=RowSampler(0, "validation positions", batch_idx)
         )
@@ -149,8 +164,20 @@ class LanguageModule(LightningModule):
         for key, value in sums.items():
             self._sums[key] = self._sums.get(key, 0) + value.double()
 
+    def _state_gauges(self, batch: Batch) -> dict[str, float]:
+        """``val/state/size@<layer>`` and ``turn@<layer>`` of a few rows, where layers update the
+        state: a factor that grows from layer to layer is how bf16 overflows.
+        """
+        decoder = getattr(self.decoder, "_orig_mod", self.decoder)  # compiled: the model itself
+        if not updates_positions(decoder):
+            return {}
+        tokens, labels = (batch[name][:GAUGED_ROWS] for name in ("inputs", "labels"))
+        before_padding = (labels != IGNORE).flip(-1).cumsum(-1).flip(-1) > 0
+        metrics = state_metrics(decoder, tokens, before_padding)
+        return {f"val/{name}": value for name, value in metrics.items()}
+
     def on_validation_epoch_end(self) -> None:
-        """Report ``val/loss`` per token and the task's metrics per row."""
+        """Report ``val/loss`` per token, the task's metrics per row, and the gauges."""
         sums = {key: float(sum_over_processes(value)) for key, value in self._sums.items()}
         tokens, rows, loss = (sums.pop(key) for key in ("tokens", "rows", "loss"))
         self.validation = {"val/loss": loss / tokens} | {
@@ -158,7 +185,7 @@ class LanguageModule(LightningModule):
         }
         if self.task.reports_perplexity:
             self.validation["val/perplexity"] = math.exp(min(loss / tokens, 700))
-        self.send(self.validation)
+        self.send(self.validation | self._state)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Run the task's evaluation once, on the device and in the precision of the trainer."""

@@ -168,14 +168,10 @@ def estimate(decoder: Decoder, task: Task, setting: Setting, recompute: bool) ->
     (no gradient of its own), 6 · layers · C · T of causal attention; with ``recompute`` the blocks'
     forward pass once more.
     """
-    matrices = _matrices(decoder)
-    flops = decoder.flops_per_token(task.arch.train_length) - 2 * sum(
-        p.numel() for p in matrices if not p.requires_grad
-    )
+    flops = decoder.flops_per_token(task.arch.train_length)
     if recompute:
-        flops += (
-            decoder.flops_per_token(task.arch.train_length) / 3 - 2 * decoder.head.weight.numel()
-        )
+        forward = decoder.forward_flops_per_token(task.arch.train_length)
+        flops += forward - 2 * decoder.head.weight.numel()
     tokens = task.optim.max_steps * task.optim.batch * task.arch.train_length if task.trains else 0
     return Plan(
         decoder.parameter_count(),
@@ -196,7 +192,7 @@ def memory(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> d
     held = sum(p.numel() * min(setting.width, p.element_size()) for p in decoder.parameters())
     parts: dict[str, float] = {"weights": held / setting.shards}
     if setting.mixed:
-        wide = [p for p in _matrices(decoder) if p.ndim > 1 and p.dtype == torch.float32]
+        wide = [p for p in decoder.matrices() if p.ndim > 1 and p.dtype == torch.float32]
         copied = [p.numel() for p in wide if p.requires_grad or not recompute]
         parts["16-bit copies of the weights"] = 2 * sum(copied)
     if setting.strategy == "fsdp":
@@ -211,6 +207,8 @@ def memory(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> d
     parts["AdamW"] = 2 * setting.width * trainable / setting.shards
     tokens = setting.rows * task.arch.train_length
     parts["activations"] = tokens * activations(decoder, setting, recompute)
+    if pairs := pair_memory(decoder, setting.rows, task.arch.train_length):
+        parts["pairs of tokens"] = pairs * (1 if recompute else decoder.arch.layers)
     parts["logits"] = tokens * LOGITS * task.arch.vocab
     return parts
 
@@ -227,6 +225,11 @@ def activations(decoder: Decoder, setting: Setting, recompute: bool) -> float:
     if recompute:
         return arch.layers * (setting.width * arch.width + 4 * state) + block
     return arch.layers * block
+
+
+def pair_memory(decoder: Decoder, rows: int, length: int) -> int:
+    """Bytes that a layer keeps of all pairs of tokens, 0 for encodings that compute none."""
+    return rows * length**2 * decoder.blocks()[0].position.pair_bytes()
 
 
 def assumptions(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
@@ -248,20 +251,25 @@ def assumptions(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
             "not; embedding, head and two blocks are gathered at a time."
         )
     if task.trains:
-        return [*sentences, *_assumptions_of_training(decoder, setting)]
+        return [*sentences, *_assumptions_of_training(decoder, task, setting)]
     return [
         *sentences,
         "Nothing is trained; what an evaluation needs beyond the weights is not estimated.",
     ]
 
 
-def _assumptions_of_training(decoder: Decoder, setting: Setting) -> list[str]:
+def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
     per_width, per_ffn = KEPT["mixed" if setting.mixed else setting.precision]
     formula = f"{per_width} C + {per_ffn} F"
     if _state_size(decoder):
         formula += f" + {STATE} per number of the position state + {MAPS} H²"
     known = "" if setting.gpu != ASSUMED else ", since no GPU of a known peak is here"
     ddp = "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
+    pairs = pair_memory(decoder, setting.rows, task.arch.train_length) / 2**30
+    computed = (
+        f"Pairs of tokens: {type(decoder.blocks()[0].position).__name__} computes something for "
+        f"each, {_short(pairs)} GiB in a layer, four times as much at twice the length."
+    )
     return [
         f"Gradients: {setting.width} bytes a trainable parameter; AdamW: two numbers of "
         f"{setting.width} bytes each.",
@@ -269,6 +277,7 @@ def _assumptions_of_training(decoder: Decoder, setting: Setting) -> list[str]:
         f"Activations: {formula} bytes a token and layer (C width, F inner size, H heads), by a "
         "fused attention that keeps no T × T scores; recomputed: each block's input, and one block "
         "whole. Frozen weights are not taken to save any.",
+        *([computed] if pairs else []),
         f"Logits: {LOGITS} bytes a token and word of the vocabulary (log-softmax and two gradients "
         "in fp32).",
         "Not counted: CUDA's context (about 1 GiB), kernels' workspace, fragmentation.",
@@ -279,12 +288,6 @@ def _assumptions_of_training(decoder: Decoder, setting: Setting) -> list[str]:
         f"{setting.gpu}{known}, on {setting.devices} of them; without validation, evaluation, "
         "checkpoints and waiting for data.",
     ]
-
-
-def _matrices(decoder: Decoder) -> list[torch.nn.Parameter]:
-    """All parameters but an embedding that is only looked up."""
-    embedding, head = decoder.embedding.weight, decoder.head.weight
-    return [p for p in decoder.parameters() if p is not embedding or p is head]
 
 
 def _state_size(decoder: Decoder) -> int:

@@ -101,6 +101,20 @@ def test_flops_count_matches_torchs_own_counter(arch):
     assert counter.get_total_flops() == ours + attention - norms
 
 
+def test_a_frozen_matrix_saves_the_product_that_its_gradient_would_need(arch):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counted, told = [], []
+    for frozen in (False, True):
+        model = make_decoder("rope", arch, backend="reference")
+        model.layers[1].up.weight.requires_grad = not frozen
+        with FlopCounterMode(display=False) as counter:
+            model(torch.zeros(1, 32, dtype=torch.long)).sum().backward()
+        counted.append(counter.get_total_flops())
+        told.append(32 * model.flops_per_token(32))
+    assert told[0] - told[1] == counted[0] - counted[1] > 0
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_scored_labels_are_the_cross_entropy_of_the_logits(dtype, arch):
     """In pieces: more tokens than one piece holds, labels that do not count, logits far from zero,

@@ -61,6 +61,28 @@ def test_shape_dtype_and_finite_gradients(name, dtype, arch):
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_positions_are_precise_in_a_model_of_16_bit_weights(name, arch):
+    """As trainer.precision=bf16-true makes it: what positions add is computed in fp32."""
+    model = make_decoder(name, arch)
+    randomise(model, std=0.1)
+    model.to(torch.bfloat16)
+    biases = []
+
+    def watch(block, q_BTHD, k_BSHD, given, state):
+        biases.extend(x for x in given.values() if x is not None)
+        assert state is None or state.dtype == torch.float32
+
+    logits = model(TOKENS, sampler=RowSampler(5), watch=watch)
+    logits.float().square().mean().backward()
+    assert {bias.dtype for bias in biases} <= {torch.float32}
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
+    # the same rounded weights, all else in fp32
+    expected = model.float()(TOKENS, sampler=RowSampler(5))
+    assert logits.dtype == torch.bfloat16
+    assert (logits - expected).abs().mean() < 0.05 * expected.abs().mean()
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_positions_stay_distinct_under_autocast(name):
     """8192 positions: in bf16 only 65 of them would be told apart."""
     long = Arch(layers=1, width=32, heads=4, ffn=32, vocab=14, max_length=8192, train_length=8192)

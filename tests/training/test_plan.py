@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -22,6 +23,7 @@ from tape_exp.training.plan import (
     blank_task,
     decoder_of,
     estimate,
+    pair_memory,
     setting_of,
     vocabulary_of,
 )
@@ -51,7 +53,9 @@ def test_counts_are_those_of_a_real_decoder(model, task):
     assert plan.trainable == sum(p.numel() for p in real.parameters() if p.requires_grad)
     assert plan.tokens == made.optim.max_steps * made.optim.batch * made.arch.train_length
     idle = plan.parameters - plan.trainable  # TAPE's last update, which nobody reads
-    assert plan.flops_per_token == real.flops_per_token(made.arch.train_length) - 2 * idle
+    forward = real.forward_flops_per_token(made.arch.train_length)
+    assert plan.flops_per_token == real.flops_per_token(made.arch.train_length)
+    assert plan.flops_per_token == 3 * forward - 2 * idle
     assert plan.memory["weights"] == 4 * plan.parameters
 
 
@@ -95,7 +99,7 @@ def test_recomputing_trades_a_forward_pass_for_memory():
     words = ["task=c4", "model=tape", "scale=paper", "trainer.micro_batch=4"]
     kept, decoder, task, _ = planned(*words)
     again = planned(*words, recompute=True)[0]
-    forward = decoder.flops_per_token(1024) / 3 - 2 * decoder.head.weight.numel()
+    forward = decoder.forward_flops_per_token(1024) - 2 * decoder.head.weight.numel()
     assert again.flops_per_token == pytest.approx(kept.flops_per_token + forward)
     assert again.memory["activations"] < kept.memory["activations"] / task.arch.layers * 3
     assert again.memory["AdamW"] == kept.memory["AdamW"]
@@ -188,6 +192,32 @@ def test_activations_are_what_autograd_keeps(model, precision):
         6 * length * (4 if precision == "32-true" else 6) if model == "tape" else 0
     )  # scores that fused kernels never hold
     assert estimated == pytest.approx((more - fewer) / (rows * length) - explicit, rel=0.05)
+
+
+@pytest.mark.parametrize("model", conftest.MODELS)
+def test_pairs_of_tokens_are_what_autograd_keeps_of_the_square_of_the_length(model):
+    def held(length: int) -> int:
+        arch = Arch(2, 32, 4, 64, vocab=14, max_length=1024, train_length=1024)
+        decoder = conftest.make_decoder(model, arch, backend="sdpa")
+        kept = {}
+
+        def keep(tensor):
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = decoder(torch.zeros(1, length, dtype=torch.long), sampler=RowSampler(0)).sum()
+        assert loss.requires_grad
+        return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+    decoder = conftest.make_decoder(model, Arch(2, 32, 4, 64, vocab=14))
+    position = decoder.blocks()[0].position
+    layers = 1 if position.update_parameters else 2  # of the last layer's state nothing is computed
+    estimated = layers * pair_memory(decoder, 1, 1)
+    square = (held(256) - 2 * held(128)) / (256**2 - 2 * 128**2)
+    # what a fused kernel does not hold: a mask, and a bias that depends on the distance only
+    explicit = 2 * (4 * 4 + 9) + 8 * 4
+    assert estimated - 8 <= square <= estimated + (explicit if not estimated else 8), square
 
 
 def test_a_plan_prints_its_assumptions_and_leaves_nothing(tmp_path, capsys, monkeypatch):

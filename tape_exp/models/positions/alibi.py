@@ -1,6 +1,7 @@
 """ALiBi: a linear penalty on distance."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,12 @@ class ALiBi(RelativeBias):
     def __init__(self, arch: Arch) -> None:
         super().__init__(arch)
         self.register_buffer("r", torch.tensor(alibi_slopes(arch.heads)), persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "ALiBi":
+        """Move, and stay in fp32: 16-bit weights do not round the slopes."""
+        super()._apply(fn, recurse)
+        self.r = torch.tensor(alibi_slopes(self.arch.heads)).to(self.r.device)
+        return self
 
     def at(self, distance: Tensor) -> Tensor:
         """-r_h times the distance: (H, *shape of distance)."""

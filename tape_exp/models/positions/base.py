@@ -33,6 +33,7 @@ class PositionEncoding(nn.Module):
       tokens (tape_householder),
     - ``init_weights``: the first values of its parameters,
     - ``matrices``: the state as the matrices that ``rotate`` multiplies by, for analysis,
+    - ``pair_bytes``: what it keeps for every pair of tokens, which ``debug=plan`` adds up,
     - ``counted_operations``: what a layer adds to the counts of table flops.
 
     ``positions`` and ``initial_state`` are asked of the first layer's instance. Shape suffixes: B
@@ -127,6 +128,12 @@ class PositionEncoding(nn.Module):
         """The next layer's state, from its average (B, T, H, E) and the output :attr:`context`."""
         return state
 
+    def pair_bytes(self) -> int:
+        """Bytes that a layer keeps for the backward pass for each pair of tokens, in fp32: 0 unless
+        something is computed of every pair.
+        """
+        return 0
+
     def counted_operations(self, length: int) -> tuple[int, int]:
         """(MACs, further FLOPs) that one layer adds to a forward pass of batch 1, as table flops of
         the TAPE paper counts. That table was made from the paper's public code, so these are the
@@ -156,6 +163,11 @@ def full_precision(x: Tensor) -> AbstractContextManager:
     return (
         nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
     )
+
+
+def precise(x: Tensor) -> Tensor:
+    """x in fp32, or in fp64 if it is: for what is computed of positions in a 16-bit model."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tape_exp.models.attention import causal_mask
-from tape_exp.models.positions.base import PositionEncoding, for_heads, full_precision
+from tape_exp.models.positions.base import PositionEncoding, for_heads, full_precision, precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
@@ -48,20 +48,24 @@ class CoPE(PositionEncoding):
         """q_i·e[p_ij], interpolated between whole counts: (B, H, T, S)."""
         (T, H, D), S = q_BTHD.shape[1:], k_BSKD.shape[1]
         with full_precision(q_BTHD):
+            e_PD = precise(self.e)
             q_BHTD, k_BHSD = (
-                x.to(self.e.dtype).transpose(1, 2) for x in (q_BTHD, for_heads(k_BSKD, H))
+                x.to(e_PD.dtype).transpose(1, 2) for x in (q_BTHD, for_heads(k_BSKD, H))
             )
             gates_BHTS = torch.sigmoid(q_BHTD @ k_BHSD.transpose(-1, -2) / math.sqrt(D))
             gates_BHTS = gates_BHTS * causal_mask(T, S, q_BTHD.device)
-            counts_BHTS = gates_BHTS.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.e) - 1)
+            counts_BHTS = gates_BHTS.flip(-1).cumsum(-1).flip(-1).clamp(max=len(e_PD) - 1)
             below_BHTS = counts_BHTS.detach().floor()
             f_BHTS = counts_BHTS - below_BHTS
-            by_count_BHTP = q_BHTD @ self.e.T
+            by_count_BHTP = q_BHTD @ e_PD.T
             lower_BHTS = by_count_BHTP.gather(-1, below_BHTS.long())
-            upper_BHTS = by_count_BHTP.gather(
-                -1, (below_BHTS.long() + 1).clamp(max=len(self.e) - 1)
-            )
+            above_BHTS = (below_BHTS.long() + 1).clamp(max=len(e_PD) - 1)
+            upper_BHTS = by_count_BHTP.gather(-1, above_BHTS)
             return torch.lerp(lower_BHTS, upper_BHTS, f_BHTS)
+
+    def pair_bytes(self) -> int:
+        """Gates, counts and what is looked up by them, of every pair and head."""
+        return 40 * self.arch.heads
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """MACs of the gates' logits and q·e; FLOPs of sigmoid, count and interpolation."""

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import for_heads, full_precision
+from tape_exp.models.positions.base import for_heads, full_precision, precise
 from tape_exp.models.positions.kerple import Kerple
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -54,10 +54,17 @@ class DAPE(Kerple):
             q_BTHD, k_BSHD = q_BTHD.to(bias.dtype), for_heads(k_BSKD, H).to(bias.dtype)
             logits_BTSH = torch.einsum("bthd,bshd->btsh", q_BTHD, k_BSHD) / math.sqrt(D)
             bias_BTSH = bias.permute(0, 2, 3, 1).expand_as(logits_BTSH)
-            adapted_BTSH = self.outer(
-                F.leaky_relu(self.inner(torch.cat([logits_BTSH, bias_BTSH], -1)))
+            inner, outer = (
+                [precise(parameter) for parameter in (linear.weight, linear.bias)]
+                for linear in (self.inner, self.outer)
             )
+            both_BTSE = torch.cat([logits_BTSH, bias_BTSH], -1)
+            adapted_BTSH = F.linear(F.leaky_relu(F.linear(both_BTSE, *inner)), *outer)
             return bias + adapted_BTSH.permute(0, 3, 1, 2)
+
+    def pair_bytes(self) -> int:
+        """Logits, bias, their adaptation and two hidden layers of every pair."""
+        return 8 * self.inner.out_features + 20 * self.arch.heads + 5
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """The logits once more and f on every pair as MACs; its LeakyReLU as FLOPs."""

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import PositionEncoding, distances, full_precision
+from tape_exp.models.positions.base import PositionEncoding, distances, full_precision, precise
 from tape_exp.settings.errors import at_least_one
 from tape_exp.settings.schema import Arch
 
@@ -33,8 +33,9 @@ class FIRE(PositionEncoding):
         self.threshold = threshold
         self.inner = nn.Linear(1, hidden)
         self.outer = nn.Linear(hidden, arch.heads)
-        self.c = nn.Parameter(torch.tensor(c))
-        self.threshold_factor = nn.Parameter(torch.tensor(1.0))
+        # vectors, since FSDP2 shards no scalars
+        self.c = nn.Parameter(torch.tensor([c]))
+        self.threshold_factor = nn.Parameter(torch.tensor([1.0]))
 
     def init_weights(self, generator: torch.Generator) -> None:
         """Both maps uniform in ± 1/√inputs: a bias near zero would learn its shape late."""
@@ -46,12 +47,20 @@ class FIRE(PositionEncoding):
     def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
         """f of the normalised log-distance, (B, H, T, S) fp32."""
         with full_precision(q_positions_BT):
-            threshold = (self.threshold * self.threshold_factor).abs()
+            threshold = (self.threshold * precise(self.threshold_factor[0])).abs()
             far = torch.maximum(q_positions_BT, threshold)[:, None, :, None]
             near = distances(q_positions_BT, k_positions_BS)
             relative = self._psi(near) / (self._psi(far) + 1e-6)
-            inner = F.relu(self.inner(relative[..., None]))
-            return self.outer(inner).squeeze(1).permute(0, 3, 1, 2)
+            inner, outer = (
+                [precise(parameter) for parameter in (linear.weight, linear.bias)]
+                for linear in (self.inner, self.outer)
+            )
+            hidden = F.relu(F.linear(relative[..., None], *inner))
+            return F.linear(hidden, *outer).squeeze(1).permute(0, 3, 1, 2)
+
+    def pair_bytes(self) -> int:
+        """Distance, ratio, the hidden layer and the bias of every pair."""
+        return 4 * self.inner.out_features + 4 * self.arch.heads + 17
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """The MLP on every pair of tokens; its ReLU as FLOPs."""
@@ -59,4 +68,4 @@ class FIRE(PositionEncoding):
         return length**2 * (hidden + hidden * heads), length**2 * hidden
 
     def _psi(self, x: Tensor) -> Tensor:
-        return torch.log(self.c.abs() * x + 1)
+        return torch.log(precise(self.c[0]).abs() * x + 1)

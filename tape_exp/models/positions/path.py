@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import PositionEncoding, for_heads, full_precision
+from tape_exp.models.positions.base import PositionEncoding, for_heads, full_precision, precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
@@ -59,9 +59,10 @@ class PaTH(PositionEncoding):
     def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
         """``w``: W_up W_down x before convolution, (B, T, K·D); ``beta``: (B, T, K); both fp32."""
         with full_precision(x_BTC):
-            x_BTC = x_BTC.to(self.down.dtype)
-            beta = 2 * torch.sigmoid(x_BTC @ self.b.T + self.c)
-            return {"w": x_BTC @ self.down.T @ self.up.T, "beta": beta}
+            down, up, b, c = map(precise, (self.down, self.up, self.b, self.c))
+            x_BTC = x_BTC.to(down.dtype)
+            beta = 2 * torch.sigmoid(x_BTC @ b.T + c)
+            return {"w": x_BTC @ down.T @ up.T, "beta": beta}
 
     def contextual_bias(
         self, q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor], bias: Tensor | None
@@ -93,6 +94,10 @@ class PaTH(PositionEncoding):
         return F.normalize(
             sum(shifted, torch.zeros_like(raw_BSE)).unflatten(-1, (self.arch.key_heads, -1)), dim=-1
         )
+
+    def pair_bytes(self) -> int:
+        """The products of all pairs, the solved ones and the bias."""
+        return 24 * self.arch.heads
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """MACs of W, β, three T × T products, the solve and its product; causality saves none."""

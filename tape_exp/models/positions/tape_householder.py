@@ -127,6 +127,10 @@ class HouseholderTAPE(TensorTAPE):
             rows = turned.expand(*x_BTC.shape[:2], self.arch.heads, -1, -1, -1).flatten(3)
             return (A_BTHH @ rows).unflatten(-1, turned.shape[3:])
 
+    def pair_bytes(self) -> int:
+        """Products of all pairs of vectors, of which every token has two."""
+        return 16 * self.M * self.arch.heads
+
     def counted_operations(self, length: int) -> tuple[int, int]:
         """The maps, Ξ Ξᵀ, the solve for η and the sums, not halved by causality; ψ as in TAPE."""
         macs, flops = super().counted_operations(length)

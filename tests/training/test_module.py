@@ -1,0 +1,55 @@
+"""What the module does besides the loss: what stays on the CPU, and the gauges of a validation."""
+
+import pytest
+import torch
+
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Optim, check
+from tape_exp.tasks.arithmetic import Arithmetic
+from tape_exp.training.module import LanguageModule
+from tests.conftest import make_decoder, randomise
+
+OPTIM = Optim(batch=4, max_steps=100, lr=1e-3)
+
+
+def module_of(model, arch):
+    task = Arithmetic(arch, OPTIM, 0, 2, 3)
+    decoder = make_decoder(model, task.arch)
+    randomise(decoder, std=0.1)
+    return LanguageModule(decoder, task, 0, 1, "", lambda items, _: items)
+
+
+def test_the_number_of_the_first_row_never_waits_for_the_device(arch):
+    module = module_of("rope", arch)
+    batch = module.task.train_batch(0, 4) | {"first": torch.tensor(8)}
+    moved = module.transfer_batch_to_device(batch, torch.device("meta"), 0)
+    assert {name: x.device.type for name, x in moved.items()} == {
+        "inputs": "meta",
+        "labels": "meta",
+        "first": "cpu",
+    }
+
+
+def test_a_validation_tells_the_sizes_of_the_position_state(arch):
+    """As if the whole batch were looked at; models whose state never changes have no gauges."""
+    sent = []
+    module = module_of("tape", arch)
+    module.send = sent.append
+    module.on_validation_epoch_start()
+    for index, batch in enumerate(module.task.validation_batches()):
+        with torch.no_grad():
+            module.validation_step(batch, index)
+    module.on_validation_epoch_end()
+    sizes = [sent[0][f"val/state/size@{layer + 1}"] for layer in range(arch.layers)]
+    assert sizes[0] == 1
+    assert all(size != 1 for size in sizes[1:])
+    assert not any("state" in key for key in module.validation), "they are no results"
+    plain = module_of("rope", arch)
+    plain.validation_step(batch, 0)
+    assert plain._state == {}
+
+
+def test_fp16_is_refused_because_its_gradients_would_be_clipped_scaled():
+    with pytest.raises(ConfigError, match=r"16-mixed .* trainer\.precision=bf16-mixed needs no"):
+        check(compose_config(["trainer.precision=16-mixed"]))
