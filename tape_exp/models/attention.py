@@ -18,13 +18,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tape_exp.models.kernels import causal
 from tape_exp.settings.errors import ConfigError, one_of
 
 log = logging.getLogger("tape_exp")
 
+HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of it stay finite
+
 # On a CPU the fused kernel pays off only from this many tokens on; for fewer, one explicit softmax
 # serves the values and what is carried at once.
 CPU_SDPA_FROM = 64
+FLEX_SIZES = 64  # that FlexAttention is compiled for: batches, buckets of lengths, kinds of bias
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Inputs:
     bias: Tensor | None  # broadcasts to (B, H, T, S)
     by_distance: Tensor | None  # (H, N >= S)
     slopes: Tensor | None  # (H,)
+    padding: Tensor | None = None  # (B,), the keys of a row that are hidden, from its first on
 
     @property
     def groups(self) -> int:
@@ -50,15 +55,41 @@ class Inputs:
         return self.bias is not None or self.by_distance is not None
 
     def dense_bias(self) -> Tensor | None:
-        """The bias as one tensor that broadcasts to (B, H, T, S)."""
-        if self.by_distance is None:
-            return self.bias
+        """Biases and padding as one tensor that broadcasts to (B, H, T, S)."""
         T, S = self.q.shape[2], self.k.shape[2]
-        distance = torch.arange(S - T, S, device=self.q.device)[:, None] - torch.arange(
-            S, device=self.q.device
-        )
-        looked_up = self.by_distance[:, distance.clamp(min=0)]
-        return looked_up if self.bias is None else looked_up + self.bias
+        parts = [] if self.bias is None else [self.bias]
+        if self.by_distance is not None:
+            keys = torch.arange(S, device=self.q.device)
+            distance = torch.arange(S - T, S, device=self.q.device)[:, None] - keys
+            parts.insert(0, self.by_distance[:, distance.clamp(min=0)])
+        if self.padding is not None:
+            parts.append(self.hidden() * HIDDEN)
+        return sum(parts[1:], parts[0]) if parts else None
+
+    def hidden(self) -> Tensor:
+        """(B, 1, 1, S) fp32: 1 where a key is padding."""
+        assert self.padding is not None
+        keys = torch.arange(self.k.shape[2], device=self.q.device)
+        return (keys < self.padding[:, None])[:, None, None].float()
+
+    def rows(self) -> "list[tuple[int, Inputs]]":
+        """For each row its padding, and the row without it: no keys are hidden any more."""
+        assert self.padding is not None
+        parts = []
+        for b, skip in enumerate(self.padding.tolist()):
+
+            def cut(x: Tensor | None, *dims: int, b: int = b, skip: int = skip) -> Tensor | None:
+                if x is None:
+                    return None
+                row = x[b : b + 1] if x.shape[0] > 1 else x
+                for dim in dims:
+                    row = row.narrow(dim, skip, x.shape[dim] - skip) if x.shape[dim] > 1 else row
+                return row
+
+            q, k, v = (x[b : b + 1, :, skip:] for x in (self.q, self.k, self.v))
+            carried, bias = cut(self.carried, 2), cut(self.bias, 2, 3)
+            parts.append((skip, Inputs(q, k, v, carried, bias, self.by_distance, self.slopes)))
+        return parts
 
     def per_query_head(self) -> tuple[Tensor, Tensor]:
         """The keys (B, H, S, D), and the values joined with what is carried, (B, H, S, D + C)."""
@@ -85,6 +116,7 @@ def attend(
     by_distance: Tensor | None = None,
     slopes: Tensor | None = None,
     carried: Tensor | None = None,
+    padding: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor | None]:
     """Causal attention: ``softmax(q kᵀ / √D + bias) v``, and the same probabilities times
@@ -105,6 +137,8 @@ def attend(
             themselves.
         carried: (B, S, H, C), or with 1 in place of B or H; averaged by the probabilities of each
             query head.
+        padding: (B,), how many of the first keys of each row no query sees. What the queries at
+            these places give is not defined.
         backend: a key of :data:`BACKENDS`, or ``auto``: the fastest that is correct here, said once
             in the log.
 
@@ -118,7 +152,19 @@ def attend(
     """
     q, k, v = (x.transpose(1, 2) for x in (q_BTHD, k_BSKD, v_BSKD))
     carried = None if carried is None else carried.transpose(1, 2)
-    inputs = Inputs(q, k, v, carried, bias, by_distance, slopes)
+    inputs = Inputs(q, k, v, carried, bias, by_distance, slopes, padding)
+    values, attended = _compute(inputs, backend)
+    return values.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
+
+
+def _compute(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
+    """What a backend gives, or the one that is picked; rows with padding one after the other."""
+    if inputs.padding is not None:
+        on_cpu = inputs.q.device.type == "cpu"
+        if inputs.q.shape[2] < inputs.k.shape[2] and backend != "reference":
+            backend = "sdpa"  # decoding: a mask of one row is cheap, and all devices take it
+        elif backend in ("flash", "flex", "triton") or (backend == "auto" and not on_cpu):
+            return _by_rows(inputs, backend)
     if backend == "auto":
         backend = pick_backend(inputs)
     else:
@@ -129,8 +175,18 @@ def attend(
             raise ConfigError(
                 f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}."
             )
-    values, attended = BACKENDS[backend].compute(inputs)
-    return values.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
+    return BACKENDS[backend].compute(inputs)
+
+
+def _by_rows(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
+    """Each row of a padded prompt without its padding, so that no mask keeps it from a fused
+    kernel, and no scores of T × T are made; zeros at the places of padding.
+    """
+    rows = [(skip, *_compute(row, backend)) for skip, row in inputs.rows()]
+    values = torch.cat([F.pad(out, (0, 0, skip, 0)) for skip, out, _ in rows])
+    if inputs.carried is None:
+        return values, None
+    return values, torch.cat([F.pad(x, (0, 0, skip, 0)) for skip, _, x in rows if x is not None])
 
 
 def probabilities(
@@ -140,6 +196,7 @@ def probabilities(
     bias: Tensor | None = None,
     by_distance: Tensor | None = None,
     slopes: Tensor | None = None,
+    padding: Tensor | None = None,
 ) -> Tensor:
     """(B, H, T, S), at least fp32: what :func:`attend` averages with, from the same arguments.
 
@@ -147,7 +204,7 @@ def probabilities(
     """
     precise = torch.promote_types(q_BTHD.dtype, torch.float32)
     q, k = (x.transpose(1, 2).to(precise) for x in (q_BTHD, k_BSKD))
-    inputs = Inputs(q, k, k[..., :0], None, bias, by_distance, slopes)
+    inputs = Inputs(q, k, k[..., :0], None, bias, by_distance, slopes, padding)
     with torch.autocast(q.device.type, enabled=False):
         return _probabilities(inputs, inputs.per_query_head()[0])
 
@@ -159,9 +216,7 @@ def pick_backend(inputs: Inputs) -> str:
             kind = "bias" if inputs.biased else "plain"
             if inputs.carried is not None:
                 kind = "carried state"
-            _say_once(
-                f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}"
-            )
+            say(f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}")
             return name
     return "reference"
 
@@ -193,9 +248,32 @@ def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
     return [("sdpa", "cuDNN or flash")]
 
 
-@functools.cache
-def _say_once(text: str) -> None:
-    log.info(text)
+_said: dict[str, None] = {}
+
+
+def say(text: str) -> None:
+    """Log a choice once in a run."""
+    if text not in _said:
+        _said[text] = None
+        log.info(text)
+
+
+def choices() -> list[str]:
+    """What was chosen since :func:`forget`, as the log has it."""
+    return list(_said)
+
+
+def forget() -> None:
+    """A new run begins, whose choices are told again."""
+    _said.clear()
+
+
+def to_compile() -> None:
+    """Tell torch.compile which of these functions it calls once, as it builds the graph, which then
+    is one graph: what is logged, and what is installed.
+    """
+    for fact in (say, _installed, causal.installed, causal.interpreted, causal.too_old):
+        torch.compiler.assume_constant_result(fact)
 
 
 def causal_mask(T: int, S: int, device: torch.device) -> Tensor:
@@ -287,11 +365,20 @@ def _priority(device: torch.device) -> Any:
 
 
 def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """FlexAttention: a score_mod adds the bias; blocks above the diagonal are skipped."""
-    q, (k, v) = inputs.q, inputs.per_query_head()
+    """FlexAttention: a score_mod adds the bias; blocks above the diagonal are skipped.
+
+    It is compiled for every size that it meets. So lengths are padded to a few: what is added is
+    behind all real keys, where no real query looks.
+    """
+    length, (k, v) = inputs.q.shape[2], inputs.per_query_head()
+    offset, more = k.shape[2] - length, bucket(length) - length
+    q, k, v = (F.pad(x, (0, 0, 0, more)) for x in (inputs.q, k, v))
+    bias, table = inputs.bias, inputs.by_distance
     T, S = q.shape[2], k.shape[2]
-    offset, bias, table = S - T, inputs.bias, inputs.by_distance
+    if table is not None:
+        table = F.pad(table[:, : S - more], (0, more))
     if bias is not None:
+        bias = F.pad(bias.expand(-1, -1, T - more, S - more), (0, more, 0, more))
         bias = (
             bias.expand(-1, q.shape[1], T, S)
             if bias.shape[0] == 1
@@ -314,18 +401,41 @@ def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         block_mask=_block_mask(T, S, str(q.device)),
         scale=1 / math.sqrt(q.shape[-1]),
     )
-    return inputs.split(out)
+    return inputs.split(out[:, :, :length])
+
+
+def bucket(length: int) -> int:
+    """The length that a row is padded to: a multiple of 128, beyond 1024 of an eighth of the power
+    of two above, so that at most a quarter is added and there are few lengths.
+    """
+    unit = max(128, (1 << (length - 1).bit_length()) // 8)
+    return -(-length // unit) * unit
 
 
 @functools.cache
 def _flex_function(device: str) -> Callable[..., Any]:
-    """Compiled on a GPU, where eager FlexAttention would materialise the scores."""
+    """Compiled on a GPU, where eager FlexAttention would hold all scores: one graph or an error."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    compiled: Any = (
-        torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention
-    )
-    return compiled
+    if device != "cuda":
+        return flex_attention
+    import torch._dynamo
+
+    # By default a ninth size would be computed eagerly, with no word about it.
+    limit = max(torch._dynamo.config.recompile_limit, FLEX_SIZES)
+    torch._dynamo.config.recompile_limit = limit
+    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+
+    def or_refuse(*arguments: Any, **options: Any) -> Any:
+        try:
+            return compiled(*arguments, **options)
+        except torch._dynamo.exc.FailOnRecompileLimitHit as error:
+            raise ConfigError(
+                f"trainer.attention=flex has met more than {limit} different sizes, and would hold "
+                "all scores for another; trainer.attention=sdpa takes every size."
+            ) from error
+
+    return or_refuse
 
 
 @functools.lru_cache(maxsize=32)
@@ -351,11 +461,9 @@ def _flash(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 
 def _triton(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     """Our fused kernel: one q kᵀ, whose probabilities average both the values and the state."""
-    from tape_exp.models.kernels.causal import fused_attention
-
     carried = None if inputs.carried is None else inputs.carried.to(inputs.v.dtype).transpose(1, 2)
     q, k, v = (x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v))
-    out, attended = fused_attention(q, k, v, carried, slopes=inputs.slopes)
+    out, attended = causal.fused_attention(q, k, v, carried, slopes=inputs.slopes)
     return out.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
 
@@ -374,9 +482,13 @@ def _flex_refuses(inputs: Inputs) -> str | None:
     return None
 
 
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
 def _flash_refuses(inputs: Inputs) -> str | None:
     width = inputs.v.shape[-1] + (0 if inputs.carried is None else inputs.carried.shape[-1])
-    if importlib.util.find_spec("flash_attn") is None:
+    if not _installed("flash_attn"):
         return "flash-attn is not installed (pip install 'tape_exp[gpu]')"
     if inputs.q.shape[-1] > width:
         return "flash-attn needs values and state together as wide as the queries"
@@ -390,10 +502,8 @@ def _flash_refuses(inputs: Inputs) -> str | None:
 def _triton_refuses(inputs: Inputs) -> str | None:
     if inputs.bias is not None or (inputs.by_distance is not None and inputs.slopes is None):
         return "the Triton kernel knows no bias but ALiBi's slopes"
-    from tape_exp.models.kernels.causal import supports
-
     carried = None if inputs.carried is None else inputs.carried.transpose(1, 2)
-    reason = supports(
+    reason = causal.supports(
         inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried
     )
     return None if reason is None else reason.rstrip(".")

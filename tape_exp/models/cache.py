@@ -46,11 +46,9 @@ class Cache:
             self._buffers[layer][key][:, self.length : end] = tensor
         return {key: buffer[:, :end] for key, buffer in self._buffers[layer].items()}
 
-    def hidden_bias(self, T: int) -> Tensor | None:
-        """(B, 1, 1, S): large, negative and finite on padding, so that rows of it stay finite."""
+    def real(self, T: int) -> Tensor | None:
+        """(B, T): which of the next T tokens are no padding; None where no row has any."""
         if self.padding_B is None:
             return None
-        padded = (
-            torch.arange(self.length + T, device=self.padding_B.device) < self.padding_B[:, None]
-        )
-        return padded[:, None, None, :].float() * -1e9
+        places = torch.arange(self.length, self.length + T, device=self.padding_B.device)
+        return places >= self.padding_B[:, None]

@@ -6,7 +6,7 @@ may have K < H heads.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from torch.nn.utils import skip_init
 from torch.utils.checkpoint import checkpoint
 
 from tape_exp.machine.seeding import RowSampler, generator_for
-from tape_exp.models.attention import attend
+from tape_exp.models.attention import attend, to_compile
 from tape_exp.models.cache import Cache
 from tape_exp.models.positions.base import PositionEncoding, for_heads
 from tape_exp.settings.schema import Arch
@@ -49,6 +49,7 @@ class Decoder(nn.Module):
         # In training: compute each block's activations again in the backward pass, instead of
         # keeping them.
         self.recompute = False
+        self._compiled: Callable[..., Tensor] | None = None
         # skip_init of an embedding would import torch._dynamo: 4 s and 150 MB.
         self.embedding = nn.Embedding.from_pretrained(
             torch.empty(arch.vocab, arch.width), freeze=False
@@ -119,9 +120,7 @@ class Decoder(nn.Module):
         B, T = tokens_BT.shape
         first = self.blocks()[0].position
         if cache is not None:
-            where = Where(
-                cache.next_positions(T), cache=cache, bias=cache.hidden_bias(T), watch=watch
-            )
+            where = Where(cache.next_positions(T), first.consecutive, cache, watch)
         elif positions_BT is not None:
             where = Where(
                 positions_BT if positions_BT.is_floating_point() else positions_BT.float(),
@@ -132,6 +131,23 @@ class Decoder(nn.Module):
                 self.positions(B, T, tokens_BT.device, sampler), first.consecutive, watch=watch
             )
         state = first.initial_state(where.positions_BT)
+        plain = cache is None and watch is None
+        compute = self._compiled if self._compiled is not None and plain else self._compute
+        found = compute(tokens_BT, state, where, last_only, logits_at, labels_BT)
+        if cache is not None:
+            cache.length += T
+        return found
+
+    def _compute(
+        self,
+        tokens_BT: Tensor,
+        state: Tensor | None,
+        where: "Where",
+        last_only: bool,
+        logits_at: Tensor | None,
+        labels_BT: Tensor | None,
+    ) -> Tensor:
+        """All of a forward pass that is a function of tokens, state and places: one graph."""
         x_BTC = self.embedding(tokens_BT)
         recompute = self.recompute and self.training and torch.is_grad_enabled()
         for layer in self.layers:
@@ -139,14 +155,21 @@ class Decoder(nn.Module):
                 x_BTC, state = checkpoint(layer, x_BTC, state, where, use_reentrant=False)
             else:
                 x_BTC, state = layer(x_BTC, state, where)
-        if cache is not None:
-            cache.length += T
         if last_only:
             x_BTC = x_BTC[:, -1:]
         if logits_at is not None:
             x_BTC = x_BTC.flatten(0, 1)[logits_at]
         x_BTC = self.norm(x_BTC)
         return self.head(x_BTC) if labels_BT is None else token_nll(x_BTC, self.head, labels_BT)
+
+    def compile(self, **options: Any) -> None:
+        """Let torch.compile make kernels of a forward pass; ``options`` are its own.
+
+        Left out are positions and initial state, which may be sampled on the CPU, and passes with a
+        cache, whose lengths all differ.
+        """
+        to_compile()
+        self._compiled = torch.compile(self._compute, **options)
 
     def positions(
         self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None
@@ -250,6 +273,8 @@ class Block(nn.Module):
             k, v, carried = cached["k"], cached["v"], cached.get("carried")
             features = {name: cached[name] for name in features}
         biases = self._biases(where, q, k, features)
+        if where.cache is not None:
+            biases["padding"] = where.cache.padding_B
         if where.watch is not None:
             where.watch(self, q, k, biases, state)
         values, attended = (self.attend or attend)(
@@ -278,8 +303,6 @@ class Block(nn.Module):
         keys = where.positions_BT if where.cache is None else where.cache.positions_BS[:, :S]
         bias = position.bias(where.positions_BT, keys)
         bias = position.contextual_bias(q_BTHD, k_BSKD, features, bias)
-        if where.bias is not None:
-            bias = where.bias if bias is None else bias + where.bias
         return {"bias": bias}
 
 
@@ -302,16 +325,14 @@ class Where:
     """The places of a forward pass's tokens: what every block needs besides its input."""
 
     positions_BT: Tensor  # noqa: N815
-    consecutive: bool = False  # positions are 0 … T-1, so a bias by distance can be looked up
+    consecutive: bool = False  # positions count tokens, so a bias by distance can be looked up
     cache: Cache | None = None
-    bias: Tensor | None = None  # hides padding
     watch: Watch | None = None
 
     def without_padding(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """Features (B, T, …) of these tokens, zero where they are padding."""
-        if self.bias is None:
+        if self.cache is None or (real_BT := self.cache.real(self.positions_BT.shape[1])) is None:
             return features
-        real_BT = self.bias[:, 0, 0, -self.positions_BT.shape[1] :] == 0
         return {
             name: x * real_BT.view(*real_BT.shape, *[1] * (x.ndim - 2))
             for name, x in features.items()

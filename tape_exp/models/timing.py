@@ -83,11 +83,12 @@ def step_case(
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
 
-    forward: Any = torch.compile(model) if compiled else model
+    if compiled:
+        model.compile()
 
     def step() -> None:
         with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
-            logits = forward(tokens[:, :-1], sampler=RowSampler(0))
+            logits = model(tokens[:, :-1], sampler=RowSampler(0))
         F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -168,12 +168,11 @@ class LanguageModule(LightningModule):
         """``val/state/size@<layer>`` and ``turn@<layer>`` of a few rows, where layers update the
         state: a factor that grows from layer to layer is how bf16 overflows.
         """
-        decoder = getattr(self.decoder, "_orig_mod", self.decoder)  # compiled: the model itself
-        if not updates_positions(decoder):
+        if not updates_positions(self.decoder):
             return {}
         tokens, labels = (batch[name][:GAUGED_ROWS] for name in ("inputs", "labels"))
         before_padding = (labels != IGNORE).flip(-1).cumsum(-1).flip(-1) > 0
-        metrics = state_metrics(decoder, tokens, before_padding)
+        metrics = state_metrics(self.decoder, tokens, before_padding)
         return {f"val/{name}": value for name, value in metrics.items()}
 
     def on_validation_epoch_end(self) -> None:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from tape_exp.drawing import heatmap
 from tape_exp.drawing.patterns import draw_patterns
 from tape_exp.machine.preemption import Preemption, workers_dismissed
-from tape_exp.models import peft
+from tape_exp.models import attention, peft
 from tape_exp.runs import checkpoints, weights
 from tape_exp.runs.checkpoints import Checkpoints
 from tape_exp.runs.directory import RunDirectory
@@ -81,6 +81,7 @@ def work(run: Run) -> dict[str, Any]:
     directory, preemption = run.directory, run.preemption
     directory.open(run.task.assets())
     set_up_logging(directory.path / "log.txt", run.progress)
+    attention.forget()
     log.info("%s\n  %s in %s", directory.name, parameter_text(run.decoder), directory.path)
     if run.adaptation is not None and run.task.trains:
         log.info("%s", peft.table(run.decoder))
@@ -123,10 +124,11 @@ def train_and_evaluate(run: Run, watch: ProcessWatch) -> dict[str, Any]:
 
 def make_module(run: Run) -> LanguageModule:
     """Model, loss and optimizer, as Lightning trains them."""
-    decoder: Any = torch.compile(run.decoder) if run.cfg.trainer.compile else run.decoder
+    if run.cfg.trainer.compile:
+        run.decoder.compile()
     partial = run.adaptation is not None and run.adaptation.partial
     return LanguageModule(
-        decoder,
+        run.decoder,
         run.task,
         run.cfg.seed,
         run.cfg.trainer.log_every,
@@ -233,6 +235,7 @@ def record_of(
         steps=trainer.global_step,
         tokens=trainer.global_step * run.task.optim.batch * run.task.arch.train_length,
         precision=str(trainer.precision),
+        attention=attention.choices(),
         seconds={
             "training": round(seconds["training"], 1),
             "checkpoints": round(seconds["checkpoints"], 2),

@@ -3,8 +3,19 @@
 import pytest
 import torch
 
-from tape_exp.models.attention import BACKENDS, Inputs, attend, causal_mask, pick_backend
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.attention import (
+    BACKENDS,
+    Inputs,
+    attend,
+    bucket,
+    causal_mask,
+    choices,
+    forget,
+    pick_backend,
+)
 from tape_exp.settings.errors import ConfigError
+from tests.conftest import MODELS, make_decoder, randomise
 
 FAST = ["sdpa"]
 
@@ -130,6 +141,88 @@ def test_a_bias_by_distance_equals_the_dense_one(backend):
     )
     looked_up, _ = attend(given["q"], given["k"], given["v"], by_distance=table, backend=backend)
     assert torch.allclose(looked_up, dense, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["flex", "triton", "sdpa", "auto"])
+@pytest.mark.parametrize("kind", ["plain", "bias", "by_distance", "carried"])
+@pytest.mark.parametrize("T", [9, 2])
+def test_padding_is_hidden(backend, kind, T):
+    """Every row as if it were alone; with fewer queries than keys, from a cache."""
+    generator = torch.Generator().manual_seed(0)
+
+    def make(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    S, padding = 9, torch.tensor([3, 0, 5])
+    q, k, v = make(3, T, 4, 16), make(3, S, 2, 16), make(3, S, 2, 16)
+    options = {
+        "plain": {},
+        "bias": {"bias": make(3, 4, T, S)},
+        "by_distance": {"by_distance": make(4, S)},
+        "carried": {"carried": make(1, S, 4, 10)},
+    }[kind]
+    if backend == "triton":
+        pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+        if kind not in ("plain", "carried"):
+            if T == S:
+                with pytest.raises(ConfigError, match="knows no bias"):
+                    attend(q, k, v, **options, padding=padding, backend=backend)
+            return
+    with torch.no_grad():
+        out, attended = attend(q, k, v, **options, padding=padding, backend=backend)
+    for b, skip in enumerate(padding.tolist()):
+        first = max(skip - (S - T), 0)  # query that is no padding
+        cut = {name: x[b : b + 1] if x.shape[0] == 3 else x for name, x in options.items()}
+        if kind == "bias":
+            cut["bias"] = cut["bias"][:, :, first:, skip:]
+        if kind == "carried":
+            cut["carried"] = cut["carried"][:, skip:]
+        alone, state = attend(
+            q[b : b + 1, first:],
+            k[b : b + 1, skip:],
+            v[b : b + 1, skip:],
+            **cut,
+            backend="reference",
+        )
+        assert torch.allclose(out[b, first:], alone[0], atol=1e-5)
+        if state is not None:
+            assert torch.allclose(attended[b, first:], state[0], atol=1e-5)
+
+
+def test_lengths_are_padded_to_a_few():
+    """Each of which FlexAttention is compiled for; at most a quarter is added to long ones."""
+    padded = {length: bucket(length) for length in range(1, 8193)}
+    assert all(length <= whole for length, whole in padded.items())
+    assert all(whole <= 1.25 * length for length, whole in padded.items() if length > 1024)
+    assert len(set(padded.values())) <= 24
+    assert [padded[length] for length in (1, 128, 129, 1024, 8192)] == [128, 128, 256, 1024, 8192]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
+    """Forward and backward, the choice included, which is logged all the same."""
+    model = make_decoder(name, arch, backend="auto")
+    randomise(model, std=0.1)
+    tokens = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
+    expected = model(tokens, sampler=RowSampler(5))
+    forget()
+    torch._dynamo.reset()
+    model.compile(fullgraph=True, backend="aot_eager")
+    logits = model(tokens, sampler=RowSampler(5))
+    logits.square().mean().backward()
+    assert torch.allclose(logits, expected, atol=1e-5)
+    assert all("reference, short sequences on a CPU" in choice for choice in choices())
+    assert choices()
+
+
+def test_a_choice_is_told_once_in_a_run(caplog):
+    forget()
+    with caplog.at_level("INFO", logger="tape_exp"):
+        for _ in range(2):
+            x = torch.zeros(1, 4, 1, 8)
+            attend(x, x, x)
+    assert len(caplog.messages) == 1
+    assert choices() == caplog.messages
 
 
 def test_backends_that_cannot_say_which_can():

@@ -187,6 +187,22 @@ def test_a_loss_on_one_output_alone(device, used):
     assert_agree(dict(zip(given, ours, strict=True)), dict(zip(given, theirs, strict=True)), 1e-5)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [{"T": 20, "C": 32}, {"T": 20}, {"T": 12, "S": 20, "H": 4, "K": 2, "C": 16, "rows": 1}],
+    ids=str,
+)
+def test_the_operator_is_one_that_compilers_can_take(device, case):
+    """Its shapes are told without running it, and its gradients go through its backward."""
+    given = inputs(device, **case)
+    carried, scale = given.get("carried"), 0.25
+    arguments = (given["q"], given["k"], given["v"], carried, None, scale)
+    torch.library.opcheck(causal._attention, arguments)
+    torch._dynamo.reset()
+    compiled = torch.compile(fused_attention, fullgraph=True, backend="aot_eager")
+    assert_agree(results(given, compiled), results(given, fused_attention), 1e-6)
+
+
 def test_the_scale_is_the_callers(device):
     given = inputs(device, T=20, C=32)
     got = results(given, lambda q, k, v, c: fused_attention(q, k, v, c, scale=0.3))
@@ -238,7 +254,7 @@ def test_what_is_not_supported_is_refused_with_the_reason(device):
 
 
 def test_without_triton_the_module_imports_and_says_so(device, monkeypatch):
-    monkeypatch.setattr(causal, "_has_triton", lambda: False)
+    monkeypatch.setattr(causal, "installed", lambda: False)
     q, k, v = inputs(device, T=5).values()
     assert supports(q, k, v) == "triton is not installed."
 

@@ -15,15 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 WIDEST = 128
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-@torch.compiler.disable(
-    reason="the programs choose their tiles at the first call, and are as fused as they get"
-)
 def fused_attention(
     q_BTHD: Tensor,
     k_BSKD: Tensor,
@@ -69,7 +65,8 @@ def fused_attention(
     if slopes is not None:
         assert slopes.shape == (q_BTHD.shape[2],), "one slope for every query head"
         slopes = slopes.detach().to(q_BTHD.device, torch.float32).contiguous()
-    return _FusedAttention.apply(q_BTHD, k_BSKD, v_BSKD, carried, slopes, scale)
+    out, attended, _ = _attention(q_BTHD, k_BSKD, v_BSKD, carried, slopes, scale)
+    return out, None if carried is None else attended
 
 
 def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> str | None:
@@ -78,13 +75,12 @@ def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> 
         q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     ):
         return f"The tensors are on {q.device.type}, not cuda (and TRITON_INTERPRET=1 is not set)."
-    if not _has_triton():
+    if not installed():
         return "triton is not installed."
-    interpreted = _programs().INTERPRETED.value
-    if q.device.type == "cpu" and not interpreted:
+    if q.device.type == "cpu" and not interpreted():
         return "TRITON_INTERPRET=1 was set after triton had been imported."
-    if q.device.type == "cuda" and not interpreted and (gpu := _gpu(q.device)).major < 8:
-        return f"The {gpu.name} is older than compute capability 8.0 (A100)."
+    if q.device.type == "cuda" and not interpreted() and (gpu := too_old(q.device)):
+        return f"The {gpu} is older than compute capability 8.0 (A100)."
     others = [x for x in (k, v, carried) if x is not None]
     if any(x.device != q.device for x in others):
         return "The tensors are on different devices."
@@ -119,78 +115,150 @@ def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> 
     return None
 
 
-class _FusedAttention(torch.autograd.Function):
-    """The autograd function; what is carried, and the gradient of its average, may be missing."""
+@torch.library.custom_op("tape_exp::fused_attention", mutates_args=())
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    carried: Tensor | None,
+    slopes: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The average of the values, that of what is carried (empty where nothing is), and log2 Σ 2^z.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        carried: Tensor | None,
-        slopes: Tensor | None,
-        scale: float,
-    ) -> tuple[Tensor, Tensor | None]:
-        q, k, v = _rows(q), _rows(k), _rows(v)
-        carried = None if carried is None else _rows(carried)
-        B, T, H, _ = q.shape
-        out = torch.empty(q.shape, dtype=v.dtype, device=v.device)
-        out_c = None if carried is None else out.new_empty(B, T, H, carried.shape[-1])
-        lse = torch.empty(B, H, T, dtype=torch.float32, device=q.device)
-        with torch.cuda.device_of(q):
-            _programs().attention[_grid(B * H, T, "BLOCK_M")](
-                q, k, v, carried, slopes, out, out_c, lse, scale, *_sizes(q, k),
-                *_strides(q, k, v), *_carried_strides(carried, B, H),
-                **_constants(q, carried, slopes),
-            )  # fmt: skip
-        ctx.save_for_backward(q, k, v, carried, slopes, out, out_c, lse)
-        ctx.scale = scale
-        ctx.set_materialize_grads(False)
-        return out, out_c
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, d_out: Tensor | None, d_out_c: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        q, k, v, carried, slopes, out, out_c, lse = ctx.saved_tensors
-        (B, T, H, D), (S, K) = q.shape, k.shape[1:3]
-        learns = ctx.needs_input_grad[3] and d_out_c is not None
-        if d_out_c is None:
-            carried = out_c = None
-        d_out = torch.zeros_like(out) if d_out is None else _rows(d_out)
-        d_out_c = None if d_out_c is None else _rows(d_out_c)
-        dq = torch.empty_like(out)
-        delta = torch.empty_like(lse)
-        strides = (
-            *_strides(q, k, v), *_carried_strides(carried, B, H),
-            *_strides(d_out), *_carried_strides(d_out_c, B, H)
+    An operator that compilers take as it is, so that a compiled model stays one graph. It is not a
+    ``triton_op``, whose tiles Inductor would choose anew, without our rule for which may be tried.
+    """
+    q, k, v = _rows(q), _rows(k), _rows(v)
+    carried = None if carried is None else _rows(carried)
+    out, out_c, lse = _outputs(q, v, carried)
+    B, T, H, _ = q.shape
+    with torch.cuda.device_of(q):
+        _programs().attention[_grid(B * H, T, "BLOCK_M")](
+            q, k, v, carried, slopes, out, None if carried is None else out_c, lse, scale,
+            *_sizes(q, k), *_strides(q, k, v), *_carried_strides(carried, B, H),
+            **_constants(q, carried, slopes),
         )  # fmt: skip
-        constants = _constants(q, carried, slopes)
-        # Heads that share keys, and heads and rows that share what is carried, write gradients of
-        # their own in fp32, which are summed afterwards: unlike atomic additions this gives the
-        # same sum every time.
-        dk = q.new_empty(B, S, H, D, dtype=torch.float32 if K < H else q.dtype)
-        dv = torch.empty_like(dk)
-        dc = None
-        if learns:
-            shared = carried.shape[0] < B or carried.shape[2] < H
-            dc = q.new_empty(B, S, H, carried.shape[-1], dtype=torch.float32 if shared else q.dtype)
-        with torch.cuda.device_of(q):
-            _programs().query_gradient[_grid(B * H, T, "BLOCK_M")](
-                q, k, v, carried, slopes, out, out_c, lse, d_out, d_out_c, delta, dq, ctx.scale,
-                *_sizes(q, k), *strides, **constants,
-            )  # fmt: skip
-            _programs().key_gradient[_grid(B * H, S, "BLOCK_N")](
-                q, k, v, carried, slopes, lse, d_out, d_out_c, delta, dk, dv, dc, ctx.scale,
-                *_sizes(q, k), *strides, **constants, CARRIED_LEARNS=learns,
-            )  # fmt: skip
-        if K < H:
-            dk, dv = (x.unflatten(2, (K, H // K)).sum(3).to(q.dtype) for x in (dk, dv))
-        if dc is not None:
-            dc = dc.sum_to_size(carried.shape[0], S, carried.shape[2], dc.shape[-1]).to(q.dtype)
-        return dq, dk, dv, dc, None, None
+    return out, out_c, lse
+
+
+@_attention.register_fake
+def _outputs_of(
+    q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None, slopes: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _outputs(q, v, carried)
+
+
+def _outputs(q: Tensor, v: Tensor, carried: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """What :func:`_attention` returns, not yet computed."""
+    B, T, H, _ = q.shape
+    out = torch.empty(q.shape, dtype=v.dtype, device=v.device)
+    out_c = out.new_empty(0) if carried is None else out.new_empty(B, T, H, carried.shape[-1])
+    return out, out_c, torch.empty(B, H, T, dtype=torch.float32, device=q.device)
+
+
+@torch.library.custom_op("tape_exp::fused_attention_backward", mutates_args=())
+def _gradients(
+    d_out: Tensor | None,
+    d_out_c: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    carried: Tensor | None,
+    slopes: Tensor | None,
+    out: Tensor,
+    out_c: Tensor,
+    lse: Tensor,
+    scale: float,
+    learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k, v and carried, the last empty unless carried ``learns``."""
+    q, k, v = _rows(q), _rows(k), _rows(v)
+    carried = None if carried is None or d_out_c is None else _rows(carried)
+    (B, T, H, D), (S, K) = q.shape, k.shape[1:3]
+    d_out = torch.zeros_like(out) if d_out is None else _rows(d_out)
+    d_out_c = None if d_out_c is None else _rows(d_out_c)
+    dq = torch.empty_like(out)
+    delta = torch.empty_like(lse)
+    strides = (
+        *_strides(q, k, v), *_carried_strides(carried, B, H),
+        *_strides(d_out), *_carried_strides(d_out_c, B, H)
+    )  # fmt: skip
+    constants = _constants(q, carried, slopes)
+    # Heads that share keys, and heads and rows that share what is carried, write gradients of
+    # their own in fp32, which are summed afterwards: unlike atomic additions this gives the
+    # same sum every time.
+    dk = q.new_empty(B, S, H, D, dtype=torch.float32 if K < H else q.dtype)
+    dv = torch.empty_like(dk)
+    dc = None
+    if learns and carried is not None:
+        shared = carried.shape[0] < B or carried.shape[2] < H
+        dc = q.new_empty(B, S, H, carried.shape[-1], dtype=torch.float32 if shared else q.dtype)
+    with torch.cuda.device_of(q):
+        _programs().query_gradient[_grid(B * H, T, "BLOCK_M")](
+            q, k, v, carried, slopes, out, None if carried is None else out_c, lse, d_out, d_out_c,
+            delta, dq, scale, *_sizes(q, k), *strides, **constants,
+        )  # fmt: skip
+        _programs().key_gradient[_grid(B * H, S, "BLOCK_N")](
+            q, k, v, carried, slopes, lse, d_out, d_out_c, delta, dk, dv, dc, scale,
+            *_sizes(q, k), *strides, **constants, CARRIED_LEARNS=dc is not None,
+        )  # fmt: skip
+    if K < H:
+        dk, dv = (x.unflatten(2, (K, H // K)).sum(3).to(q.dtype) for x in (dk, dv))
+    if dc is None or carried is None:
+        return dq, dk, dv, q.new_empty(0)
+    return dq, dk, dv, dc.sum_to_size(_shape_of_carried(carried, S)).to(q.dtype)
+
+
+@_gradients.register_fake
+def _gradients_of(
+    d_out: Tensor | None,
+    d_out_c: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    carried: Tensor | None,
+    slopes: Tensor | None,
+    out: Tensor,
+    out_c: Tensor,
+    lse: Tensor,
+    scale: float,
+    learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dk, dv = (torch.empty(x.shape, dtype=q.dtype, device=q.device) for x in (k, v))
+    dc = q.new_empty(0)
+    if learns and carried is not None and d_out_c is not None:
+        dc = q.new_empty(_shape_of_carried(carried, k.shape[1]))
+    return torch.empty_like(out), dk, dv, dc
+
+
+def _shape_of_carried(carried: Tensor, S: int) -> tuple[int, ...]:
+    return carried.shape[0], S, carried.shape[2], carried.shape[-1]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """For the backward pass: the tensors, and which of them there are."""
+    *tensors, ctx.scale = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.mark_non_differentiable(output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(
+    ctx: Any, d_out: Tensor | None, d_out_c: Tensor | None, _: Any
+) -> tuple[Tensor | None, ...]:
+    """Of :func:`_attention`, which cannot be differentiated again."""
+    q, k, v, carried, slopes, out, out_c, lse = ctx.saved_tensors
+    if carried is None:
+        d_out_c = None
+    learns = ctx.needs_input_grad[3] and d_out_c is not None
+    dq, dk, dv, dc = _gradients(
+        d_out, d_out_c, q, k, v, carried, slopes, out, out_c, lse, ctx.scale, learns
+    )
+    return dq, dk, dv, dc if learns else None, None, None
+
+
+_attention.register_autograd(_backward, setup_context=_keep)
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -236,13 +304,21 @@ def _constants(q: Tensor, carried: Tensor | None, slopes: Tensor | None) -> dict
 
 
 @functools.cache
-def _has_triton() -> bool:
+def installed() -> bool:
+    """Whether there is triton."""
     return importlib.util.find_spec("triton") is not None
 
 
+def interpreted() -> bool:
+    """Whether triton's interpreter runs the programs, which then need no GPU."""
+    return _programs().INTERPRETED.value
+
+
 @functools.cache
-def _gpu(device: torch.device) -> Any:
-    return torch.cuda.get_device_properties(device)
+def too_old(device: torch.device) -> str:
+    """The name of a GPU that the programs cannot run on; empty for others."""
+    gpu = torch.cuda.get_device_properties(device)
+    return gpu.name if gpu.major < 8 else ""
 
 
 def _programs() -> Any:
