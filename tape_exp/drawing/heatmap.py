@@ -122,7 +122,7 @@ def print_heatmaps(panels: dict[str, Heatmap], console: Console | None = None) -
         for line in lines:
             console.print(line, no_wrap=True, highlight=False)
     if not console.is_terminal:
-        console.print("digit = tens of percent; · = not evaluated", highlight=False)
+        console.print("digit = tens of percent, 9 = 90 to 100; · = not evaluated", highlight=False)
 
 
 def _cell(value: float, colours: Any, coloured: bool) -> tuple[str, str]:

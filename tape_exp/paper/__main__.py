@@ -125,14 +125,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def list_artifacts() -> int:
     """Print each artifact's title and its recorded runs at each scale that has some."""
     every, collected = collect()
+    wide = max(len(artifact.name) for artifact in every)
     for artifact in every:
-        print(f"{artifact.name:18} {artifact.title}")
+        print(f"{artifact.name:{wide}} {artifact.title}")
         for scale, records in collected[artifact.name].items():
             if records:
                 counts = ", ".join(f"{model} {len(runs)}" for model, runs in records.items())
-                print(f"{'':18}   {artifact.place(scale).removeprefix('scale '):6} {counts}")
+                print(f"{'':{wide}}   {artifact.place(scale).removeprefix('scale '):6} {counts}")
         if not any(collected[artifact.name].values()):
-            print(f"{'':18}   nothing recorded")
+            print(f"{'':{wide}}   nothing recorded")
     return 0
 
 

@@ -85,8 +85,8 @@ def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
             raise ConfigError(f"a comparison needs {key}=, as in {example}.")
     if wrong := [word for word in extra if "=" not in word or word.startswith("seed=")]:
         raise ConfigError(
-            f"{wrong[0]} is no word of a comparison; seeds are given as seeds=0,1,2, other keys as "
-            "key=value."
+            f"{wrong[0]} is no word of a comparison; seeds are given as seeds=0,1,2, other keys "
+            "with their value, as task.train_digits=6."
         )
     chosen = given["model"].split(",")
     metrics = given["metrics"].split(",") if "metrics" in given else []

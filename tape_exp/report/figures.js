@@ -9,6 +9,9 @@ const figures = JSON.parse(document.getElementById("figures").textContent);
 const COLOURS = ["#3d7fc4", "#d1612b", "#2e9e6b", "#b05ab8", "#b8860b", "#d14d72", "#2a97a8", "#7d7d7d"];
 const MARKERS = ["circle", "square", "diamond", "inverted_triangle", "plus", "x", "hex", "star"];
 const SIGNS = ["●", "■", "◆", "▼", "✚", "✖", "⬢", "★"];
+// A style's place in COLOURS, and in MARKERS and SIGNS; no two of the first 64 styles share both.
+const colourOf = (style) => style % 8;
+const markerOf = (style) => (style + Math.floor(style / 8)) % 8;
 const ONE_WAY = ["#ffffd9", "#edf8b1", "#c7e9b4", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#253494", "#081d58"];
 const TWO_WAYS = ["#053061", "#4393c3", "#d1e5f0", "#f7f7f7", "#fddbc7", "#d6604d", "#67001f"];
 
@@ -151,7 +154,7 @@ function drawLines(Bokeh, figure, colour, hidden) {
     const ends = (name) => line.y.map((y, k) => line[name][k] ?? y);
     const data = { x: line.x, y: line.y, low: ends("low"), high: ends("high"), words: line.y.map((y) => `${line.name}: ${y}`) };
     const source = new Bokeh.ColumnDataSource({ data });
-    const [colour, marker] = [COLOURS[line.style % 8], MARKERS[line.style % 8]];
+    const [colour, marker] = [COLOURS[colourOf(line.style)], MARKERS[markerOf(line.style)]];
     const style = { line_color: colour, source };
     const [x, y] = [{ field: "x" }, { field: "y" }];
     const fill_color = line.hollow ? null : colour;
@@ -235,8 +238,8 @@ class Shown {
         else this.hidden.add(i);
         this.drawn?.arrange();
       });
-      const sign = make("span", { "aria-hidden": "true" }, ` ${SIGNS[line.style % 8]} `);
-      sign.style.color = COLOURS[line.style % 8];
+      const sign = make("span", { "aria-hidden": "true" }, ` ${SIGNS[markerOf(line.style)]} `);
+      sign.style.color = COLOURS[colourOf(line.style)];
       label.append(box, sign, line.name);
       legend.append(label);
     });

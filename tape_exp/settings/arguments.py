@@ -23,7 +23,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with status 2."""
-        super().error(shown(" ".join(message.splitlines())))
+        told = shown(" ".join(message.splitlines()))
+        for action in self._actions:  # their key=value is no secret
+            if isinstance(action.metavar, str):
+                told = told.replace(shown(action.metavar), action.metavar)
+        super().error(told)
 
 
 def positive(kind: type) -> Callable[[str], Any]:

@@ -153,6 +153,12 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         text = str(error)
     if match := re.search(r"Error parsing override '(.*)'\s+missing EQUAL", text):
         return no_override(match.group(1))
+    if match := re.search(r"Ambiguous value for argument '(.*)'", text):
+        key, _, value = match.group(1).partition("=")
+        return (
+            f"{key}={value} gives several values to one run; `python train.py -m` runs one after "
+            f"the other{f', and {key}=[{value}] is a list' if '.' in key else ''}."
+        )
     if isinstance(error, OverrideParseException):
         return (
             f"{error.override} cannot be read; close its brackets and quotes, and put a value with "

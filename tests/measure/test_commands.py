@@ -7,7 +7,7 @@ import pytest
 from hydra.errors import OverrideParseException
 
 from tape_exp.measure import data_speed, overhead, page_speed, soak, speed
-from tape_exp.settings.arguments import command
+from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.folders import ROOT
 from tape_exp.theory import __main__ as theory
 
@@ -54,6 +54,21 @@ def test_a_device_that_is_not_there_is_refused(device, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         speed.main(["--device", device])
     assert f"--device: {device} is no device that PyTorch finds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "the following arguments are required: artifact | key=value\n"),
+        (["tape", "--key=hunter2"], "unrecognized arguments: --key=[hidden]\n"),
+    ],
+)
+def test_a_usage_names_its_words_and_hides_what_was_given(words, told, capsys):
+    parser = Parser(prog="it")
+    parser.add_argument("words", nargs="+", metavar="artifact | key=value")
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args(words)
+    assert capsys.readouterr().err.endswith(f"error: {told}")
 
 
 def test_the_speed_of_encodings_is_measured_without_hydra():

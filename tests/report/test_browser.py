@@ -135,6 +135,8 @@ def test_a_claim_stands_with_its_verdict(opened):
         "paper": row["paper"],
         "ours": row["ours"],
     }
+    untested = page.locator("#fig_addition_trend .verdict dt").first
+    assert untested.text_content() == "holds"
 
 
 def test_values_of_table_and_heatmap_are_those_of_the_records(opened):
@@ -274,6 +276,23 @@ def test_lines_tell_their_values_and_can_be_hidden(opened):
     figure.get_by_label("alibi").uncheck()
     canvas.press("ArrowDown")
     assert told("fire", 128), readout.inner_text()
+
+
+def test_every_line_has_a_colour_and_a_marker_that_no_other_has(opened):
+    """Also where there are more lines than colours."""
+    page = opened()
+    figure = drawn(page, "fig_word_groups", "parity: right states")
+    signs = figure.locator(".legend span").evaluate_all(
+        "signs => signs.map(sign => [sign.style.color, sign.textContent.trim()])"
+    )
+    markers = page.evaluate(
+        "id => shown.get(document.getElementById(id)).drawn.plot.renderers"
+        ".filter(r => r.glyph.marker && r.glyph.size.value === 9)"
+        ".map(r => [r.glyph.line_color.value, r.glyph.marker.value])",
+        figure.locator(".canvas").get_attribute("id"),
+    )
+    assert len({tuple(sign) for sign in signs}) == len(signs) == 10
+    assert len({tuple(marker) for marker in markers}) == len(markers) == 10
 
 
 def test_a_run_has_its_metrics_config_and_command(opened):

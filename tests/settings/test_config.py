@@ -129,7 +129,16 @@ def test_configs_that_differ_only_in_values_are_composed_once():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("task.train_digits=1,2", "Ambiguous value for argument 'task.train_digits=1,2'"),
+        (
+            "task.train_digits=1,2",
+            "task.train_digits=1,2 gives several values to one run; `python train.py -m` runs one "
+            "after the other, and task.train_digits=[1,2] is a list.",
+        ),
+        (
+            "task=arithmetic,c4",
+            "task=arithmetic,c4 gives several values to one run; `python train.py -m` runs one "
+            "after the other.",
+        ),
         ("model._target_=os.system", "model._target_=os.system must name a class inside tape_exp"),
         ("task.train_digits=[1", "task.train_digits=[1 cannot be read"),
     ],
