@@ -3,7 +3,8 @@
 A claim says that one method is better than others at something. Seeds are compared in pairs, by
 Student's paired t test over two or more that both methods have. Seeds that agree by chance do not
 hide that a score is of few samples: where runs have intervals over their samples, a bootstrap over
-seeds and samples is asked too, and the larger p counts. A claim holds if every comparison does, at
+seeds and samples is asked too, and the larger p counts. Most test sets are the same for all seeds,
+so that more seeds do not make up for few samples. A claim holds if every comparison does, at
 5 % each, which keeps the chance of a wrong "yes" at 5 % (an intersection-union test). It is refuted
 by any rival that is ahead, so that there the p values are adjusted for the number of comparisons
 (Holm). One seed shows an order and nothing more. Where no method is above what guessing reaches,
@@ -41,6 +42,7 @@ class Contest:
         higher: whether more is better.
         floor: what a method reaches that solves nothing, or guesses.
         digits: decimals shown.
+        fresh: whether each seed is asked samples of its own, and not the same as the others.
         adjusted: p values of the rivals, adjusted for all comparisons of the claim; by default for
             those of this one.
     """
@@ -54,6 +56,7 @@ class Contest:
     higher: bool = True
     floor: float | None = None
     digits: int = 2
+    fresh: bool = False
     adjusted: Mapping[str, float] = field(default_factory=dict)
 
     def difference(self, rival: str) -> Difference | None:
@@ -90,7 +93,7 @@ class Contest:
         pairs = [[runs[seed] for seed in seeds] for runs in (ours, theirs)]
         if any(run.low is None for runs in pairs for run in runs):
             return None
-        mine, others = resampled(pairs)
+        mine, others = resampled(pairs, fresh=self.fresh)
         return p_of(mine - others)
 
     def outcome(self) -> str:

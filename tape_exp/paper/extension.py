@@ -6,6 +6,7 @@ from itertools import product
 
 from tape_exp.paper.artifacts import LanguageArtifact, Records, task_of, windows_of
 from tape_exp.paper.claims import Contest
+from tape_exp.paper.language import scored
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin, pairs
 from tape_exp.paper.values import NOT_REPORTED, mean_of, reported
 from tape_exp.runs import weights
@@ -108,8 +109,8 @@ class TunedPerplexity(Methods):
             f"{self.title}. Columns paper: {paper['setting']} ({paper['source']}), one seed. Ours: "
             f"scale {scale}{data}; {_trained(scale)}; windows of each length begin every "
             f"{task['windows']['stride']} tokens, and all tokens of a window are scored; mean over "
-            "seeds with its 95 % interval. Unigram: the entropy of the set's own token counts, "
-            "below which no model that ignores the context can come."
+            f"seeds with its 95 % interval.{scored(records)} Unigram: the entropy of the set's own "
+            "token counts, below which no model that ignores the context can come."
         )
 
 

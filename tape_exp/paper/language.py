@@ -77,9 +77,9 @@ class Comparison(LanguageArtifact):
         return (
             f"{self.title}, by context length; {sizes(records)} trained at "
             f"{some['config']['task']['train_length']} tokens on {some['tokens'] / 1e6:.1f} M "
-            "tokens. Mean over seeds with its 95 % interval. Unigram: the entropy of the set's own "
-            f"token counts, below which no model that ignores the context can come. - "
-            f"{self.reference}: the difference paired by seed. Scale {scale}."
+            f"tokens.{scored(records)} Mean over seeds with its 95 % interval. Unigram: the "
+            "entropy of the set's own token counts, below which no model that ignores the context "
+            f"can come. - {self.reference}: the difference paired by seed. Scale {scale}."
         )
 
 
@@ -88,6 +88,16 @@ def sizes(records: Records) -> str:
     counts = [record["parameters"] for runs in records.values() for record in runs]
     ends = sorted({min(counts), max(counts)})
     return f"{' to '.join(f'{n:,}' for n in ends)} parameters"
+
+
+def scored(records: Records) -> str:
+    """How much of each test set was scored, as a sentence after a space; empty if none says."""
+    metrics = [r["metrics"] for runs in records.values() for r in runs]
+    counts = {n for each in metrics for name, n in each.items() if name.endswith("/tokens")}
+    if not counts:
+        return ""
+    ends = sorted({min(counts), max(counts)})
+    return f" Scored: the first {' to '.join(f'{n:,.0f}' for n in ends)} tokens of each set."
 
 
 def _perplexities(record: Record) -> dict[tuple[str, int], tuple[str, int]]:

@@ -26,17 +26,20 @@ class Passkey(Methods):
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """The accuracy at the longest length.
 
-        The interval of one seed is Wilson's, over its trials; that of several also comes from their
-        spread, which the pooled trials of the table do not have.
+        Each seed has trials of its own. The interval is Wilson's over all of them, as in the table,
+        and of several seeds as wide as their spread, which pooled trials do not have.
         """
         longest, at_paper = max(_lengths(records), default=0), self.paper()["lengths"][-1]
         measured = {
-            method: over_runs({r["seed"]: points([r], [longest])[0] for r in runs})
+            method: over_runs(
+                {r["seed"]: points([r], [longest])[0] for r in runs},
+                pooled=points(runs, [longest])[0],
+            )
             for method, runs in records.items()
         }
         published = self.cells(scale, records).values(("paper", at_paper))
         where = f"{at_paper} tokens"
-        options: Any = {"published_where": where, "digits": 0, "floor": 0.0}
+        options: Any = {"published_where": where, "digits": 0, "floor": 0.0, "fresh": True}
         return self.versus(f"{longest} tokens", known(measured), published, **options)
 
     def cells(self, scale: str, records: Records) -> Table:

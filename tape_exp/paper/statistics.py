@@ -91,17 +91,21 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def resampled(runs: Sequence[Sequence[Value]]) -> np.ndarray:
+def resampled(runs: Sequence[Sequence[Value]], *, fresh: bool = False) -> np.ndarray:
     """A hierarchical bootstrap over seeds and samples: (methods, :data:`DRAWS`) means over seeds.
 
     Each draw takes as many seeds as there are, with replacement and the same ones for all methods,
     and moves each of their numbers by the error of its samples: normal, with 1.96 deviations up to
     the upper end of its 95 % interval and as many down to the lower, so that 0 right answers of 20
-    are not taken for certainty.
+    are not taken for certainty. Where all seeds are asked the same samples, one move is that of all
+    seeds of a method: what these samples favour by chance is no smaller in a mean over seeds.
+    Methods move independently, although they are asked the same samples too: that makes a
+    difference no more certain than it is.
 
     Args:
         runs: of every method those of its seeds, in the same order; one without an interval does
             not move.
+        fresh: whether each seed has samples of its own.
     """
     generator = np.random.default_rng(0)
     number = np.array([[run.number for run in each] for each in runs])
@@ -112,7 +116,7 @@ def resampled(runs: Sequence[Sequence[Value]]) -> np.ndarray:
                 low[i, k], high[i, k] = run.low, run.high
     methods, seeds = number.shape
     taken = generator.integers(seeds, size=(DRAWS, seeds))
-    moves = generator.standard_normal((methods, DRAWS, seeds)) / 1.96
+    moves = generator.standard_normal((methods, DRAWS, seeds if fresh else 1)) / 1.96
     reach = np.where(moves < 0, (number - low)[:, taken], (high - number)[:, taken])
     return (number[:, taken] + moves * reach).mean(-1)
 

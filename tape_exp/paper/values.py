@@ -98,11 +98,19 @@ def mean_of(records: Sequence[dict[str, Any]], metric: str, digits: int = 2) -> 
     return over_seeds(found, digits)
 
 
-def over_runs(by_seed: Mapping[int, Value], digits: int = 2) -> Value | Missing:
+def over_runs(
+    by_seed: Mapping[int, Value], digits: int = 2, pooled: Value | None = None
+) -> Value | Missing:
     """The mean over runs, each of which has an interval over its samples.
 
-    A single run keeps its own. The interval of several is that over seeds, made as wide as the mean
-    of their own where these reach farther: runs of few samples agree by chance.
+    A single run keeps its own. The interval of several is that over seeds, made as wide as the one
+    over samples where that reaches farther: runs of few samples agree by chance. The one over
+    samples is the mean of their own, as all runs are asked the same samples.
+
+    Args:
+        by_seed: the runs.
+        digits: decimals shown.
+        pooled: of runs that have samples of their own, the interval over all samples together.
     """
     spread, values = over_seeds(by_seed, digits), [*by_seed.values()]
     if len(values) == 1:
@@ -113,6 +121,8 @@ def over_runs(by_seed: Mapping[int, Value], digits: int = 2) -> Value | Missing:
         return spread
     assert spread.low is not None
     assert spread.high is not None
+    if pooled is not None and pooled.low is not None and pooled.high is not None:
+        lows, highs = [pooled.low], [pooled.high]
     low, high = min(spread.low, mean(lows)), max(spread.high, mean(highs))
     if (low, high) == (spread.low, spread.high):
         return spread

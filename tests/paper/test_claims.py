@@ -174,6 +174,41 @@ def p_of_counts(counts: tuple[int, ...]) -> float:
     return 0.0 if len(set(counts)) == 1 else float(stats.ttest_rel(counts, [0, 0]).pvalue)
 
 
+@pytest.mark.parametrize(("fresh", "outcome"), [(False, UNCLEAR), (True, YES)])
+def test_a_lead_on_the_same_few_questions_is_none_however_many_seeds_have_it(fresh, outcome):
+    """Five seeds agree on 36 to 37 of 60 against 27 to 28: Fisher's p of one seed is 0.14."""
+    assert stats.fisher_exact([[36, 24], [27, 33]]).pvalue == pytest.approx(0.14, abs=0.01)
+    ours = [of_samples(k, 60) for k in (36, 37, 36, 37, 36)]
+    theirs = [of_samples(k, 60) for k in (27, 27, 28, 28, 27)]
+    assert contest(ours, theirs, fresh=fresh).outcome() == outcome
+
+
+def test_two_equal_methods_that_all_seeds_ask_the_same_questions_rarely_differ():
+    """Of 300 pairs, each seed of which answers a tenth of 60 questions anew: 5 %, and not one in
+    four, as if five seeds were asked 300 questions.
+    """
+    generator, wrong = np.random.default_rng(0), 0
+    for _ in range(300):
+        runs = []
+        for known in generator.random((2, 60)) < 0.5:
+            anew, other = generator.random((2, 5, 60)) < [[[0.1]], [[0.5]]]
+            runs.append([of_samples(int(k), 60) for k in np.where(anew, other, known).sum(-1)])
+        wrong += contest(*runs).outcome() != UNCLEAR
+    assert wrong <= 0.08 * 300
+
+
+def test_pass_keys_are_pooled_since_every_seed_has_its_own():
+    """No key in three times 20 trials: Wilson's interval of 60, which the table has too."""
+    artifact = artifacts.load("fig_passkey")
+    records = {
+        label: [with_value(artifact, label, cfg, seed, 0.0, wide=20.0) for seed in range(3)]
+        for label, cfg in artifact.configs("smoke", [0])
+    }
+    (found,) = artifact.contests("smoke", records)
+    assert found.fresh
+    assert found.ours().startswith("512 tokens: tape 0 [0, 6], ")
+
+
 def test_where_nobody_is_above_guessing_a_claim_is_at_floor():
     chance = [Value(25.0, 20.0, 30.0), Value(27.0, 22.0, 32.0), Value(24.0, 19.0, 29.0)]
     assert contest(chance, chance[::-1], floor=25.0).outcome() == FLOOR
@@ -194,7 +229,7 @@ def test_three_equal_seeds_at_chance_cannot_tell(name):
             with_value(artifact, label, cfg, seed, value, wide=20.0) for seed in range(3)
         ]
     verdict = artifact.verdict("smoke", records)
-    assert verdict.holds == (FLOOR if name == "tab_bench" else UNCLEAR)
+    assert verdict.holds == (UNCLEAR if name == "fig_passkey" else FLOOR)
     assert "± 0" not in verdict.ours
 
 

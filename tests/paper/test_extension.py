@@ -19,6 +19,7 @@ NAMES = ["base", "lora", "longlora", "theta", "tape", "tape_embeddings"]
 def invented(artifact, run: str, seed: int, shift: float = 0.0) -> dict:
     corpus = run.split("/")[1]
     metrics = {f"{corpus}/perplexity@{n}": 1000 / n + seed + shift for n in LENGTHS}
+    metrics[f"{corpus}/tokens"] = 16_384.0 if corpus == "pg19" else 9_000.0
     return record(artifact, run, seed, metrics | {f"{corpus}/unigram_perplexity": 400.0 + shift})
 
 
@@ -163,6 +164,7 @@ def test_ours_stands_beside_the_papers(artifact, tmp_path):
         "of 256 tokens",
         "training at 512",
         "every 64 tokens",
+        "Scored: the first 9,000 to 16,384 tokens of each set.",
         "Llama-2-7B",
     ):
         assert told in caption, told

@@ -50,6 +50,7 @@ def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
     for seed in range(3):
         metrics = {f"pg19/perplexity@{n}": 100.0 - n / 64 + seed for n in (64, 128, 256, 512)}
         metrics |= {
+            "pg19/tokens": 65_536.0,
             "pg19/unigram_perplexity": 381.0,
             "pg19/bits_per_byte@256": 2.0,
             "pg19/bits_per_byte@64": 9.0,
@@ -57,7 +58,10 @@ def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
         records.append(record(artifact, "rope", seed, metrics, data_fingerprint=f"of seed {seed}"))
     markdown, _, comma = rendered(artifact, records, tmp_path)
     assert "read the same data in the same order" in markdown.read_text()
-    assert "trained at 256 tokens on 2.0 M tokens." in markdown.read_text()
+    assert (
+        "trained at 256 tokens on 2.0 M tokens. Scored: the first 65,536 tokens of each set. "
+        in markdown.read_text()
+    )
     other = record(artifact, "nope", 0, metrics, data_fingerprint="of another corpus")
     assert "is not recorded" in rendered(artifact, [*records, other], tmp_path)[0].read_text()
     for one in (*records, other):

@@ -3,6 +3,8 @@
 import csv
 
 from tape_exp.paper import artifacts, page
+from tape_exp.paper.claims import FLOOR, YES
+from tape_exp.paper.scrolls import GUESSED
 from tests.paper.test_language import record
 
 
@@ -39,6 +41,32 @@ def test_generated_text_is_found_under_either_name_and_nope_is_no_rival():
         table = artifact.table("smoke", found)
         assert table.values(("ours", "quality"))["tape"].number == 12.5
         assert "tested only against rope, alibi, randpe, fire and xpos." in table.caption
+
+
+def test_answers_that_guessing_gives_decide_nothing():
+    """Every lead here is clear, but below a guess none shows that a question was understood."""
+    artifact = artifacts.load("tab_scrolls")
+
+    def outcome(dataset: str, ours: float, theirs: float) -> str:
+        key = f"{dataset}/exact_match"
+        records = [
+            record(artifact, f"{model}/{dataset}", seed, dict(metrics))
+            for model in ("tape", *artifact.rivals)
+            for seed in (0, 1)
+            for value in [(ours if model == "tape" else theirs) + seed / 100]
+            for metrics in [{key: value, f"{key}_low": value - 1, f"{key}_high": value + 1 + seed}]
+        ]
+        contests = artifact.contests("smoke", artifact.collect("smoke", records))
+        return next(each for each in contests if each.where == dataset).outcome()
+
+    assert [outcome("quality", ours, 1.0) for ours in (11.6, 25.9, 27.0)] == [FLOOR, FLOOR, YES]
+    assert outcome("contract_nli", 33.0, 10.0) == FLOOR
+
+
+def test_no_score_of_the_paper_on_quality_reaches_a_guess():
+    scores = artifacts.load("tab_scrolls").paper()["scores"]
+    assert max(of_model["quality"] for of_model in scores.values()) == 23.68 < GUESSED["quality"]
+    assert scores["tape"]["quality"] == 11.6
 
 
 def test_answers_stand_side_by_side(tmp_path):

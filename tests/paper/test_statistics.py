@@ -97,7 +97,15 @@ def test_a_large_difference_of_many_samples_is_found():
 def test_both_levels_widen_the_interval():
     few, many = (np.ptp(ends(resampled([[of_samples(n // 2, n)] * 3])[0])) for n in (20, 20_000))
     spread = np.ptp(ends(resampled([[of_samples(k, 20_000) for k in (8000, 10_000, 12_000)]])[0]))
-    assert many < 1 < spread < few < 30
+    assert many < 1.5 < spread < few < 45
+
+
+def test_more_seeds_do_not_make_up_for_few_samples_that_all_of_them_share():
+    """Three seeds with 12 of 20: Wilson's interval of 20 if they are the same, of 60 if not."""
+    agree = [[of_samples(12, 20)] * 3]
+    shared, fresh = (np.ptp(ends(resampled(agree, fresh=fresh)[0])) for fresh in (False, True))
+    assert shared == pytest.approx(np.ptp(wilson(12, 20)), rel=0.05)
+    assert fresh == pytest.approx(np.ptp(wilson(36, 60)), rel=0.05)
 
 
 def test_the_bootstrap_agrees_with_the_error_of_a_mean():

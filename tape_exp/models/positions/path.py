@@ -30,7 +30,8 @@ class PaTH(PositionEncoding):
     have fewer heads than queries, each key head has one path.
 
     Deliberately different: no blockwise kernel, so that memory grows with the square of the length
-    and the triangular solve with its cube; W_up W_down also where keys have fewer heads; no forget
+    and the triangular solve with its cube; W_up W_down also where keys have fewer heads; no SiLU
+    after the convolution, which the public code has (fla-org/flash-linear-attention); no forget
     gate (the paper's PaTH-FoX).
 
     Args:
