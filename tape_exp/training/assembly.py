@@ -27,6 +27,7 @@ from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import path_of
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import Surroundings, Task
 from tape_exp.training.faults import lacks_memory
@@ -149,7 +150,7 @@ def blank_task(cfg: DictConfig) -> Task:
                 f"task.arch.{key}={given} has no effect, since this task sets it to {size}; leave "
                 "it out."
             )
-    cache = Path(cfg.cache).expanduser()
+    cache = path_of("cache", cfg.cache)
     return task.placed_in(Surroundings(cache, None, cfg.trainer.workers, cfg.debug.overfit))
 
 
