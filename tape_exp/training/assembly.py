@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.machine.hardware import machine_memory
 from tape_exp.machine.preemption import Preemption
+from tape_exp.machine.processes import RANKS, first_process
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import Adaptation
@@ -71,6 +72,7 @@ class Run:
 def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -> Run:
     """Data and model of a run. Raises :class:`ConfigError` where the config cannot run."""
     check_accelerator(cfg.trainer.accelerator)
+    check_environment(cfg.trainer.devices * cfg.trainer.nodes)
     check_nodes(cfg.trainer.nodes)
     check_parts(cfg)
     task = make_task(cfg, directory.artifacts)
@@ -116,6 +118,34 @@ def check_accelerator(name: str) -> None:
     if name == "gpu" and not (CUDAAccelerator.is_available() or MPSAccelerator.is_available()):
         raise ConfigError(
             "trainer.accelerator=gpu finds no GPU on this machine; trainer=cpu runs without one."
+        )
+
+
+def check_environment(processes: int) -> None:
+    """Raise :class:`ConfigError` where a variable of the environment would make another run of it.
+
+    Args:
+        processes: of the run, by its config.
+    """
+    for name, value in sorted(os.environ.items()):
+        if name.startswith("PL_TRAINER_"):
+            raise ConfigError(
+                f"{name}={value} in the environment changes what Lightning's trainer does, which "
+                f"no config and no record shows; unset {name}, and set keys of trainer instead."
+            )
+    if processes == 1 and not first_process():
+        name = next(name for name in RANKS if os.environ.get(name, "0") != "0")
+        raise ConfigError(
+            f"{name}={os.environ[name]} in the environment says that another process is the first "
+            "one of this run, which has only one (trainer.devices=1, trainer.nodes=1): unset "
+            f"{name}."
+        )
+    tasks = os.environ.get("SLURM_NTASKS", "")
+    if processes > 1 and SLURMEnvironment.detect() and tasks != str(processes):
+        raise ConfigError(
+            f"SLURM_NTASKS={tasks} says that SLURM has started {tasks} processes, and the run has "
+            f"{processes} (trainer.nodes times trainer.devices): start it with srun --ntasks="
+            f"{processes}, or set trainer.devices."
         )
 
 
