@@ -15,9 +15,8 @@ def prepare_streams() -> None:
     Raises:
         ConfigError: files would be read and written in another encoding than UTF-8.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # stderr does so by itself
+        sys.stdout.reconfigure(errors="backslashreplace")
     encoding = locale.getpreferredencoding(False)
     if codecs.lookup(encoding).name != "utf-8":
         raise ConfigError(
