@@ -128,7 +128,13 @@ def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int
             TensorBoardLogger(run.path, name="tensorboard", version="", default_hp_metric=False)
         )
     elif name == "wandb":
-        loggers.append(_wandb(cfg, run))
+        try:
+            loggers.append(_wandb(cfg, run))
+        except Exception as error:  # whatever W&B raises: a run never dies of its sink
+            log.warning(
+                "W&B does not begin a run (%s): going on without it, with only metrics.jsonl.",
+                " ".join(str(error).split()) or type(error).__name__,
+            )
     return loggers
 
 

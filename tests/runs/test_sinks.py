@@ -132,6 +132,14 @@ def test_unreachable_wandb_goes_on_offline(tmp_path):
     assert list(Path(tmp_path).rglob("offline-run-*"))
 
 
+def test_a_run_does_not_die_of_wandbs_settings(tiny_run, monkeypatch, capfd):
+    monkeypatch.setenv("WANDB_BASE_URL", "garbage")
+    cfg, record = tiny_run("model=rope", "logger=wandb")
+    assert "W&B does not begin a run" in capfd.readouterr().out
+    assert record["steps"] == 4
+    assert (RunDirectory(cfg).path / "DONE").exists()
+
+
 def test_jsonl_rewinds_to_a_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
     logger = JsonlLogger(path, Stopwatch())

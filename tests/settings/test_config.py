@@ -256,6 +256,7 @@ def test_constructor_errors(section, override, message):
             "trainer.precision=bf16",
             r"trainer\.precision=bf16 is not known\. Did you mean 'bf16-true'|'bf16-mixed'",
         ),
+        ("logger.project=a/b:c", r"logger\.project=a/b:c holds / :, which W&B takes in no"),
     ],
 )
 def test_cross_checks(override, message):
