@@ -210,3 +210,16 @@ def test_a_long_file_of_metrics_is_read_in_bounded_memory(tmp_path):
     finally:
         tracemalloc.stop()
     assert peak < len(line) * 100_000 / 4
+
+
+@pytest.mark.parametrize(
+    "damage", [{"step": "3"}, {"step": [1]}, {"seconds": None}, {"loss": "x"}, {"loss": 10**400}]
+)
+def test_a_row_that_holds_no_numbers_is_left_out(tmp_path, caplog, damage):
+    path = tmp_path / "metrics.jsonl"
+    good = {"step": 1, "loss": 2.5, "seconds": 0.1}
+    rows = [good, {**good, "step": 2, **damage}, {**good, "step": 3}, 7, [1]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row["step"] for row in metric_rows(path)] == [1, 3]
+    JsonlLogger(path, Stopwatch(), step=2)
+    assert read_metrics(path) == [good]
