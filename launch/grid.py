@@ -24,7 +24,7 @@ from tape_exp.runs import weights
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config, explain, register
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import CONF
+from tape_exp.settings.folders import CONF, path_of
 from tape_exp.settings.overrides import words_of
 from tape_exp.settings.schema import check
 from tape_exp.settings.targets import refuse_secrets
@@ -160,6 +160,6 @@ def folder_of(jobs: Sequence[Job]) -> Path:
     The name, ten hexadecimal digits, is a function of the runs and of the place: the same grid
     below another folder is another sweep in SLURM's queue.
     """
-    sweeps = Path(jobs[0].cfg.runs).expanduser().resolve() / ".sweeps"
+    sweeps = path_of("runs", jobs[0].cfg.runs).resolve() / ".sweeps"
     text = "\n".join([str(sweeps), *(job.line for job in jobs)])
     return sweeps / hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -19,6 +19,7 @@ from tape_exp.machine.preemption import Preempted, ignore_signals
 from tape_exp.settings.compose import MISTAKES, OURS, explain
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.redaction import redact, shown
+from tape_exp.settings.streams import flush_or_drop, prepare_streams
 from tape_exp.settings.targets import hide_secrets
 
 
@@ -31,6 +32,7 @@ def with_clear_errors(main: Callable[[], None]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and the sentence is made here
     shows = False
     try:
+        prepare_streams()
         shows = _read_flags()
         main()
     except KeyboardInterrupt:
@@ -47,6 +49,8 @@ def with_clear_errors(main: Callable[[], None]) -> None:
         ):
             _print_traceback(error)
         _fail(error, sys.argv[1:])
+    finally:
+        flush_or_drop()
 
 
 def _read_flags() -> bool:

@@ -18,6 +18,7 @@ from tape_exp.models import export, peft
 from tape_exp.runs import weights
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import path_of
 from tape_exp.settings.schema import check_sections
 from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def export_run(run: Path, folder: Path, dtype: torch.dtype = torch.float32) -> None:
     """Write the model of a run to ``folder``."""
-    run = run.expanduser().resolve()
+    run = path_of("run", run).resolve()
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
     cfg = weights.stored_config(run / "config.yaml")

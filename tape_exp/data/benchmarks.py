@@ -16,6 +16,7 @@ import yaml
 from tape_exp.data import benchmarks_builtin
 from tape_exp.data.sources import check_hub, hub_refusal
 from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.folders import path_of
 
 log = logging.getLogger("tape_exp")
 OFFLINE = (
@@ -40,7 +41,7 @@ def check_source(source: str, path: str | None, cache: Path, trust: bool = False
         )
     if source == "hub" and not _prepared(cache).exists():
         check_hub("task.source=hub", OFFLINE)
-    if source == "local" and (path is None or not Path(path).expanduser().is_dir()):
+    if source == "local" and (path is None or not path_of("task.path", path).is_dir()):
         raise ConfigError(
             f"task.path={path} is not a folder; task.source=local needs one of lm-eval task YAMLs "
             "and their data. task.source=builtin needs none."
@@ -72,7 +73,7 @@ def load(
     """
     folder = None
     if source == "local":
-        folder = Path(str(path)).expanduser().resolve()
+        folder = path_of("task.path", str(path)).resolve()
     if source == "builtin":
         folder = benchmarks_builtin.write(cache.resolve() / "benchmarks" / "builtin")
     with _quiet():

@@ -6,7 +6,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from tape_exp.data.sources import Part, Skipped, check_hub, hub_refusal, log
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.machine.files import parse_json
 from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.folders import path_of
 
 ELSEWHERE = (
     "scale.text=local with task.path=<a folder> reads a copy (<data set>/<split>.jsonl, .jsonl.gz, "
@@ -214,7 +214,7 @@ def _local(dataset: str, split: str, path: str | None) -> str:
     """The file that holds a split."""
     if path is None:
         raise ConfigError(f"SCROLLS {dataset}: source=local needs a path. {ELSEWHERE}")
-    folder = Path(path).expanduser()
+    folder = path_of("task.path", path)
     names = [f"{part}{split}.jsonl{end}" for part in (f"{dataset}/", "") for end in ("", ".gz")] + [
         f"{dataset}.zip"
     ]

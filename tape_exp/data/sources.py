@@ -17,6 +17,7 @@ from typing import Any
 from tape_exp.data.lines import lines, pieces
 from tape_exp.machine.files import parse_json
 from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.folders import path_of
 from tape_exp.settings.targets import plain
 
 log = logging.getLogger("tape_exp")
@@ -176,7 +177,7 @@ class Text:
     def check_path(self, key: str) -> None:
         """Raise :class:`ConfigError` where the files of a local text, of ``key``, are absent."""
         path = self.path
-        if self.source == "local" and (path is None or not Path(path).expanduser().exists()):
+        if self.source == "local" and (path is None or not path_of(f"{key}.path", path).exists()):
             raise ConfigError(
                 f"{key}.path={path} does not exist, and {key}.source=local reads its files; set "
                 f"{key}.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>."
@@ -188,7 +189,7 @@ class Text:
                 f"text {self.name}: source=local needs a path: a folder with {split}*.jsonl, "
                 ".jsonl.gz, .parquet or .txt. scale.text=builtin needs none."
             )
-        path = Path(self.path).expanduser()
+        path = path_of(f"text {self.name}: path", self.path)
         if path.is_file():
             return [str(path)]
         if not path.exists():

@@ -16,6 +16,7 @@ from tape_exp.data.cache import file_lock, writing_cache
 from tape_exp.data.sources import OFFLINE, Text, check_hub, hub_refusal
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
+from tape_exp.settings.folders import path_of
 
 log = logging.getLogger("tape_exp")
 LARGEST = 1_000_000  # vocabulary of a BPE that is trained here
@@ -67,7 +68,7 @@ class Tokenization:
             return Tokenizer(_byte_level(self), self.bos, self.eos)
         if self.kind == "file":
             assert self.path is not None
-            return load(Path(self.path).expanduser(), self.bos, self.eos)
+            return load(path_of("task.tokenizer.path", self.path), self.bos, self.eos)
         if self.kind == "hub":
             return self._from_hub()
         key = hashlib.sha256(f"{text.fingerprint('train')} {self} 1".encode()).hexdigest()[:12]

@@ -16,6 +16,14 @@ from tape_exp.runs.evaluation import Heatmap
 COLOURS = "YlGnBu"  # the paper's
 
 
+class Terminal(Console):
+    """A console that leaves it to its caller what to do where nobody reads it any more."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the BrokenPipeError, where rich itself ends the process."""
+        raise
+
+
 @dataclass(frozen=True)
 class Heatmaps:
     """A picture of heatmaps next to each other, by their names.
@@ -104,7 +112,7 @@ def save(figure: Any, path: Path, mark: str = "") -> Path:
 
 def print_heatmaps(panels: dict[str, Heatmap], console: Console | None = None) -> None:
     """Print grids side by side as coloured blocks, or without colours as tenths from 0 to 9."""
-    console = console or Console()
+    console = console or Terminal()
     colours = matplotlib.colormaps[COLOURS]
     for group in _fitting(panels, console.width):
         lines: list[Any] = [Text() for _ in range(max(len(h.values) for h in group.values()) + 1)]

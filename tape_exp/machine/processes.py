@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Item = TypeVar("Item")
+# Variables of the environment that tell a process which one of its run it is.
+RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
 
 
 def first_process() -> bool:
     """Whether this is the process that writes: of several, the one of rank 0 on node 0."""
-    ranks = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
-    return all(os.environ.get(name, "0") == "0" for name in ranks)
+    return all(os.environ.get(name, "0") == "0" for name in RANKS)
 
 
 def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:

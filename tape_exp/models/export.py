@@ -46,8 +46,12 @@ def save(
         shard_size: of the largest file, in bytes or as ``5GB``.
 
     Raises:
-        ConfigError: there is something in the folder.
+        ConfigError: there is something in the folder, or its name cannot be printed.
     """
+    if not folder.name.isprintable():
+        raise ConfigError(
+            f"{folder} holds a line break or another control character; name a folder without it."
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already; name a new folder to export to.")
     folder.parent.mkdir(parents=True, exist_ok=True)

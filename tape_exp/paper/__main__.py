@@ -194,7 +194,7 @@ def compare_models(given: argparse.Namespace) -> int:
     artifact, scale, seeds = compare.requested(given.words)
     artifact.name = given.name or artifact.name
     _, first = next(artifact.configs(scale, seeds))
-    into = RESULTS if given.record else Path(first.runs).expanduser() / ".compare"
+    into = RESULTS if given.record else folders.path_of("runs", first.runs) / ".compare"
     own = folders.RECORDS if given.record else into / "records"
 
     def known() -> list[Record]:

@@ -25,6 +25,7 @@ from tape_exp.runs import weights
 from tape_exp.runs.identity import config_hash, shown_config
 from tape_exp.runs.record import dump_record, manifest
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import path_of
 from tape_exp.settings.redaction import redact
 
 log = logging.getLogger("tape_exp")
@@ -48,7 +49,7 @@ class RunDirectory:
         place = Path(
             cfg.task.name, cfg.scale.name, weights.variant(cfg), f"seed{cfg.seed}-{self.hash}"
         )
-        self.path = Path(cfg.runs).expanduser().resolve() / place
+        self.path = path_of("runs", cfg.runs).resolve() / place
         self.checkpoints = self.path / "checkpoints"
         self.artifacts = self.path / "artifacts"
         self.metrics = self.path / "metrics.jsonl"

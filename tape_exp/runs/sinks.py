@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -90,11 +91,19 @@ def metric_rows(path: Path) -> Iterator[dict[str, Any]]:
                 return
             try:
                 row = parse_json(line)
-                row["step"], row["seconds"]
-            except (ValueError, KeyError, TypeError):
+                whole = type(row["step"]) is int and all(map(_is_number, row.values()))
+                whole = whole and math.isfinite(row["seconds"])
+            except (ValueError, KeyError, TypeError, AttributeError):
+                whole = False
+            if not whole:
                 log.warning("%s, line %d is damaged and left out.", path, number)
                 continue
             yield row
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of a row is a number that fits into eight bytes."""
+    return type(value) is float or (type(value) is int and abs(value) < 1 << 63)
 
 
 def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
@@ -128,7 +137,13 @@ def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int
             TensorBoardLogger(run.path, name="tensorboard", version="", default_hp_metric=False)
         )
     elif name == "wandb":
-        loggers.append(_wandb(cfg, run))
+        try:
+            loggers.append(_wandb(cfg, run))
+        except Exception as error:  # whatever W&B raises: a run never dies of its sink
+            log.warning(
+                "W&B does not begin a run (%s): going on without it, with only metrics.jsonl.",
+                " ".join(str(error).split()) or type(error).__name__,
+            )
     return loggers
 
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tape_exp.machine.files import sha256
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_yaml
-from tape_exp.settings.folders import CONF
+from tape_exp.settings.folders import CONF, path_of
 
 if TYPE_CHECKING:
     from tape_exp.models.decoder import Decoder
@@ -67,7 +67,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
 
         return llama.fetch(spec, f"checkpoint={spec}")
     names = [variant(cfg)] if cfg.peft.name == "none" else [variant(cfg), cfg.peft.base]
-    places = [Path(cfg.runs).expanduser() / spec / cfg.scale.name / name for name in names]
+    places = [path_of("runs", cfg.runs) / spec / cfg.scale.name / name for name in names]
     for place in places:
         finished = _finished(place, cfg)
         if len(finished) > 1:
@@ -103,7 +103,7 @@ def is_task(spec: str) -> bool:
 
 def _at(spec: str) -> Path | None:
     """The checkpoint, or the Llama, that a path means; None of a name, and of what is not there."""
-    path = Path(spec).expanduser()
+    path = path_of("checkpoint", spec)
     if not path.exists() or (path.is_dir() and is_task(spec)):
         return None
     from tape_exp.models import llama

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, ParamSpec
 
 from tape_exp.settings.errors import ConfigError, refused
 from tape_exp.settings.redaction import shown
+from tape_exp.settings.streams import flush_or_drop, prepare_streams
 
 Given = ParamSpec("Given")
 MOST = 1e8  # of minutes, processes, …: no one means more, and timers overflow
@@ -74,7 +75,10 @@ def command(main: Callable[Given, int]) -> Callable[Given, int]:
     @functools.wraps(main)
     def wrapped(*arguments: Given.args, **options: Given.kwargs) -> int:
         try:
-            return main(*arguments, **options)
+            prepare_streams()
+            status = main(*arguments, **options)
+            sys.stdout.flush()
+            return status
         except ConfigError as error:
             print(f"error: {shown(str(error))}", file=sys.stderr)
             return 2
@@ -91,5 +95,7 @@ def command(main: Callable[Given, int]) -> Callable[Given, int]:
 
             print(f"error: {shown(explain(error, sys.argv[1:]))}", file=sys.stderr)
             return 2
+        finally:
+            flush_or_drop()
 
     return wrapped

@@ -300,6 +300,11 @@ def check(cfg: "DictConfig") -> None:
     )
     one_of("logger.name", cfg.logger.name, ("wandb", "csv", "tensorboard", "none"))
     one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
+    if cfg.logger.name == "wandb" and (wrong := set(cfg.logger.project) & set("/\\#?%:")):
+        raise ConfigError(
+            f"logger.project={cfg.logger.project} holds {' '.join(sorted(wrong))}, which W&B takes "
+            "in no project's name; leave it out."
+        )
     check_names(cfg)
     for group in ("scale", "debug"):
         one_of(f"{group}.name", cfg[group].name, names_in(group))

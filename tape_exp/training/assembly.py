@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.machine.hardware import machine_memory
 from tape_exp.machine.preemption import Preemption
+from tape_exp.machine.processes import RANKS, first_process
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import Adaptation
@@ -27,6 +28,7 @@ from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import path_of
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import Surroundings, Task
 from tape_exp.training.faults import lacks_memory
@@ -70,6 +72,7 @@ class Run:
 def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -> Run:
     """Data and model of a run. Raises :class:`ConfigError` where the config cannot run."""
     check_accelerator(cfg.trainer.accelerator)
+    check_environment(cfg.trainer.devices * cfg.trainer.nodes)
     check_nodes(cfg.trainer.nodes)
     check_parts(cfg)
     task = make_task(cfg, directory.artifacts)
@@ -118,6 +121,34 @@ def check_accelerator(name: str) -> None:
         )
 
 
+def check_environment(processes: int) -> None:
+    """Raise :class:`ConfigError` where a variable of the environment would make another run of it.
+
+    Args:
+        processes: of the run, by its config.
+    """
+    for name, value in sorted(os.environ.items()):
+        if name.startswith("PL_TRAINER_"):
+            raise ConfigError(
+                f"{name}={value} in the environment changes what Lightning's trainer does, which "
+                f"no config and no record shows; unset {name}, and set keys of trainer instead."
+            )
+    if processes == 1 and not first_process():
+        name = next(name for name in RANKS if os.environ.get(name, "0") != "0")
+        raise ConfigError(
+            f"{name}={os.environ[name]} in the environment says that another process is the first "
+            "one of this run, which has only one (trainer.devices=1, trainer.nodes=1): unset "
+            f"{name}."
+        )
+    tasks = os.environ.get("SLURM_NTASKS", "")
+    if processes > 1 and SLURMEnvironment.detect() and tasks != str(processes):
+        raise ConfigError(
+            f"SLURM_NTASKS={tasks} says that SLURM has started {tasks} processes, and the run has "
+            f"{processes} (trainer.nodes times trainer.devices): start it with srun --ntasks="
+            f"{processes}, or set trainer.devices."
+        )
+
+
 def check_nodes(nodes: int) -> None:
     """Raise :class:`ConfigError` where nobody has started processes on the other nodes."""
     started = SLURMEnvironment.detect() or TorchElasticEnvironment.detect()
@@ -149,7 +180,7 @@ def blank_task(cfg: DictConfig) -> Task:
                 f"task.arch.{key}={given} has no effect, since this task sets it to {size}; leave "
                 "it out."
             )
-    cache = Path(cfg.cache).expanduser()
+    cache = path_of("cache", cfg.cache)
     return task.placed_in(Surroundings(cache, None, cfg.trainer.workers, cfg.debug.overfit))
 
 

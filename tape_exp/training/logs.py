@@ -25,6 +25,7 @@ def set_up_logging(path: Path | None, progress: str) -> None:
     """
     console = logging.StreamHandler(sys.stdout)
     handlers: list[logging.Handler] = [console]
+    console.handleError = lambda record: None  # type: ignore[method-assign] # log.txt has it
     console.setFormatter(RedactingFormatter("%(message)s"))
     console.addFilter(lambda r: progress == "lines" or r.name != "tape_exp.progress")
     if path is not None and first_process():

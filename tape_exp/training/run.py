@@ -2,6 +2,7 @@
 
 import logging
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +264,8 @@ def log_result(directory: RunDirectory, evaluation: Evaluation, images: list[Pat
     and where the files are.
     """
     if evaluation.heatmap is not None:
-        heatmap.print_heatmaps({directory.cfg.model.name: evaluation.heatmap})
+        with suppress(OSError):  # the run is DONE, whether or not somebody can read this
+            heatmap.print_heatmaps({directory.cfg.model.name: evaluation.heatmap})
     for key, value in evaluation.metrics.items():
         if not key.endswith("_stderr") and not is_diagnostic(key):
             error = evaluation.metrics.get(f"{key}_stderr")

@@ -2,6 +2,8 @@
 
 import io
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from rich.console import Console
 
 from tape_exp.drawing import heatmap
 from tape_exp.runs.evaluation import Heatmap
+from tape_exp.settings.folders import ROOT
 
 
 def grid(values) -> Heatmap:
@@ -82,3 +85,11 @@ def test_named_cells_need_not_be_square(tmp_path, monkeypatch):
     (frame,) = axis.patches
     assert (frame.get_width(), frame.get_height()) == (1, 2)
     assert not without.patches
+
+
+def test_a_notebooks_backend_that_is_not_installed_is_not_needed():
+    notebook = {"MPLBACKEND": "module://backend_of_a_notebook.inline"}
+    words = [sys.executable, "-c", "import tape_exp.drawing.heatmap"]
+    environment = {**os.environ, **notebook}
+    ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr

@@ -262,6 +262,13 @@ def test_tokenizer_and_special_tokens(tmp_path, text_folder, arch):
     )
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31m", "a\udcff"])
+def test_a_name_that_cannot_be_printed_is_refused(arch, tmp_path, name):
+    with pytest.raises(ConfigError, match="name a folder without it"):
+        export.save(make_decoder("rope", arch), tmp_path / name, None, model=section("rope"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_is_whole_or_absent(arch, tmp_path, monkeypatch):
     decoder = make_decoder("tape", arch)
     (tmp_path / "full").mkdir()

@@ -132,6 +132,14 @@ def test_unreachable_wandb_goes_on_offline(tmp_path):
     assert list(Path(tmp_path).rglob("offline-run-*"))
 
 
+def test_a_run_does_not_die_of_wandbs_settings(tiny_run, monkeypatch, capfd):
+    monkeypatch.setenv("WANDB_BASE_URL", "garbage")
+    cfg, record = tiny_run("model=rope", "logger=wandb")
+    assert "W&B does not begin a run" in capfd.readouterr().out
+    assert record["steps"] == 4
+    assert (RunDirectory(cfg).path / "DONE").exists()
+
+
 def test_jsonl_rewinds_to_a_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
     logger = JsonlLogger(path, Stopwatch())
@@ -202,3 +210,16 @@ def test_a_long_file_of_metrics_is_read_in_bounded_memory(tmp_path):
     finally:
         tracemalloc.stop()
     assert peak < len(line) * 100_000 / 4
+
+
+@pytest.mark.parametrize(
+    "damage", [{"step": "3"}, {"step": [1]}, {"seconds": None}, {"loss": "x"}, {"loss": 10**400}]
+)
+def test_a_row_that_holds_no_numbers_is_left_out(tmp_path, caplog, damage):
+    path = tmp_path / "metrics.jsonl"
+    good = {"step": 1, "loss": 2.5, "seconds": 0.1}
+    rows = [good, {**good, "step": 2, **damage}, {**good, "step": 3}, 7, [1]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row["step"] for row in metric_rows(path)] == [1, 3]
+    JsonlLogger(path, Stopwatch(), step=2)
+    assert read_metrics(path) == [good]

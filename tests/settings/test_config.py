@@ -22,6 +22,7 @@ from tape_exp.settings.schema import Arch, Optim, check
 from tape_exp.training import assembly
 from tape_exp.training.assembly import blank_task, micro_batches
 from tape_exp.training.plan import decoder_of
+from tape_exp.training.run import run
 from tests.conftest import MODELS, TASKS
 
 
@@ -264,6 +265,7 @@ def test_constructor_errors(section, override, message):
             "trainer.precision=bf16",
             r"trainer\.precision=bf16 is not known\. Did you mean 'bf16-true'|'bf16-mixed'",
         ),
+        ("logger.project=a/b:c", r"logger\.project=a/b:c holds / :, which W&B takes in no"),
     ],
 )
 def test_cross_checks(override, message):
@@ -578,3 +580,21 @@ def test_a_yaml_under_work_spoils_no_other(tmp_path, monkeypatch):
     finally:
         for cached in (compose._composed, compose._sections):
             cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["runs='~nobody-here/x'"], "runs=~nobody-here/x"),
+        (["cache='~nobody-here/x'"], "cache=~nobody-here/x"),
+        (["checkpoint='~nobody-here/x'"], "checkpoint=~nobody-here/x"),
+        (["task=c4", "scale.text=local", "task.text.path='~nobody-here/x'"], "path=~nobody-here/x"),
+        (
+            ["task=c4", "task.tokenizer.kind=file", "task.tokenizer.path='~nobody-here/x'"],
+            "task.tokenizer.path=~nobody-here/x",
+        ),
+    ],
+)
+def test_a_home_folder_that_nobody_has_is_named_with_its_key(tmp_path, words, key):
+    with pytest.raises(ConfigError, match=f"{key}: this machine knows no home folder ~nobody-here"):
+        run(compose_config(["model=rope", "logger=none", f"runs={tmp_path}", *words]))

@@ -2,6 +2,8 @@
 behind.
 """
 
+import errno
+import io
 import json
 import logging
 import os
@@ -418,3 +420,43 @@ def test_the_log_says_that_an_error_is_a_standard_error(caplog, tmp_path):
     first, second, _ = caplog.messages
     assert first.split() == ["ood/exact_match", "12.50", "(SE", "0.25)"]
     assert second.split() == ["ood/other", "3.00"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "sentence"),
+    [
+        ({"PL_TRAINER_FAST_DEV_RUN": "1"}, [], "unset PL_TRAINER_FAST_DEV_RUN"),
+        ({"PL_TRAINER_LIMIT_TEST_BATCHES": "1"}, [], "unset PL_TRAINER_LIMIT_TEST_BATCHES"),
+        ({"RANK": "1"}, [], "unset RANK"),
+        ({"SLURM_PROCID": "3"}, [], "unset SLURM_PROCID"),
+        (
+            {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "sweep"},
+            ["trainer.devices=2"],
+            "srun --ntasks=2",
+        ),
+    ],
+)
+def test_a_variable_that_would_make_another_run_of_it_is_refused(
+    tiny_run, monkeypatch, tmp_path, variables, words, sentence
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=sentence):
+        tiny_run("model=rope", *words)
+    assert not list(tmp_path.rglob("record.json"))
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EPIPE], ids=["full disk", "no reader"])
+def test_a_run_whose_output_nobody_can_take_ends_done(tiny_run, monkeypatch, capfd, error):
+    class Lost(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(sys, "stdout", Lost())
+    cfg, record = tiny_run("model=rope", "trainer.progress=lines")
+    folder = RunDirectory(cfg).path
+    assert record["steps"] == 4
+    assert (folder / "DONE").exists()
+    assert not (folder / "FAILED").exists()
+    assert "DONE" in (folder / "log.txt").read_text()
+    assert "Logging error" not in capfd.readouterr().err
