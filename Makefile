@@ -4,6 +4,8 @@ BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),python3)
 GPU_OUT ?= results/speed
+STAGES ?= check speed train data
+MINUTES ?= 9
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test slurm-test lint format tables report soak gpu audit clean
@@ -46,17 +48,8 @@ report: tables  ## write report/index.html: all tables, figures and runs on one 
 soak: setup  ## kill small runs 50 times, compare them with undisturbed ones, write results/reliability.md (15 minutes)
 	$(BIN)/python -m tape_exp.soak --kills 50
 
-gpu:  ## kernel tests, speed and two small runs on a GPU (9 minutes); GPU_PYTHON= and GPU_OUT= choose python and folder
-	@mkdir -p $(GPU_OUT)
-	$(GPU_PYTHON) -m pytest -c /dev/null --rootdir . --noconftest -p no:cacheprovider -q tests/models/test_kernels.py \
-		> $(GPU_OUT)/kernel-tests.txt 2>&1; tail -n 3 $(GPU_OUT)/kernel-tests.txt
-	timeout 270 $(GPU_PYTHON) -m tape_exp.speed --out $(GPU_OUT)
-	@if $(GPU_PYTHON) -c "import hydra, lightning, wandb, scipy" 2> /dev/null; then \
-		timeout 150 $(GPU_PYTHON) train.py model=tape scale=small trainer=gpu logger=none runs=$(GPU_OUT)/runs; \
-		timeout 90 $(GPU_PYTHON) train.py task=c4 model=tape scale=small scale.text=builtin task.optim.max_steps=400 \
-			trainer=gpu logger=none runs=$(GPU_OUT)/runs; \
-		timeout 60 $(GPU_PYTHON) -m tape_exp.data_speed --out $(GPU_OUT); \
-	else echo "hydra, lightning, wandb or scipy is missing: the small run is left out"; fi
+gpu:  ## check, speed, training and data on a GPU, in stages that survive each other: STAGES= MINUTES= GPU_PYTHON= GPU_OUT=
+	$(GPU_PYTHON) -m tape_exp.measure.gpu --stages $(STAGES) --minutes $(MINUTES) --out $(GPU_OUT)
 
 audit:  ## look for known vulnerabilities of the pinned packages with pip-audit (needs a network)
 	@mkdir -p .audit

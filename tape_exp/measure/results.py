@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.hardware import file_name
 from tape_exp.settings.folders import ROOT
@@ -20,6 +22,27 @@ def add_folder(parser: argparse.ArgumentParser, kind: str) -> None:
         default=ROOT / "results" / "speed",
         help=f"folder of {kind}-<machine>.json (default: results/speed)",
     )
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add ``--device``, one that is there: the GPU by default, if there is one."""
+    parser.add_argument(
+        "--device",
+        type=_device,
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="where to measure (default: %(default)s)",
+    )
+
+
+def _device(text: str) -> torch.device:
+    """The argparse type of a device that is there."""
+    try:
+        torch.empty(0, device=text)
+    except (RuntimeError, AssertionError) as error:  # the second, of a PyTorch without CUDA
+        raise argparse.ArgumentTypeError(
+            f"{text} is no device that PyTorch finds on this machine; name another, as cpu."
+        ) from error
+    return torch.device(text)
 
 
 def write_record(kind: str, record: Mapping[str, Any], folder: Path) -> Path:

@@ -6,11 +6,10 @@ slow minute of the machine meets all of them; times are medians with quartiles, 
 of the rounds' own ratios.
 """
 
-import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,36 +21,24 @@ from torch import Tensor
 
 from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.measure.results import add_folder, write_record
+from tape_exp.measure.encodings import ENCODINGS
+from tape_exp.measure.results import add_device, add_folder, write_record
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
-from tape_exp.models.positions.alibi import ALiBi
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.positions.fire import FIRE
-from tape_exp.models.positions.kerple import Kerple
-from tape_exp.models.positions.nope import NoPE
-from tape_exp.models.positions.randpe import RandPE
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.models.positions.t5 import T5
 from tape_exp.models.positions.tape import TAPE
-from tape_exp.models.positions.xpos import XPos
 from tape_exp.models.timing import Row, round_robin, step_case, summary
 from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
-ENCODINGS: dict[str, Callable[[Arch], PositionEncoding]] = {
-    "rope": RoPE,
-    "tape": TAPE,
-    "nope": NoPE,
-    "xpos": XPos,
-    "randpe": RandPE,
-    "alibi": ALiBi,
-    "t5": T5,
-    "fire": FIRE,
-    "kerple_log": Kerple,
-}
+TIMED = ("rope", "tape", "nope", "xpos", "randpe", "alibi", "t5", "fire", "kerple_log")
+# What a measurement may end with while the next one still makes sense: torch's out-of-memory error
+# and what compilers and drivers raise are all of the second.
+Failed = Callable[[str, Exception], None]  # takes what failed, and why
+FAILURES = (ConfigError, RuntimeError, AssertionError, OSError)
 
 
 @dataclass(frozen=True)
@@ -130,15 +117,15 @@ def separate_calls(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
 
 
 def core_cases(
-    shapes: Shapes, T: int, backward: bool, device: torch.device
+    shapes: Shapes, T: int, backward: bool, device: torch.device, failed: Failed
 ) -> dict[str, Callable[[], Any]]:
     """Attention only, as ``<encoding>/<backend>`` for each able backend, with bias or state."""
     arch = shapes.arch
     cases: dict[str, Callable[[], Any]] = {}
-    for name, make in ENCODINGS.items():
+    for name in TIMED:
         if name in ("nope", "xpos", "randpe"):
             continue  # their core is RoPE's
-        position = make(arch).to(device)
+        position = ENCODINGS[name](arch).to(device)
         position.init_weights(torch.Generator().manual_seed(0))
         heads = (shapes.batch, T, arch.heads, arch.head_dim)
         q, k, v = (
@@ -184,24 +171,30 @@ def core_cases(
                 once(backend)
             except ConfigError:
                 continue
+            except FAILURES as error:
+                mode = "forward + backward" if backward else "forward"
+                failed(f"core T {T} {mode} {name}/{backend}", error)
+                continue
             cases[f"{name}/{backend}"] = partial(once, backend)
     return cases
 
 
 def compiled_cases(
-    shapes: Shapes, T: int, device: torch.device, say: Callable[[str], Any]
+    shapes: Shapes, T: int, device: torch.device, failed: Failed
 ) -> dict[str, Callable[[], Any]]:
-    """Steps of RoPE and TAPE under torch.compile; one that does not compile is left out."""
+    """Steps of RoPE and TAPE under torch.compile; none where one does not compile, since there
+    would be nothing to compare the other with.
+    """
     cases = {}
     for name in ("rope", "tape"):
         sizes = (shapes.batch, T, shapes.dtype, device)
-        case = step_case(shapes.arch, ENCODINGS[name], *sizes, compiled=True)
         try:
+            case = step_case(shapes.arch, ENCODINGS[name], *sizes, compiled=True)
             case()
         # Whatever the compiler raises: the eager measurements must not be lost.
         except Exception as error:
-            say(f"step {name} does not compile here: {type(error).__name__}")
-            continue
+            failed(f"step T {T} {name}/compiled", error)
+            return {}
         cases[f"{name}/compiled"] = case
     return cases
 
@@ -219,7 +212,8 @@ def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) ->
         return x
 
     tokens = torch.zeros(shapes.batch, T, dtype=torch.long, device=device)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+    mixed = torch.autocast(device.type, shapes.dtype, enabled=shapes.dtype != torch.float32)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), mixed:
         loss = model(tokens, sampler=RowSampler(0)).square().mean()
     total = sum(kept.values())
     del loss
@@ -250,144 +244,163 @@ def peak_memory(case: Callable[[], Any], device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) - before
 
 
-def decoding(device: torch.device, rows: int = 64, prompt: int = 512, new: int = 128) -> list[Row]:
+def decoding(
+    device: torch.device, rows: int = 64, prompt: int = 512, new: int = 128
+) -> Iterator[Row]:
     """``new`` tokens with and without the cache, and the cost of a token against the context."""
     arch = Arch(3, 96, 4, 256, vocab=1000, max_length=8192, train_length=8192)
-    measured = []
     for name in ("rope", "tape", "alibi"):
         model = Decoder(arch, ENCODINGS[name]).to(device).eval()
         tokens = torch.randint(arch.vocab, (rows, prompt + new), device=device)
-        began = time.perf_counter()
-        generate(model, list(tokens[:, :prompt]), new)
-        cached = time.perf_counter() - began
+        cached = seconds_of(partial(generate, model, list(tokens[:, :prompt]), new), device)
         lengths = [prompt + round(i * (new - 1) / 4) for i in range(5)]
-        without = []
         with torch.inference_mode():
-            for length in lengths:
-                began = time.perf_counter()
-                model(tokens[:, :length], last_only=True)
-                without.append(time.perf_counter() - began)
+            without = [
+                seconds_of(partial(model, tokens[:, :length], last_only=True), device)
+                for length in lengths
+            ]
             # Every length costs between the first and the last.
             uncached = new * statistics.mean(without)
             per_token = {}
             for context in (256, 512, 1024, 2048, 4096):
                 cache = new_cache(model, context + 16, None, 4)
-                model(
-                    torch.zeros(4, context, dtype=torch.long, device=device),
-                    cache=cache,
-                    last_only=True,
+                start, one = (
+                    torch.zeros(4, T, dtype=torch.long, device=device) for T in (context, 1)
                 )
-                spent = []
-                for _ in range(16):
-                    began = time.perf_counter()
-                    model(torch.zeros(4, 1, dtype=torch.long, device=device), cache=cache)
-                    if device.type == "cuda":
-                        torch.cuda.synchronize(device)
-                    spent.append(1e3 * (time.perf_counter() - began))
-                per_token[context] = round(statistics.median(spent), 3)
-        measured.append(
-            {
-                "encoding": name,
-                "rows": rows,
-                "prompt": prompt,
-                "new_tokens": new,
-                "cached_s": round(cached, 3),
-                "uncached_s": round(uncached, 3),
-                "uncached_from": f"mean of the lengths {lengths} times {new}",
-                "speedup": round(uncached / cached, 2),
-                "ms_per_token_by_context": per_token,
-            }
-        )
-    return measured
+                model(start, cache=cache, last_only=True)
+                spent = [seconds_of(partial(model, one, cache=cache), device) for _ in range(16)]
+                per_token[context] = round(1e3 * statistics.median(spent), 3)
+        yield {
+            "encoding": name,
+            "rows": rows,
+            "prompt": prompt,
+            "new_tokens": new,
+            "cached_s": round(cached, 3),
+            "uncached_s": round(uncached, 3),
+            "uncached_from": f"mean of the lengths {lengths} times {new}",
+            "speedup": round(uncached / cached, 2),
+            "ms_per_token_by_context": per_token,
+        }
+
+
+def seconds_of(case: Callable[[], Any], device: torch.device) -> float:
+    """The seconds of one call, from an idle device to an idle device."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
+    wait(device)
+    began = time.perf_counter()
+    case()
+    wait(device)
+    return time.perf_counter() - began
 
 
 def measure(
-    device: torch.device, shapes: Shapes, say: Callable[[str], Any] = print
+    device: torch.device,
+    shapes: Shapes,
+    say: Callable[[str], Any] = print,
+    keep: Callable[[dict[str, Any]], Any] = lambda record: None,
 ) -> dict[str, Any]:
-    """Everything, as one JSON-ready record of this machine."""
-    attention.BACKENDS["separate"] = attention.Backend(separate_calls, lambda _: None)
-    rows: list[Row] = []
-    peak = peak_flops(device)
-    try:
-        for T in shapes.lengths:
-            for backward in (False, True):
-                with_separate = attention.BACKENDS.pop("separate")
-                cases = core_cases(shapes, T, backward, device)
-                times = round_robin(cases, device, shapes.seconds)
-                attention.BACKENDS["separate"] = with_separate
-                base = min(
-                    (n for n in times if n.startswith("rope/")),
-                    key=lambda n: statistics.median(times[n]),
-                )
-                for case, spent in times.items():
-                    name, backend = case.split("/")
-                    row: Row = {
-                        "what": "core",
-                        "encoding": name,
-                        "backend": backend,
-                        "T": T,
-                        "backward": backward,
-                    }
-                    row |= summary(spent, times[base])
-                    flops = core_flops(name, shapes, T, backward)
-                    row["tflops"] = round(flops / row["ms"] / 1e9, 3)
-                    row["bytes"] = core_bytes(name, shapes, T, backward)
-                    if peak:
-                        row["share_of_peak"] = round(flops / row["ms"] * 1e3 / peak, 4)
-                        row["peak_memory_bytes"] = peak_memory(cases[case], device)
-                    rows.append(row)
-                    say(_line(row))
-        for T in shapes.step_lengths:
-            sizes = (shapes.batch, T, shapes.dtype, device)
-            cases = {
-                f"{name}/eager": step_case(shapes.arch, make, *sizes)
-                for name, make in ENCODINGS.items()
-            }
-            cases["tape_separate/eager"] = step_case(
-                shapes.arch, SeparateTAPE, *sizes, backend="separate", updates_last=True
-            )
-            if device.type == "cuda":
-                cases |= compiled_cases(shapes, T, device, say)
-            times = round_robin(cases, device, 4 * shapes.seconds)
-            with torch.device("meta"):
-                flops = Decoder(shapes.arch, RoPE).flops_per_token(T)
-            base = min(
-                (n for n in times if n.startswith("rope/")),
-                key=lambda n: statistics.median(times[n]),
-            )
-            for case, spent in times.items():
-                name, backend = case.split("/")
-                row = {
-                    "what": "step",
-                    "encoding": name,
-                    "backend": backend,
-                    "T": T,
-                    "backward": True,
-                }
-                row |= summary(spent, times[base])
-                row["tokens_per_second"] = round(1e3 * shapes.batch * T / row["ms"], 1)
-                if peak:
-                    row["mfu"] = round(row["tokens_per_second"] * flops / peak, 4)
-                if name in ENCODINGS:
-                    row["activation_bytes"] = activation_bytes(shapes, T, device, name)
-                rows.append(row)
-                say(_line(row))
-        decoded = decoding(device)
-    finally:
-        attention.BACKENDS.pop("separate", None)
-    for row in decoded:
-        both = f"cached {row['cached_s']:.2f} s, without {row['uncached_s']:.2f} s"
-        say(f"decode {row['encoding']:12} {both}: {row['speedup']:.1f} ×")
-    return {
+    """Everything, as one JSON-ready record of this machine.
+
+    ``failed`` lists what could not be measured, a backend at a length or a whole part, and why.
+
+    Args:
+        keep: called with the record after each part, so that what is cut off leaves the parts
+            before it.
+    """
+    record: dict[str, Any] = {
         "machine": machine_name(device),
         "torch": torch.__version__,
         "dtype": str(shapes.dtype).removeprefix("torch."),
         "batch": shapes.batch,
         "arch": {k: getattr(shapes.arch, k) for k in ("layers", "width", "heads", "ffn", "vocab")},
-        "peak_flops": peak or None,
-        "rows": rows,
-        "decoding": decoded,
+        "peak_flops": peak_flops(device) or None,
+        "rows": [],
+        "decoding": [],
+        "failed": [],
     }
+
+    def failed(what: str, error: Exception) -> None:
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        record["failed"].append({"what": what, "why": why})
+        say(f"{what} failed: {why}")
+
+    parts: list[tuple[str, str, Callable[[], Iterable[Row]]]] = [
+        ("rows", f"core T {T}", partial(core_rows, shapes, T, backward, device, failed))
+        for T in shapes.lengths
+        for backward in (False, True)
+    ]
+    parts += [
+        ("rows", f"step T {T}", partial(step_rows, shapes, T, device, failed))
+        for T in shapes.step_lengths
+    ]
+    parts.append(("decoding", "decoding", partial(decoding, device)))
+    for key, name, part in parts:
+        try:
+            for row in part():
+                record[key].append(row)
+                say(_line(row) if key == "rows" else _decoding_line(row))
+        except FAILURES as error:
+            failed(name, error)
+        keep(record)
+    return record
+
+
+def core_rows(
+    shapes: Shapes, T: int, backward: bool, device: torch.device, failed: Failed
+) -> Iterator[Row]:
+    """Attention alone at one length, each case relative to RoPE on its fastest backend."""
+    cases = core_cases(shapes, T, backward, device, failed)
+    of_rope = [name for name in cases if name.startswith("rope/")]
+    if not of_rope:
+        raise RuntimeError("no backend computes RoPE, which the others are compared with")
+    times = round_robin(cases, device, shapes.seconds)
+    base = min(of_rope, key=lambda name: statistics.median(times[name]))
+    peak = peak_flops(device)
+    for case, spent in times.items():
+        name, backend = case.split("/")
+        row: Row = {"what": "core", "encoding": name, "backend": backend}
+        row |= {"T": T, "backward": backward} | summary(spent, times[base])
+        flops = core_flops(name, shapes, T, backward)
+        row["tflops"] = round(flops / row["ms"] / 1e9, 3)
+        row["bytes"] = core_bytes(name, shapes, T, backward)
+        if peak:
+            row["share_of_peak"] = round(flops / row["ms"] * 1e3 / peak, 4)
+            row["peak_memory_bytes"] = peak_memory(cases[case], device)
+        yield row
+
+
+def step_rows(shapes: Shapes, T: int, device: torch.device, failed: Failed) -> Iterator[Row]:
+    """Training steps at one length, relative to RoPE's, compiled or eager as they are."""
+    sizes = (shapes.batch, T, shapes.dtype, device)
+    attention.BACKENDS["separate"] = attention.Backend(separate_calls, lambda _: None)
+    try:
+        cases = {f"{name}/eager": step_case(shapes.arch, ENCODINGS[name], *sizes) for name in TIMED}
+        cases["tape_separate/eager"] = step_case(
+            shapes.arch, SeparateTAPE, *sizes, backend="separate", updates_last=True
+        )
+        if device.type == "cuda":
+            cases |= compiled_cases(shapes, T, device, failed)
+        times = round_robin(cases, device, 4 * shapes.seconds)
+    finally:
+        del attention.BACKENDS["separate"]
+    with torch.device("meta"):
+        flops = Decoder(shapes.arch, RoPE).flops_per_token(T)
+    peak = peak_flops(device)
+    for case, spent in times.items():
+        name, how = case.split("/")
+        row: Row = {"what": "step", "encoding": name, "backend": how, "T": T, "backward": True}
+        row |= summary(spent, times[f"rope/{how}"])
+        row["tokens_per_second"] = round(1e3 * shapes.batch * T / row["ms"], 1)
+        if peak:
+            row["mfu"] = round(row["tokens_per_second"] * flops / peak, 4)
+        if name in TIMED:
+            row["activation_bytes"] = activation_bytes(shapes, T, device, name)
+        yield row
+
+
+def _decoding_line(row: Row) -> str:
+    both = f"cached {row['cached_s']:.2f} s, without {row['uncached_s']:.2f} s"
+    return f"decode {row['encoding']:12} {both}: {row['speedup']:.1f} ×"
 
 
 def _line(row: Row) -> str:
@@ -406,16 +419,12 @@ def draw(record: dict[str, Any], path: Path) -> Path:
     for axis, backward in zip(figure.subplots(1, 2), (False, True), strict=True):
         rows = [r for r in record["rows"] if r["what"] == "core" and r["backward"] == backward]
         for name in dict.fromkeys(r["encoding"] for r in rows):
-            lengths = sorted({r["T"] for r in rows})
-            best = [
-                min(
-                    (r for r in rows if r["encoding"] == name and r["T"] == T),
-                    key=lambda r: r["ms"],
-                )
-                for T in lengths
-            ]
+            own = [r for r in rows if r["encoding"] == name]
+            lengths = sorted({r["T"] for r in own})
+            best = [min((r for r in own if r["T"] == T), key=lambda r: r["ms"]) for T in lengths]
             label = f"{name} ({best[-1]['backend']})"
             axis.plot(lengths, [r["ms"] for r in best], marker="o", label=label)
+        lengths = sorted({r["T"] for r in rows})
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_xticks(lengths, [str(T) for T in lengths])
@@ -438,30 +447,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "run.",
     )
     add_folder(parser, "speed")
-    parser.add_argument(
-        "--device",
-        type=_device,
-        default="cuda" if torch.cuda.is_available() else "cpu",
-        help="where to measure (default: %(default)s)",
-    )
+    add_device(parser)
     given = parser.parse_args(arguments)
     require_writable("--out", given.out)
     shapes = default_shapes(given.device)
-    record = measure(given.device, shapes, partial(print, flush=True))
-    path = write_record("speed", record, given.out)
+    say, keep = partial(print, flush=True), partial(write_record, "speed", folder=given.out)
+    record = measure(given.device, shapes, say, keep)
+    path = keep(record)
     print(path, draw(record, path.with_suffix(".png")), sep="\n")
     return 0
-
-
-def _device(text: str) -> torch.device:
-    """The argparse type of a device that is there."""
-    try:
-        torch.empty(0, device=text)
-    except (RuntimeError, AssertionError) as error:  # the second, of a PyTorch without CUDA
-        raise argparse.ArgumentTypeError(
-            f"{text} is no device that PyTorch finds on this machine; name another, as cpu."
-        ) from error
-    return torch.device(text)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def test_the_rival_computes_the_same_function():
 
 
 def test_encodings_of_the_benchmark_are_the_yamls_own(arch):
-    from tape_exp.measure.speed import ENCODINGS
+    from tape_exp.measure.encodings import ENCODINGS
 
     for name, make in ENCODINGS.items():
         ours, theirs = make(arch), make_position(name, arch)

@@ -1,0 +1,190 @@
+"""``make gpu``: what a GPU is asked for, in stages that survive each other.
+
+``python -m tape_exp.measure.gpu [--stages check speed train data] [--minutes 9] [--out FOLDER]``.
+Stages are in the order of their worth. Each is a command of its own with a limit, leaves what it
+has when that is over, and the next one begins whatever happened: out of memory, a backend that
+fails or a driver that hangs is a line in ``gpu-<machine>.json``, and not the end.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tape_exp.machine.hardware import machine_name
+from tape_exp.measure.results import add_folder, write_record
+from tape_exp.settings.arguments import Parser, command, positive, require_writable
+from tape_exp.settings.folders import ROOT
+
+PYTHON = sys.executable
+GRACE = 20.0  # seconds from SIGTERM, at which a run saves a checkpoint, to SIGKILL
+NEEDED = ("hydra", "lightning", "scipy")  # by whatever trains
+MODELS = ("tape", "fire", "rope", "randpe", "nope")  # in the order in which they are trained
+KERNELS = "tests/models/test_kernels.py"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of ``make gpu``.
+
+    Args:
+        help: what it finds out.
+        weight: its share of the minutes.
+        commands: what it runs, one after the other, given the folder of results.
+        needs: packages without which it is left out.
+    """
+
+    help: str
+    weight: float
+    commands: Callable[[Path], list[list[str]]]
+    needs: Sequence[str] = ()
+
+
+def module(name: str, *words: str) -> list[str]:
+    """The command of a module of ours."""
+    return [PYTHON, "-m", f"tape_exp.{name}", *words]
+
+
+def trains(out: Path) -> list[list[str]]:
+    """Addition at scale small, model by model; a run that was cut off goes on at the next call."""
+    words = ["task=arithmetic", "scale=small", "seed=0", "trainer=gpu", "logger=none"]
+    place = f"runs={out / 'runs'}"
+    return [[PYTHON, "train.py", f"model={name}", *words, place] for name in MODELS]
+
+
+STAGES = {
+    "check": Stage(
+        "every backend x every encoding in bf16, forward and every gradient, against the reference",
+        2,
+        lambda out: [module("measure.check", "--out", str(out))],
+    ),
+    "speed": Stage(
+        "attention at every length, then the training step and decoding, relative to RoPE",
+        4,
+        lambda out: [module("speed", "--out", str(out))],
+    ),
+    "train": Stage(
+        "addition at scale small, seed 0, as far as the minutes go", 2.5, trains, NEEDED
+    ),
+    "data": Stage(
+        "whether data keeps up",
+        0.5,
+        lambda out: [module("data_speed", "--out", str(out))],
+        NEEDED,
+    ),
+    "kernels": Stage(
+        "the tests of our kernel; about 190 compilations",
+        4,
+        lambda out: [
+            [PYTHON, "-m", "pytest", "-c", os.devnull, "--rootdir=.", "--noconftest", KERNELS]
+        ],
+        ("pytest",),
+    ),
+}
+USUAL = ("check", "speed", "train", "data")
+
+
+@command
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the stages; status 1 where a command failed other than by its limit."""
+    parser = Parser(
+        prog="python -m tape_exp.measure.gpu",
+        description="Check, measure and train on a GPU in stages, each with a limit: "
+        + "; ".join(f"{name}: {stage.help}" for name, stage in STAGES.items())
+        + ".",
+    )
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=USUAL, metavar="stage")
+    parser.add_argument("--minutes", type=positive(float), default=9.0, help="default: %(default)s")
+    add_folder(parser, "gpu")
+    given = parser.parse_args(arguments)
+    require_writable("--out", given.out)
+    if not torch.cuda.is_available():
+        print("No GPU is here: every stage runs on the CPU, where it shows only that it runs.")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    out = given.out.resolve()
+    record: dict[str, Any] = {
+        "machine": machine_name(device),
+        "torch": torch.__version__,
+        "stages": [],
+    }
+    whole = sum(STAGES[name].weight for name in given.stages)
+    spare = 0.0  # seconds that earlier stages did not need
+    for name in given.stages:
+        limit = 60 * given.minutes * STAGES[name].weight / whole + spare
+        began = time.monotonic()
+        record["stages"].append(run_stage(name, out, limit))
+        spare = max(limit - (time.monotonic() - began), 0.0)
+        write_record("gpu", record, out)
+    failed = [
+        line
+        for stage in record["stages"]
+        for line in stage["commands"]
+        if line["ended"] == "failed"
+    ]
+    print(write_record("gpu", record, out))
+    return int(bool(failed))
+
+
+def run_stage(name: str, out: Path, limit: float) -> dict[str, Any]:
+    """The commands of a stage, as long as its seconds last, each with how it ended."""
+    stage, lines = STAGES[name], []
+    missing = [package for package in stage.needs if find_spec(package) is None]
+    if missing:
+        print(f"== {name}: left out, {' and '.join(missing)} not installed", flush=True)
+        return {"stage": name, "left_out": f"{', '.join(missing)} not installed", "commands": []}
+    until = time.monotonic() + limit
+    for words in stage.commands(out):
+        if (left := until - time.monotonic()) <= 0:
+            break
+        print(f"== {name}, up to {left:.0f} s: {' '.join(words[1:])}", flush=True)
+        lines.append(run_command(words, out / f"{name}.log", left))
+        print(f"== {name}: {lines[-1]['ended']} after {lines[-1]['seconds']} s", flush=True)
+    return {"stage": name, "commands": lines}
+
+
+def run_command(words: list[str], log: Path, limit: float) -> dict[str, Any]:
+    """Run a command with its output in ``log`` and on the terminal, and end it at its limit."""
+    began = time.monotonic()
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            words, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status = process.wait(limit)
+            ended = "done" if status == 0 else "failed"
+        except subprocess.TimeoutExpired:
+            ended, status = "stopped at its limit", stop(process)
+        except BaseException:
+            stop(process)
+            raise
+    tail = log.read_text(errors="replace").splitlines()[-12:]
+    print("\n".join(tail), flush=True)
+    return {
+        "command": " ".join(words[1:]),
+        "ended": ended,
+        "status": status,
+        "seconds": round(time.monotonic() - began, 1),
+        "last": tail[-1][:300] if tail else "",
+    }
+
+
+def stop(process: subprocess.Popen) -> int:
+    """End a command and what it has started, and return its status: it may save first."""
+    for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, number)
+            return process.wait(seconds)
+    return process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

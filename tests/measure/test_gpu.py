@@ -1,0 +1,177 @@
+"""``make gpu``: stages outlive each other, and the check finds backends that are wrong."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tape_exp.measure import check, gpu
+from tape_exp.measure.encodings import ENCODINGS
+from tape_exp.models import attention
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
+from tape_exp.settings.schema import Arch
+from tests.conftest import MODELS, make_position
+
+ARCH = Arch(3, 256, 4, 256, vocab=64, max_length=200, train_length=200)
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+def test_a_stage_that_fails_or_hangs_is_a_line_and_the_next_one_runs(monkeypatch, tmp_path, capsys):
+    def stage(*programs, **options):
+        return gpu.Stage("", 1, lambda out: [python(program) for program in programs], **options)
+
+    stages = {
+        "fails": stage("raise SystemExit('out of memory')"),
+        "hangs": stage("print('began', flush=True); import time; time.sleep(600)", "print(1)"),
+        "lacks": stage("print(1)", needs=("hydra", "nosuchpackage")),
+        "ends": stage("print('measured')"),
+    }
+    monkeypatch.setattr(gpu, "STAGES", stages)
+    words = ["--stages", *stages, "--minutes", "0.4", "--out", str(tmp_path)]
+    assert gpu.main(words) == 1
+    (path,) = tmp_path.glob("gpu-*.json")
+    told = {row["stage"]: row for row in json.loads(path.read_text())["stages"]}
+    ended = {name: [line["ended"] for line in row["commands"]] for name, row in told.items()}
+    assert ended == {
+        "fails": ["failed"],
+        "hangs": ["stopped at its limit"],
+        "lacks": [],
+        "ends": ["done"],
+    }
+    assert told["fails"]["commands"][0]["last"] == "out of memory"
+    assert told["lacks"]["left_out"] == "nosuchpackage not installed"
+    assert "measured" in (tmp_path / "ends.log").read_text()
+    assert "measured" in capsys.readouterr().out
+
+
+def test_the_minutes_are_a_number_and_stages_are_known(capsys):
+    for words, told in ((["--minutes", "0"], "--minutes"), (["--stages", "chek"], "chek")):
+        with pytest.raises(SystemExit):
+            gpu.main(words)
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", gpu.USUAL)
+def test_the_commands_of_a_stage_exist(name, tmp_path):
+    for words in gpu.STAGES[name].commands(tmp_path):
+        program = ROOT / words[1]
+        if words[1] == "-m":
+            program = ROOT / f"{words[2].replace('.', '/')}.py"
+        assert program.is_file(), words
+
+
+def test_the_check_needs_only_torch():
+    program = (
+        "import sys; sys.modules |= dict.fromkeys(['hydra', 'omegaconf', 'lightning', 'rich']); "
+        "from tape_exp.measure import check, gpu; check.main(['--help'])"
+    )
+    ended = subprocess.run(python(program), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_every_kind_of_encoding_is_checked_and_is_the_yamls_own():
+    ours = {name: make(ARCH) for name, make in ENCODINGS.items()}
+    theirs = {name: make_position(name, ARCH) for name in MODELS}
+    assert {type(x) for x in theirs.values()} <= {type(x) for x in ours.values()}
+    for name, position in ours.items():
+        assert type(position) is type(theirs[name])
+        assert [p.shape for p in position.parameters()] == [
+            p.shape for p in theirs[name].parameters()
+        ]
+
+
+def test_the_check_tells_what_agrees_differs_fails_and_refuses(monkeypatch):
+    """TAPE, whose attention serves values and state, on backends that are wrong in one of them."""
+
+    def without_state(inputs):
+        out, attended = attention.BACKENDS["reference"].compute(inputs)
+        return out, attended if attended is None else 0.7 * attended
+
+    def fails(inputs):
+        raise RuntimeError("CUDA error: an illegal memory access\nand more")
+
+    def detached(inputs):
+        out, attended = attention.BACKENDS["reference"].compute(inputs)
+        return out, attended if attended is None else attended.detach()
+
+    able = {"sdpa": attention.BACKENDS["sdpa"], "reference": attention.BACKENDS["reference"]}
+    monkeypatch.setattr(
+        attention,
+        "BACKENDS",
+        able
+        | {
+            "without state": attention.Backend(without_state, lambda _: None),
+            "detached": attention.Backend(detached, lambda _: None),
+            "fails": attention.Backend(fails, lambda _: None),
+            "refuses": attention.Backend(fails, lambda _: "it is no GPU"),
+        },
+    )
+    monkeypatch.setattr(check, "SHAPE", (1, 40))
+    rows = {row["backend"]: row for row in check.compared("tape", torch.device("cpu"))}
+    assert {name: row["verdict"] for name, row in rows.items()} == {
+        "reference": "agrees",
+        "sdpa": "agrees",
+        "without state": "differs",
+        "detached": "differs",
+        "fails": "fails",
+        "refuses": "refuses",
+    }
+    assert rows["fails"]["why"] == "RuntimeError: CUDA error: an illegal memory access"
+    assert "logits" not in rows["detached"]["wrong"], "only gradients are wrong"
+
+
+def test_a_check_writes_a_row_for_every_backend_and_fails_where_one_differs(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(check, "SHAPE", (1, 24))
+    monkeypatch.setattr(check, "ENCODINGS", {"rope": ENCODINGS["rope"]})
+    assert check.main(["--out", str(tmp_path), "--device", "cpu"]) == 0
+    (path,) = tmp_path.glob("check-*.json")
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["backend"] for row in rows] == list(attention.BACKENDS)
+    monkeypatch.setattr(check, "LOST", 0)
+    monkeypatch.setattr(check, "LEAST", {"logits": 0})
+    assert check.main(["--out", str(tmp_path), "--device", "cpu"]) == 1
+    assert "rope                  sdpa       differs" in capsys.readouterr().out
+
+
+def test_a_measurement_that_fails_leaves_the_others(monkeypatch):
+    """A backend at one length, and a whole part."""
+    from tape_exp.measure import speed
+
+    arch = Arch(2, 32, 2, 32, vocab=20, max_length=64, train_length=64)
+    shapes = speed.Shapes(arch, 1, (16,), (32,), 0.01, torch.float32)
+    compute = attention.BACKENDS["sdpa"].compute
+
+    def scarce(inputs):
+        if inputs.biased and inputs.q.shape[2] == 16:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+        return compute(inputs)
+
+    def unable(device):
+        raise ConfigError("no")
+        yield
+
+    monkeypatch.setitem(
+        attention.BACKENDS, "sdpa", attention.Backend(scarce, attention.BACKENDS["sdpa"].refuses)
+    )
+    monkeypatch.setattr(speed, "decoding", unable)
+    kept = []
+    record = speed.measure(
+        torch.device("cpu"), shapes, lambda line: None, lambda r: kept.append(len(r["rows"]))
+    )
+    failed = {row["what"]: row["why"] for row in record["failed"]}
+    assert failed["core T 16 forward fire/sdpa"] == "OutOfMemoryError: CUDA out of memory."
+    assert failed["decoding"] == "ConfigError: no"
+    cases = {(r["what"], r["encoding"], r["backend"]) for r in record["rows"]}
+    assert ("core", "fire", "reference") in cases
+    assert ("core", "fire", "sdpa") not in cases
+    assert ("step", "tape", "eager") in cases
+    assert len(kept) == 4
+    assert kept[0] > 0, "after each part the record is kept"
