@@ -4,8 +4,8 @@ tape_exp.measure.check [--out FOLDER]``.
 A small model of each encoding is run with each backend of attention, in bf16 under autocast, and
 compared with the explicit softmax in fp32 from the same weights: logits, and the gradient of every
 parameter. What the reference itself loses in bf16 is measured alike, and a backend may lose twice
-as much. (Of CoPE, whose counts are rounded down, the gradients in bf16 say little.) Leaves ``results/speed/check-<machine>.json``, written after each encoding. It
-needs only torch.
+as much. (Of CoPE, whose counts are rounded down, the gradients in bf16 say little.) Leaves
+``results/speed/check-<machine>.json``, written after each encoding. It needs only torch.
 """
 
 import sys

@@ -141,6 +141,7 @@ def run_stage(name: str, out: Path, limit: float) -> dict[str, Any]:
     if missing:
         print(f"== {name}: left out, {' and '.join(missing)} not installed", flush=True)
         return {"stage": name, "left_out": f"{', '.join(missing)} not installed", "commands": []}
+    (out / f"{name}.log").unlink(missing_ok=True)
     until = time.monotonic() + limit
     for words in stage.commands(out):
         if (left := until - time.monotonic()) <= 0:

@@ -67,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="keep the runs' records in results/records and the table in results/tables "
         "(default: <runs>/.compare/records and <runs>/.compare/tables)",
     )
+    run.add_argument(
+        "--dry-run", action="store_true", help="say which runs are missing, and run nothing"
+    )
     for one in (run, side):
         one.add_argument(
             "--cores",
@@ -119,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return push_results(given)
     if given.command == "compare":
         return compare_models(given)
+    if given.dry_run:
+        return list_missing(given.words)
     return run_artifacts(given.words, given.cores, given.minutes)
 
 
@@ -144,6 +149,17 @@ def refuse_unfit(jobs: Iterable[Job]) -> None:
     for job in jobs:
         check(job.cfg)
         check_parts(job.cfg)
+
+
+def list_missing(words: Sequence[str]) -> int:
+    """Print a line for each run that a command would begin, in its order, and their number."""
+    artifacts, scale, seeds, extra = requested(words)
+    jobs = missing(artifacts, scale, seeds, extra)
+    refuse_unfit(jobs.values())
+    for job in jobs.values():
+        print(job.title)
+    print(f"{len(jobs)} runs are missing" if len(jobs) != 1 else "1 run is missing")
+    return 0
 
 
 def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None) -> int:

@@ -1,5 +1,6 @@
 """The addition heatmaps: figures arithmetic, arithmetic_app and yarn of the paper."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.paper.artifacts import Record, Records, RunArtifact, task_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
-from tape_exp.paper.values import mean_of, reported
+from tape_exp.paper.values import Value, known, mean_of, over_seeds, reported
 from tape_exp.runs.evaluation import Heatmap
 
 SPLITS = {"test": "ours", "id": "in distribution", "ood": "out of distribution"}
@@ -24,7 +25,8 @@ class Addition(RunArtifact):
         table = self.cells(scale, records)
         task = task_of(records) if records else {"train_digits": 1, "test_digits": 2}
         floor = 100 * (task["train_digits"] / task["test_digits"]) ** 2
-        return self.versus("", table.values("ours"), table.values("paper"), floor=floor)
+        measured = {model: over_seeds(with_errors(runs)) for model, runs in records.items()}
+        return self.versus("", known(measured), table.values("paper"), floor=floor)
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model."""
@@ -55,6 +57,15 @@ class Addition(RunArtifact):
             mean = np.mean([r["metrics"]["test/exact_match"] for r in records[model]])
             panels[f"{model}  {mean:.1f}"] = panel(records[model])
         return [Heatmaps(f"{self.title} — scale {scale}, {digits(records)}", panels)]
+
+
+def with_errors(runs: Sequence[Record]) -> dict[int, Value]:
+    """Seed -> the mean over the grid, 1.96 standard errors over its sums to each side."""
+    found = {}
+    for run in runs:
+        mean, error = (run["metrics"][f"test/exact_match{end}"] for end in ("", "_stderr"))
+        found[run["seed"]] = Value(mean, mean - 1.96 * error, mean + 1.96 * error)
+    return found
 
 
 def digits(records: Records) -> str:

@@ -66,7 +66,10 @@ class Rates(RunArtifact):
             best = self.choice(model, records)
             for rate, factor in tried:
                 runs = records.get(label(model, rate, factor), [])
-                row: Row = {"model": model, "chosen": "yes" if (rate, factor) == best else NOTHING}
+                row: Row = {"model": model, "chosen": NOTHING}
+                if (rate, factor) == best:
+                    edge = rate in (min(self.rates), max(self.rates))
+                    row["chosen"] = "yes, at the edge" if edge else "yes"
                 row |= {
                     key: Value(n, form="{number:g}")
                     for key, n in (("rate", rate), ("factor", factor))
@@ -95,11 +98,13 @@ class Rates(RunArtifact):
     def caption(self, scale: str, records: Records) -> str:
         """What the choice depends on."""
         return (
-            f"{self.title}. Validation loss on sums of the trained lengths, exact match in "
-            "percent; mean over seeds with its 95 % interval. Factor: the rate of the positional "
-            "encoding's parameters, as a multiple. Chosen: the lowest validation loss of the rates "
-            "that every model tried, at factor 1, once each has run with the same seeds; the test "
-            "has no part in it. In the figure bands reach from the lowest seed to the highest."
+            f"{self.title}, in half of the steps that a run of this rung has. Validation loss on "
+            "sums of the trained lengths, exact match in percent; mean over seeds. Factor: the "
+            "rate of the positional encoding's parameters, as a multiple. Chosen: the lowest "
+            "validation loss of the rates that every model tried, at factor 1, once all of a "
+            "model's rates have run with the same seeds; the test has no part in it. At the edge "
+            "of the rates that were tried, the best may lie beyond. In the figure bands reach from "
+            "the lowest seed to the highest."
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import hypot
 from statistics import mean, stdev
 from typing import Any
 
@@ -103,9 +104,10 @@ def over_runs(
 ) -> Value | Missing:
     """The mean over runs, each of which has an interval over its samples.
 
-    A single run keeps its own. The interval of several is that over seeds, made as wide as the one
-    over samples where that reaches farther: runs of few samples agree by chance. The one over
-    samples is the mean of their own, as all runs are asked the same samples.
+    A single run keeps its own. Where all runs are asked the same samples, the seeds do not show how
+    far those reach: to each side the half over seeds and the mean half over samples are added as
+    independent errors are, √(a² + b²). Runs with samples of their own do show it, unless they agree
+    by chance: their interval is the wider one of that over seeds and that over all samples.
 
     Args:
         by_seed: the runs.
@@ -122,8 +124,11 @@ def over_runs(
     assert spread.low is not None
     assert spread.high is not None
     if pooled is not None and pooled.low is not None and pooled.high is not None:
-        lows, highs = [pooled.low], [pooled.high]
-    low, high = min(spread.low, mean(lows)), max(spread.high, mean(highs))
+        low, high = min(spread.low, pooled.low), max(spread.high, pooled.high)
+    else:
+        centre, half = spread.number, spread.high - spread.number
+        low = centre - hypot(half, centre - mean(lows))
+        high = centre + hypot(half, mean(highs) - centre)
     if (low, high) == (spread.low, spread.high):
         return spread
     form = f"{{number:.{digits}f}}"

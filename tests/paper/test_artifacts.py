@@ -47,6 +47,7 @@ def fake_record(
     config["task"] |= changes
     n = config["task"]["test_digits"]
     metrics = {f"{split}/exact_match": value for split in ("test", "id", "ood")}
+    metrics |= {f"{metric}_stderr": 0.1 for metric in metrics}
     return {
         "config": config,
         "seed": seed,
@@ -302,6 +303,16 @@ def test_a_record_of_wrong_types_is_named(change, reason, results, capsys):
 def test_what_an_artifact_names_itself_is_refused(word):
     with pytest.raises(ConfigError, match=f"{word}: an artifact names its tasks and models itself"):
         artifacts.requested(["fig_addition", word])
+
+
+def test_a_dry_run_names_the_missing_runs_and_begins_none(capsys, monkeypatch):
+    monkeypatch.setattr("tape_exp.paper.__main__.work", lambda *_: pytest.fail("it ran"))
+    assert paper.main(["run", "fig_addition", "seeds=8,9", "--dry-run"]) == 0
+    *lines, count = capsys.readouterr().out.splitlines()
+    models = artifacts.load("fig_addition").models
+    assert len(lines) == 2 * len(models)
+    assert lines[0] == f"fig_addition: {models[0]}, scale smoke, seed 8"
+    assert count == f"{len(lines)} runs are missing"
 
 
 def test_seeds_of_several_precisions_are_told_apart():

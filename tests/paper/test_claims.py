@@ -129,9 +129,31 @@ def test_runs_of_few_samples_that_agree_are_no_certainty():
     same = over_runs(dict.fromkeys(range(3), Value(5.0, 1.0, 24.0)))
     assert (same.number, same.low, same.high, same.n) == (5.0, 1.0, 24.0, 3)
     assert str(same) == "5.00 [1.00, 24.00]"
-    apart = {seed: Value(n, n - 0.1, n + 0.1) for seed, n in enumerate((1.0, 9.0, 5.0))}
-    assert over_runs(apart) == seeds([1.0, 9.0, 5.0])
+    apart = {seed: Value(n, n - 3, n + 4) for seed, n in enumerate((1.0, 9.0, 5.0))}
+    alone, both = seeds([1.0, 9.0, 5.0]), over_runs(apart)
+    half = alone.high - 5
+    assert both.low == pytest.approx(5 - (half**2 + 3**2) ** 0.5), "errors add as squares"
+    assert both.high == pytest.approx(5 + (half**2 + 4**2) ** 0.5)
+    own = over_runs(apart, pooled=Value(5.0, 3.0, 7.0))
+    assert (own.low, own.high) == (alone.low, alone.high), "seeds show what their samples do"
     assert over_runs(dict.fromkeys(range(3), Value(5.0))) == seeds([5.0] * 3)
+
+
+def test_samples_that_all_seeds_share_do_not_average_out():
+    """Of two equal methods on the same questions, each a little lucky in its own way, the mean of
+    many seeds lies outside its interval over seeds nearly always, and inside this one mostly.
+    """
+    generator = np.random.default_rng(5)
+    narrow = wide = 0
+    for _ in range(300):
+        luck = generator.normal(0, 1.0)
+        numbers = luck + generator.normal(0, 0.3, size=4)
+        runs = {seed: Value(x, x - 1.96, x + 1.96) for seed, x in enumerate(numbers)}
+        alone, both = seeds([*numbers]), over_runs(runs)
+        narrow += alone.low <= 0 <= alone.high
+        wide += both.low <= 0 <= both.high
+    assert narrow < 0.6 * 300
+    assert 0.93 * 300 < wide < 300
 
 
 def test_the_lead_is_judged_by_pairs_of_seeds_though_seeds_differ_by_more():
