@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tape_exp.models.generation import generate, new_cache
+from tape_exp.models.positions import path
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.trace import trace
 from tape_exp.settings.errors import ConfigError
@@ -86,6 +87,37 @@ def test_path_is_a_product_of_householder_matrices_over_the_tokens_between(kv_he
                     expected = k[b, j, g] @ product @ q[b, i, h] / math.sqrt(d)
                     got = q[b, i, h] @ k[b, j, g] / math.sqrt(d) + bias[b, h, i, j]
                     assert abs(got - expected) < 1e-10
+
+
+@pytest.mark.parametrize(("S", "T"), [(65, 65), (130, 130), (200, 3), (200, 136), (192, 64)])
+def test_path_in_blocks_is_path_at_once(S, T, arch, monkeypatch):
+    """Outputs and all gradients, in fp64, and in fp32 within its own error; from a cache too."""
+    generator = torch.Generator().manual_seed(0)
+
+    def results(dtype: torch.dtype, block: int) -> list[torch.Tensor]:
+        monkeypatch.setattr(path, "BLOCK", block)
+        encoding = make_position("path", arch)
+        encoding.init_weights(torch.Generator().manual_seed(0))
+        encoding.to(dtype)
+        given = [x.to(dtype).requires_grad_() for x in inputs]
+        q, k, w, beta = given
+        bias = encoding.contextual_bias(q, k, {"w": w, "beta": beta}, None)
+        seen = bias * torch.ones(T, S, dtype=torch.bool).tril(S - T)
+        weights = [encoding.taps, *given]
+        return [seen, *torch.autograd.grad((seen * mix).sum(), weights)]
+
+    H, D = arch.heads, arch.head_dim
+    inputs = [
+        torch.randn(shape, generator=generator)
+        for shape in ((2, T, H, D), (2, S, H, D), (2, S, H * D))
+    ]
+    inputs.append(2 * torch.rand(2, S, H, generator=generator))
+    mix = torch.randn(2, H, T, S, generator=generator)
+    whole, blocks = results(torch.float64, S), results(torch.float64, 64)
+    for a, b in zip(whole, blocks, strict=True):
+        assert (a - b).abs().max() < 1e-12 * a.abs().max()
+    for a, b in zip(whole, results(torch.float32, 64), strict=True):
+        assert (a - b).abs().max() < 1e-5 * a.abs().max()
 
 
 def test_path_without_reflection_is_nope(arch):

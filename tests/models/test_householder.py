@@ -5,6 +5,7 @@ over long sequences.
 import pytest
 import torch
 
+from tape_exp.models.positions import tape_householder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape_householder import HouseholderTAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
@@ -38,6 +39,28 @@ def inputs(
         generator=generator,
         dtype=torch.float64,
     )
+
+
+@pytest.mark.parametrize(("S", "T"), [(65, 65), (130, 130), (200, 1), (200, 136), (256, 256)])
+def test_the_product_in_blocks_is_the_product_at_once(S, T, monkeypatch):
+    """Output and gradient, in fp64, and in fp32 within its own error; from a cache too."""
+    encoding = layer(LONG)
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(2, S, 2, 4, encoding.M, encoding.R, generator=generator)
+    vectors = 2**0.5 * torch.nn.functional.normalize(vectors, dim=-1)
+    mix = torch.randn(2, T, 4, encoding.M, encoding.R, encoding.R, generator=generator)
+
+    def results(dtype: torch.dtype, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+        monkeypatch.setattr(tape_householder, "BLOCK", block)
+        xi = vectors.to(dtype).requires_grad_()
+        product = encoding.accumulated({"xi": xi}, T)
+        return product, *torch.autograd.grad((product * mix).sum(), xi)
+
+    exact, blocks = results(torch.float64, S), results(torch.float64, 64)
+    for a, b in zip(exact, blocks, strict=True):
+        assert (a - b).abs().max() < 1e-12 * a.abs().max()
+    for a, b in zip(exact, results(torch.float32, 64), strict=True):
+        assert (a - b).abs().max() < 1e-5 * a.abs().max()
 
 
 @pytest.mark.parametrize("R", [2, 4, 8, 16])

@@ -10,6 +10,8 @@ from tape_exp.models.positions.base import PositionEncoding, for_heads, full_pre
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
+BLOCK = 64  # tokens
+
 
 class PaTH(PositionEncoding):
     """PaTH attention (Yang et al., "PaTH Attention: Position Encoding via Accumulating Householder
@@ -29,8 +31,8 @@ class PaTH(PositionEncoding):
     The subtrahend is a contextual bias, in fp32. x is what queries and keys are made of. Where keys
     have fewer heads than queries, each key head has one path.
 
-    Deliberately different: no blockwise kernel, so that memory grows with the square of the length
-    and the triangular solve with its cube; W_up W_down also where keys have fewer heads; no SiLU
+    Deliberately different: the bias is a matrix of all pairs, so that memory grows with the square
+    of the length, as does the time; W_up W_down also where keys have fewer heads; no SiLU
     after the convolution, which the public code has (fla-org/flash-linear-attention); no forget
     gate (the paper's PaTH-FoX).
 
@@ -68,7 +70,9 @@ class PaTH(PositionEncoding):
     def contextual_bias(
         self, q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor], bias: Tensor | None
     ) -> Tensor | None:
-        """-tril_0(Q Wᵀ) D (I + tril_-1(W Wᵀ) D)⁻¹ tril_-1(W Kᵀ) / √d."""
+        """-tril_0(Q Wᵀ) D (I + tril_-1(W Wᵀ) D)⁻¹ tril_-1(W Kᵀ) / √d; of more than :data:`BLOCK`
+        tokens by :meth:`_blockwise`.
+        """
         (T, H, D), S = q_BTHD.shape[1:], k_BSKD.shape[1]
         with full_precision(q_BTHD):
             w_BHSD = for_heads(self._unit_vectors(features["w"]), H).transpose(1, 2)
@@ -76,6 +80,9 @@ class PaTH(PositionEncoding):
             q_BHTD, k_BHSD = (
                 x.to(w_BHSD.dtype).transpose(1, 2) for x in (q_BTHD, for_heads(k_BSKD, H))
             )
+            if S > BLOCK:
+                beta_BHS = beta_BH1S[:, :, 0]
+                return self._blockwise(q_BHTD, k_BHSD, w_BHSD, beta_BHS) / math.sqrt(D)
             w_BHDS = w_BHSD.transpose(-1, -2)
             along_BHTS = (q_BHTD @ w_BHDS).tril(S - T) * beta_BH1S
             # The diagonal of 1 is implied: the solve below is unitriangular.
@@ -84,6 +91,50 @@ class PaTH(PositionEncoding):
                 mixed_BHSS, along_BHTS, upper=False, left=False, unitriangular=True
             )
             return -(solved_BHTS @ (w_BHSD @ k_BHSD.transpose(-1, -2)).tril(-1)) / math.sqrt(D)
+
+    def _blockwise(
+        self, q_BHTD: Tensor, k_BHSD: Tensor, w_BHSD: Tensor, beta_BHS: Tensor
+    ) -> Tensor:
+        """The bias times √d, in blocks of c tokens, so that no inverse is larger than c × c.
+
+        With W, D, Q and K of one block and U = D (I + tril_-1(W Wᵀ) D)⁻¹, in its queries, its keys
+        and whatever passes all of it, the block's product of matrices leaves::
+
+            Q' = Q - tril_0(Q Wᵀ) U W        K' = K - (U tril_-1(W Kᵀ))ᵀ W        V ← V - V Wᵀ U W
+
+        The logit of a query and a key of an earlier block is that of Q' and K', where Q' has passed
+        all blocks between them; the bias is what that differs by from q·k.
+        """
+        T, S = q_BHTD.shape[2], k_BHSD.shape[2]
+        first = (S - T) // BLOCK  # block of the first query
+        end = -S % BLOCK
+        q = F.pad(q_BHTD, (0, 0, S - T - first * BLOCK, end)).unflatten(2, (-1, BLOCK))
+        k, w = (F.pad(x, (0, 0, 0, end)).unflatten(2, (-1, BLOCK)) for x in (k_BHSD, w_BHSD))
+        beta = F.pad(beta_BHS, (0, end)).unflatten(2, (-1, BLOCK))
+        mixed = (w @ w.mT).tril(-1) * beta[..., None, :]
+        U = torch.linalg.solve_triangular(
+            mixed, torch.diag_embed(beta), upper=False, left=False, unitriangular=True
+        )
+        reached = (w @ k.mT).tril(-1)
+        along = (q @ w[:, :, first:].mT).tril() @ U[:, :, first:]
+        own = -(along @ reached[:, :, first:])  # of queries and keys of one block
+        passed, keys = q - along @ w[:, :, first:], k - (U @ reached).mT @ w
+        columns: list[Tensor] = []
+        v = q_later = q.new_empty(*q.shape[:2], 0, q.shape[-1])
+        for block in reversed(range(k.shape[2])):
+            query = block - first
+            parts = [v @ keys[:, :, block].mT - q_later @ k[:, :, block].mT]
+            W, U_W = w[:, :, block], U[:, :, block] @ w[:, :, block]
+            v = v - (v @ W.mT) @ U_W
+            if query >= 0:
+                parts = [own[:, :, query], *parts]
+                v = torch.cat([passed[:, :, query], v], 2)
+                q_later = torch.cat([q[:, :, query], q_later], 2)
+            column = torch.cat(parts, 2)
+            hidden = q.shape[2] * BLOCK - column.shape[2]
+            columns.append(F.pad(column, (0, 0, hidden, 0)))
+        skipped = S - T - first * BLOCK
+        return torch.cat(columns[::-1], 3)[:, :, skipped : skipped + T, :S]
 
     def _unit_vectors(self, raw_BSE: Tensor) -> Tensor:
         """Convolve over three tokens and scale to norm 1: (B, S, K, D); padding stays zero."""
@@ -97,11 +148,14 @@ class PaTH(PositionEncoding):
         )
 
     def pair_bytes(self) -> int:
-        """The products of all pairs, the solved ones and the bias."""
-        return 24 * self.arch.heads
+        """The bias of every pair, and of every query and block what has passed it."""
+        H, D = self.arch.heads, self.arch.head_dim
+        return 6 * H + 4 * H * D // BLOCK + 1
 
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """MACs of W, β, three T × T products, the solve and its product; causality saves none."""
-        H, d = self.arch.heads, self.arch.head_dim
+        """MACs of W, β, the products and solves within blocks, and four products of two blocks."""
+        H, d, c = self.arch.heads, self.arch.head_dim, min(length, BLOCK)
         maps = self.down.numel() + self.up.numel() + self.taps.numel() + self.b.numel()
-        return length * maps + H * (3 * length**2 * d + 2 * length**3), 0
+        blocks = -(-length // c)
+        within = blocks * (3 * c**2 * d + 2 * c**3) * (1 if blocks == 1 else 2)
+        return length * maps + H * (within + 2 * blocks * (blocks - 1) * c**2 * d), 0

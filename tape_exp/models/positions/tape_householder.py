@@ -10,6 +10,8 @@ from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
+BLOCK = 64  # tokens
+
 
 class HouseholderTAPE(TensorTAPE):
     """TAPE whose state is turned by ∏_{j<=i} (I - ξ_j ξ_jᵀ), as in the proof of theorem 1 (Zhu et
@@ -104,17 +106,37 @@ class HouseholderTAPE(TensorTAPE):
             return {"xi": 2**0.5 * F.normalize(rows, dim=-1)}
 
     def accumulated(self, features: dict[str, Tensor], T: int) -> Tensor:
-        """I - Σ_{j<=i} (ξ_j η_jᵀ + ξ'_j η'_jᵀ) of the last T tokens: (B, T, H, M, R, R)."""
-        with full_precision(features["xi"]):
-            xi_BHMNR = features["xi"].flatten(1, 2).permute(0, 2, 3, 1, 4)  # N = 2 S vectors
-            mixed_BHMNN = (xi_BHMNR @ xi_BHMNR.transpose(-1, -2)).tril(-1)
-            eta_BHMNR = torch.linalg.solve_triangular(
-                mixed_BHMNN, xi_BHMNR, upper=False, unitriangular=True
-            )
-            pairs = (x.unflatten(3, (-1, 2)) for x in (xi_BHMNR, eta_BHMNR))
-            sums_BHMSRR = torch.einsum("bhmsni,bhmsnj->bhmsij", *pairs).cumsum(3)
-            identity = torch.eye(self.R, dtype=xi_BHMNR.dtype, device=xi_BHMNR.device)
-            return (identity - sums_BHMSRR[:, :, :, -T:]).permute(0, 3, 1, 2, 4, 5)
+        """I - Σ_{j<=i} (ξ_j η_jᵀ + ξ'_j η'_jᵀ) of the last T tokens: (B, T, H, M, R, R).
+
+        Tokens beyond the first :data:`BLOCK` are taken in blocks: the product within each by the
+        triangular inverse, and what it begins with as the product of the blocks before. So time and
+        memory grow with S, and not with its square.
+        """
+        xi_BSNHMR = features["xi"]
+        S = xi_BSNHMR.shape[1]
+        with full_precision(xi_BSNHMR):
+            if S <= BLOCK:
+                return self._products(xi_BSNHMR)[:, -T:]
+            padded = F.pad(xi_BSNHMR, (0, 0) * 4 + (0, -S % BLOCK))  # a factor of 0 is I
+            within = self._products(padded.unflatten(1, (-1, BLOCK)).flatten(0, 1))
+            within_BnSHMRR = within.unflatten(0, (len(xi_BSNHMR), -1))
+            before = [torch.eye(self.R, dtype=within.dtype, device=within.device)]
+            for block_BHMRR in within_BnSHMRR[:, :-1, -1].unbind(1):
+                before.append(block_BHMRR @ before[-1])
+            starts = torch.stack([x.expand_as(before[-1]) for x in before], 1)[:, :, None]
+            return (within_BnSHMRR @ starts).flatten(1, 2)[:, S - T : S]
+
+    def _products(self, xi_BSNHMR: Tensor) -> Tensor:
+        """The same of all tokens at once, by a matrix of all pairs of vectors."""
+        xi_BHMNR = xi_BSNHMR.flatten(1, 2).permute(0, 2, 3, 1, 4)  # N = 2 S vectors
+        mixed_BHMNN = (xi_BHMNR @ xi_BHMNR.transpose(-1, -2)).tril(-1)
+        eta_BHMNR = torch.linalg.solve_triangular(
+            mixed_BHMNN, xi_BHMNR, upper=False, unitriangular=True
+        )
+        pairs = (x.unflatten(3, (-1, 2)) for x in (xi_BHMNR, eta_BHMNR))
+        sums_BHMSRR = torch.einsum("bhmsni,bhmsnj->bhmsij", *pairs).cumsum(3)
+        identity = torch.eye(self.R, dtype=xi_BHMNR.dtype, device=xi_BHMNR.device)
+        return (identity - sums_BHMSRR).permute(0, 3, 1, 2, 4, 5)
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
         """A E times what :meth:`accumulated` gives, with A = I + W2 diag(ψ) W1ᵀ, in fp32."""
@@ -127,13 +149,13 @@ class HouseholderTAPE(TensorTAPE):
             rows = turned.expand(*x_BTC.shape[:2], self.arch.heads, -1, -1, -1).flatten(3)
             return (A_BTHH @ rows).unflatten(-1, turned.shape[3:])
 
-    def pair_bytes(self) -> int:
-        """Products of all pairs of vectors, of which every token has two."""
-        return 16 * self.M * self.arch.heads
-
     def counted_operations(self, length: int) -> tuple[int, int]:
-        """The maps, Ξ Ξᵀ, the solve for η and the sums, not halved by causality; ψ as in TAPE."""
+        """The maps, Ξ Ξᵀ of a block, the solve for η and the sums, not halved by causality; ψ as in
+        TAPE.
+        """
         macs, flops = super().counted_operations(length)
         H, d, R = self.arch.heads, self.arch.head_dim, self.R
         maps = self.down.numel() + self.up.numel() + self.up_apart.numel()
-        return macs + length * (maps + H * d * R * 5) + H * d * 8 * length**2, flops
+        return macs + length * (maps + H * d * R * 5) + H * d * 8 * length * min(
+            length, BLOCK
+        ), flops
