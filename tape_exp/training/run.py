@@ -137,6 +137,7 @@ def make_module(run: Run) -> LanguageModule:
         tracker(run.progress),
         run.cfg.debug.evaluation_batches,
         base=weights.base_title(run.task.surroundings.checkpoint) if partial else None,
+        compiled=run.cfg.trainer.compile,
     )
 
 

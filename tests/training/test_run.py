@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,23 @@ def test_accumulation_does_not_change_the_loss(tiny_run, tmp_path):
         losses.append([dict(row)["train/loss"] for row in curve(cfg) if "train/loss" in dict(row)])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert len(losses[0]) == 6
+
+
+def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monkeypatch):
+    """Of a model that samples its positions anew in every step; graphs are not made into kernels
+    here, which takes a minute.
+    """
+    graphs = partial(torch.compile, backend="aot_eager")
+    monkeypatch.setattr(torch, "compile", graphs)
+    losses, kept = [], []
+    for compiled in ("false", "true"):
+        place = f"runs={tmp_path}/{compiled}"
+        cfg, record = tiny_run(place, f"trainer.compile={compiled}", "model=tape_randpe", steps=6)
+        losses.append([dict(row)["train/loss"] for row in curve(cfg) if "train/loss" in dict(row)])
+        kept.append(record["attention"])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert kept[0] == kept[1], "the record names the backends in either case"
+    assert "reference" in kept[0][0]
 
 
 @pytest.mark.parametrize("task", ["pg19", "efficiency", "patterns"])
