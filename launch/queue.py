@@ -38,7 +38,9 @@ def states(name: str) -> dict[int, Task]:
         ) from error
     if asked.returncode:
         reason = (asked.stderr.strip().splitlines() or ["no reason"])[-1]
-        raise ConfigError(f"SLURM does not answer ({reason}); try again when it does.")
+        raise ConfigError(
+            f"squeue fails ({reason}); where there is a cluster, try again when SLURM answers."
+        )
     rows = (line.split() for line in asked.stdout.splitlines())
     whole = (row for row in rows if len(row) == 3 and row[0].isdigit())
     return {int(number): Task(state, array) for number, state, array in whole}

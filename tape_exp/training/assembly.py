@@ -141,11 +141,11 @@ def check_environment(processes: int) -> None:
             f"{name}."
         )
     tasks = os.environ.get("SLURM_NTASKS", "")
-    if processes > 1 and SLURMEnvironment.detect() and tasks != str(processes):
+    if SLURMEnvironment.detect() and tasks != str(processes):
         raise ConfigError(
             f"SLURM_NTASKS={tasks} says that SLURM has started {tasks} processes, and the run has "
             f"{processes} (trainer.nodes times trainer.devices): start it with srun --ntasks="
-            f"{processes}, or set trainer.devices."
+            f"{processes}, or set trainer.devices and trainer.nodes."
         )
 
 

@@ -452,6 +452,16 @@ def test_the_log_says_that_an_error_is_a_standard_error(caplog, tmp_path):
             ["trainer.devices=2"],
             "srun --ntasks=2",
         ),
+        (
+            {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "sweep"},
+            [],
+            "SLURM has started 4 processes, and the run has 1",
+        ),
+        (
+            {"SLURM_NTASKS": "x", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "sweep"},
+            [],
+            "SLURM_NTASKS=x",
+        ),
     ],
 )
 def test_a_variable_that_would_make_another_run_of_it_is_refused(
