@@ -36,7 +36,7 @@ FORMS = {
     "repaired": Form(),
 }
 ARTIFACTS = ("theory", "theory_propositions")
-MOST_ROWS = 10_000
+MOST_ROWS = 1000
 LENGTHS = tuple(2**n for n in range(1, 13))
 
 
@@ -68,9 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     if given.rows > MOST_ROWS:
-        parser.error(
-            f"--rows {given.rows} needs more memory than there is; {MOST_ROWS} is the most."
-        )
+        parser.error(f"--rows {given.rows} would not fit into memory; {MOST_ROWS} is the most.")
     if given.out is not None:
         require_writable("--out", given.out)
     logging.getLogger("matplotlib").setLevel(logging.WARNING)

@@ -149,7 +149,10 @@ def test_a_record_that_appears_changes_neither_folder_nor_numbers(slurm, monkeyp
 def test_a_queue_that_refuses_without_a_word_is_told(slurm, capsys):
     (slurm / "squeue.exits").write_text("1")
     assert sweep.main(["model=rope", f"runs={slurm}/runs"]) == 2
-    assert "SLURM does not answer (no reason); try again when it does." in capsys.readouterr().err
+    assert (
+        "squeue fails (no reason); where there is a cluster, try again when SLURM answers."
+        in capsys.readouterr().err
+    )
 
 
 def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
