@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.models.attention import (
     BACKENDS,
     Inputs,
@@ -15,7 +16,7 @@ from tape_exp.models.attention import (
     pick_backend,
 )
 from tape_exp.settings.errors import ConfigError
-from tests.conftest import MODELS, make_decoder, randomise
+from tests.conftest import make_decoder, randomise
 
 FAST = ["sdpa"]
 
@@ -198,7 +199,7 @@ def test_lengths_are_padded_to_a_few():
     assert [padded[length] for length in (1, 128, 129, 1024, 8192)] == [128, 128, 256, 1024, 8192]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ENCODINGS)
 def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
     """Forward and backward, the choice included, which is logged all the same."""
     model = make_decoder(name, arch, backend="auto")

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.models.decoder import Decoder
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -194,7 +195,7 @@ def test_activations_are_what_autograd_keeps(model, precision):
     assert estimated == pytest.approx((more - fewer) / (rows * length) - explicit, rel=0.05)
 
 
-@pytest.mark.parametrize("model", conftest.MODELS)
+@pytest.mark.parametrize("model", ENCODINGS)
 def test_pairs_of_tokens_are_what_autograd_keeps_of_the_square_of_the_length(model):
     def held(length: int) -> int:
         arch = Arch(2, 32, 4, 64, vocab=14, max_length=1024, train_length=1024)

@@ -7,7 +7,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from tape_exp.machine.seeding import RowSampler
-from tests.conftest import MODELS, make_decoder, randomise
+from tape_exp.measure.encodings import ENCODINGS
+from tests.conftest import make_decoder, randomise
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
@@ -19,7 +20,7 @@ def mesh():
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ENCODINGS)
 def test_a_sharded_model_computes_the_same(name, mesh, arch):
     """FSDP2 takes no parameters without dimensions."""
     model = make_decoder(name, arch)
