@@ -276,7 +276,9 @@ def render_artifacts(chosen: Sequence[str]) -> int:
                 old.unlink()  # there is no record of it any more
     claims = page.claims(every, collected)
     print_paths(tables.write(RESULTS / "tables" / "claims", claims))
-    write_atomically(RESULTS / "README.md", page.page(every, collected, claims, RESULTS))
+    overview = RESULTS / "README.md"
+    write_atomically(overview, page.page(every, collected, claims, RESULTS))
+    print_paths([overview])
     return 0
 
 
@@ -308,14 +310,15 @@ def push_results(arguments: argparse.Namespace) -> int:
 
 
 def print_paths(paths: Sequence[Path]) -> None:
-    """Print each path, relative to the project."""
+    """Print each path."""
     for path in paths:
         print(_shown(path))
 
 
 def _shown(path: Path) -> Path:
-    root = RESULTS.parent
-    return path.relative_to(root) if path.is_relative_to(root) else path
+    """As it can be opened from the current folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 if __name__ == "__main__":

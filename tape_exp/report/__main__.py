@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import artifacts
-from tape_exp.paper.page import RULE
+from tape_exp.paper.page import AFTER, BEFORE, VERDICTS
 from tape_exp.paper.records import read_records
 from tape_exp.report.content import Content, attributes, figure_data, gather
 from tape_exp.settings import folders
@@ -67,7 +67,9 @@ def page(content: Content) -> str:
     return environment.get_template("template.html").render(
         content=content,
         attributes=attributes,
-        rule=RULE,
+        before=BEFORE,
+        verdicts=VERDICTS,
+        after=AFTER,
         style=(HERE / "style.css").read_text(),
         scripts=[(HERE / name).read_text() for name in ("page.js", "figures.js")],
         figures=figure_data(content),
