@@ -10,6 +10,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+import wandb
 
 from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
@@ -134,10 +135,12 @@ def test_unreachable_wandb_goes_on_offline(tmp_path):
 
 def test_a_run_does_not_die_of_wandbs_settings(tiny_run, monkeypatch, capfd):
     monkeypatch.setenv("WANDB_BASE_URL", "garbage")
+    wandb.teardown()  # it reads its settings once in a process
     cfg, record = tiny_run("model=rope", "logger=wandb")
     assert "W&B does not begin a run" in capfd.readouterr().out
     assert record["steps"] == 4
     assert (RunDirectory(cfg).path / "DONE").exists()
+    wandb.teardown()
 
 
 def test_jsonl_rewinds_to_a_checkpoint(tmp_path):
