@@ -1,0 +1,45 @@
+"""The counts of a layer: products and attention are known in closed form."""
+
+import pytest
+
+from tape_exp.measure import count
+
+
+@pytest.fixture(scope="module")
+def layers():
+    return {name: count.layer(name) for name in count.COUNTED}
+
+
+def test_products_are_those_of_the_matrices(layers):
+    """Four of C × C and three of C × F for each token, and twice as many in the backward pass."""
+    weights = 4 * count.WIDTH**2 + 3 * count.WIDTH * count.INNER
+    forward = 2 * weights * count.BATCH * count.LENGTH
+    for name in ("nope", "rope"):
+        assert layers[name]["forward"].products.flops == forward
+        assert layers[name]["backward"].products.flops == 2 * forward
+    inner, heads = 4 * count.HEADS, count.HEADS
+    maps = count.WIDTH * inner + inner * heads**2  # of TAPE's ψ, and of its maps over heads
+    mixed = heads**3 + 2 * heads**2 * count.WIDTH // heads
+    added = 2 * (maps + mixed) * count.BATCH * count.LENGTH
+    assert layers["tape"]["forward"].products.flops == forward + added
+
+
+def test_attention_is_one_kernel_that_reads_and_writes_each_tensor_once(layers):
+    tensor = 2 * count.BATCH * count.LENGTH * count.WIDTH  # bytes, in bf16
+    sums = 4 * count.BATCH * count.LENGTH * count.HEADS  # of the softmax, fp32
+    for name, forward, backward in (("rope", 4, 8), ("tape", 6, 12)):
+        counts = layers[name]
+        assert counts["forward"].attention == count.Kind(1, forward * tensor + sums)
+        assert counts["backward"].attention.launches == 1
+        assert counts["backward"].attention.bytes == backward * tensor + sums
+
+
+def test_positions_move_more_bytes_and_the_table_says_so(layers, capsys):
+    for phase in count.PHASES:
+        moved = [layers[name][phase].others.bytes for name in count.COUNTED]
+        assert moved == sorted(moved)
+        assert len(set(moved)) == 3
+    assert count.main([]) == 0
+    told = capsys.readouterr().out
+    assert told.count("| rope, ") == 2
+    assert "bytes a logit" in told
