@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
@@ -15,6 +16,7 @@ from tape_exp.models.attention import (
     forget,
     pick_backend,
 )
+from tape_exp.models.kernels import causal
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import make_decoder, randomise
 
@@ -214,6 +216,38 @@ def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
     assert torch.allclose(logits, expected, atol=1e-5)
     assert all("reference, short sequences on a CPU" in choice for choice in choices())
     assert choices()
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [
+        ("plain", "sdpa"),
+        ("carried", "triton"),
+        ("slopes", "triton"),
+        ("by_distance", "flex"),
+        ("bias", "flex"),
+        ("decoding", "sdpa"),
+        ("fp32", "sdpa"),
+    ],
+)
+def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
+    """Of tensors without storage; which one is fastest is for `make gpu` to say."""
+    pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+    monkeypatch.setattr(causal, "too_old", lambda device: "")
+    monkeypatch.setattr("tape_exp.models.attention._installed", lambda package: False)
+    with FakeTensorMode():
+
+        def make(*shape):
+            return torch.empty(shape, dtype=torch.float32, device="cuda")
+
+        dtype = torch.float32 if kind == "fp32" else torch.bfloat16
+        q, k = make(2, 4, 1 if kind == "decoding" else 512, 64).to(dtype), make(2, 4, 512, 64)
+        k = k.to(dtype)
+        carried = make(2, 4, 512, 64) if kind == "carried" else None
+        bias = make(1, 4, q.shape[2], 512) if kind in ("bias", "decoding") else None
+        table = make(4, 512) if kind in ("by_distance", "slopes") else None
+        slopes = make(4) if kind == "slopes" else None
+        assert pick_backend(Inputs(q, k, k, carried, bias, table, slopes)) == backend
 
 
 def test_a_choice_is_told_once_in_a_run(caplog):
