@@ -119,14 +119,16 @@ class Task(LightningDataModule, ABC):
             limit: stop after as many batches.
         """
         batches = self.test_batches()
-        own: list[tuple[Any, Scores]] = []
+        scored: list[tuple[list[Any], dict[str, Tensor]]] = []
         for number, counts in progress(share(range(len(batches))[:limit]), "evaluating"):
             slices, batch = batches[number]
             logits = model(batch["inputs"], sampler=self.test_sampler(number))
             if not counts:
                 continue
             names = slices if isinstance(slices, list) else [slices]
-            rows = self.score_rows(logits, batch["labels"].to(logits.device))
+            scored.append((names, self.score_rows(logits, batch["labels"].to(logits.device))))
+        own: list[tuple[Any, Scores]] = []
+        for names, rows in scored:  # only now: a GPU is not waited for between its batches
             split = [np.split(values.cpu().numpy(), len(names)) for values in rows.values()]
             for name, *values in zip(names, *split, strict=True):
                 own.append((name, dict(zip(rows, values, strict=True))))

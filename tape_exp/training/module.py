@@ -190,7 +190,9 @@ class LanguageModule(LightningModule):
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Run the task's evaluation once, on the device and in the precision of the trainer."""
         self.evaluation = self.task.evaluate(
-            OnDevice(self.decoder, self.device), self.progress, self.evaluation_batches
+            OnDevice(self.decoder, self.device, 16 if self.device.type == "cuda" else 1),
+            self.progress,
+            self.evaluation_batches,
         )
 
     def configure_optimizers(self) -> Any:
@@ -229,10 +231,19 @@ def loss_sum(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class OnDevice:
-    """A decoder as ``Task.evaluate`` calls it: tokens and labels may be on any device."""
+    """A decoder as ``Task.evaluate`` calls it: tokens and labels may be on any device.
+
+    Args:
+        decoder: the model.
+        device: where it is.
+        multiple: of which lengths are made, by tokens at the end that no other token sees: the
+            kernels of a GPU are planned anew for each length. Positions that are sampled depend on
+            the length, and keep it.
+    """
 
     decoder: Decoder
     device: torch.device
+    multiple: int = 1
 
     def __call__(self, tokens: Tensor, **options: Any) -> Tensor:
         """What the decoder returns."""
@@ -240,7 +251,12 @@ class OnDevice:
             key: value.to(self.device) if isinstance(value, Tensor) else value
             for key, value in options.items()
         }
-        return self.decoder(tokens.to(self.device), **moved)
+        tokens, length = tokens.to(self.device), tokens.shape[1]
+        more = -length % self.multiple
+        sampled = not self.decoder.blocks()[0].position.consecutive
+        if not more or sampled or moved.keys() - {"sampler"}:
+            return self.decoder(tokens, **moved)
+        return self.decoder(F.pad(tokens, (0, more)), **moved)[:, :length]
 
 
 def parameter_groups(trainable: Sequence[tuple[str, Tensor]], optim: Optim) -> list[dict[str, Any]]:

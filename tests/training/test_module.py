@@ -3,12 +3,13 @@
 import pytest
 import torch
 
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Optim, check
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.training.module import LanguageModule
-from tests.conftest import make_decoder, randomise
+from tape_exp.training.module import LanguageModule, OnDevice
+from tests.conftest import MODELS, make_decoder, randomise
 
 OPTIM = Optim(batch=4, max_steps=100, lr=1e-3)
 
@@ -53,3 +54,20 @@ def test_a_validation_tells_the_sizes_of_the_position_state(arch):
 def test_fp16_is_refused_because_its_gradients_would_be_clipped_scaled():
     with pytest.raises(ConfigError, match=r"16-mixed .* trainer\.precision=bf16-mixed needs no"):
         check(compose_config(["trainer.precision=16-mixed"]))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_lengths_of_a_multiple_change_no_logits(name, arch):
+    """Which a GPU is given, so that it meets few lengths."""
+    module, lengths = module_of(name, arch), []
+    tokens = torch.randint(0, 14, (2, 13), generator=torch.Generator().manual_seed(0))
+    expected = OnDevice(module.decoder, torch.device("cpu"))(tokens, sampler=RowSampler(5))
+    module.decoder.register_forward_pre_hook(lambda _, given: lengths.append(given[0].shape[1]))
+    padded = OnDevice(module.decoder, torch.device("cpu"), 16)
+    found = padded(tokens, sampler=RowSampler(5))
+    assert found.shape == expected.shape == (2, 13, 14)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert lengths == [13 if "randpe" in name else 16]
+    scored = padded(tokens, labels_BT=tokens, sampler=RowSampler(5))
+    assert scored.shape == (2, 13)
+    assert lengths[-1] == 13, "what is scored place by place keeps its places"
