@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +31,8 @@ def rows_of(folder) -> dict[str, dict[str, str]]:
         return {row["model"]: row for row in csv.DictReader(file)}
 
 
-def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys):
+def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     words = [
         "compare",
         "task=arithmetic",
@@ -42,6 +44,7 @@ def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys
     assert paper.main(words) == 0
     said = capsys.readouterr().out
     assert "| kerple_log |" in said
+    assert Path(said.splitlines()[-1]).exists(), "a path that opens from the current folder"
     assert str(tmp_path) not in said[said.index("| model") :]
     own = tmp_path / "runs" / ".compare"
     assert len(list((own / "records").glob("*.json"))) == 4
