@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,17 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["tape_exp.training.run"])
 
 
+def script(*words: str) -> None:
+    """``python train.py words``."""
+    sys.argv = ["train.py", *words]
+    runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
+
+
 class Command:
-    """``python train.py words``, with the methods of ``subprocess.Popen`` that tests use.
+    """A command with the methods of ``subprocess.Popen`` that tests use.
 
     Args:
+        program: what is called with the words, a function of a module; ``python train.py words``.
         environment: variables besides those of this process; None takes one away.
         largest_file: bytes that it may write to one file.
         group: whether it leads a process group of its own.
@@ -32,6 +40,7 @@ class Command:
     def __init__(
         self,
         *words: str,
+        program: Callable[..., None] = script,
         environment: dict[str, str | None] | None = None,
         largest_file: int | None = None,
         group: bool = False,
@@ -41,7 +50,7 @@ class Command:
         of_a_run_here = {"WANDB_DATA_DIR": None}
         changed = {**os.environ, **of_a_run_here, **(environment or {})}
         variables = {name: value for name, value in changed.items() if value is not None}
-        arguments = (words, variables, self.folder.name, largest_file, group)
+        arguments = (program, words, variables, self.folder.name, largest_file, group)
         self.process = SERVER.Process(target=_become, args=arguments)
         self.process.start()
         assert self.process.pid is not None
@@ -86,13 +95,14 @@ def train(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
 
 
 def _become(
+    program: Callable[..., None],
     words: tuple[str, ...],
     variables: dict[str, str],
     folder: str,
     largest_file: int | None,
     group: bool,
 ) -> None:
-    """In the forked process: what an interpreter does that begins with ``train.py``."""
+    """In the forked process: what an interpreter does that begins with the program."""
     if group:
         os.setsid()
     for stream, name in ((1, "out"), (2, "err")):
@@ -103,9 +113,8 @@ def _become(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
-    sys.argv = ["train.py", *words]
     sys.path[0] = str(ROOT)
     try:
-        runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
+        program(*words)
     finally:
         atexit._run_exitfuncs()
