@@ -78,21 +78,24 @@ def measure(
     """The record: a row for each encoding and length, and the slopes of each encoding.
 
     Args:
-        lengths: tokens, each twice the one before.
-        seconds, gigabytes: of a step, beyond which it is left out. A step is expected to take four
-            times the one of half its length.
+        lengths: tokens, from the least to the most.
+        seconds, gigabytes: of a step, beyond which it is left out. Both are expected to grow with
+            the square of the length, from the last one that was measured.
         names: of encodings.
         rounds_s: seconds that the rounds of a length go on for, at least five of them.
     """
     rows: list[Row] = []
-    last: dict[str, Row] = {name: {"ms": 0.0, "activation_bytes": 0} for name in names}
+    last: dict[str, Row] = {name: {"T": 1, "ms": 0.0, "activation_bytes": 0} for name in names}
     for T in lengths:
-        for name, row in list(last.items()):
-            if reason := too_much(row, seconds, gigabytes):
+        steps = {}
+        for name, row in last.items():
+            if reason := too_much(row, T, seconds, gigabytes):
                 rows.append({"encoding": name, "T": T, "left_out": reason})
                 say(f"{name} at {T} tokens is left out: it {reason}")
-                del last[name]
-        steps = {name: Step(layers_of(name, T), T) for name in last}
+            else:
+                steps[name] = Step(layers_of(name, T), T)
+        if not steps:
+            continue
         kept = {name: kept_bytes(step.block, step.forward) for name, step in steps.items()}
         times = round_robin({name: step.run for name, step in steps.items()}, CPU, rounds_s)
         for name, spent in times.items():
@@ -113,11 +116,12 @@ def measure(
     }
 
 
-def too_much(row: Row, seconds: float, gigabytes: float) -> str:
-    """What a step of twice the length would take too much of; empty if of nothing."""
-    if (expected := 4 * row["ms"] / 1e3) > seconds:
+def too_much(row: Row, T: int, seconds: float, gigabytes: float) -> str:
+    """What a step of T tokens would take too much of, judged by a shorter one; empty if nothing."""
+    growth = (T / row["T"]) ** 2
+    if (expected := growth * row["ms"] / 1e3) > seconds:
         return f"would take {expected:.0f} s, more than {seconds:g} s"
-    if (expected := 4 * row["activation_bytes"] / 1e9) > gigabytes:
+    if (expected := growth * row["activation_bytes"] / 1e9) > gigabytes:
         return f"would keep {expected:.1f} GB, more than {gigabytes:g} GB"
     return ""
 

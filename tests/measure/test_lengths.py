@@ -31,14 +31,17 @@ def test_every_figure_is_recorded_and_a_step_beyond_a_limit_is_a_line(tiny, monk
     monkeypatch.setattr(lengths, "kept_bytes", lambda block, forward: 2**20)
     monkeypatch.setattr(lengths, "round_robin", fake_times)
     told = []
-    record = lengths.measure((8, 16, 32, 64), 3.0, 1.0, ("rope", "path"), say=told.append)
+    record = lengths.measure((8, 16, 32, 64, 128), 3.0, 1.0, ("rope", "path"), say=told.append)
     left_out = [row for row in record["rows"] if "left_out" in row]
-    reason = "would take 4 s, more than 3 s"
-    assert left_out == [{"encoding": "path", "T": 64, "left_out": reason}]
-    assert f"path at 64 tokens is left out: it {reason}" in told
+    reasons = {T: f"would take {s} s, more than 3 s" for T, s in ((64, 4), (128, 16))}
+    assert [row for row in left_out if row["encoding"] == "path"] == [
+        {"encoding": "path", "T": T, "left_out": reason} for T, reason in reasons.items()
+    ]
+    assert f"path at 64 tokens is left out: it {reasons[64]}" in told
     slopes = {row["encoding"]: row for row in record["slopes"]}
     assert slopes["path"]["lengths"] == [8, 16, 32]
     assert slopes["path"]["ms"] == pytest.approx(2)
+    assert len(left_out) == 3
     assert slopes["rope"]["lengths"] == [16, 32, 64]
     assert slopes["rope"]["ms"] == pytest.approx(1)
     assert slopes["rope"]["activation_bytes"] == 0
@@ -60,9 +63,9 @@ def fake_times(cases, device, seconds):
 
 
 def test_steps_that_would_keep_too_much_are_left_out():
-    row = {"ms": 1.0, "activation_bytes": 2e9}
-    assert lengths.too_much(row, 1, 7.9) == "would keep 8.0 GB, more than 7.9 GB"
-    assert lengths.too_much(row, 1, 8.1) == ""
+    row = {"T": 8, "ms": 1.0, "activation_bytes": 2e9}
+    assert lengths.too_much(row, 16, 1, 7.9) == "would keep 8.0 GB, more than 7.9 GB"
+    assert lengths.too_much(row, 16, 1, 8.1) == ""
 
 
 def test_a_layer_keeps_bytes_and_reaches_its_update(tiny):

@@ -1,13 +1,18 @@
 """What is compiled without a GPU: a program in full, and the table of all tiles."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 
+import pytest
+
 from tape_exp.measure import registers
 from tape_exp.models.kernels import causal
 from tape_exp.settings.folders import ROOT
+
+triton = pytest.importorskip("triton", reason="triton is not installed: pip install triton")
 
 
 def test_a_program_is_compiled_for_a_gpu_that_is_not_there(tmp_path):
@@ -33,6 +38,24 @@ def test_the_interpreter_is_refused(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(causal, "interpreted", lambda: True)
     assert registers.main(["--out", str(tmp_path)]) == 2
     assert "TRITON_INTERPRET=1 is set" in capsys.readouterr().err
+
+
+def test_every_program_that_is_tuned_has_been_compiled():
+    """Name a new one in ``registers.CALLS``, and run the command again."""
+    folder = ROOT / "tape_exp" / "models" / "kernels"
+    modules = [
+        importlib.import_module(f"{causal.__package__}.{path.stem}")
+        for path in folder.glob("*_triton.py")
+    ]
+    tuned = {
+        name
+        for module in modules
+        for name, program in vars(module).items()
+        if isinstance(program, triton.runtime.Autotuner)
+    }
+    record = json.loads((ROOT / "results" / "speed" / "registers.json").read_text())
+    assert {"attention", "key_gradient"} <= tuned
+    assert tuned <= {row["program"] for row in record["rows"]}
 
 
 def test_the_table_has_the_range_of_all_tiles():
