@@ -3,9 +3,9 @@ tape_exp.measure.lengths``.
 
 A training step of one middle layer is timed on the CPU: forward and backward of attention, SwiGLU
 and the update of the state, without an optimizer. What is kept for the backward pass is counted in
-bytes. On logarithmic axes the slope over the last lengths is the exponent of the cost; beside it is
-the exponent of the matrix products that the step would do, counted and not run, a layer's linear
-part included. Leaves ``results/speed/lengths-<machine>.json``.
+bytes. On logarithmic axes the slope over the last lengths is the exponent of the cost. Beside it is
+that of the matrix products of the same step with explicit attention over all pairs, counted and not
+run; a layer's linear part is in all of them. Leaves ``results/speed/lengths-<machine>.json``.
 """
 
 import math
