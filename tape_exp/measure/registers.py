@@ -6,6 +6,7 @@ a GPU: it is called as a model calls it, on a CPU, and what would be launched is
 spills, and the shared memory of a block. Leaves ``results/speed/registers.json``.
 """
 
+import itertools
 import json
 import re
 import subprocess
@@ -43,7 +44,17 @@ def attention(D: int, carries: bool) -> None:
     (out.sum() + (0 if out_c is None else out_c.sum())).backward()
 
 
-CALLS: tuple[Callable[[int, bool], None], ...] = (attention,)
+def repeatable_attention(D: int, carries: bool) -> None:
+    """The same, by programs that give the same bits every time."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        attention(D, carries)
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+CALLS: tuple[Callable[[int, bool], None], ...] = (attention, repeatable_attention)
 
 
 @command
@@ -77,14 +88,12 @@ def measure(widths: Sequence[int] = WIDTHS) -> dict[str, Any]:
         raise ConfigError("TRITON_INTERPRET=1 is set, which compiles nothing; run this without it.")
     import triton
 
-    rows = [
-        {"gpu": gpu, "D": D, "carries": carries, **row}
-        for gpu, capability in CAPABILITIES.items()
-        for D in widths
-        for carries in (False, True)
-        for call in CALLS
-        for row in compiled(capability, call, D, carries)
-    ]
+    rows: list[Row] = []
+    for gpu, D, carries, call in itertools.product(CAPABILITIES, widths, (False, True), CALLS):
+        for found in compiled(CAPABILITIES[gpu], call, D, carries):
+            row = {"gpu": gpu, "D": D, "carries": carries, **found}
+            if row not in rows:  # calls share programs
+                rows.append(row)
     return {"triton": triton.__version__, "dtype": "bfloat16", "rows": rows}
 
 
