@@ -26,7 +26,7 @@ from tape_exp.measure.results import add_device, add_folder, write_record
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.base import Features, PositionEncoding
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.timing import Row, round_robin, step_case, summary
@@ -73,7 +73,9 @@ class SeparateTAPE(TAPE):
         """(B, T, 1, 2, d): each half twice, as RoPE's tables usually are."""
         return super().initial_state(positions_BT).repeat(1, 1, 1, 1, 2)
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+    ) -> tuple[Tensor, Tensor]:
         """x · cos + rotate_half(x) · sin over the full width."""
         assert state is not None
         cos, sin = state.unbind(-2)

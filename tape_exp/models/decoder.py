@@ -261,11 +261,11 @@ class Block(nn.Module):
         """The block's output and the position state for the next one."""
         normed = self.attention_norm(x_BTC)
         q, k, v = (f(normed).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
-        q, k = self.position.rotate(q, k, state)
-        v = for_heads(v, k.shape[2])
-        carried = self.position.carried(state) if self.updates_state else None
         past: Past = {} if where.cache is None else where.cache.past[self.layer]
         features = self.position.features(where.without_padding(normed), state, past)
+        q, k = self.position.rotate(q, k, state, features)
+        v = for_heads(v, k.shape[2])
+        carried = self.position.carried(state) if self.updates_state else None
         if where.cache is not None:
             new = {"k": precise(k) if self.position.changes_keys else k, "v": v}
             if carried is not None:

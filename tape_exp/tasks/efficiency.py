@@ -142,7 +142,9 @@ def true_flops(arch: Arch, make_position: Callable[[Arch], Any], length: int) ->
         for layer in model.blocks():
             carried = layer.position.carried(state) if layer.updates_state else None
             width = arch.head_dim + (0 if carried is None else carried.shape[-1])
+            first = None if state is None else state[:, :1]
             one = torch.zeros(1, 1, arch.heads, arch.head_dim)
-            q, _ = layer.position.rotate(one, one, None if state is None else state[:, :1])
+            features = layer.position.features(torch.zeros(1, 1, arch.width), first, {})
+            q, _ = layer.position.rotate(one, one, first, features)
             full += 2 * arch.heads * length**2 * (q.shape[-1] + width)
     return float(counter.get_total_flops() - full / 2)

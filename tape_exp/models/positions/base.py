@@ -10,6 +10,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.settings.schema import Arch
 
 Past = dict[str, Tensor]  # what tokens leave to later ones, kept by a cache
+Features = dict[str, Tensor]  # what tokens bring: name -> (B, T, …)
 
 
 class PositionEncoding(nn.Module):
@@ -22,13 +23,14 @@ class PositionEncoding(nn.Module):
     - ``positions``: the position of every token (RandPE samples here),
     - ``initial_state``: what the stack carries from layer to layer (RoPE: rotations; TAPE: E;
       others: None),
-    - ``rotate``: queries and keys before the dot product (RoPE, xPos, TAPE),
+    - ``rotate``: queries and keys before the dot product (RoPE, xPos, TAPE), by what tokens bring
+      where they choose the angles (Selective RoPE, RePo); they may become wider (PoPE),
     - ``bias``: added to the scaled logits (ALiBi, T5, FIRE, Kerple),
     - ``bias_by_distance`` and ``slopes``: the same bias in the forms that fused kernels read, where
       it depends on the distance only (ALiBi, T5, Kerple),
-    - ``features`` and ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE), and
-      what else tokens bring to it (PaTH); it is computed for every pair, so no fused kernel can
-      serve it,
+    - ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE); it is computed for
+      every pair, so no fused kernel can serve it,
+    - ``features``: what else tokens bring to ``rotate``, to that bias (PaTH) or to ``accumulated``,
     - ``later_keys``, with ``changes_keys``: keys that each token changes for those after it (PaTH),
     - ``carried`` and ``update``: what attention averages besides the values, and the state of the
       next layer (TAPE),
@@ -77,8 +79,12 @@ class PositionEncoding(nn.Module):
         """The state that the first layer sees, fp32."""
         return None
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Rotate q (B, T, H, D) and k (B, T, K, D), in their dtype; k may become (B, T, H, D)."""
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Rotate q (B, T, H, D) and k (B, T, K, D), in their dtype; k may become (B, T, H, D), and
+        the D of both another one. ``features`` are what :meth:`features` gave.
+        """
         return q_BTHD, k_BTHD
 
     def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -95,17 +101,17 @@ class PositionEncoding(nn.Module):
         """What is added to the scaled logits before the mask: fp32, broadcast to (B, H, T, S)."""
         return None
 
-    def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> dict[str, Tensor]:
-        """What tokens bring to ``contextual_bias`` and ``accumulated``: name -> (B, T, …).
+    def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> Features:
+        """What tokens bring to ``rotate``, ``contextual_bias`` and ``accumulated``.
 
-        x is 0 for padding. ``past`` is what the tokens before these left, and where these leave
-        what later ones need of all so far: a few tensors whose size does not grow with the tokens.
-        At the beginning of a row it is empty.
+        x is what queries and keys are made of, and 0 for padding. ``past`` is what the tokens
+        before these left, and where these leave what later ones need of all so far: a few tensors
+        whose size does not grow with the tokens. At the beginning of a row it is empty.
         """
         return {}
 
     def contextual_bias(
-        self, q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor], bias: Tensor | None
+        self, q_BTHD: Tensor, k_BSKD: Tensor, features: Features, bias: Tensor | None
     ) -> Tensor | None:
         """What is added to the scaled logits instead of ``bias`` where queries, keys and features
         decide on it: (B, H, T, S).
@@ -116,7 +122,7 @@ class PositionEncoding(nn.Module):
         """
         return bias
 
-    def later_keys(self, k_BSKD: Tensor, features: dict[str, Tensor]) -> Tensor:
+    def later_keys(self, k_BSKD: Tensor, features: Features) -> Tensor:
         """The keys as tokens after these find them, from the same as ``contextual_bias``."""
         return k_BSKD
 
@@ -135,7 +141,7 @@ class PositionEncoding(nn.Module):
         """What attention averages besides the values: (B, S, H, E)."""
         return None
 
-    def accumulated(self, features: dict[str, Tensor], past: Past) -> Tensor | None:
+    def accumulated(self, features: Features, past: Past) -> Tensor | None:
         """The ``attended`` of the tokens where nothing is carried, from their features and from
         ``past``, which is that of ``features``.
         """

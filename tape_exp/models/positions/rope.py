@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.base import Features, PositionEncoding
 from tape_exp.settings.errors import ConfigError, one_of, positive
 from tape_exp.settings.schema import Arch
 
@@ -135,7 +135,9 @@ class RoPE(PositionEncoding):
             return 1.0
         return self.stretch
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+    ) -> tuple[Tensor, Tensor]:
         """q · e^{iθ·position}, and k likewise."""
         assert state is not None
         return turn(q_BTHD, state), turn(k_BTHD, state)

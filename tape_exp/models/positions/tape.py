@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import for_heads, full_precision
+from tape_exp.models.positions.base import Features, for_heads, full_precision
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch
@@ -86,7 +86,9 @@ class TAPE(RoPE):
             nn.init.normal_(self.wx, std=0.02, generator=generator)
             nn.init.normal_(self.w1, std=self.w1.shape[1] ** -0.5, generator=generator)
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+    ) -> tuple[Tensor, Tensor]:
         """q E and k E, as in RoPE; a shared key is turned by the E of each of its query heads."""
         assert state is not None
         return super().rotate(q_BTHD, for_heads(k_BTHD, state.shape[2]), state)

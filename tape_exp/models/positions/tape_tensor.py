@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tape_exp.machine.seeding import generator_for
-from tape_exp.models.positions.base import for_heads, full_precision
+from tape_exp.models.positions.base import Features, for_heads, full_precision
 from tape_exp.models.positions.rope import Scaling, as_matrices
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.settings.errors import ConfigError, one_of
@@ -131,7 +131,9 @@ class TensorTAPE(TAPE):
         waves = torch.stack([w_MLr * angles.cos(), w_MLr * angles.sin()], -1)
         return (2 / self.R) ** 0.5 * waves.flatten(-2)
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+    ) -> tuple[Tensor, Tensor]:
         """q̃ and k̃, d·R/L wide, scaled to keep the factor 1/√d of the logits."""
         assert state is not None
         restore = (self.R / self.L) ** 0.25

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tape_exp.models.positions.base import Features
 from tape_exp.models.positions.rope import RoPE, as_matrices, turn
 from tape_exp.settings.errors import positive
 from tape_exp.settings.schema import Arch
@@ -35,7 +36,9 @@ class XPos(RoPE):
         exponent = (positions_BT - self.arch.max_length / 2)[:, :, None, None] / self.scale_base
         return torch.cat([super().initial_state(positions_BT), (zeta**exponent)[..., None, :]], -2)
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Queries turned and scaled, keys turned and scaled by the inverse."""
         q_state, k_state = self._scaled(state)
         return turn(q_BTHD, q_state), turn(k_BTHD, k_state)
