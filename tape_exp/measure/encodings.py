@@ -10,11 +10,17 @@ from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.cope import CoPE
 from tape_exp.models.positions.dape import DAPE
 from tape_exp.models.positions.fire import FIRE
+from tape_exp.models.positions.grape import GRAPE
+from tape_exp.models.positions.grape_additive import AdditiveGRAPE
 from tape_exp.models.positions.kerple import Kerple
 from tape_exp.models.positions.nope import NoPE
+from tape_exp.models.positions.p_rope import PRoPE
 from tape_exp.models.positions.path import PaTH
+from tape_exp.models.positions.pope import PoPE
 from tape_exp.models.positions.randpe import RandPE
+from tape_exp.models.positions.repo import RePo
 from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.selective_rope import SelectiveRoPE
 from tape_exp.models.positions.t5 import T5
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_householder import HouseholderTAPE
@@ -38,6 +44,12 @@ ENCODINGS: dict[str, Callable[[Arch], PositionEncoding]] = {
     "dape": DAPE,
     "cope": CoPE,
     "path": PaTH,
+    "p_rope": PRoPE,
+    "pope": PoPE,
+    "selective_rope": SelectiveRoPE,
+    "repo": RePo,
+    "grape": GRAPE,
+    "grape_additive": AdditiveGRAPE,
     "tape_tensor": TensorTAPE,
     "tape_householder": HouseholderTAPE,
     "tape_randpe": RandomTAPE,

@@ -130,7 +130,7 @@ def attend(
             in their dtype.
         k_BSKD: keys; with fewer heads than q (grouped queries) each serves H / K query heads in
             turn.
-        v_BSKD: values.
+        v_BSKD: values; narrower than queries and keys where an encoding widens these.
         bias: added to the scaled logits; broadcasts to (B, H, T, S).
         by_distance: (H, N), N >= S: a bias that depends only on the distance t + S - T - s.
         slopes: (H,), if ``by_distance`` is -slope · distance: kernels that know ALiBi compute it

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tape_exp.models.positions.base import Features, PositionEncoding
+from tape_exp.models.positions.base import Features, PositionEncoding, for_heads
 from tape_exp.settings.errors import ConfigError, one_of, positive
 from tape_exp.settings.schema import Arch
 
@@ -142,7 +142,7 @@ class RoPE(PositionEncoding):
         assert state is not None
         return turn(q_BTHD, state), turn(k_BTHD, state)
 
-    def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """[[cos, sin], [-sin, cos]] for each m."""
         assert state is not None
         matrices = as_matrices(state)
@@ -164,3 +164,17 @@ def turn(x_BTHD: Tensor, state_BTHCM: Tensor) -> Tensor:
         torch.addcmul(real * sin, imaginary, cos),
     )
     return torch.cat(turned, -1).to(x_BTHD.dtype)
+
+
+def rotations(angles_BTHM: Tensor) -> Tensor:
+    """The complex numbers of norm 1 with these angles: (B, T, H, 2, M)."""
+    return torch.stack([angles_BTHM.cos(), angles_BTHM.sin()], -2)
+
+
+def turn_both(q_BTHD: Tensor, k_BTKD: Tensor, rotations_BTKCM: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys turned by the rotations of their heads, or by those of one head that all share, and
+    queries by those of the key heads that serve them.
+    """
+    shared = rotations_BTKCM.shape[2] == 1
+    of_queries = rotations_BTKCM if shared else for_heads(rotations_BTKCM, q_BTHD.shape[2])
+    return turn(q_BTHD, of_queries), turn(k_BTKD, rotations_BTKCM)

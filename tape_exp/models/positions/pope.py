@@ -1,0 +1,78 @@
+"""PoPE: what a token is in magnitudes, where it is in phases."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from tape_exp.models.positions.base import Features, PositionEncoding, full_precision, precise
+from tape_exp.models.positions.rope import rotations
+from tape_exp.settings.errors import one_of, positive
+from tape_exp.settings.schema import Arch
+
+
+class PoPE(PositionEncoding):
+    """PoPE (Gopalakrishnan et al., "Decoupling the 'What' and 'Where' With Polar Coordinate
+    Positional Embeddings", 2025).
+
+    Every channel c of queries and keys is a complex number. Its magnitude is the content, its phase
+    the position::
+
+        logit(i, j) = Σ_c softplus(q_ic) softplus(k_jc) cos((i - j) θ_c - δ_c) / √d
+        θ_c = θ^(-c/d)    c = 0 … d - 1
+
+    So d frequencies instead of RoPE's d/2, and a pair of contents cannot move the distance that a
+    channel prefers; the learned phase δ of each key head can. Real and imaginary parts are queries
+    and keys of width 2d beside values of width d. The state is (B, T, 1, 2, d): cosines and sines.
+
+    Deliberately different: δ is not clamped to [-2π, 0], since it is an angle, and a clamped one
+    gets no gradient. That each key head of a layer has its own δ is as in public code
+    (lucidrains/PoPE-pytorch); of the authors' code it could not be verified.
+
+    Args:
+        theta: base of the frequencies.
+        phases: the first δ: ``zero``, which extrapolated better in the paper, or ``uniform`` in
+            [-2π, 0], which was better within the trained length.
+    """
+
+    def __init__(self, arch: Arch, theta: float = 10_000.0, phases: str = "zero") -> None:
+        positive("model", theta=theta)
+        one_of("model.phases", phases, ("zero", "uniform"))
+        super().__init__(arch)
+        self.theta = theta
+        self.phases = phases
+        self.delta = nn.Parameter(torch.zeros(arch.key_heads, arch.head_dim))
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """δ = 0, or uniform over the circle."""
+        if self.phases == "uniform":
+            nn.init.uniform_(self.delta, -2 * math.pi, 0.0, generator=generator)
+
+    def initial_state(self, positions_BT: Tensor) -> Tensor:
+        """(B, T, 1, 2, d): cosine and sine of position · θ_c."""
+        d = self.arch.head_dim
+        channels = torch.arange(d, device=positions_BT.device, dtype=positions_BT.dtype)
+        return rotations(positions_BT[:, :, None, None] * self.theta ** (-channels / d))
+
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Real and imaginary parts, (B, T, H, 2d) and (B, T, K, 2d). Logits are divided by √(2d),
+        so both are multiplied by the fourth root of 2.
+        """
+        assert state is not None
+        with full_precision(q_BTHD):
+            delta = precise(self.delta)
+            cos, sin = state.unbind(-2)
+            turned = (cos * delta.cos() - sin * delta.sin(), sin * delta.cos() + cos * delta.sin())
+            return self._polar(q_BTHD, cos, sin), self._polar(k_BTHD, *turned)
+
+    def _polar(self, x_BTHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        # Not F.softplus: what torch.compile expects of its backward pass has other strides.
+        magnitude = torch.logaddexp(x_BTHD.to(cos.dtype), cos.new_zeros(())) * 2**0.25
+        return torch.cat([magnitude * cos, magnitude * sin], -1).to(x_BTHD.dtype)
+
+    def counted_operations(self, length: int) -> tuple[int, int]:
+        """MACs of the second half of the logits; FLOPs of softplus, phases and products."""
+        H, d = self.arch.heads, self.arch.head_dim
+        return H * d * length**2, 12 * H * d * length

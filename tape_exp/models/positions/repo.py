@@ -1,0 +1,90 @@
+"""RePo: RoPE at real positions that tokens give themselves."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tape_exp.models.positions.base import Features, Past, full_precision, precise
+from tape_exp.models.positions.rope import RoPE, Scaling, rotations, turn_both
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.schema import Arch
+
+
+class RePo(RoPE):
+    """RePo (Li et al., "RePo: Language Models with Context Re-Positioning", 2025).
+
+    Each token takes one real position per key head, z, which takes the place of its index in RoPE::
+
+        z = W_z (SiLU(W_g x) ⊙ W_c x)        W_g, W_c: r × C, W_z: K × r
+        angles = z θ_m                       θ_m as in RoPE
+
+    x is what queries and keys are made of. z is not sorted: which tokens a query sees is still
+    decided by the causal mask. r = C/8, as in the public code (SakanaAI/repo).
+
+    Deliberately different: every layer has this, where the public code can leave RoPE in the first
+    ones; and with ``start=rope`` z is an offset from the index and W_z = 0 at first, so that step 0
+    is RoPE. (For that, the public code mixes z with the index by a weight that a schedule moves.)
+
+    Args:
+        theta, scaling: as in RoPE.
+        reduction: C/r.
+        start: ``content``: z alone, as above, near 0 at first, so that step 0 is nearly NoPE; or
+            ``rope``.
+    """
+
+    def __init__(
+        self,
+        arch: Arch,
+        theta: float = 10_000.0,
+        scaling: Scaling | None = None,
+        reduction: int = 8,
+        start: str = "content",
+    ) -> None:
+        super().__init__(arch, theta, scaling)
+        one_of("model.start", start, ("content", "rope"))
+        if not 1 <= reduction <= arch.width:
+            raise ConfigError(
+                f"model.reduction={reduction} must be from 1 to task.arch.width={arch.width}: it "
+                "divides the width; 8 is the paper's."
+            )
+        self.start = start
+        inner = arch.width // reduction
+        self.wg = nn.Parameter(torch.empty(inner, arch.width))
+        self.wc = nn.Parameter(torch.empty(inner, arch.width))
+        self.wz = nn.Parameter(torch.empty(arch.key_heads, inner))
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """N(0, 0.02), and W_z = 0 where the start is RoPE."""
+        super().init_weights(generator)
+        if self.start == "rope":
+            nn.init.zeros_(self.wz)
+
+    def initial_state(self, positions_BT: Tensor) -> Tensor:
+        """The indices, (B, T, 1)."""
+        return positions_BT[..., None]
+
+    def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> Features:
+        """``positions``: z, or index + z, (B, T, K), fp32."""
+        assert state is not None
+        with full_precision(x_BTC):
+            wg, wc, wz = map(precise, (self.wg, self.wc, self.wz))
+            x_BTC = x_BTC.to(wg.dtype)
+            z_BTK = (F.silu(x_BTC @ wg.T) * (x_BTC @ wc.T)) @ wz.T
+            return {"positions": z_BTK + state if self.start == "rope" else z_BTK}
+
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """q and k turned by z θ_m."""
+        assert features is not None
+        frequencies, magnitude = self.frequencies(features["positions"])
+        angles = features["positions"][..., None] * frequencies
+        return turn_both(q_BTHD, k_BTHD, rotations(angles) * magnitude)
+
+    def matrices(self, state: Tensor | None) -> None:
+        """None: the state is not what queries and keys are multiplied by."""
+
+    def counted_operations(self, length: int) -> tuple[int, int]:
+        """MACs of the three maps; FLOPs of SiLU and of the product."""
+        maps = self.wg.numel() + self.wc.numel() + self.wz.numel()
+        return length * maps, 5 * length * len(self.wg)

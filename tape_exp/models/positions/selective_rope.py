@@ -1,0 +1,125 @@
+"""Selective RoPE: rotations whose angles are summed from what tokens choose."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tape_exp.models.positions.base import Features, Past, PositionEncoding, full_precision, precise
+from tape_exp.models.positions.rope import rotations, turn_both
+from tape_exp.settings.errors import ConfigError, at_least_one, one_of, positive
+from tape_exp.settings.schema import Arch
+
+
+class SelectiveRoPE(PositionEncoding):
+    """Selective RoPE (Movahedi et al., "Selective Rotary Position Embedding", 2025), in softmax
+    attention: pair m of each key head is turned by an angle that all tokens so far have summed::
+
+        angle_t = θ_m Σ_{s<=t} φ_s                        θ_m = θ^(-2m/d)
+        φ_t = σ(w·u_t + c) (SiLU(u'_t) + exp(b))          u = x / |x|
+        u': causal convolution of W_up W_down u over ``taps`` tokens
+
+    u', b and φ have K d/2 entries, σ has K; x is what queries and keys are made of. Between query i
+    and key j lie the tokens from j + 1 to i, and padding adds nothing. φ = 1 is RoPE.
+
+    Map, convolution, θ and unit vectors are those of the public code (package selective_rope); the
+    paper's results have some of the three additions SiLU, bias exp(b) and gate σ. Without them and
+    with ``taps=1`` the angles are accumulated from a linear map of the tokens, as in Godavarti,
+    "Why Do Accumulated Transformations Extrapolate?" (2026), of which only the abstract could be
+    read; its rotation of values is left out.
+
+    Args:
+        theta: base of the temperatures θ_m.
+        rank: of W_up W_down.
+        taps: tokens of the convolution; 1: none but a factor.
+        silu, bias, gate: the three additions.
+        start: ``random``: as torch's layers begin; ``rope``: W_up = 0 and φ = 1, so that step 0 is
+            RoPE with this theta.
+    """
+
+    def __init__(
+        self,
+        arch: Arch,
+        theta: float = 500_000.0,
+        rank: int = 16,
+        taps: int = 4,
+        silu: bool = True,
+        bias: bool = True,
+        gate: bool = True,
+        start: str = "random",
+    ) -> None:
+        positive("model", theta=theta)
+        at_least_one("model", rank=rank, taps=taps)
+        one_of("model.start", start, ("random", "rope"))
+        if start == "rope" and not bias:
+            raise ConfigError(
+                "model.start=rope needs model.bias=true: exp(b) is the constant step of RoPE."
+            )
+        super().__init__(arch)
+        self.theta, self.silu, self.start = theta, silu, start
+        K, pairs = arch.key_heads, arch.head_dim // 2
+        self.down = nn.Parameter(torch.empty(rank, arch.width))
+        self.up = nn.Parameter(torch.empty(K * pairs, rank))
+        # One row for this token, one for the token before it, and so on.
+        self.taps = nn.Parameter(torch.empty(taps, K * pairs))
+        self.b = nn.Parameter(torch.zeros(K, pairs)) if bias else None
+        self.w = nn.Parameter(torch.empty(K, arch.width)) if gate else None
+        self.c = nn.Parameter(torch.zeros(K)) if gate else None
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """Uniform within 1/√inputs, as torch's layers; b = c = 0. To start as RoPE W_up = w = 0,
+        and b = log 2 where the gate halves it.
+        """
+        for matrix in (self.down, self.up, self.taps.mT, self.w):
+            if matrix is not None:
+                bound = matrix.shape[1] ** -0.5
+                nn.init.uniform_(matrix, -bound, bound, generator=generator)
+        if self.start == "rope":
+            nn.init.zeros_(self.up)
+            if self.w is not None and self.b is not None:
+                nn.init.zeros_(self.w)
+                nn.init.constant_(self.b, math.log(2))
+
+    def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> Features:
+        """``rotations``: (B, T, K, 2, d/2), fp32. The next tokens need the angles of the last one,
+        and W_up W_down u of as many as the convolution reaches back.
+        """
+        with full_precision(x_BTC):
+            down, up, taps = map(precise, (self.down, self.up, self.taps))
+            u_BTC = F.normalize(x_BTC.to(down.dtype), dim=-1)
+            phi_BTKM = self._convolved(u_BTC @ down.T @ up.T, taps, past)
+            if self.silu:
+                phi_BTKM = F.silu(phi_BTKM)
+            if self.b is not None:
+                phi_BTKM = phi_BTKM + precise(self.b).exp()
+            if self.w is not None and self.c is not None:
+                gate_BTK = torch.sigmoid(u_BTC @ precise(self.w).T + precise(self.c))
+                phi_BTKM = phi_BTKM * gate_BTK[..., None]
+            phi_BTKM = phi_BTKM * x_BTC.any(-1)[..., None, None]
+            index = torch.arange(phi_BTKM.shape[-1], device=x_BTC.device, dtype=down.dtype)
+            steps = phi_BTKM * self.theta ** (-2 * index / self.arch.head_dim)
+            angles = steps.cumsum(1) + past.get("angles", steps.new_zeros(1, 1, 1, 1))
+            past["angles"] = angles[:, -1:].clone()
+            return {"rotations": rotations(angles)}
+
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """q and k turned by the angles of their tokens."""
+        assert features is not None
+        return turn_both(q_BTHD, k_BTHD, features["rotations"])
+
+    def _convolved(self, raw_BTE: Tensor, taps: Tensor, past: Past) -> Tensor:
+        """(B, T, K, d/2): Σ_n taps_n · what the token n before this one brings."""
+        T, reach = raw_BTE.shape[1], len(taps) - 1
+        before = past.get("raw", raw_BTE.new_zeros(len(raw_BTE), reach, raw_BTE.shape[2]))
+        raw_BSE = torch.cat([before, raw_BTE], 1)
+        past["raw"] = raw_BSE[:, T:].clone()
+        shifted = (raw_BSE[:, reach - n : reach - n + T] * tap for n, tap in enumerate(taps))
+        return sum(shifted, raw_BTE.new_zeros(())).unflatten(-1, (self.arch.key_heads, -1))
+
+    def counted_operations(self, length: int) -> tuple[int, int]:
+        """MACs of all maps; FLOPs of gate, bias, sum and rotation."""
+        maps = sum(p.numel() for p in self.parameters() if p.ndim == 2)
+        return length * maps, 8 * length * self.taps.shape[1]
