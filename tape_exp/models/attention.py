@@ -239,7 +239,11 @@ def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
             ("flex", "bias by distance"),
         ]
     if inputs.biased:
-        return [("flex", "the bias is fused into the scores"), ("sdpa", "the bias as a mask")]
+        return [
+            ("triton", "the bias is looked up by distance"),
+            ("flex", "the bias is fused into the scores"),
+            ("sdpa", "the bias as a mask"),
+        ]
     if inputs.carried is not None:
         return [
             ("triton", "one pass over values and state"),
@@ -463,7 +467,8 @@ def _triton(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     """Our fused kernel: one q kᵀ, whose probabilities average both the values and the state."""
     carried = None if inputs.carried is None else inputs.carried.to(inputs.v.dtype).transpose(1, 2)
     q, k, v = (x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v))
-    out, attended = causal.fused_attention(q, k, v, carried, slopes=inputs.slopes)
+    table = inputs.by_distance if inputs.slopes is None else None
+    out, attended = causal.fused_attention(q, k, v, carried, inputs.slopes, by_distance=table)
     return out.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
 
@@ -500,8 +505,8 @@ def _flash_refuses(inputs: Inputs) -> str | None:
 
 
 def _triton_refuses(inputs: Inputs) -> str | None:
-    if inputs.bias is not None or (inputs.by_distance is not None and inputs.slopes is None):
-        return "the Triton kernel knows no bias but ALiBi's slopes"
+    if inputs.bias is not None:
+        return "the Triton kernel knows no bias of single pairs, only of distances"
     carried = None if inputs.carried is None else inputs.carried.transpose(1, 2)
     reason = causal.supports(
         inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried

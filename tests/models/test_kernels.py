@@ -5,6 +5,7 @@ in triton's interpreter.
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from tape_exp.models.attention import attend
 from tape_exp.models.kernels import causal
 from tape_exp.models.kernels.causal import fused_attention, supports
+from tests.conftest import make_decoder, randomise
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install triton")
 
@@ -44,8 +46,11 @@ def inputs(
     heads=None,
     dtype=torch.float32,
     learns=True,
+    table=False,
 ):
-    """q, k, v and carried (C wide, for ``rows`` of the batch and ``heads``), all of them leaves."""
+    """q, k, v, carried (C wide, for ``rows`` of the batch and ``heads``), and a ``table`` with some
+    distances to spare, all of them leaves.
+    """
     generator = torch.Generator().manual_seed(T + D)
     S, K = S or T, K or H
 
@@ -55,6 +60,9 @@ def inputs(
     given = {"q": make(B, T, H, D), "k": make(B, S, K, D), "v": make(B, S, K, D)}
     if C is not None:
         given["carried"] = make(rows or B, S, heads or H, C).detach().requires_grad_(learns)
+    if table:
+        given["by_distance"] = torch.randn(H, S + 3, generator=generator).to(device)
+        given["by_distance"].requires_grad_()
     return given
 
 
@@ -69,7 +77,8 @@ def results(given, attention):
     """Both outputs and the gradients of all that learns, by name; both outputs take part in the
     loss, weighted unevenly.
     """
-    out, attended = attention(given["q"], given["k"], given["v"], given.get("carried"))
+    table = {"by_distance": given["by_distance"]} if "by_distance" in given else {}
+    out, attended = attention(given["q"], given["k"], given["v"], given.get("carried"), **table)
     got = {"out": out} if attended is None else {"out": out, "attended": attended}
     loss = sum(
         (x.float() * torch.linspace(-0.5, 1, x.shape[-1], device=x.device)).square().sum()
@@ -84,7 +93,10 @@ def reference(given, slopes=None):
     given = {name: x.detach().float().requires_grad_(x.requires_grad) for name, x in given.items()}
     bias = None if slopes is None else alibi(slopes, given["q"].shape[1], given["k"].shape[1])
     return results(
-        given, lambda q, k, v, c: attend(q, k, v, bias=bias, carried=c, backend="reference")
+        given,
+        lambda q, k, v, c, **table: attend(
+            q, k, v, bias=bias, carried=c, backend="reference", **table
+        ),
     )
 
 
@@ -118,6 +130,8 @@ CASES = [
     {"T": 17, "S": 33, "H": 3, "K": 1},
     {"T": 70, "C": 32, "slopes": (0.5, 0.01)},
     {"T": 17, "S": 50, "slopes": (0.0, 2.0)},
+    {"B": 1, "T": 70, "C": 20, "table": True},
+    {"T": 17, "S": 50, "H": 4, "K": 2, "D": 16, "table": True},
 ]
 
 
@@ -129,7 +143,7 @@ def test_outputs_and_every_gradient_agree_with_the_reference(device, case):
     slopes = case.pop("slopes", None)
     slopes = None if slopes is None else torch.tensor(slopes, device=device)
     given = inputs(device, **case)
-    got = results(given, lambda q, k, v, c: fused_attention(q, k, v, c, slopes))
+    got = results(given, lambda q, k, v, c, **table: fused_attention(q, k, v, c, slopes, **table))
     assert_agree(got, reference(given, slopes), 1e-5)
 
 
@@ -138,9 +152,9 @@ def test_outputs_and_every_gradient_agree_with_the_reference(device, case):
 )
 @pytest.mark.parametrize("heads", [2, 1])
 def test_half_precision_agrees_with_an_fp32_reference(device, dtype, tolerance, heads):
-    given = inputs(device, T=50, S=60, K=1, C=32, heads=heads, dtype=dtype)
+    given = inputs(device, T=50, S=60, K=1, C=32, heads=heads, dtype=dtype, table=heads == 1)
     got = results(given, fused_attention)
-    assert all(x.dtype == dtype for x in got.values())
+    assert all(x.dtype == dtype for name, x in got.items() if name != "d_by_distance")
     assert_agree(got, reference(given), tolerance)
 
 
@@ -159,8 +173,9 @@ def test_every_shape_of_tiles_computes_the_same(device, monkeypatch, block_m, bl
     config = triton.Config({"BLOCK_M": block_m, "BLOCK_N": block_n}, num_warps=4, num_stages=1)
     for program in (programs.attention, programs.query_gradient, programs.key_gradient):
         monkeypatch.setattr(program, "configs", [config])
+    monkeypatch.setattr(programs, "owned_keys", lambda dtype: block_n)
     for sizes in ({"T": 75}, {"T": 37, "S": 75}):
-        given = inputs(device, B=1, H=1, C=16, D=16, **sizes)
+        given = inputs(device, B=1, H=1, C=16, D=16, table=block_n <= block_m, **sizes)
         assert_agree(results(given, fused_attention), reference(given), 1e-5)
 
 
@@ -173,6 +188,21 @@ def test_strided_inputs_are_read_in_place_and_others_are_copied(device):
     views = {"q": packed[:, :, 1], "k": head_first, "v": last_strided, "carried": expanded}
     views = {name: x.detach().requires_grad_() for name, x in views.items()}
     assert_agree(results(views, fused_attention), reference(views), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["t5", "kerple_log", "kerple_power"])
+def test_a_bias_by_distance_teaches_its_parameters_through_a_whole_model(device, arch, name):
+    logits, gradients = {}, {}
+    for backend in ("reference", "triton"):
+        model = make_decoder(name, replace(arch, layers=1), backend=backend).to(device)
+        randomise(model)
+        tokens = torch.arange(20, device=device).view(2, 10) % 14
+        logits[backend] = model(tokens)
+        logits[backend].square().mean().backward()
+        gradients[backend] = {key: x.grad for key, x in model.named_parameters()}
+    assert any(".position." in key for key in gradients["triton"])
+    assert_agree(gradients["triton"], gradients["reference"], 1e-5)
+    assert torch.allclose(logits["triton"], logits["reference"], atol=1e-5)
 
 
 @pytest.mark.parametrize("used", [0, 1])
@@ -189,14 +219,19 @@ def test_a_loss_on_one_output_alone(device, used):
 
 @pytest.mark.parametrize(
     "case",
-    [{"T": 20, "C": 32}, {"T": 20}, {"T": 12, "S": 20, "H": 4, "K": 2, "C": 16, "rows": 1}],
+    [
+        {"T": 20, "C": 32},
+        {"T": 20, "table": True},
+        {"T": 12, "S": 20, "H": 4, "K": 2, "C": 16, "rows": 1},
+    ],
     ids=str,
 )
 def test_the_operator_is_one_that_compilers_can_take(device, case):
     """Its shapes are told without running it, and its gradients go through its backward."""
     given = inputs(device, **case)
-    carried, scale = given.get("carried"), 0.25
-    arguments = (given["q"], given["k"], given["v"], carried, None, scale)
+    carried, table, scale = given.get("carried"), given.get("by_distance"), 0.25
+    table = None if table is None else table[:, :20].detach().contiguous().requires_grad_()
+    arguments = (given["q"], given["k"], given["v"], carried, None, table, scale)
     torch.library.opcheck(causal._attention, arguments)
     torch._dynamo.reset()
     compiled = torch.compile(fused_attention, fullgraph=True, backend="aot_eager")
@@ -279,10 +314,13 @@ def compile_only(self, *arguments, grid, warmup, **keywords):
 driver.set_active(Absent())
 autotuner.Autotuner.run = compile_only
 causal.supports = lambda *_: None
-for dtype, D, C, heads in ((torch.bfloat16, 64, 64, 2), (torch.float32, 32, 48, 1)):
+for dtype, D, C, heads, slopes in (
+    (torch.bfloat16, 64, 64, 2, None), (torch.float32, 32, 48, 1, torch.ones(2))
+):
     q, k, v = (torch.zeros(1, 64, 2, D, dtype=dtype, requires_grad=True) for _ in range(3))
     carried = torch.zeros(1, 64, heads, C, dtype=dtype, requires_grad=True)
-    out, attended = causal.fused_attention(q, k, v, carried, torch.ones(2))
+    table = torch.zeros(2, 64, requires_grad=True) if slopes is None else None
+    out, attended = causal.fused_attention(q, k, v, carried, slopes, by_distance=table)
     (out.sum() + attended.sum()).backward()
 """
 
@@ -309,7 +347,8 @@ def test_every_program_compiles_for_gpus_that_are_not_here(architecture, tmp_pat
 @pytest.mark.parametrize("width", [32, 64, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_long_sequences_and_tuned_tiles(device, dtype, width):
-    given = inputs(device, B=2, T=1000, S=1100, H=4, D=width, C=width, dtype=dtype)
+    table = width == 64
+    given = inputs(device, B=2, T=1000, S=1100, H=4, D=width, C=width, dtype=dtype, table=table)
     tolerance = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float32: 1e-5}[dtype]
     assert_agree(results(given, fused_attention), reference(given), tolerance)
 
@@ -342,6 +381,7 @@ def test_memory_does_not_grow_with_the_square_of_the_length(device):
 @pytest.mark.gpu
 @needs_gpu
 def test_the_same_gradients_every_time(device):
-    given = inputs(device, T=300, H=4, K=2, C=64, D=64, heads=1, dtype=torch.bfloat16)
+    sizes = {"T": 300, "H": 4, "K": 2, "C": 64, "D": 64, "heads": 1}
+    given = inputs(device, **sizes, dtype=torch.bfloat16, table=True)
     first, second = results(given, fused_attention), results(given, fused_attention)
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -26,9 +26,10 @@ def fused_attention(
     v_BSKD: Tensor,
     carried: Tensor | None = None,
     slopes: Tensor | None = None,
+    by_distance: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """``p = softmax(scale · q kᵀ + alibi)`` under the causal mask, and ``p v`` and ``p carried``; p
+    """``p = softmax(scale · q kᵀ + bias)`` under the causal mask, and ``p v`` and ``p carried``; p
     is never in memory.
 
     Query t sees keys up to t + S - T. The forward pass computes q kᵀ once for both products. The
@@ -45,6 +46,8 @@ def fused_attention(
             Cast to v's dtype.
         slopes: (H,), ALiBi: -slope_h · (t + S - T - s) is added to the scaled logits. Gets no
             gradient.
+        by_distance: (H, N), N >= S: entry t + S - T - s of each head is added to the scaled logits,
+            in fp32. Not beside ``slopes``.
         scale: of the logits, positive; 1 / √D by default.
 
     Returns:
@@ -65,7 +68,13 @@ def fused_attention(
     if slopes is not None:
         assert slopes.shape == (q_BTHD.shape[2],), "one slope for every query head"
         slopes = slopes.detach().to(q_BTHD.device, torch.float32).contiguous()
-    out, attended, _ = _attention(q_BTHD, k_BSKD, v_BSKD, carried, slopes, scale)
+    if by_distance is not None:
+        S = k_BSKD.shape[1]
+        assert slopes is None, "a table that slopes describe is not looked up"
+        assert by_distance.shape[0] == q_BTHD.shape[2], "one row of the table for every query head"
+        assert by_distance.shape[1] >= S, "one entry for every distance"
+        by_distance = by_distance[:, :S].to(q_BTHD.device, torch.float32).contiguous()
+    out, attended, _ = _attention(q_BTHD, k_BSKD, v_BSKD, carried, slopes, by_distance, scale)
     return out, None if carried is None else attended
 
 
@@ -122,6 +131,7 @@ def _attention(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
+    by_distance: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The average of the values, that of what is carried (empty where nothing is), and log2 Σ 2^z.
@@ -135,16 +145,22 @@ def _attention(
     B, T, H, _ = q.shape
     with torch.cuda.device_of(q):
         _programs().attention[_grid(B * H, T, "BLOCK_M")](
-            q, k, v, carried, slopes, out, None if carried is None else out_c, lse, scale,
-            *_sizes(q, k), *_strides(q, k, v), *_carried_strides(carried, B, H),
-            **_constants(q, carried, slopes),
+            q, k, v, carried, slopes, by_distance, out, None if carried is None else out_c, lse,
+            scale, *_sizes(q, k), *_strides(q, k, v), *_carried_strides(carried, B, H),
+            **_constants(q, carried, slopes, by_distance),
         )  # fmt: skip
     return out, out_c, lse
 
 
 @_attention.register_fake
 def _outputs_of(
-    q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None, slopes: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    carried: Tensor | None,
+    slopes: Tensor | None,
+    by_distance: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _outputs(q, v, carried)
 
@@ -166,13 +182,17 @@ def _gradients(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
+    by_distance: Tensor | None,
     out: Tensor,
     out_c: Tensor,
     lse: Tensor,
     scale: float,
-    learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, v and carried, the last empty unless carried ``learns``."""
+    carried_learns: bool,
+    table_learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k, v, carried and by_distance; the last two are empty unless
+    ``carried_learns``, and ``table_learns``.
+    """
     q, k, v = _rows(q), _rows(k), _rows(v)
     carried = None if carried is None or d_out_c is None else _rows(carried)
     (B, T, H, D), (S, K) = q.shape, k.shape[1:3]
@@ -184,30 +204,36 @@ def _gradients(
         *_strides(q, k, v), *_carried_strides(carried, B, H),
         *_strides(d_out), *_carried_strides(d_out_c, B, H)
     )  # fmt: skip
-    constants = _constants(q, carried, slopes)
+    constants = _constants(q, carried, slopes, by_distance)
     # Heads that share keys, and heads and rows that share what is carried, write gradients of
     # their own in fp32, which are summed afterwards: unlike atomic additions this gives the
     # same sum every time.
     dk = q.new_empty(B, S, H, D, dtype=torch.float32 if K < H else q.dtype)
     dv = torch.empty_like(dk)
     dc = None
-    if learns and carried is not None:
+    if carried_learns and carried is not None:
         shared = carried.shape[0] < B or carried.shape[2] < H
         dc = q.new_empty(B, S, H, carried.shape[-1], dtype=torch.float32 if shared else q.dtype)
+    # So do blocks of keys at every distance.
+    d_table, owns = None, 0
+    if table_learns:
+        owns = _programs().owned_keys(q.dtype)
+        d_table = q.new_zeros(B, H, -(-S // owns), S, dtype=torch.float32)
     with torch.cuda.device_of(q):
         _programs().query_gradient[_grid(B * H, T, "BLOCK_M")](
-            q, k, v, carried, slopes, out, None if carried is None else out_c, lse, d_out, d_out_c,
-            delta, dq, scale, *_sizes(q, k), *strides, **constants,
+            q, k, v, carried, slopes, by_distance, out, None if carried is None else out_c, lse,
+            d_out, d_out_c, delta, dq, scale, *_sizes(q, k), *strides, **constants,
         )  # fmt: skip
         _programs().key_gradient[_grid(B * H, S, "BLOCK_N")](
-            q, k, v, carried, slopes, lse, d_out, d_out_c, delta, dk, dv, dc, scale,
-            *_sizes(q, k), *strides, **constants, CARRIED_LEARNS=dc is not None,
+            q, k, v, carried, slopes, by_distance, lse, d_out, d_out_c, delta, dk, dv, dc, d_table,
+            scale, *_sizes(q, k), *strides, **constants, CARRIED_LEARNS=dc is not None, OWNS=owns,
         )  # fmt: skip
     if K < H:
         dk, dv = (x.unflatten(2, (K, H // K)).sum(3).to(q.dtype) for x in (dk, dv))
+    d_table = lse.new_empty(0) if d_table is None else d_table.sum((0, 2))
     if dc is None or carried is None:
-        return dq, dk, dv, q.new_empty(0)
-    return dq, dk, dv, dc.sum_to_size(_shape_of_carried(carried, S)).to(q.dtype)
+        return dq, dk, dv, q.new_empty(0), d_table
+    return dq, dk, dv, dc.sum_to_size(_shape_of_carried(carried, S)).to(q.dtype), d_table
 
 
 @_gradients.register_fake
@@ -219,17 +245,20 @@ def _gradients_of(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
+    by_distance: Tensor | None,
     out: Tensor,
     out_c: Tensor,
     lse: Tensor,
     scale: float,
-    learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    carried_learns: bool,
+    table_learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     dk, dv = (torch.empty(x.shape, dtype=q.dtype, device=q.device) for x in (k, v))
     dc = q.new_empty(0)
-    if learns and carried is not None and d_out_c is not None:
+    if carried_learns and carried is not None and d_out_c is not None:
         dc = q.new_empty(_shape_of_carried(carried, k.shape[1]))
-    return torch.empty_like(out), dk, dv, dc
+    d_table = lse.new_empty((q.shape[2], k.shape[1]) if table_learns else 0)
+    return torch.empty_like(out), dk, dv, dc, d_table
 
 
 def _shape_of_carried(carried: Tensor, S: int) -> tuple[int, ...]:
@@ -248,14 +277,12 @@ def _backward(
     ctx: Any, d_out: Tensor | None, d_out_c: Tensor | None, _: Any
 ) -> tuple[Tensor | None, ...]:
     """Of :func:`_attention`, which cannot be differentiated again."""
-    q, k, v, carried, slopes, out, out_c, lse = ctx.saved_tensors
+    carried = ctx.saved_tensors[3]
     if carried is None:
         d_out_c = None
-    learns = ctx.needs_input_grad[3] and d_out_c is not None
-    dq, dk, dv, dc = _gradients(
-        d_out, d_out_c, q, k, v, carried, slopes, out, out_c, lse, ctx.scale, learns
-    )
-    return dq, dk, dv, dc if learns else None, None, None
+    learn = ctx.needs_input_grad[3] and d_out_c is not None, ctx.needs_input_grad[5]
+    dq, dk, dv, dc, d_table = _gradients(d_out, d_out_c, *ctx.saved_tensors, ctx.scale, *learn)
+    return dq, dk, dv, dc if learn[0] else None, None, d_table if learn[1] else None, None
 
 
 _attention.register_autograd(_backward, setup_context=_keep)
@@ -288,7 +315,9 @@ def _carried_strides(x: Tensor | None, B: int, H: int) -> tuple[int, int, int]:
     return x.stride(0) if x.shape[0] == B else 0, x.stride(1), x.stride(2) if x.shape[2] == H else 0
 
 
-def _constants(q: Tensor, carried: Tensor | None, slopes: Tensor | None) -> dict[str, Any]:
+def _constants(
+    q: Tensor, carried: Tensor | None, slopes: Tensor | None, by_distance: Tensor | None
+) -> dict[str, Any]:
     """The compile-time constants; widths are powers of two, at least the 16 of a tensor core."""
     D, C = q.shape[-1], 0 if carried is None else carried.shape[-1]
     rounded = torch.backends.cuda.matmul.fp32_precision == "tf32"
@@ -299,6 +328,7 @@ def _constants(q: Tensor, carried: Tensor | None, slopes: Tensor | None) -> dict
         "PAD_C": max(16, 1 << (C - 1).bit_length()),
         "CARRIES": carried is not None,
         "SLOPED": slopes is not None,
+        "BY_DISTANCE": by_distance is not None,
         "PRECISION": "tf32x3" if q.dtype == torch.float32 and not rounded else "tf32",
     }
 

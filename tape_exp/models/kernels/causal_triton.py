@@ -12,7 +12,9 @@ hides are never visited. The diagonal is never empty, and says so by ``assume``:
 loop's accumulators to be set by a path around it, Hopper's asynchronous products would be
 serialised. Logits are kept in units of ln 2, since exp2 is what the hardware has::
 
-    z = log2(e) (scale · q kᵀ + alibi),   lse = log2 Σ 2^z,   p = 2^(z - lse)
+    z = log2(e) (scale · q kᵀ + bias),   lse = log2 Σ 2^z,   p = 2^(z - lse)
+
+The bias is ALiBi's, or is looked up by distance.
 
 A product whose fp32 inputs must not lose their lower bits has PRECISION ``tf32x3``: three products
 on the tensor cores.
@@ -20,6 +22,7 @@ on the tensor cores.
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
@@ -30,6 +33,11 @@ LOG2E = tl.constexpr(1.4426950408889634)
 UNSPECIALISED = ("T", "S", "bucket")
 
 
+def owned_keys(dtype: torch.dtype) -> int:
+    """The keys of a program that keeps sums of its own: those of a tile that always fits."""
+    return 16 if INTERPRETED else 32 if dtype == torch.float32 else 64
+
+
 def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, int]):
     """Autotune over tile sizes, (BLOCK_M, BLOCK_N, warps, stages); the interpreter gets one that is
     small and uneven.
@@ -37,7 +45,8 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
     Only tiles that fit into the registers are tried: of its 255 a thread may fill 192 with its
     share of the fp32 sums over the block ``owner``, as wide as the letters of ``sums`` (D, C, or L:
     C if carried learns), and of ``squares`` tiles of logits and the like. fp32 inputs take the
-    small tiles, since their products are split in three.
+    small tiles, since their products are split in three. Where a program keeps sums of its own, its
+    block has OWNS rows, for whose number room was made, and the other side's is no smaller.
 
     The choice is kept on disk with the compiled programs, so that a resumed run computes with the
     same tiles.
@@ -54,11 +63,13 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
             "L": carried if constants.get("CARRIED_LEARNS") else 0,
         }
         width = sum(widths[letter] for letter in sums)
+        owns = constants.get("OWNS")
 
         def fits(tile: triton.Config) -> bool:
             area = tile.kwargs["BLOCK_M"] * tile.kwargs["BLOCK_N"]
             held = (tile.kwargs[owner] * width + squares * area) // (32 * tile.num_warps)
-            return held <= 192 and single == (area <= 1024)
+            summed = not owns or (tile.kwargs[owner] == owns and area >= owns**2)
+            return summed and held <= 192 and single == (area <= 1024)
 
         return [tile for tile in tiles if fits(tile)]
 
@@ -69,7 +80,10 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
             triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=w, num_stages=s)
             for m, n, w, s in choices
         ],
-        key=["bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "SLOPED", "PRECISION"],
+        key=[
+            *("bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "SLOPED", "BY_DISTANCE", "OWNS"),
+            "PRECISION",
+        ],
         prune_configs_by={"early_config_prune": affordable},
         cache_results=True,
     )
@@ -127,6 +141,27 @@ def put(
 
 
 @triton.jit
+def looked_up(by_distance, distance, S):
+    """LOG2E times the table's entry at each distance, and any entry where it is no distance."""
+    return tl.load(by_distance + tl.minimum(tl.maximum(distance, 0), S - 1)) * LOG2E
+
+
+@triton.jit
+def along_diagonals(x_NM, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr):
+    """For each l < BLOCK_M the sum of x[n, m] where m - n = l, and where m - n = l - BLOCK_M.
+
+    Each row turned left by its number has both diagonals in column l. BLOCK_N <= BLOCK_M.
+    """
+    tl.static_assert(BLOCK_N <= BLOCK_M)
+    turned = tl.arange(0, BLOCK_N)[:, None] + tl.arange(0, BLOCK_M)[None, :]
+    x_NM = tl.gather(x_NM, turned % BLOCK_M, 1)
+    return (
+        tl.sum(tl.where(turned < BLOCK_M, x_NM, 0.0), 0),
+        tl.sum(tl.where(turned < BLOCK_M, 0.0, x_NM), 0),
+    )
+
+
+@triton.jit
 def product(a, b, total, PRECISION: tl.constexpr):
     """total + a b, in fp32."""
     if INTERPRETED:  # the interpreter keeps bf16 as integers and would multiply those
@@ -142,10 +177,11 @@ def product(a, b, total, PRECISION: tl.constexpr):
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def attention(
-    q, k, v, c, slopes, out, out_c, lse, scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, by_distance, out, out_c, lse, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
-    CARRIES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    CARRIES: tl.constexpr, SLOPED: tl.constexpr, BY_DISTANCE: tl.constexpr,
+    PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out = p v, out_c = p c and lse, for one block of queries of one head, by online softmax."""
@@ -165,6 +201,8 @@ def attention(
         c += b * c_b + h * c_h
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
+    if BY_DISTANCE:
+        by_distance += h * S
     z_scale = scale * LOG2E
 
     top_M = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -183,11 +221,14 @@ def attention(
                 z = z * z_scale + slope * (
                     columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None]
                 )
+            if BY_DISTANCE:
+                distance = (rows + past)[:, None] - columns[None, :]
+                z = z * z_scale + looked_up(by_distance, distance, S)
             if not inner:
                 z = tl.where(columns[None, :] <= (rows + past)[:, None], z, float("-inf"))
             # Every row sees a key in the first block visited, so that `higher` is finite from there
             # on.
-            if SLOPED:
+            if SLOPED or BY_DISTANCE:
                 higher_M = tl.maximum(top_M, tl.max(z, 1))
                 p = tl.exp2(z - higher_M[:, None])
             else:  # scaled in the exponent: one fused multiply-add an entry
@@ -224,10 +265,12 @@ def attention(
 )
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def query_gradient(
-    q, k, v, c, slopes, out, out_c, lse, d_out, d_out_c, delta, dq, scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, by_distance, out, out_c, lse, d_out, d_out_c, delta, dq,
+    scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
-    CARRIES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    CARRIES: tl.constexpr, SLOPED: tl.constexpr, BY_DISTANCE: tl.constexpr,
+    PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dq for one block of queries of one head, and delta = rowsum(d_out ∘ out + d_out_c ∘ out_c),
@@ -258,6 +301,8 @@ def query_gradient(
     v += b * v_b + h // group * v_h
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
+    if BY_DISTANCE:
+        by_distance += h * S
     z_scale = scale * LOG2E
 
     dq_MD = tl.zeros((BLOCK_M, PAD_D), tl.float32)
@@ -277,6 +322,8 @@ def query_gradient(
                 z += slope * (
                     columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None]
                 )
+            if BY_DISTANCE:
+                z += looked_up(by_distance, (rows + past)[:, None] - columns[None, :], S)
             if not inner:
                 z = tl.where(columns[None, :] <= (rows + past)[:, None], z, float("-inf"))
             p = tl.exp2(z - lse_M[:, None])
@@ -298,17 +345,19 @@ def query_gradient(
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def key_gradient(
-    q, k, v, c, slopes, lse, d_out, d_out_c, delta, dk, dv, dc, scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, by_distance, lse, d_out, d_out_c, delta, dk, dv, dc, d_by_distance,
+    scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
     CARRIES: tl.constexpr, CARRIED_LEARNS: tl.constexpr, SLOPED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BY_DISTANCE: tl.constexpr, OWNS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and dc for one block of keys of one query head; transposed throughout: keys are the
     rows.
 
     dv = pᵀ d_out,  dc = pᵀ d_out_c,  dk = scale · dzᵀ q, with dz as in :func:`query_gradient`.
+    Where OWNS, the sums of dz at each distance are written to d_by_distance (B, H, blocks, S).
     """
     past = S - T
     blocks = tl.cdiv(S, BLOCK_N)
@@ -329,11 +378,18 @@ def key_gradient(
     delta += pair * T
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
+    if BY_DISTANCE:
+        by_distance += h * S
     z_scale = scale * LOG2E
 
     dk_ND = tl.zeros((BLOCK_N, PAD_D), tl.float32)
     dv_ND = tl.zeros((BLOCK_N, PAD_D), tl.float32)
     dc_NC = tl.zeros((BLOCK_N, PAD_C), tl.float32)
+    if OWNS:
+        d_by_distance += (pair * blocks + n0 // BLOCK_N) * S
+        lags = tl.arange(0, BLOCK_M)
+        # Of the distances that this block of queries shares with the next one.
+        shared_M = tl.zeros((BLOCK_M,), tl.float32)
     first = tl.maximum(n0 - past, 0) // BLOCK_M * BLOCK_M
     whole = tl.minimum(tl.cdiv(tl.maximum(n0 + BLOCK_N - 1 - past, 1), BLOCK_M) * BLOCK_M, T)
     tl.assume(first < whole)
@@ -353,6 +409,8 @@ def key_gradient(
                 z += slope * (
                     columns.to(tl.float32)[:, None] - (rows + past).to(tl.float32)[None, :]
                 )
+            if BY_DISTANCE:
+                z += looked_up(by_distance, (rows + past)[None, :] - columns[:, None], S)
             if not inner:
                 z = tl.where(columns[:, None] <= (rows + past)[None, :], z, float("-inf"))
             p = tl.exp2(z - lse_M[None, :])
@@ -365,8 +423,16 @@ def key_gradient(
                     dc_NC = product(p.to(do_MC.dtype), do_MC, dc_NC, PRECISION)
             dz = p * (dp - delta_M[None, :])
             dk_ND = product(dz.to(q_MD.dtype), q_MD, dk_ND, PRECISION)
+            if OWNS:
+                later_M, earlier_M = along_diagonals(dz, BLOCK_N, BLOCK_M)
+                distance = m0 + past - n0 - BLOCK_M + lags
+                tl.store(d_by_distance + distance, shared_M + earlier_M, mask=distance >= 0)
+                shared_M = later_M
 
     put(dk + (b * S * H + h) * D, n0, S, H * D, dk_ND * scale, BLOCK_N, D, PAD_D)
     put(dv + (b * S * H + h) * D, n0, S, H * D, dv_ND, BLOCK_N, D, PAD_D)
     if CARRIED_LEARNS:
         put(dc + (b * S * H + h) * C, n0, S, H * C, dc_NC, BLOCK_N, C, PAD_C)
+    if OWNS:
+        distance = tl.cdiv(T, BLOCK_M) * BLOCK_M + past - n0 - BLOCK_M + lags
+        tl.store(d_by_distance + distance, shared_M, mask=(distance >= 0) & (distance < S))
