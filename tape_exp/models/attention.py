@@ -32,6 +32,14 @@ FLEX_SIZES = 64  # that FlexAttention is compiled for: batches, buckets of lengt
 
 
 @dataclass(frozen=True)
+class OnDemand:
+    """A bias of T = S tokens that is computed in the form that the backend reads."""
+
+    by_pair: Callable[[], Tensor | None]  # broadcasts to (B, H, T, S)
+    piecewise: Callable[[], causal.Piecewise | None]  # for our kernel
+
+
+@dataclass(frozen=True)
 class Inputs:
     """What a backend is asked to do; head-major, as kernels want it."""
 
@@ -43,6 +51,7 @@ class Inputs:
     by_distance: Tensor | None  # (H, N >= S)
     slopes: Tensor | None  # (H,)
     padding: Tensor | None = None  # (B,), the keys of a row that are hidden, from its first on
+    on_demand: OnDemand | None = None  # instead of a bias
 
     @property
     def groups(self) -> int:
@@ -52,7 +61,13 @@ class Inputs:
     @property
     def biased(self) -> bool:
         """Whether anything is added to the logits."""
-        return self.bias is not None or self.by_distance is not None
+        return any(x is not None for x in (self.bias, self.by_distance, self.on_demand))
+
+    def with_pairs(self) -> "Inputs":
+        """The same with a bias by pair, where one is computed on demand."""
+        if self.on_demand is None:
+            return self
+        return replace(self, bias=self.on_demand.by_pair(), on_demand=None)
 
     def dense_bias(self) -> Tensor | None:
         """Biases and padding as one tensor that broadcasts to (B, H, T, S)."""
@@ -112,7 +127,7 @@ def attend(
     k_BSKD: Tensor,
     v_BSKD: Tensor,
     *,
-    bias: Tensor | None = None,
+    bias: Tensor | OnDemand | None = None,
     by_distance: Tensor | None = None,
     slopes: Tensor | None = None,
     carried: Tensor | None = None,
@@ -131,7 +146,7 @@ def attend(
         k_BSKD: keys; with fewer heads than q (grouped queries) each serves H / K query heads in
             turn.
         v_BSKD: values.
-        bias: added to the scaled logits; broadcasts to (B, H, T, S).
+        bias: added to the scaled logits; broadcasts to (B, H, T, S), or is computed on demand.
         by_distance: (H, N), N >= S: a bias that depends only on the distance t + S - T - s.
         slopes: (H,), if ``by_distance`` is -slope · distance: kernels that know ALiBi compute it
             themselves.
@@ -152,7 +167,10 @@ def attend(
     """
     q, k, v = (x.transpose(1, 2) for x in (q_BTHD, k_BSKD, v_BSKD))
     carried = None if carried is None else carried.transpose(1, 2)
-    inputs = Inputs(q, k, v, carried, bias, by_distance, slopes, padding)
+    if isinstance(bias, OnDemand):
+        inputs = Inputs(q, k, v, carried, None, by_distance, slopes, padding, bias)
+    else:
+        inputs = Inputs(q, k, v, carried, bias, by_distance, slopes, padding)
     values, attended = _compute(inputs, backend)
     return values.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
@@ -160,6 +178,7 @@ def attend(
 def _compute(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
     """What a backend gives, or the one that is picked; rows with padding one after the other."""
     if inputs.padding is not None:
+        inputs = inputs.with_pairs()
         on_cpu = inputs.q.device.type == "cpu"
         if inputs.q.shape[2] < inputs.k.shape[2] and backend != "reference":
             backend = "sdpa"  # decoding: a mask of one row is cheap, and all devices take it
@@ -175,7 +194,7 @@ def _compute(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
             raise ConfigError(
                 f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}."
             )
-    return BACKENDS[backend].compute(inputs)
+    return BACKENDS[backend].compute(inputs if backend == "triton" else inputs.with_pairs())
 
 
 def _by_rows(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
@@ -240,7 +259,7 @@ def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
         ]
     if inputs.biased:
         return [
-            ("triton", "the bias is looked up by distance"),
+            ("triton", "the bias is computed from tables"),
             ("flex", "the bias is fused into the scores"),
             ("sdpa", "the bias as a mask"),
         ]
@@ -468,7 +487,8 @@ def _triton(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     carried = None if inputs.carried is None else inputs.carried.to(inputs.v.dtype).transpose(1, 2)
     q, k, v = (x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v))
     table = inputs.by_distance if inputs.slopes is None else None
-    out, attended = causal.fused_attention(q, k, v, carried, inputs.slopes, by_distance=table)
+    pieces = None if inputs.on_demand is None else inputs.on_demand.piecewise()
+    out, attended = causal.fused_attention(q, k, v, carried, inputs.slopes, table, pieces)
     return out.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
 
@@ -499,14 +519,14 @@ def _flash_refuses(inputs: Inputs) -> str | None:
         return "flash-attn needs values and state together as wide as the queries"
     if inputs.q.device.type != "cuda" or inputs.q.dtype not in (torch.float16, torch.bfloat16):
         return "flash-attn computes only in fp16 and bf16, on a GPU"
-    if inputs.bias is not None or (inputs.by_distance is not None and inputs.slopes is None):
+    if inputs.biased and inputs.slopes is None:
         return "flash-attn knows no bias but ALiBi's slopes"
     return "flash-attn's heads are at most 256 wide" if width > 256 else None
 
 
 def _triton_refuses(inputs: Inputs) -> str | None:
     if inputs.bias is not None:
-        return "the Triton kernel knows no bias of single pairs, only of distances"
+        return "the Triton kernel knows no bias of single pairs"
     carried = None if inputs.carried is None else inputs.carried.transpose(1, 2)
     reason = causal.supports(
         inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried

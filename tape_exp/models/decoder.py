@@ -6,6 +6,7 @@ may have K < H heads.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -15,9 +16,9 @@ from torch.nn.utils import skip_init
 from torch.utils.checkpoint import checkpoint
 
 from tape_exp.machine.seeding import RowSampler, generator_for
-from tape_exp.models.attention import attend, to_compile
+from tape_exp.models.attention import OnDemand, attend, to_compile
 from tape_exp.models.cache import Cache
-from tape_exp.models.positions.base import PositionEncoding, for_heads
+from tape_exp.models.positions.base import PositionEncoding, for_heads, overrides
 from tape_exp.settings.schema import Arch
 
 
@@ -293,7 +294,7 @@ class Block(nn.Module):
 
     def _biases(
         self, where: "Where", q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]
-    ) -> dict[str, Tensor | None]:
+    ) -> dict[str, Any]:
         """Keyword arguments of ``attend``: the bias by distance if it can be, else by pair."""
         S, position = k_BSKD.shape[1], self.position
         if where.consecutive:
@@ -301,9 +302,19 @@ class Block(nn.Module):
             if by_distance is not None:
                 return {"by_distance": by_distance, "slopes": position.slopes()}
         keys = where.positions_BT if where.cache is None else where.cache.positions_BS[:, :S]
+        if where.whole and overrides(position, "piecewise"):
+            return {"bias": on_demand(position, where.positions_BT)}
         bias = position.bias(where.positions_BT, keys)
         bias = position.contextual_bias(q_BTHD, k_BSKD, features, bias)
         return {"bias": bias}
+
+
+def on_demand(position: PositionEncoding, positions_BT: Tensor) -> OnDemand:
+    """The bias of tokens at 0 … T - 1, of an encoding that has it in pieces too."""
+    return OnDemand(
+        partial(position.bias, positions_BT, positions_BT),
+        partial(position.piecewise, positions_BT.shape[1], positions_BT.device),
+    )
 
 
 class Watch(Protocol):
@@ -328,6 +339,12 @@ class Where:
     consecutive: bool = False  # positions count tokens, so a bias by distance can be looked up
     cache: Cache | None = None
     watch: Watch | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all tokens so far, at 0 … T - 1, and nobody watches."""
+        fresh = self.cache is None or (self.cache.length == 0 and self.cache.padding_B is None)
+        return self.consecutive and fresh and self.watch is None
 
     def without_padding(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """Features (B, T, …) of these tokens, zero where they are padding."""

@@ -9,6 +9,7 @@ from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.models.attention import (
     BACKENDS,
     Inputs,
+    OnDemand,
     attend,
     bucket,
     causal_mask,
@@ -226,6 +227,7 @@ def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
         ("slopes", "triton"),
         ("by_distance", "triton"),
         ("by_distance and carried", "triton"),
+        ("on demand", "triton"),
         ("bias", "flex"),
         ("decoding", "sdpa"),
         ("fp32", "sdpa"),
@@ -248,7 +250,9 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
         bias = make(1, 4, q.shape[2], 512) if kind in ("bias", "decoding") else None
         table = make(4, 512) if kind.startswith(("by_distance", "slopes")) else None
         slopes = make(4) if kind == "slopes" else None
-        assert pick_backend(Inputs(q, k, k, carried, bias, table, slopes)) == backend
+        lazy = OnDemand(lambda: bias, lambda: None) if kind == "on demand" else None
+        given = Inputs(q, k, k, carried, bias, table, slopes, on_demand=lazy)
+        assert pick_backend(given) == backend
 
 
 def test_a_choice_is_told_once_in_a_run(caplog):

@@ -12,8 +12,8 @@ import torch
 
 from tape_exp.models.attention import attend
 from tape_exp.models.kernels import causal
-from tape_exp.models.kernels.causal import fused_attention, supports
-from tests.conftest import make_decoder, randomise
+from tape_exp.models.kernels.causal import Piecewise, fused_attention, supports
+from tests.conftest import by_pair, make_decoder, randomise
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install triton")
 
@@ -47,9 +47,10 @@ def inputs(
     dtype=torch.float32,
     learns=True,
     table=False,
+    bends=0,
 ):
-    """q, k, v, carried (C wide, for ``rows`` of the batch and ``heads``), and a ``table`` with some
-    distances to spare, all of them leaves.
+    """q, k, v, carried (C wide, for ``rows`` of the batch and ``heads``), and a ``table`` or a
+    function of so many ``bends``, with distances to spare; all that learns are leaves.
     """
     generator = torch.Generator().manual_seed(T + D)
     S, K = S or T, K or H
@@ -63,7 +64,26 @@ def inputs(
     if table:
         given["by_distance"] = torch.randn(H, S + 3, generator=generator).to(device)
         given["by_distance"].requires_grad_()
+    if bends:
+        rise, level = (torch.randn(H, bends + 1, generator=generator) for _ in range(2))
+        pieces = {
+            "near": torch.arange(S + 3.0).add(1).log(),
+            "far": 1 / torch.arange(S - T, S).clamp(min=T // 3).add(2.0).log(),
+            "bends": torch.rand(bends, generator=generator).sort().values,
+            "level": level,
+            "rise": rise,
+        }
+        given |= {n: x.to(device).requires_grad_(n != "bends") for n, x in pieces.items()}
     return given
+
+
+def added(given):
+    """The bias as an argument of the kernel."""
+    if "by_distance" in given:
+        return {"by_distance": given["by_distance"]}
+    if "near" in given:
+        return {"piecewise": Piecewise(*(given[name] for name in Piecewise._fields))}
+    return {}
 
 
 def alibi(slopes, T, S):
@@ -77,8 +97,8 @@ def results(given, attention):
     """Both outputs and the gradients of all that learns, by name; both outputs take part in the
     loss, weighted unevenly.
     """
-    table = {"by_distance": given["by_distance"]} if "by_distance" in given else {}
-    out, attended = attention(given["q"], given["k"], given["v"], given.get("carried"), **table)
+    tensors = given["q"], given["k"], given["v"], given.get("carried")
+    out, attended = attention(*tensors, **added(given))
     got = {"out": out} if attended is None else {"out": out, "attended": attended}
     loss = sum(
         (x.float() * torch.linspace(-0.5, 1, x.shape[-1], device=x.device)).square().sum()
@@ -91,13 +111,14 @@ def results(given, attention):
 
 def reference(given, slopes=None):
     given = {name: x.detach().float().requires_grad_(x.requires_grad) for name, x in given.items()}
-    bias = None if slopes is None else alibi(slopes, given["q"].shape[1], given["k"].shape[1])
-    return results(
-        given,
-        lambda q, k, v, c, **table: attend(
-            q, k, v, bias=bias, carried=c, backend="reference", **table
-        ),
-    )
+    T, S = given["q"].shape[1], given["k"].shape[1]
+
+    def attention(q, k, v, c, by_distance=None, piecewise=None):
+        bias = None if slopes is None else alibi(slopes, T, S)
+        bias = by_pair(piecewise, T, S) if piecewise else bias
+        return attend(q, k, v, bias=bias, by_distance=by_distance, carried=c, backend="reference")
+
+    return results(given, attention)
 
 
 def assert_agree(got, expected, tolerance):
@@ -132,6 +153,8 @@ CASES = [
     {"T": 17, "S": 50, "slopes": (0.0, 2.0)},
     {"B": 1, "T": 70, "C": 20, "table": True},
     {"T": 17, "S": 50, "H": 4, "K": 2, "D": 16, "table": True},
+    {"B": 1, "T": 70, "C": 20, "bends": 32},
+    {"T": 17, "S": 50, "H": 4, "K": 2, "D": 16, "bends": 3},
 ]
 
 
@@ -143,7 +166,7 @@ def test_outputs_and_every_gradient_agree_with_the_reference(device, case):
     slopes = case.pop("slopes", None)
     slopes = None if slopes is None else torch.tensor(slopes, device=device)
     given = inputs(device, **case)
-    got = results(given, lambda q, k, v, c, **table: fused_attention(q, k, v, c, slopes, **table))
+    got = results(given, lambda q, k, v, c, **bias: fused_attention(q, k, v, c, slopes, **bias))
     assert_agree(got, reference(given, slopes), 1e-5)
 
 
@@ -152,9 +175,11 @@ def test_outputs_and_every_gradient_agree_with_the_reference(device, case):
 )
 @pytest.mark.parametrize("heads", [2, 1])
 def test_half_precision_agrees_with_an_fp32_reference(device, dtype, tolerance, heads):
-    given = inputs(device, T=50, S=60, K=1, C=32, heads=heads, dtype=dtype, table=heads == 1)
+    bias = {"table": True} if heads == 1 else {"bends": 8}
+    given = inputs(device, T=50, S=60, K=1, C=32, heads=heads, dtype=dtype, **bias)
     got = results(given, fused_attention)
-    assert all(x.dtype == dtype for name, x in got.items() if name != "d_by_distance")
+    kept = ("out", "attended", "d_q", "d_k", "d_v", "d_carried")
+    assert all(got[name].dtype == dtype for name in kept)
     assert_agree(got, reference(given), tolerance)
 
 
@@ -173,9 +198,10 @@ def test_every_shape_of_tiles_computes_the_same(device, monkeypatch, block_m, bl
     config = triton.Config({"BLOCK_M": block_m, "BLOCK_N": block_n}, num_warps=4, num_stages=1)
     for program in (programs.attention, programs.query_gradient, programs.key_gradient):
         monkeypatch.setattr(program, "configs", [config])
-    monkeypatch.setattr(programs, "owned_keys", lambda dtype: block_n)
+    owned = {"BLOCK_M": block_m, "BLOCK_N": block_n}
+    monkeypatch.setattr(programs, "owned", lambda dtype: owned)
     for sizes in ({"T": 75}, {"T": 37, "S": 75}):
-        given = inputs(device, B=1, H=1, C=16, D=16, table=block_n <= block_m, **sizes)
+        given = inputs(device, B=1, H=1, C=16, D=16, bends=8 * (block_n <= block_m), **sizes)
         assert_agree(results(given, fused_attention), reference(given), 1e-5)
 
 
@@ -190,11 +216,12 @@ def test_strided_inputs_are_read_in_place_and_others_are_copied(device):
     assert_agree(results(views, fused_attention), reference(views), 1e-5)
 
 
-@pytest.mark.parametrize("name", ["t5", "kerple_log", "kerple_power"])
-def test_a_bias_by_distance_teaches_its_parameters_through_a_whole_model(device, arch, name):
+@pytest.mark.parametrize("name", ["t5", "kerple_log", "kerple_power", "fire"])
+def test_a_bias_learns_its_parameters_through_a_whole_model(device, arch, name):
     logits, gradients = {}, {}
+    near = ["model.threshold=4"] if name == "fire" else []
     for backend in ("reference", "triton"):
-        model = make_decoder(name, replace(arch, layers=1), backend=backend).to(device)
+        model = make_decoder(name, replace(arch, layers=1), *near, backend=backend).to(device)
         randomise(model)
         tokens = torch.arange(20, device=device).view(2, 10) % 14
         logits[backend] = model(tokens)
@@ -221,7 +248,7 @@ def test_a_loss_on_one_output_alone(device, used):
     "case",
     [
         {"T": 20, "C": 32},
-        {"T": 20, "table": True},
+        {"T": 20, "bends": 4},
         {"T": 12, "S": 20, "H": 4, "K": 2, "C": 16, "rows": 1},
     ],
     ids=str,
@@ -229,9 +256,10 @@ def test_a_loss_on_one_output_alone(device, used):
 def test_the_operator_is_one_that_compilers_can_take(device, case):
     """Its shapes are told without running it, and its gradients go through its backward."""
     given = inputs(device, **case)
-    carried, table, scale = given.get("carried"), given.get("by_distance"), 0.25
-    table = None if table is None else table[:, :20].detach().contiguous().requires_grad_()
-    arguments = (given["q"], given["k"], given["v"], carried, None, table, scale)
+    tables = causal._tables(None, added(given).get("piecewise"), given["q"], given["k"])
+    tables = [x.detach().requires_grad_(x.requires_grad) for x in tables]
+    tensors = given["q"], given["k"], given["v"], given.get("carried")
+    arguments = (*tensors, None, tables, 0.25)
     torch.library.opcheck(causal._attention, arguments)
     torch._dynamo.reset()
     compiled = torch.compile(fused_attention, fullgraph=True, backend="aot_eager")
@@ -319,8 +347,10 @@ for dtype, D, C, heads, slopes in (
 ):
     q, k, v = (torch.zeros(1, 64, 2, D, dtype=dtype, requires_grad=True) for _ in range(3))
     carried = torch.zeros(1, 64, heads, C, dtype=dtype, requires_grad=True)
-    table = torch.zeros(2, 64, requires_grad=True) if slopes is None else None
-    out, attended = causal.fused_attention(q, k, v, carried, slopes, by_distance=table)
+    sizes = (64,), (64,), (32,), (2, 33), (2, 33)
+    pieces = causal.Piecewise(*(torch.zeros(size, requires_grad=True) for size in sizes))
+    pieces = pieces if slopes is None else None
+    out, attended = causal.fused_attention(q, k, v, carried, slopes, piecewise=pieces)
     (out.sum() + attended.sum()).backward()
 """
 
@@ -347,8 +377,8 @@ def test_every_program_compiles_for_gpus_that_are_not_here(architecture, tmp_pat
 @pytest.mark.parametrize("width", [32, 64, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_long_sequences_and_tuned_tiles(device, dtype, width):
-    table = width == 64
-    given = inputs(device, B=2, T=1000, S=1100, H=4, D=width, C=width, dtype=dtype, table=table)
+    bias = {32: {}, 64: {"table": True}, 128: {"bends": 32}}[width]
+    given = inputs(device, B=2, T=1000, S=1100, H=4, D=width, C=width, dtype=dtype, **bias)
     tolerance = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float32: 1e-5}[dtype]
     assert_agree(results(given, fused_attention), reference(given), tolerance)
 
@@ -382,6 +412,6 @@ def test_memory_does_not_grow_with_the_square_of_the_length(device):
 @needs_gpu
 def test_the_same_gradients_every_time(device):
     sizes = {"T": 300, "H": 4, "K": 2, "C": 64, "D": 64, "heads": 1}
-    given = inputs(device, **sizes, dtype=torch.bfloat16, table=True)
+    given = inputs(device, **sizes, dtype=torch.bfloat16, bends=32)
     first, second = results(given, fused_attention), results(given, fused_attention)
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -10,14 +10,28 @@ import functools
 import importlib.util
 import math
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 WIDEST = 128
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class Piecewise(NamedTuple):
+    """A bias f(x) that is piecewise linear in x = near[t + S - T - s] · far[t].
+
+    From bend k - 1 to bend k it is ``level[h, k] + rise[h, k] · x``. It is continuous: bends get no
+    gradient.
+    """
+
+    near: Tensor  # (N,), N >= S, not negative, rising with the distance
+    far: Tensor  # (T,), of each query, positive, falling
+    bends: Tensor  # (K,), rising
+    level: Tensor  # (H, K + 1)
+    rise: Tensor  # (H, K + 1)
 
 
 def fused_attention(
@@ -27,6 +41,7 @@ def fused_attention(
     carried: Tensor | None = None,
     slopes: Tensor | None = None,
     by_distance: Tensor | None = None,
+    piecewise: Piecewise | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """``p = softmax(scale · q kᵀ + bias)`` under the causal mask, and ``p v`` and ``p carried``; p
@@ -47,7 +62,9 @@ def fused_attention(
         slopes: (H,), ALiBi: -slope_h · (t + S - T - s) is added to the scaled logits. Gets no
             gradient.
         by_distance: (H, N), N >= S: entry t + S - T - s of each head is added to the scaled logits,
-            in fp32. Not beside ``slopes``.
+            in fp32.
+        piecewise: a bias that also depends on the query, added in fp32. Of it, ``by_distance`` and
+            ``slopes`` only one may be given.
         scale: of the logits, positive; 1 / √D by default.
 
     Returns:
@@ -68,13 +85,9 @@ def fused_attention(
     if slopes is not None:
         assert slopes.shape == (q_BTHD.shape[2],), "one slope for every query head"
         slopes = slopes.detach().to(q_BTHD.device, torch.float32).contiguous()
-    if by_distance is not None:
-        S = k_BSKD.shape[1]
-        assert slopes is None, "a table that slopes describe is not looked up"
-        assert by_distance.shape[0] == q_BTHD.shape[2], "one row of the table for every query head"
-        assert by_distance.shape[1] >= S, "one entry for every distance"
-        by_distance = by_distance[:, :S].to(q_BTHD.device, torch.float32).contiguous()
-    out, attended, _ = _attention(q_BTHD, k_BSKD, v_BSKD, carried, slopes, by_distance, scale)
+    assert [slopes, by_distance, piecewise].count(None) >= 2, "a call has one kind of bias"
+    tables = _tables(by_distance, piecewise, q_BTHD, k_BSKD)
+    out, attended, _ = _attention(q_BTHD, k_BSKD, v_BSKD, carried, slopes, tables, scale)
     return out, None if carried is None else attended
 
 
@@ -131,7 +144,7 @@ def _attention(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
-    by_distance: Tensor | None,
+    tables: Sequence[Tensor],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The average of the values, that of what is carried (empty where nothing is), and log2 Σ 2^z.
@@ -145,9 +158,9 @@ def _attention(
     B, T, H, _ = q.shape
     with torch.cuda.device_of(q):
         _programs().attention[_grid(B * H, T, "BLOCK_M")](
-            q, k, v, carried, slopes, by_distance, out, None if carried is None else out_c, lse,
+            q, k, v, carried, slopes, *_five(tables), out, None if carried is None else out_c, lse,
             scale, *_sizes(q, k), *_strides(q, k, v), *_carried_strides(carried, B, H),
-            **_constants(q, carried, slopes, by_distance),
+            **_constants(q, carried, slopes, tables),
         )  # fmt: skip
     return out, out_c, lse
 
@@ -159,7 +172,7 @@ def _outputs_of(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
-    by_distance: Tensor | None,
+    tables: Sequence[Tensor],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _outputs(q, v, carried)
@@ -182,16 +195,16 @@ def _gradients(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
-    by_distance: Tensor | None,
+    tables: Sequence[Tensor],
     out: Tensor,
     out_c: Tensor,
     lse: Tensor,
     scale: float,
     carried_learns: bool,
-    table_learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, v, carried and by_distance; the last two are empty unless
-    ``carried_learns``, and ``table_learns``.
+    tables_learn: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+    """The gradients of q, k, v, carried and the tables; the last two are empty unless
+    ``carried_learns``, and ``tables_learn``.
     """
     q, k, v = _rows(q), _rows(k), _rows(v)
     carried = None if carried is None or d_out_c is None else _rows(carried)
@@ -204,7 +217,7 @@ def _gradients(
         *_strides(q, k, v), *_carried_strides(carried, B, H),
         *_strides(d_out), *_carried_strides(d_out_c, B, H)
     )  # fmt: skip
-    constants = _constants(q, carried, slopes, by_distance)
+    constants = _constants(q, carried, slopes, tables)
     # Heads that share keys, and heads and rows that share what is carried, write gradients of
     # their own in fp32, which are summed afterwards: unlike atomic additions this gives the
     # same sum every time.
@@ -214,26 +227,37 @@ def _gradients(
     if carried_learns and carried is not None:
         shared = carried.shape[0] < B or carried.shape[2] < H
         dc = q.new_empty(B, S, H, carried.shape[-1], dtype=torch.float32 if shared else q.dtype)
-    # So do blocks of keys at every distance.
-    d_table, owns = None, 0
-    if table_learns:
-        owns = _programs().owned_keys(q.dtype)
-        d_table = q.new_zeros(B, H, -(-S // owns), S, dtype=torch.float32)
+    # So do blocks of keys at every distance, and blocks of queries at every piece.
+    owns = _programs().owned(q.dtype) if tables_learn else {"BLOCK_M": 0, "BLOCK_N": 0}
+    d_table = d_far = d_level = d_rise = None
+    if tables_learn:
+        d_table = lse.new_zeros(B, H, -(-S // owns["BLOCK_N"]), S)
+    if tables_learn and constants["BENDS"]:
+        d_far = torch.empty_like(lse)
+        d_level = lse.new_empty(B, H, -(-T // owns["BLOCK_M"]), constants["BENDS"] + 1)
+        d_rise = torch.empty_like(d_level)
     with torch.cuda.device_of(q):
         _programs().query_gradient[_grid(B * H, T, "BLOCK_M")](
-            q, k, v, carried, slopes, by_distance, out, None if carried is None else out_c, lse,
-            d_out, d_out_c, delta, dq, scale, *_sizes(q, k), *strides, **constants,
+            q, k, v, carried, slopes, *_five(tables), out, None if carried is None else out_c, lse,
+            d_out, d_out_c, delta, dq, d_far, d_level, d_rise, scale, *_sizes(q, k), *strides,
+            **constants, OWNS=0 if d_far is None else owns["BLOCK_M"],
         )  # fmt: skip
         _programs().key_gradient[_grid(B * H, S, "BLOCK_N")](
-            q, k, v, carried, slopes, by_distance, lse, d_out, d_out_c, delta, dk, dv, dc, d_table,
-            scale, *_sizes(q, k), *strides, **constants, CARRIED_LEARNS=dc is not None, OWNS=owns,
+            q, k, v, carried, slopes, *_five(tables), lse, d_out, d_out_c, delta, dk, dv, dc,
+            d_table, scale, *_sizes(q, k), *strides, **constants,
+            CARRIED_LEARNS=dc is not None, OWNS=owns["BLOCK_N"],
         )  # fmt: skip
     if K < H:
         dk, dv = (x.unflatten(2, (K, H // K)).sum(3).to(q.dtype) for x in (dk, dv))
-    d_table = lse.new_empty(0) if d_table is None else d_table.sum((0, 2))
     if dc is None or carried is None:
-        return dq, dk, dv, q.new_empty(0), d_table
-    return dq, dk, dv, dc.sum_to_size(_shape_of_carried(carried, S)).to(q.dtype), d_table
+        dc = q.new_empty(0)
+    else:
+        dc = dc.sum_to_size(_shape_of_carried(carried, S)).to(q.dtype)
+    d_tables = [] if d_table is None else [d_table.sum((0, 2)).sum_to_size(tables[0].shape)]
+    if d_far is not None and d_level is not None and d_rise is not None:
+        d_tables += [d_far.sum((0, 1)), torch.zeros_like(tables[2])]
+        d_tables += [d_level.sum((0, 2)), d_rise.sum((0, 2))]
+    return dq, dk, dv, dc, d_tables
 
 
 @_gradients.register_fake
@@ -245,20 +269,20 @@ def _gradients_of(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
-    by_distance: Tensor | None,
+    tables: Sequence[Tensor],
     out: Tensor,
     out_c: Tensor,
     lse: Tensor,
     scale: float,
     carried_learns: bool,
-    table_learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    tables_learn: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
     dk, dv = (torch.empty(x.shape, dtype=q.dtype, device=q.device) for x in (k, v))
     dc = q.new_empty(0)
     if carried_learns and carried is not None and d_out_c is not None:
         dc = q.new_empty(_shape_of_carried(carried, k.shape[1]))
-    d_table = lse.new_empty((q.shape[2], k.shape[1]) if table_learns else 0)
-    return torch.empty_like(out), dk, dv, dc, d_table
+    d_tables = [torch.empty_like(x) for x in tables] if tables_learn else []
+    return torch.empty_like(out), dk, dv, dc, d_tables
 
 
 def _shape_of_carried(carried: Tensor, S: int) -> tuple[int, ...]:
@@ -267,22 +291,23 @@ def _shape_of_carried(carried: Tensor, S: int) -> tuple[int, ...]:
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """For the backward pass: the tensors, and which of them there are."""
-    *tensors, ctx.scale = inputs
-    ctx.save_for_backward(*tensors, *output)
+    *tensors, tables, ctx.scale = inputs
+    ctx.save_for_backward(*tensors, *output, *tables)
     ctx.mark_non_differentiable(output[2])
     ctx.set_materialize_grads(False)
 
 
-def _backward(
-    ctx: Any, d_out: Tensor | None, d_out_c: Tensor | None, _: Any
-) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, d_out: Tensor | None, d_out_c: Tensor | None, _: Any) -> tuple[Any, ...]:
     """Of :func:`_attention`, which cannot be differentiated again."""
-    carried = ctx.saved_tensors[3]
+    q, k, v, carried, slopes, out, out_c, lse, *tables = ctx.saved_tensors
     if carried is None:
         d_out_c = None
-    learn = ctx.needs_input_grad[3] and d_out_c is not None, ctx.needs_input_grad[5]
-    dq, dk, dv, dc, d_table = _gradients(d_out, d_out_c, *ctx.saved_tensors, ctx.scale, *learn)
-    return dq, dk, dv, dc if learn[0] else None, None, d_table if learn[1] else None, None
+    learn = ctx.needs_input_grad[3] and d_out_c is not None, any(ctx.needs_input_grad[5])
+    dq, dk, dv, dc, d_tables = _gradients(
+        d_out, d_out_c, q, k, v, carried, slopes, tables, out, out_c, lse, ctx.scale, *learn
+    )
+    d_tables = d_tables if learn[1] else [None] * len(tables)
+    return dq, dk, dv, dc if learn[0] else None, None, d_tables, None
 
 
 _attention.register_autograd(_backward, setup_context=_keep)
@@ -315,11 +340,36 @@ def _carried_strides(x: Tensor | None, B: int, H: int) -> tuple[int, int, int]:
     return x.stride(0) if x.shape[0] == B else 0, x.stride(1), x.stride(2) if x.shape[2] == H else 0
 
 
+def _tables(
+    by_distance: Tensor | None, piecewise: Piecewise | None, q: Tensor, k: Tensor
+) -> list[Tensor]:
+    """A bias as the programs read it: none, one, or five tables, each contiguous and in fp32."""
+    (T, H), S = q.shape[1:3], k.shape[1]
+    tables: list[Tensor] = []
+    if by_distance is not None:
+        assert by_distance.shape[0] == H, "one row of the table for every query head"
+        assert by_distance.shape[1] >= S, "one entry for every distance"
+        tables = [by_distance[:, :S]]
+    if piecewise is not None:
+        near, far, bends, level, rise = piecewise
+        assert len(near) >= S, "one entry for every distance"
+        assert len(far) == T, "one factor for every query"
+        assert level.shape == rise.shape == (H, len(bends) + 1), "pieces end at bends"
+        tables = [near[None, :S], far, bends.detach(), level, rise]
+    return [x.to(q.device, torch.float32).contiguous() for x in tables]
+
+
+def _five(tables: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """The tables, and None for those that are not there."""
+    return *tables, *[None] * (5 - len(tables))
+
+
 def _constants(
-    q: Tensor, carried: Tensor | None, slopes: Tensor | None, by_distance: Tensor | None
+    q: Tensor, carried: Tensor | None, slopes: Tensor | None, tables: Sequence[Tensor]
 ) -> dict[str, Any]:
     """The compile-time constants; widths are powers of two, at least the 16 of a tensor core."""
     D, C = q.shape[-1], 0 if carried is None else carried.shape[-1]
+    bends = tables[2].numel() if len(tables) == 5 else 0
     rounded = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return {
         "D": D,
@@ -328,7 +378,9 @@ def _constants(
         "PAD_C": max(16, 1 << (C - 1).bit_length()),
         "CARRIES": carried is not None,
         "SLOPED": slopes is not None,
-        "BY_DISTANCE": by_distance is not None,
+        "BY_DISTANCE": bool(tables),
+        "BENDS": bends,
+        "PAD_K": max(16, 1 << bends.bit_length()),
         "PRECISION": "tf32x3" if q.dtype == torch.float32 and not rounded else "tf32",
     }
 

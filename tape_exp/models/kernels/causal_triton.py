@@ -14,7 +14,9 @@ serialised. Logits are kept in units of ln 2, since exp2 is what the hardware ha
 
     z = log2(e) (scale · q kᵀ + bias),   lse = log2 Σ 2^z,   p = 2^(z - lse)
 
-The bias is ALiBi's, or is looked up by distance.
+The bias is ALiBi's, or one of :mod:`tape_exp.models.kernels.bias_triton`: ``table`` by distance, to
+which the other arguments belong where it BENDS: ``far`` of the queries, ``bends`` (K,), and of each
+head ``level`` and ``rise`` (K + 1,) of the pieces.
 
 A product whose fp32 inputs must not lose their lower bits has PRECISION ``tf32x3``: three products
 on the tensor cores.
@@ -26,16 +28,27 @@ import torch
 import triton
 import triton.language as tl
 
+from tape_exp.models.kernels.bias_triton import (
+    LOG2E,
+    add_bent,
+    along_diagonals,
+    bends_below,
+    looked_up,
+    of_pieces,
+    times_rise,
+)
+
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-LOG2E = tl.constexpr(1.4426950408889634)
 # Lengths differ from batch to batch; programs specialised on their divisibility would be compiled
 # over and over.
 UNSPECIALISED = ("T", "S", "bucket")
 
 
-def owned_keys(dtype: torch.dtype) -> int:
-    """The keys of a program that keeps sums of its own: those of a tile that always fits."""
-    return 16 if INTERPRETED else 32 if dtype == torch.float32 else 64
+def owned(dtype: torch.dtype) -> dict[str, int]:
+    """The queries or keys of a program that keeps sums of its own: of a tile that always fits."""
+    if INTERPRETED:
+        return {"BLOCK_M": 32, "BLOCK_N": 16}
+    return dict.fromkeys(("BLOCK_M", "BLOCK_N"), 32 if dtype == torch.float32 else 64)
 
 
 def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, int]):
@@ -46,7 +59,7 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
     share of the fp32 sums over the block ``owner``, as wide as the letters of ``sums`` (D, C, or L:
     C if carried learns), and of ``squares`` tiles of logits and the like. fp32 inputs take the
     small tiles, since their products are split in three. Where a program keeps sums of its own, its
-    block has OWNS rows, for whose number room was made, and the other side's is no smaller.
+    block has OWNS rows, since room was made for so many blocks, and no fewer queries than keys.
 
     The choice is kept on disk with the compiled programs, so that a resumed run computes with the
     same tiles.
@@ -66,10 +79,11 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
         owns = constants.get("OWNS")
 
         def fits(tile: triton.Config) -> bool:
-            area = tile.kwargs["BLOCK_M"] * tile.kwargs["BLOCK_N"]
+            queries, keys = tile.kwargs["BLOCK_M"], tile.kwargs["BLOCK_N"]
+            area = queries * keys
             held = (tile.kwargs[owner] * width + squares * area) // (32 * tile.num_warps)
-            summed = not owns or (tile.kwargs[owner] == owns and area >= owns**2)
-            return summed and held <= 192 and single == (area <= 1024)
+            room = not owns or (tile.kwargs[owner] == owns and queries >= keys)
+            return room and held <= 192 and single == (area <= 1024)
 
         return [tile for tile in tiles if fits(tile)]
 
@@ -81,8 +95,8 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
             for m, n, w, s in choices
         ],
         key=[
-            *("bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "SLOPED", "BY_DISTANCE", "OWNS"),
-            "PRECISION",
+            *("bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "SLOPED", "BY_DISTANCE", "BENDS"),
+            *("OWNS", "PRECISION"),
         ],
         prune_configs_by={"early_config_prune": affordable},
         cache_results=True,
@@ -141,27 +155,6 @@ def put(
 
 
 @triton.jit
-def looked_up(by_distance, distance, S):
-    """LOG2E times the table's entry at each distance, and any entry where it is no distance."""
-    return tl.load(by_distance + tl.minimum(tl.maximum(distance, 0), S - 1)) * LOG2E
-
-
-@triton.jit
-def along_diagonals(x_NM, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr):
-    """For each l < BLOCK_M the sum of x[n, m] where m - n = l, and where m - n = l - BLOCK_M.
-
-    Each row turned left by its number has both diagonals in column l. BLOCK_N <= BLOCK_M.
-    """
-    tl.static_assert(BLOCK_N <= BLOCK_M)
-    turned = tl.arange(0, BLOCK_N)[:, None] + tl.arange(0, BLOCK_M)[None, :]
-    x_NM = tl.gather(x_NM, turned % BLOCK_M, 1)
-    return (
-        tl.sum(tl.where(turned < BLOCK_M, x_NM, 0.0), 0),
-        tl.sum(tl.where(turned < BLOCK_M, 0.0, x_NM), 0),
-    )
-
-
-@triton.jit
 def product(a, b, total, PRECISION: tl.constexpr):
     """total + a b, in fp32."""
     if INTERPRETED:  # the interpreter keeps bf16 as integers and would multiply those
@@ -177,11 +170,12 @@ def product(a, b, total, PRECISION: tl.constexpr):
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def attention(
-    q, k, v, c, slopes, by_distance, out, out_c, lse, scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, table, far, bends, level, rise, out, out_c, lse,
+    scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
-    CARRIES: tl.constexpr, SLOPED: tl.constexpr, BY_DISTANCE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    CARRIES: tl.constexpr, SLOPED: tl.constexpr, BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr,
+    PAD_K: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out = p v, out_c = p c and lse, for one block of queries of one head, by online softmax."""
@@ -201,8 +195,15 @@ def attention(
         c += b * c_b + h * c_h
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
-    if BY_DISTANCE:
-        by_distance += h * S
+    if BENDS:
+        far_M = tl.load(far + rows, mask=rows < T, other=0.0)
+        ends = tl.load(far + tl.minimum(m0 + BLOCK_M, T) - 1), tl.load(far + m0)
+        level += h * (BENDS + 1)
+        rise += h * (BENDS + 1)
+        pieces = tl.arange(0, PAD_K)
+        bends_K = tl.load(bends + pieces, mask=pieces < BENDS, other=float("inf"))
+    elif BY_DISTANCE:
+        table += h * S
     z_scale = scale * LOG2E
 
     top_M = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -222,8 +223,14 @@ def attention(
                     columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None]
                 )
             if BY_DISTANCE:
-                distance = (rows + past)[:, None] - columns[None, :]
-                z = z * z_scale + looked_up(by_distance, distance, S)
+                z = z * z_scale
+                near = looked_up(table, (rows + past)[:, None] - columns[None, :], S)
+                if BENDS:
+                    last = m0 + BLOCK_M - 1 + past - n0
+                    below = bends_below(table, ends, m0 + past - n0 - BLOCK_N + 1, last, S, bends_K)
+                    z = add_bent(z, near * far_M[:, None], below, bends, level, rise)
+                else:
+                    z += near * LOG2E
             if not inner:
                 z = tl.where(columns[None, :] <= (rows + past)[:, None], z, float("-inf"))
             # Every row sees a key in the first block visited, so that `higher` is finite from there
@@ -265,18 +272,19 @@ def attention(
 )
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def query_gradient(
-    q, k, v, c, slopes, by_distance, out, out_c, lse, d_out, d_out_c, delta, dq,
-    scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, table, far, bends, level, rise, out, out_c, lse, d_out, d_out_c, delta,
+    dq, d_far, d_level, d_rise, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
-    CARRIES: tl.constexpr, SLOPED: tl.constexpr, BY_DISTANCE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    CARRIES: tl.constexpr, SLOPED: tl.constexpr, BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr,
+    PAD_K: tl.constexpr, OWNS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dq for one block of queries of one head, and delta = rowsum(d_out ∘ out + d_out_c ∘ out_c),
     which dk needs as well.
 
     dp = d_out vᵀ + d_out_c cᵀ,  dz = p ∘ (dp - delta),  dq = scale · dz k.
+    Where OWNS, the sums for far go to d_far (B, H, T), those for pieces to (B, H, blocks, K + 1).
     """
     past = S - T
     blocks = tl.cdiv(T, BLOCK_M)
@@ -301,11 +309,22 @@ def query_gradient(
     v += b * v_b + h // group * v_h
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
-    if BY_DISTANCE:
-        by_distance += h * S
+    if BENDS:
+        far_M = tl.load(far + rows, mask=rows < T, other=0.0)
+        ends = tl.load(far + tl.minimum(m0 + BLOCK_M, T) - 1), tl.load(far + m0)
+        level += h * (BENDS + 1)
+        rise += h * (BENDS + 1)
+        pieces = tl.arange(0, PAD_K)
+        bends_K = tl.load(bends + pieces, mask=pieces < BENDS, other=float("inf"))
+    elif BY_DISTANCE:
+        table += h * S
     z_scale = scale * LOG2E
 
     dq_MD = tl.zeros((BLOCK_M, PAD_D), tl.float32)
+    if OWNS:
+        d_far_M = tl.zeros((BLOCK_M,), tl.float32)
+        d_level_K = tl.zeros((PAD_K,), tl.float32)
+        d_rise_K = tl.zeros((PAD_K,), tl.float32)
     whole = (m0 + past) // BLOCK_N * BLOCK_N
     seen = tl.minimum(m0 + BLOCK_M, T) + past
     tl.assume(whole < seen)
@@ -323,7 +342,13 @@ def query_gradient(
                     columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None]
                 )
             if BY_DISTANCE:
-                z += looked_up(by_distance, (rows + past)[:, None] - columns[None, :], S)
+                near = looked_up(table, (rows + past)[:, None] - columns[None, :], S)
+                if BENDS:
+                    last = m0 + BLOCK_M - 1 + past - n0
+                    below = bends_below(table, ends, m0 + past - n0 - BLOCK_N + 1, last, S, bends_K)
+                    z = add_bent(z, near * far_M[:, None], below, bends, level, rise)
+                else:
+                    z += near * LOG2E
             if not inner:
                 z = tl.where(columns[None, :] <= (rows + past)[:, None], z, float("-inf"))
             p = tl.exp2(z - lse_M[:, None])
@@ -333,8 +358,17 @@ def query_gradient(
                 dp = product(dc_MC, tl.trans(c_NC), dp, PRECISION)
             dz = p * (dp - delta_M[:, None])
             dq_MD = product(dz.to(k_ND.dtype), k_ND, dq_MD, PRECISION)
+            if OWNS:
+                d_far_M, d_level_K, d_rise_K = of_pieces(
+                    dz, near, far_M, below, d_far_M, d_level_K, d_rise_K, bends, rise, PAD_K
+                )
 
     put(dq + (b * T * H + h) * D, m0, T, H * D, dq_MD * scale, BLOCK_M, D, PAD_D)
+    if OWNS:
+        tl.store(d_far + pair * T + rows, d_far_M, mask=rows < T)
+        piece = (pair * blocks + m0 // BLOCK_M) * (BENDS + 1) + pieces
+        tl.store(d_level + piece, d_level_K, mask=pieces <= BENDS)
+        tl.store(d_rise + piece, d_rise_K, mask=pieces <= BENDS)
 
 
 @tuned(
@@ -345,19 +379,20 @@ def query_gradient(
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def key_gradient(
-    q, k, v, c, slopes, by_distance, lse, d_out, d_out_c, delta, dk, dv, dc, d_by_distance,
-    scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, table, far, bends, level, rise, lse, d_out, d_out_c, delta,
+    dk, dv, dc, d_table, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
     CARRIES: tl.constexpr, CARRIED_LEARNS: tl.constexpr, SLOPED: tl.constexpr,
-    BY_DISTANCE: tl.constexpr, OWNS: tl.constexpr, PRECISION: tl.constexpr,
+    BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr, PAD_K: tl.constexpr, OWNS: tl.constexpr,
+    PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and dc for one block of keys of one query head; transposed throughout: keys are the
     rows.
 
     dv = pᵀ d_out,  dc = pᵀ d_out_c,  dk = scale · dzᵀ q, with dz as in :func:`query_gradient`.
-    Where OWNS, the sums of dz at each distance are written to d_by_distance (B, H, blocks, S).
+    Where OWNS, the sums for the table at each distance go to d_table (B, H, blocks, S).
     """
     past = S - T
     blocks = tl.cdiv(S, BLOCK_N)
@@ -378,15 +413,20 @@ def key_gradient(
     delta += pair * T
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
-    if BY_DISTANCE:
-        by_distance += h * S
+    if BENDS:
+        level += h * (BENDS + 1)
+        rise += h * (BENDS + 1)
+        pieces = tl.arange(0, PAD_K)
+        bends_K = tl.load(bends + pieces, mask=pieces < BENDS, other=float("inf"))
+    elif BY_DISTANCE:
+        table += h * S
     z_scale = scale * LOG2E
 
     dk_ND = tl.zeros((BLOCK_N, PAD_D), tl.float32)
     dv_ND = tl.zeros((BLOCK_N, PAD_D), tl.float32)
     dc_NC = tl.zeros((BLOCK_N, PAD_C), tl.float32)
     if OWNS:
-        d_by_distance += (pair * blocks + n0 // BLOCK_N) * S
+        d_table += (pair * blocks + n0 // BLOCK_N) * S
         lags = tl.arange(0, BLOCK_M)
         # Of the distances that this block of queries shares with the next one.
         shared_M = tl.zeros((BLOCK_M,), tl.float32)
@@ -410,7 +450,16 @@ def key_gradient(
                     columns.to(tl.float32)[:, None] - (rows + past).to(tl.float32)[None, :]
                 )
             if BY_DISTANCE:
-                z += looked_up(by_distance, (rows + past)[None, :] - columns[:, None], S)
+                near = looked_up(table, (rows + past)[None, :] - columns[:, None], S)
+                if BENDS:
+                    far_M = tl.load(far + rows, mask=rows < T, other=0.0)
+                    ends = tl.load(far + tl.minimum(m0 + BLOCK_M, T) - 1), tl.load(far + m0)
+                    last = m0 + BLOCK_M - 1 + past - n0
+                    below = bends_below(table, ends, m0 + past - n0 - BLOCK_N + 1, last, S, bends_K)
+                    x = near * far_M[None, :]
+                    z = add_bent(z, x, below, bends, level, rise)
+                else:
+                    z += near * LOG2E
             if not inner:
                 z = tl.where(columns[:, None] <= (rows + past)[None, :], z, float("-inf"))
             p = tl.exp2(z - lse_M[None, :])
@@ -424,9 +473,12 @@ def key_gradient(
             dz = p * (dp - delta_M[None, :])
             dk_ND = product(dz.to(q_MD.dtype), q_MD, dk_ND, PRECISION)
             if OWNS:
-                later_M, earlier_M = along_diagonals(dz, BLOCK_N, BLOCK_M)
+                d_near = dz
+                if BENDS:
+                    d_near = times_rise(dz, x, below, bends, rise) * far_M[None, :]
+                later_M, earlier_M = along_diagonals(d_near, BLOCK_N, BLOCK_M)
                 distance = m0 + past - n0 - BLOCK_M + lags
-                tl.store(d_by_distance + distance, shared_M + earlier_M, mask=distance >= 0)
+                tl.store(d_table + distance, shared_M + earlier_M, mask=distance >= 0)
                 shared_M = later_M
 
     put(dk + (b * S * H + h) * D, n0, S, H * D, dk_ND * scale, BLOCK_N, D, PAD_D)
@@ -435,4 +487,4 @@ def key_gradient(
         put(dc + (b * S * H + h) * C, n0, S, H * C, dc_NC, BLOCK_N, C, PAD_C)
     if OWNS:
         distance = tl.cdiv(T, BLOCK_M) * BLOCK_M + past - n0 - BLOCK_M + lags
-        tl.store(d_by_distance + distance, shared_M, mask=(distance >= 0) & (distance < S))
+        tl.store(d_table + distance, shared_M, mask=(distance >= 0) & (distance < S))
