@@ -226,7 +226,7 @@ def test_pairs_are_not_planned_for_where_the_kernel_reads_a_bias_in_pieces():
         for more in ((), ("trainer.precision=32-true",), ("trainer.attention=flex",))
     ]
     assert kept[0] == 0
-    assert kept[1] == kept[2] > 30e9
+    assert kept[1] == kept[2] > 9e9
 
 
 def test_a_plan_prints_its_assumptions_and_leaves_nothing(tmp_path, capsys, monkeypatch):

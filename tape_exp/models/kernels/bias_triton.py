@@ -43,36 +43,33 @@ def add_bent(z, x, below, bends, level, rise):
 
 
 @triton.jit
-def times_rise(dz, x, below, bends, rise):
-    """dz f'(x)."""
-    d_x = dz * tl.load(rise + below[0])
+def times_rise(y, x, below, bends, rise):
+    """y f'(x)."""
+    total = y * tl.load(rise + below[0])
     if below[0] < below[1]:
         for s in range(below[0], below[1]):
             steeper = tl.load(rise + s + 1) - tl.load(rise + s)
-            d_x += tl.where(x > tl.load(bends + s), dz * steeper, 0.0)
-    return d_x
+            total += tl.where(x > tl.load(bends + s), y * steeper, 0.0)
+    return total
 
 
 @triton.jit
-def of_pieces(
-    dz, near, far_M, below, d_far_M, d_level_K, d_rise_K, bends, rise, PAD_K: tl.constexpr
-):
-    """The gradients of queries' factors and of pieces, with what a tile (M, N) adds to them."""
+def gradients(dz, x, below, bends, rise, d_level_K, d_rise_K, PAD_K: tl.constexpr):
+    """dz f'(x), and the sums of dz and of dz x over each piece, with what a tile adds to them."""
     pieces = tl.arange(0, PAD_K)
-    sum_M, moment_M = tl.sum(dz, 1), tl.sum(dz * near, 1)
-    d_far_M += tl.load(rise + below[0]) * moment_M
-    d_level_K += tl.where(pieces == below[0], tl.sum(sum_M, 0), 0.0)
-    d_rise_K += tl.where(pieces == below[0], tl.sum(moment_M * far_M, 0), 0.0)
+    first_K = (pieces == below[0]).to(tl.float32)
+    d_level_K += first_K * tl.sum(tl.sum(dz, 1), 0)
+    d_rise_K += first_K * tl.sum(tl.sum(dz * x, 1), 0)
+    d_x = dz * tl.load(rise + below[0])
     if below[0] < below[1]:
         for s in range(below[0], below[1]):
             # What is beyond a bend belongs to the next piece instead.
-            beyond = tl.where(near * far_M[:, None] > tl.load(bends + s), dz, 0.0)
-            sum_M, moment_M = tl.sum(beyond, 1), tl.sum(beyond * near, 1)
-            d_far_M += (tl.load(rise + s + 1) - tl.load(rise + s)) * moment_M
+            beyond = tl.where(x > tl.load(bends + s), dz, 0.0)
             moved_K = (pieces == s + 1).to(tl.float32) - (pieces == s).to(tl.float32)
-            d_level_K += moved_K * tl.sum(sum_M, 0)
-            d_rise_K += moved_K * tl.sum(moment_M * far_M, 0)
-    return d_far_M, d_level_K, d_rise_K
+            d_level_K += moved_K * tl.sum(tl.sum(beyond, 1), 0)
+            d_rise_K += moved_K * tl.sum(tl.sum(beyond * x, 1), 0)
+            d_x += beyond * (tl.load(rise + s + 1) - tl.load(rise + s))
+    return d_x, d_level_K, d_rise_K
 
 
 @triton.jit

@@ -227,25 +227,25 @@ def _gradients(
     if carried_learns and carried is not None:
         shared = carried.shape[0] < B or carried.shape[2] < H
         dc = q.new_empty(B, S, H, carried.shape[-1], dtype=torch.float32 if shared else q.dtype)
-    # So do blocks of keys at every distance, and blocks of queries at every piece.
-    owns = _programs().owned(q.dtype) if tables_learn else {"BLOCK_M": 0, "BLOCK_N": 0}
+    # So do blocks of keys, for every distance and every piece of a function.
+    owns = _programs().owned_keys(q.dtype, constants["BENDS"]) if tables_learn else 0
     d_table = d_far = d_level = d_rise = None
     if tables_learn:
-        d_table = lse.new_zeros(B, H, -(-S // owns["BLOCK_N"]), S)
+        d_table = lse.new_zeros(B, H, -(-S // owns), S)
     if tables_learn and constants["BENDS"]:
         d_far = torch.empty_like(lse)
-        d_level = lse.new_empty(B, H, -(-T // owns["BLOCK_M"]), constants["BENDS"] + 1)
+        d_level = lse.new_empty(B, H, -(-S // owns), constants["BENDS"] + 1)
         d_rise = torch.empty_like(d_level)
     with torch.cuda.device_of(q):
         _programs().query_gradient[_grid(B * H, T, "BLOCK_M")](
             q, k, v, carried, slopes, *_five(tables), out, None if carried is None else out_c, lse,
-            d_out, d_out_c, delta, dq, d_far, d_level, d_rise, scale, *_sizes(q, k), *strides,
-            **constants, OWNS=0 if d_far is None else owns["BLOCK_M"],
+            d_out, d_out_c, delta, dq, d_far, scale, *_sizes(q, k), *strides, **constants,
+            FAR_LEARNS=d_far is not None,
         )  # fmt: skip
         _programs().key_gradient[_grid(B * H, S, "BLOCK_N")](
             q, k, v, carried, slopes, *_five(tables), lse, d_out, d_out_c, delta, dk, dv, dc,
-            d_table, scale, *_sizes(q, k), *strides, **constants,
-            CARRIED_LEARNS=dc is not None, OWNS=owns["BLOCK_N"],
+            d_table, d_level, d_rise, scale, *_sizes(q, k), *strides, **constants,
+            CARRIED_LEARNS=dc is not None, OWNS=owns,
         )  # fmt: skip
     if K < H:
         dk, dv = (x.unflatten(2, (K, H // K)).sum(3).to(q.dtype) for x in (dk, dv))

@@ -33,8 +33,8 @@ from tape_exp.models.kernels.bias_triton import (
     add_bent,
     along_diagonals,
     bends_below,
+    gradients,
     looked_up,
-    of_pieces,
     times_rise,
 )
 
@@ -44,11 +44,15 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 UNSPECIALISED = ("T", "S", "bucket")
 
 
-def owned(dtype: torch.dtype) -> dict[str, int]:
-    """The queries or keys of a program that keeps sums of its own: of a tile that always fits."""
+def owned_keys(dtype: torch.dtype, bends: int) -> int:
+    """The keys of a program that keeps sums of its own: of a tile that always fits.
+
+    With bends, ptxas spills most of 64 keys before Hopper, whose products leave registers free.
+    """
     if INTERPRETED:
-        return {"BLOCK_M": 32, "BLOCK_N": 16}
-    return dict.fromkeys(("BLOCK_M", "BLOCK_N"), 32 if dtype == torch.float32 else 64)
+        return 16
+    before_hopper = triton.runtime.driver.active.get_current_target().arch < 90
+    return 32 if dtype == torch.float32 or (bends and before_hopper) else 64
 
 
 def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, int]):
@@ -58,8 +62,8 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
     Only tiles that fit into the registers are tried: of its 255 a thread may fill 192 with its
     share of the fp32 sums over the block ``owner``, as wide as the letters of ``sums`` (D, C, or L:
     C if carried learns), and of ``squares`` tiles of logits and the like. fp32 inputs take the
-    small tiles, since their products are split in three. Where a program keeps sums of its own, its
-    block has OWNS rows, since room was made for so many blocks, and no fewer queries than keys.
+    small tiles, since their products are split in three. Where a program keeps sums of its own, it
+    has OWNS keys, since room was made for so many blocks, and no fewer queries.
 
     The choice is kept on disk with the compiled programs, so that a resumed run computes with the
     same tiles.
@@ -82,7 +86,8 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
             queries, keys = tile.kwargs["BLOCK_M"], tile.kwargs["BLOCK_N"]
             area = queries * keys
             held = (tile.kwargs[owner] * width + squares * area) // (32 * tile.num_warps)
-            room = not owns or (tile.kwargs[owner] == owns and queries >= keys)
+            tall = owner == "BLOCK_N" and queries > keys
+            room = keys == owns <= queries if owns else not tall
             return room and held <= 192 and single == (area <= 1024)
 
         return [tile for tile in tiles if fits(tile)]
@@ -96,7 +101,7 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
         ],
         key=[
             *("bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "SLOPED", "BY_DISTANCE", "BENDS"),
-            *("OWNS", "PRECISION"),
+            *("FAR_LEARNS", "OWNS", "PRECISION"),
         ],
         prune_configs_by={"early_config_prune": affordable},
         cache_results=True,
@@ -273,18 +278,22 @@ def attention(
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def query_gradient(
     q, k, v, c, slopes, table, far, bends, level, rise, out, out_c, lse, d_out, d_out_c, delta,
-    dq, d_far, d_level, d_rise, scale, T, S, H, group, bucket,
+    dq, d_far, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
     CARRIES: tl.constexpr, SLOPED: tl.constexpr, BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr,
-    PAD_K: tl.constexpr, OWNS: tl.constexpr, PRECISION: tl.constexpr,
+    PAD_K: tl.constexpr, FAR_LEARNS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dq for one block of queries of one head, and delta = rowsum(d_out ∘ out + d_out_c ∘ out_c),
     which dk needs as well.
 
     dp = d_out vᵀ + d_out_c cᵀ,  dz = p ∘ (dp - delta),  dq = scale · dz k.
-    Where OWNS, the sums for far go to d_far (B, H, T), those for pieces to (B, H, blocks, K + 1).
+
+    A sum of dz over keys is 0. But delta is that of a rounded out, and what a bend multiplies is
+    often the same for most keys, so that this error would be the greater part of its gradient.
+    Where FAR_LEARNS, the sum is therefore taken and added to delta, for dk and the bias, and the
+    gradient of far is written to d_far (B, H, T).
     """
     past = S - T
     blocks = tl.cdiv(T, BLOCK_M)
@@ -302,7 +311,8 @@ def query_gradient(
         out_MC = tile(out_c + (b * T * H + h) * C, m0, T, H * C, BLOCK_M, C, PAD_C, True)
         delta_M += tl.sum(dc_MC.to(tl.float32) * out_MC.to(tl.float32), 1)
         c += b * c_b + h * c_h
-    tl.store(delta + pair * T + rows, delta_M, mask=rows < T)
+    if not FAR_LEARNS:
+        tl.store(delta + pair * T + rows, delta_M, mask=rows < T)
     # p = 0 in rows that do not exist.
     lse_M = tl.load(lse + pair * T + rows, mask=rows < T, other=float("inf"))
     k += b * k_b + h // group * k_h
@@ -321,10 +331,10 @@ def query_gradient(
     z_scale = scale * LOG2E
 
     dq_MD = tl.zeros((BLOCK_M, PAD_D), tl.float32)
-    if OWNS:
+    if FAR_LEARNS:
+        excess_M = tl.zeros((BLOCK_M,), tl.float32)
         d_far_M = tl.zeros((BLOCK_M,), tl.float32)
-        d_level_K = tl.zeros((PAD_K,), tl.float32)
-        d_rise_K = tl.zeros((PAD_K,), tl.float32)
+        mean_M = tl.zeros((BLOCK_M,), tl.float32)
     whole = (m0 + past) // BLOCK_N * BLOCK_N
     seen = tl.minimum(m0 + BLOCK_M, T) + past
     tl.assume(whole < seen)
@@ -358,29 +368,28 @@ def query_gradient(
                 dp = product(dc_MC, tl.trans(c_NC), dp, PRECISION)
             dz = p * (dp - delta_M[:, None])
             dq_MD = product(dz.to(k_ND.dtype), k_ND, dq_MD, PRECISION)
-            if OWNS:
-                d_far_M, d_level_K, d_rise_K = of_pieces(
-                    dz, near, far_M, below, d_far_M, d_level_K, d_rise_K, bends, rise, PAD_K
-                )
+            if FAR_LEARNS:
+                by_far = times_rise(near, near * far_M[:, None], below, bends, rise)
+                excess_M += tl.sum(dz, 1)
+                d_far_M += tl.sum(dz * by_far, 1)
+                mean_M += tl.sum(p * by_far, 1)
 
     put(dq + (b * T * H + h) * D, m0, T, H * D, dq_MD * scale, BLOCK_M, D, PAD_D)
-    if OWNS:
-        tl.store(d_far + pair * T + rows, d_far_M, mask=rows < T)
-        piece = (pair * blocks + m0 // BLOCK_M) * (BENDS + 1) + pieces
-        tl.store(d_level + piece, d_level_K, mask=pieces <= BENDS)
-        tl.store(d_rise + piece, d_rise_K, mask=pieces <= BENDS)
+    if FAR_LEARNS:
+        tl.store(delta + pair * T + rows, delta_M + excess_M, mask=rows < T)
+        tl.store(d_far + pair * T + rows, d_far_M - excess_M * mean_M, mask=rows < T)
 
 
 @tuned(
     "BLOCK_N", "DDL", 3,
     (64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2), (32, 64, 8, 2),
-    (64, 64, 4, 2), (32, 64, 4, 2), (32, 32, 4, 1),
-    (16, 32, 4, 1),
+    (64, 64, 4, 2), (32, 64, 4, 2), (64, 32, 8, 2), (64, 32, 4, 2),
+    (32, 32, 4, 1), (16, 32, 4, 1),
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def key_gradient(
     q, k, v, c, slopes, table, far, bends, level, rise, lse, d_out, d_out_c, delta,
-    dk, dv, dc, d_table, scale, T, S, H, group, bucket,
+    dk, dv, dc, d_table, d_level, d_rise, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
     CARRIES: tl.constexpr, CARRIED_LEARNS: tl.constexpr, SLOPED: tl.constexpr,
@@ -392,7 +401,8 @@ def key_gradient(
     rows.
 
     dv = pᵀ d_out,  dc = pᵀ d_out_c,  dk = scale · dzᵀ q, with dz as in :func:`query_gradient`.
-    Where OWNS, the sums for the table at each distance go to d_table (B, H, blocks, S).
+    Where OWNS, the sums for the table at each distance go to d_table (B, H, blocks, S), and those
+    for the pieces of a function to d_level and d_rise (B, H, blocks, K + 1).
     """
     past = S - T
     blocks = tl.cdiv(S, BLOCK_N)
@@ -430,6 +440,8 @@ def key_gradient(
         lags = tl.arange(0, BLOCK_M)
         # Of the distances that this block of queries shares with the next one.
         shared_M = tl.zeros((BLOCK_M,), tl.float32)
+        d_level_K = tl.zeros((PAD_K,), tl.float32)
+        d_rise_K = tl.zeros((PAD_K,), tl.float32)
     first = tl.maximum(n0 - past, 0) // BLOCK_M * BLOCK_M
     whole = tl.minimum(tl.cdiv(tl.maximum(n0 + BLOCK_N - 1 - past, 1), BLOCK_M) * BLOCK_M, T)
     tl.assume(first < whole)
@@ -475,7 +487,10 @@ def key_gradient(
             if OWNS:
                 d_near = dz
                 if BENDS:
-                    d_near = times_rise(dz, x, below, bends, rise) * far_M[None, :]
+                    d_x, d_level_K, d_rise_K = gradients(
+                        dz, x, below, bends, rise, d_level_K, d_rise_K, PAD_K
+                    )
+                    d_near = d_x * far_M[None, :]
                 later_M, earlier_M = along_diagonals(d_near, BLOCK_N, BLOCK_M)
                 distance = m0 + past - n0 - BLOCK_M + lags
                 tl.store(d_table + distance, shared_M + earlier_M, mask=distance >= 0)
@@ -488,3 +503,7 @@ def key_gradient(
     if OWNS:
         distance = tl.cdiv(T, BLOCK_M) * BLOCK_M + past - n0 - BLOCK_M + lags
         tl.store(d_table + distance, shared_M, mask=(distance >= 0) & (distance < S))
+        if BENDS:
+            piece = (pair * blocks + n0 // BLOCK_N) * (BENDS + 1) + pieces
+            tl.store(d_level + piece, d_level_K, mask=pieces <= BENDS)
+            tl.store(d_rise + piece, d_rise_K, mask=pieces <= BENDS)
