@@ -185,6 +185,8 @@ def _compute(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
         elif backend in ("flash", "flex", "triton") or (backend == "auto" and not on_cpu):
             return _by_rows(inputs, backend)
     if backend == "auto":
+        if inputs.on_demand is not None and BACKENDS["triton"].refuses(inputs):
+            inputs = inputs.with_pairs()
         backend = pick_backend(inputs)
     else:
         one_of("trainer.attention", backend, BACKENDS)
@@ -257,9 +259,11 @@ def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
             ("triton", "ALiBi slopes are native"),
             ("flex", "bias by distance"),
         ]
+    if inputs.on_demand is not None:
+        return [("triton", "the bias is computed from tables, for no pair in memory")]
     if inputs.biased:
         return [
-            ("triton", "the bias is computed from tables"),
+            ("triton", "the bias is looked up by distance"),
             ("flex", "the bias is fused into the scores"),
             ("sdpa", "the bias as a mask"),
         ]
