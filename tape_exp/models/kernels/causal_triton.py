@@ -30,7 +30,13 @@ LOG2E = tl.constexpr(1.4426950408889634)
 UNSPECIALISED = ("T", "S", "bucket")
 
 
-def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, int]):
+def tuned(
+    owner: str,
+    sums: str,
+    squares: int,
+    *choices: tuple[int, int, int, int],
+    adds_to: tuple[str, ...] = (),
+):
     """Autotune over tile sizes, (BLOCK_M, BLOCK_N, warps, stages); the interpreter gets one that is
     small and uneven.
 
@@ -40,7 +46,7 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
     small tiles, since their products are split in three.
 
     The choice is kept on disk with the compiled programs, so that a resumed run computes with the
-    same tiles.
+    same tiles. What the program ``adds_to`` is zero again after its tiles were tried.
     """
 
     def affordable(
@@ -69,8 +75,9 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
             triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=w, num_stages=s)
             for m, n, w, s in choices
         ],
-        key=["bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "SLOPED", "PRECISION"],
+        key=["bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "ONE_PASS", "SLOPED", "PRECISION"],
         prune_configs_by={"early_config_prune": affordable},
+        reset_to_zero=adds_to,
         cache_results=True,
     )
 
@@ -124,6 +131,22 @@ def put(
     )
     mask = (first + rows < end)[:, None] & (columns < WIDTH)[None, :]
     tl.store(pointers, values.to(base.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def add(
+    base, first, end, stride, values, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
+):
+    """Add ``values`` (BLOCK, PADDED) to rows from ``first`` on, within WIDTH and ``end``, in the
+    order in which programs come.
+    """
+    rows = tl.arange(0, BLOCK)
+    columns = tl.arange(0, PADDED)
+    pointers = (
+        base + tl.cast(first, tl.int64) * stride + (rows[:, None] * stride + columns[None, :])
+    )
+    mask = (first + rows < end)[:, None] & (columns < WIDTH)[None, :]
+    tl.atomic_add(pointers, values, mask=mask, sem="relaxed")
 
 
 @triton.jit
@@ -290,23 +313,48 @@ def query_gradient(
     put(dq + (b * T * H + h) * D, m0, T, H * D, dq_MD * scale, BLOCK_M, D, PAD_D)
 
 
+@triton.jit(do_not_specialize=("T",))
+def row_sums(
+    out, out_c, d_out, d_out_c, delta, T, H,
+    do_b, do_t, do_h, dc_b, dc_t, dc_h,
+    D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
+    CARRIES: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """delta as in :func:`query_gradient`, for one block of queries of one head."""
+    blocks = tl.cdiv(T, BLOCK_M)
+    pair = tl.cast(tl.program_id(0) // blocks, tl.int64)
+    m0 = tl.program_id(0) % blocks * BLOCK_M
+    b = pair // H
+    h = pair % H
+    rows = m0 + tl.arange(0, BLOCK_M)
+    do_MD = tile(d_out + b * do_b + h * do_h, m0, T, do_t, BLOCK_M, D, PAD_D, True)
+    out_MD = tile(out + (b * T * H + h) * D, m0, T, H * D, BLOCK_M, D, PAD_D, True)
+    delta_M = tl.sum(do_MD.to(tl.float32) * out_MD.to(tl.float32), 1)
+    if CARRIES:
+        dc_MC = tile(d_out_c + b * dc_b + h * dc_h, m0, T, dc_t, BLOCK_M, C, PAD_C, True)
+        out_MC = tile(out_c + (b * T * H + h) * C, m0, T, H * C, BLOCK_M, C, PAD_C, True)
+        delta_M += tl.sum(dc_MC.to(tl.float32) * out_MC.to(tl.float32), 1)
+    tl.store(delta + pair * T + rows, delta_M, mask=rows < T)
+
+
 @tuned(
     "BLOCK_N", "DDL", 3,
     (64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2), (32, 64, 8, 2),
     (64, 64, 4, 2), (32, 64, 4, 2), (32, 32, 4, 1),
     (16, 32, 4, 1),
+    adds_to=("dq",),
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def key_gradient(
-    q, k, v, c, slopes, lse, d_out, d_out_c, delta, dk, dv, dc, scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, lse, d_out, d_out_c, delta, dq, dk, dv, dc, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
     CARRIES: tl.constexpr, CARRIED_LEARNS: tl.constexpr, SLOPED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, ONE_PASS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and dc for one block of keys of one query head; transposed throughout: keys are the
-    rows.
+    rows. In ONE_PASS also what these keys add to dq, which is fp32.
 
     dv = pᵀ d_out,  dc = pᵀ d_out_c,  dk = scale · dzᵀ q, with dz as in :func:`query_gradient`.
     """
@@ -327,6 +375,8 @@ def key_gradient(
         d_out_c += b * dc_b + h * dc_h
     lse += pair * T
     delta += pair * T
+    if ONE_PASS:
+        dq += (b * T * H + h) * D
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
     z_scale = scale * LOG2E
@@ -365,6 +415,10 @@ def key_gradient(
                     dc_NC = product(p.to(do_MC.dtype), do_MC, dc_NC, PRECISION)
             dz = p * (dp - delta_M[None, :])
             dk_ND = product(dz.to(q_MD.dtype), q_MD, dk_ND, PRECISION)
+            if ONE_PASS:
+                dq_MD = tl.zeros((BLOCK_M, PAD_D), tl.float32)
+                dq_MD = product(tl.trans(dz.to(k_ND.dtype)), k_ND, dq_MD, PRECISION)
+                add(dq, m0, T, H * D, dq_MD * scale, BLOCK_M, D, PAD_D)
 
     put(dk + (b * S * H + h) * D, n0, S, H * D, dk_ND * scale, BLOCK_N, D, PAD_D)
     put(dv + (b * S * H + h) * D, n0, S, H * D, dv_ND, BLOCK_N, D, PAD_D)
