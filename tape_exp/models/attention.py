@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tape_exp.models import cudnn
 from tape_exp.models.kernels import causal
 from tape_exp.settings.errors import ConfigError, one_of
 
@@ -270,9 +271,10 @@ def forget() -> None:
 
 def to_compile() -> None:
     """Tell torch.compile which of these functions it calls once, as it builds the graph, which then
-    is one graph: what is logged, and what is installed.
+    is one graph: what is logged, what is installed, and what a library can do.
     """
-    for fact in (say, _installed, causal.installed, causal.interpreted, causal.too_old):
+    here = (say, _installed, cudnn.takes_wide_values)
+    for fact in (*here, causal.installed, causal.interpreted, causal.too_old):
         torch.compiler.assume_constant_result(fact)
 
 
@@ -300,22 +302,25 @@ def _reference(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 
 
 def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """torch's scaled_dot_product_attention, whose fused kernels want values as wide as queries.
+    """torch's scaled_dot_product_attention.
 
-    With something carried, a GPU does both in one call, q and k padded with zeros to the joint
-    width. On a CPU the fused kernel gains less than computing the probabilities once for both
+    With something carried, a GPU does both in one call. Its kernels want values as wide as queries,
+    so that q and k are padded with zeros to the joint width, but for cuDNN's where it takes them as
+    they are. On a CPU the fused kernel gains less than computing the probabilities once for both
     saves: :func:`_row_blocks`.
     """
     if inputs.carried is not None and inputs.q.device.type == "cpu":
         return _row_blocks(inputs)
     q, (k, v) = inputs.q, inputs.per_query_head()
     scale = 1 / math.sqrt(q.shape[-1])
-    T, S, padding = q.shape[2], k.shape[2], v.shape[-1] - q.shape[-1]
-    if padding > 0:
-        q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
+    T, S, D, padding = q.shape[2], k.shape[2], q.shape[-1], v.shape[-1] - q.shape[-1]
     bias = inputs.dense_bias()
-    if bias is None and T == S:
-        with _priority(q.device):
+    plain = bias is None and T == S
+    # With a mask it was not tried.
+    if padding > 0 and not (plain and cudnn.takes_wide_values(q.device, q.dtype, D, D + padding)):
+        q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
+    if plain:
+        with cudnn.priority(q.device):
             return inputs.split(
                 F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
             )
@@ -345,23 +350,6 @@ def _row_blocks(inputs: Inputs, rows: int = 128) -> tuple[Tensor, Tensor | None]
         values.append(probabilities @ v[:, :, :seen])
         attended.append(probabilities @ state[:, :, :seen])
     return torch.cat(values, 2), torch.cat(attended, 2)
-
-
-def _priority(device: torch.device) -> Any:
-    """On Hopper and later, cuDNN before flash."""
-    from contextlib import nullcontext
-
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
-        return nullcontext()
-    order = [
-        SDPBackend.CUDNN_ATTENTION,
-        SDPBackend.FLASH_ATTENTION,
-        SDPBackend.EFFICIENT_ATTENTION,
-        SDPBackend.MATH,
-    ]
-    return sdpa_kernel(order, set_priority=True)
 
 
 def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
