@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_cudnn_attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tape_exp.models.timing import apart
+
 LOST = 0.05  # of the norm of an output or a gradient, which bf16 and fp16 may lose in a trial
 
 
@@ -63,7 +65,7 @@ def _agrees(device: torch.device, dtype: torch.dtype, width: int, value_width: i
         return out, *torch.autograd.grad(out, (a, b, c), weights.to(dtype))
 
     plain = torch.autocast(device.type, enabled=False)
-    with torch.inference_mode(False), torch.enable_grad(), plain:
+    with apart(), plain:
         q, k = make(width), make(width)
         v, weights = make(value_width).contiguous(), make(value_width).contiguous()
         if not can_use_cudnn_attention(SDPAParams(q, k, v, None, 0.0, True, False)):

@@ -7,17 +7,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
-from tape_exp.models import cudnn
+from tape_exp.models import cudnn, fastest
 from tape_exp.models.attention import (
     BACKENDS,
     Inputs,
     attend,
-    bucket,
     causal_mask,
     choices,
     forget,
     pick_backend,
 )
+from tape_exp.models.flex import bucket
 from tape_exp.models.kernels import causal
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import make_decoder, randomise
@@ -235,6 +235,7 @@ def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
 def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
     """Of tensors without storage; which one is fastest is for `make gpu` to say."""
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+    monkeypatch.setattr(fastest, "_cache", None)
     monkeypatch.setattr(causal, "too_old", lambda device: "")
     monkeypatch.setattr("tape_exp.models.attention._installed", lambda package: False)
     with FakeTensorMode():
