@@ -29,7 +29,8 @@ from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions.base import PositionEncoding, overrides
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
-from tape_exp.models.timing import Row, round_robin, step_case, summary
+from tape_exp.models.step import step_case
+from tape_exp.models.timing import Row, round_robin, summary
 from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch

@@ -6,7 +6,6 @@ query heads, K key/value heads (K divides H), D head dimension, C width of what 
 distances.
 """
 
-import functools
 import importlib.util
 import logging
 import math
@@ -18,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tape_exp.models import cudnn, fastest, flex
 from tape_exp.models.kernels import causal
 from tape_exp.settings.errors import ConfigError, one_of
 
@@ -28,7 +28,6 @@ HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of
 # On a CPU the fused kernel pays off only from this many tokens on; for fewer, one explicit softmax
 # serves the values and what is carried at once.
 CPU_SDPA_FROM = 64
-FLEX_SIZES = 64  # that FlexAttention is compiled for: batches, buckets of lengths, kinds of bias
 
 
 @dataclass(frozen=True)
@@ -232,18 +231,51 @@ def probabilities(
 
 def pick_backend(inputs: Inputs) -> str:
     """The name of the fastest correct backend for these inputs; each choice is logged once."""
-    for name, why in _preferences(inputs):
-        if not BACKENDS[name].refuses(inputs):
-            kind = "bias" if inputs.biased else "plain"
-            if inputs.carried is not None:
-                kind = "carried state"
-            say(f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}")
-            return name
-    return "reference"
+    able = {name: why for name, why in _preferences(inputs) if not BACKENDS[name].refuses(inputs)}
+    if not able:
+        return "reference"
+    name, why = next(iter(able.items()))
+    kind = "bias" if inputs.biased else "plain"
+    if inputs.carried is not None:
+        kind = "carried state"
+    if len(able) > 1:
+        T = inputs.q.shape[2]
+        length = next((x for x in fastest.LENGTHS if x <= T), fastest.LENGTHS[-1])
+        measured = _measured(tuple(able), *_kind(inputs), length)
+        if measured is not None:
+            name, why = measured
+    say(f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}")
+    return name
+
+
+def _kind(inputs: Inputs) -> tuple[Any, ...]:
+    """The fields of :class:`fastest.Kind`, but for the length."""
+    q, bias = inputs.q, "none"
+    if inputs.bias is not None:
+        bias = "of each row" if inputs.bias.shape[0] > 1 else "shared by rows"
+    elif inputs.by_distance is not None:
+        bias = "by_distance" if inputs.slopes is None else "slopes"
+    carried = 0 if inputs.carried is None else inputs.carried.shape[-1]
+    return q.device, q.dtype, q.shape[1], inputs.k.shape[1], q.shape[-1], carried, bias
+
+
+def _measured(candidates: tuple[str, ...], *kind: Any) -> tuple[str, str] | None:
+    """The backend that is the fastest on this machine, and the times of all; None where nothing is
+    to be measured. Its arguments are constants for torch.compile.
+    """
+    asked = fastest.Kind(*kind)
+    row = fastest.choose(
+        asked, candidates, lambda name, call: BACKENDS[name].compute(Inputs(**call))
+    )
+    if row is None:
+        return None
+    return row["fastest"] or candidates[0], fastest.in_words(row, asked.length)
 
 
 def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
-    """(backend, reason) from the fastest on; the first that does not refuse is taken."""
+    """(backend, reason): those that may be the fastest. On a GPU the times of those that do not
+    refuse decide; where nothing is measured, the first of them is taken.
+    """
     T, S = inputs.q.shape[2], inputs.k.shape[2]
     if inputs.q.device.type != "cuda":
         return (
@@ -271,8 +303,9 @@ def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
         return [
             ("triton", "one pass over values and state"),
             ("sdpa", "values and state side by side"),
+            ("flash", "values and state side by side"),
         ]
-    return [("sdpa", "cuDNN or flash")]
+    return [("sdpa", "cuDNN or flash"), ("flash", "its own kernels")]
 
 
 _said: dict[str, None] = {}
@@ -297,9 +330,10 @@ def forget() -> None:
 
 def to_compile() -> None:
     """Tell torch.compile which of these functions it calls once, as it builds the graph, which then
-    is one graph: what is logged, and what is installed.
+    is one graph: what is logged, what is installed, what a library can do, and what was fast.
     """
-    for fact in (say, _installed, causal.installed, causal.interpreted, causal.too_old):
+    here = (say, _installed, _measured, cudnn.takes_wide_values)
+    for fact in (*here, causal.installed, causal.interpreted, causal.too_old):
         torch.compiler.assume_constant_result(fact)
 
 
@@ -327,22 +361,25 @@ def _reference(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 
 
 def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """torch's scaled_dot_product_attention, whose fused kernels want values as wide as queries.
+    """torch's scaled_dot_product_attention.
 
-    With something carried, a GPU does both in one call, q and k padded with zeros to the joint
-    width. On a CPU the fused kernel gains less than computing the probabilities once for both
+    With something carried, a GPU does both in one call. Its kernels want values as wide as queries,
+    so that q and k are padded with zeros to the joint width, but for cuDNN's where it takes them as
+    they are. On a CPU the fused kernel gains less than computing the probabilities once for both
     saves: :func:`_row_blocks`.
     """
     if inputs.carried is not None and inputs.q.device.type == "cpu":
         return _row_blocks(inputs)
     q, (k, v) = inputs.q, inputs.per_query_head()
     scale = 1 / math.sqrt(q.shape[-1])
-    T, S, padding = q.shape[2], k.shape[2], v.shape[-1] - q.shape[-1]
-    if padding > 0:
-        q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
+    T, S, D, padding = q.shape[2], k.shape[2], q.shape[-1], v.shape[-1] - q.shape[-1]
     bias = inputs.dense_bias()
-    if bias is None and T == S:
-        with _priority(q.device):
+    plain = bias is None and T == S
+    # With a mask it was not tried.
+    if padding > 0 and not (plain and cudnn.takes_wide_values(q.device, q.dtype, D, D + padding)):
+        q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
+    if plain:
+        with cudnn.priority(q.device):
             return inputs.split(
                 F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
             )
@@ -374,23 +411,6 @@ def _row_blocks(inputs: Inputs, rows: int = 128) -> tuple[Tensor, Tensor | None]
     return torch.cat(values, 2), torch.cat(attended, 2)
 
 
-def _priority(device: torch.device) -> Any:
-    """On Hopper and later, cuDNN before flash."""
-    from contextlib import nullcontext
-
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
-        return nullcontext()
-    order = [
-        SDPBackend.CUDNN_ATTENTION,
-        SDPBackend.FLASH_ATTENTION,
-        SDPBackend.EFFICIENT_ATTENTION,
-        SDPBackend.MATH,
-    ]
-    return sdpa_kernel(order, set_priority=True)
-
-
 def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     """FlexAttention: a score_mod adds the bias; blocks above the diagonal are skipped.
 
@@ -398,7 +418,7 @@ def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     behind all real keys, where no real query looks.
     """
     length, (k, v) = inputs.q.shape[2], inputs.per_query_head()
-    offset, more = k.shape[2] - length, bucket(length) - length
+    offset, more = k.shape[2] - length, flex.bucket(length) - length
     q, k, v = (F.pad(x, (0, 0, 0, more)) for x in (inputs.q, k, v))
     bias, table = inputs.bias, inputs.by_distance
     T, S = q.shape[2], k.shape[2]
@@ -420,56 +440,15 @@ def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
             score = score + (bias[0, h, t, s] if one_batch else bias[b, h, t, s])
         return score
 
-    out = _flex_function(q.device.type)(
+    out = flex.function(q.device.type)(
         q,
         k,
         v,
         score_mod=score_mod if inputs.biased else None,
-        block_mask=_block_mask(T, S, str(q.device)),
+        block_mask=flex.causal_blocks(T, S, str(q.device)),
         scale=1 / math.sqrt(q.shape[-1]),
     )
     return inputs.split(out[:, :, :length])
-
-
-def bucket(length: int) -> int:
-    """The length that a row is padded to: a multiple of 128, beyond 1024 of an eighth of the power
-    of two above, so that at most a quarter is added and there are few lengths.
-    """
-    unit = max(128, (1 << (length - 1).bit_length()) // 8)
-    return -(-length // unit) * unit
-
-
-@functools.cache
-def _flex_function(device: str) -> Callable[..., Any]:
-    """Compiled on a GPU, where eager FlexAttention would hold all scores: one graph or an error."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    if device != "cuda":
-        return flex_attention
-    import torch._dynamo
-
-    # By default a ninth size would be computed eagerly, with no word about it.
-    limit = max(torch._dynamo.config.recompile_limit, FLEX_SIZES)
-    torch._dynamo.config.recompile_limit = limit
-    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-
-    def or_refuse(*arguments: Any, **options: Any) -> Any:
-        try:
-            return compiled(*arguments, **options)
-        except torch._dynamo.exc.FailOnRecompileLimitHit as error:
-            raise ConfigError(
-                f"trainer.attention=flex has met more than {limit} different sizes, and would hold "
-                "all scores for another; trainer.attention=sdpa takes every size."
-            ) from error
-
-    return or_refuse
-
-
-@functools.lru_cache(maxsize=32)
-def _block_mask(T: int, S: int, device: str) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    return create_block_mask(lambda b, h, t, s: s <= t + S - T, None, None, T, S, device=device)
 
 
 def _flash(inputs: Inputs) -> tuple[Tensor, Tensor | None]:

@@ -49,7 +49,14 @@ def fused_attention(
 
     Query t sees keys up to t + S - T. The forward pass computes q kᵀ once for both products. The
     backward pass computes p anew, with the gradients of both products in it: dp = d_out vᵀ +
-    d_carried carriedᵀ. It is deterministic, and cannot be differentiated again.
+    d_carried carriedᵀ. It cannot be differentiated again.
+
+    The outputs and the gradients of k, v, carried and a bias repeat themselves bit for bit. The
+    gradient of q is a sum over blocks of keys in the order in which a GPU finishes them, so that
+    its last bits differ from run to run. With ``torch.use_deterministic_algorithms(True)``, and
+    where a piecewise bias learns, it repeats itself too: a pass of its own computes it, and p and
+    dp once more (where something is carried, 13 products in the forward and backward pass instead
+    of 10).
 
     Args:
         q_BTHD: queries: bf16, fp16 or fp32. Sums, softmax and, for fp32, products are of fp32
@@ -211,13 +218,15 @@ def _gradients(
     (B, T, H, D), (S, K) = q.shape, k.shape[1:3]
     d_out = torch.zeros_like(out) if d_out is None else _rows(d_out)
     d_out_c = None if d_out_c is None else _rows(d_out_c)
-    dq = torch.empty_like(out)
-    delta = torch.empty_like(lse)
-    strides = (
-        *_strides(q, k, v), *_carried_strides(carried, B, H),
-        *_strides(d_out), *_carried_strides(d_out_c, B, H)
-    )  # fmt: skip
     constants = _constants(q, carried, slopes, tables)
+    # What belongs to a query and what corrects its delta is summed in a pass of its own.
+    in_pieces = tables_learn and constants["BENDS"] > 0
+    one_pass = not (in_pieces or torch.are_deterministic_algorithms_enabled())
+    # The sum over blocks of keys is atomic, and fp32 whatever q is.
+    dq = torch.zeros_like(out, dtype=torch.float32) if one_pass else torch.empty_like(out)
+    delta = torch.empty_like(lse)
+    given = *_strides(d_out), *_carried_strides(d_out_c, B, H)
+    strides = *_strides(q, k, v), *_carried_strides(carried, B, H), *given
     # Heads that share keys, and heads and rows that share what is carried, write gradients of
     # their own in fp32, which are summed afterwards: unlike atomic additions this gives the
     # same sum every time.
@@ -232,21 +241,31 @@ def _gradients(
     d_table = d_far = d_level = d_rise = None
     if tables_learn:
         d_table = lse.new_zeros(B, H, -(-S // owns), S)
-    if tables_learn and constants["BENDS"]:
+    if in_pieces:
         d_far = torch.empty_like(lse)
         d_level = lse.new_empty(B, H, -(-S // owns), constants["BENDS"] + 1)
         d_rise = torch.empty_like(d_level)
     with torch.cuda.device_of(q):
-        _programs().query_gradient[_grid(B * H, T, "BLOCK_M")](
-            q, k, v, carried, slopes, *_five(tables), out, None if carried is None else out_c, lse,
-            d_out, d_out_c, delta, dq, d_far, scale, *_sizes(q, k), *strides, **constants,
-            FAR_LEARNS=d_far is not None,
-        )  # fmt: skip
+        averages = out, None if carried is None else out_c
+        if one_pass:
+            widths = {name: constants[name] for name in ("D", "C", "PAD_D", "PAD_C", "CARRIES")}
+            _programs().row_sums[_grid(B * H, T, "BLOCK_M")](
+                *averages, d_out, d_out_c, delta, T, H, *given, **widths, BLOCK_M=64
+            )
+        else:
+            _programs().query_gradient[_grid(B * H, T, "BLOCK_M")](
+                q, k, v, carried, slopes, *_five(tables), *averages, lse, d_out, d_out_c, delta,
+                dq, d_far, scale, *_sizes(q, k), *strides, **constants,
+                FAR_LEARNS=d_far is not None,
+            )  # fmt: skip
+        # While tiles are tried this argument is zeroed: it must not be a finished dq.
+        summed = dq if one_pass else dq.new_empty(0)
         _programs().key_gradient[_grid(B * H, S, "BLOCK_N")](
-            q, k, v, carried, slopes, *_five(tables), lse, d_out, d_out_c, delta, dk, dv, dc,
-            d_table, d_level, d_rise, scale, *_sizes(q, k), *strides, **constants,
-            CARRIED_LEARNS=dc is not None, OWNS=owns,
+            q, k, v, carried, slopes, *_five(tables), lse, d_out, d_out_c, delta, summed, dk, dv,
+            dc, d_table, d_level, d_rise, scale, *_sizes(q, k), *strides, **constants,
+            CARRIED_LEARNS=dc is not None, ONE_PASS=one_pass, OWNS=owns,
         )  # fmt: skip
+    dq = dq.to(q.dtype)
     if K < H:
         dk, dv = (x.unflatten(2, (K, H // K)).sum(3).to(q.dtype) for x in (dk, dv))
     if dc is None or carried is None:

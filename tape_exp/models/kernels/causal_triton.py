@@ -55,7 +55,13 @@ def owned_keys(dtype: torch.dtype, bends: int) -> int:
     return 32 if dtype == torch.float32 or (bends and before_hopper) else 64
 
 
-def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, int]):
+def tuned(
+    owner: str,
+    sums: str,
+    squares: int,
+    *choices: tuple[int, int, int, int],
+    adds_to: tuple[str, ...] = (),
+):
     """Autotune over tile sizes, (BLOCK_M, BLOCK_N, warps, stages); the interpreter gets one that is
     small and uneven.
 
@@ -66,7 +72,7 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
     has OWNS keys, since room was made for so many blocks, and no fewer queries.
 
     The choice is kept on disk with the compiled programs, so that a resumed run computes with the
-    same tiles.
+    same tiles. What the program ``adds_to`` is zero again after its tiles were tried.
     """
 
     def affordable(
@@ -101,9 +107,10 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
         ],
         key=[
             *("bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "SLOPED", "BY_DISTANCE", "BENDS"),
-            *("FAR_LEARNS", "OWNS", "PRECISION"),
+            *("FAR_LEARNS", "OWNS", "ONE_PASS", "PRECISION"),
         ],
         prune_configs_by={"early_config_prune": affordable},
+        reset_to_zero=adds_to,
         cache_results=True,
     )
 
@@ -157,6 +164,22 @@ def put(
     )
     mask = (first + rows < end)[:, None] & (columns < WIDTH)[None, :]
     tl.store(pointers, values.to(base.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def add(
+    base, first, end, stride, values, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
+):
+    """Add ``values`` (BLOCK, PADDED) to rows from ``first`` on, within WIDTH and ``end``, in the
+    order in which programs come.
+    """
+    rows = tl.arange(0, BLOCK)
+    columns = tl.arange(0, PADDED)
+    pointers = (
+        base + tl.cast(first, tl.int64) * stride + (rows[:, None] * stride + columns[None, :])
+    )
+    mask = (first + rows < end)[:, None] & (columns < WIDTH)[None, :]
+    tl.atomic_add(pointers, values, mask=mask, sem="relaxed")
 
 
 @triton.jit
@@ -380,25 +403,50 @@ def query_gradient(
         tl.store(d_far + pair * T + rows, d_far_M - excess_M * mean_M, mask=rows < T)
 
 
+@triton.jit(do_not_specialize=("T",))
+def row_sums(
+    out, out_c, d_out, d_out_c, delta, T, H,
+    do_b, do_t, do_h, dc_b, dc_t, dc_h,
+    D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
+    CARRIES: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """delta as in :func:`query_gradient`, for one block of queries of one head."""
+    blocks = tl.cdiv(T, BLOCK_M)
+    pair = tl.cast(tl.program_id(0) // blocks, tl.int64)
+    m0 = tl.program_id(0) % blocks * BLOCK_M
+    b = pair // H
+    h = pair % H
+    rows = m0 + tl.arange(0, BLOCK_M)
+    do_MD = tile(d_out + b * do_b + h * do_h, m0, T, do_t, BLOCK_M, D, PAD_D, True)
+    out_MD = tile(out + (b * T * H + h) * D, m0, T, H * D, BLOCK_M, D, PAD_D, True)
+    delta_M = tl.sum(do_MD.to(tl.float32) * out_MD.to(tl.float32), 1)
+    if CARRIES:
+        dc_MC = tile(d_out_c + b * dc_b + h * dc_h, m0, T, dc_t, BLOCK_M, C, PAD_C, True)
+        out_MC = tile(out_c + (b * T * H + h) * C, m0, T, H * C, BLOCK_M, C, PAD_C, True)
+        delta_M += tl.sum(dc_MC.to(tl.float32) * out_MC.to(tl.float32), 1)
+    tl.store(delta + pair * T + rows, delta_M, mask=rows < T)
+
+
 @tuned(
     "BLOCK_N", "DDL", 3,
     (64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2), (32, 64, 8, 2),
     (64, 64, 4, 2), (32, 64, 4, 2), (64, 32, 8, 2), (64, 32, 4, 2),
     (32, 32, 4, 1), (16, 32, 4, 1),
+    adds_to=("dq",),
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def key_gradient(
     q, k, v, c, slopes, table, far, bends, level, rise, lse, d_out, d_out_c, delta,
-    dk, dv, dc, d_table, d_level, d_rise, scale, T, S, H, group, bucket,
+    dq, dk, dv, dc, d_table, d_level, d_rise, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
     CARRIES: tl.constexpr, CARRIED_LEARNS: tl.constexpr, SLOPED: tl.constexpr,
     BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr, PAD_K: tl.constexpr, OWNS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, ONE_PASS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and dc for one block of keys of one query head; transposed throughout: keys are the
-    rows.
+    rows. In ONE_PASS also what these keys add to dq, which is fp32.
 
     dv = pᵀ d_out,  dc = pᵀ d_out_c,  dk = scale · dzᵀ q, with dz as in :func:`query_gradient`.
     Where OWNS, the sums for the table at each distance go to d_table (B, H, blocks, S), and those
@@ -421,6 +469,8 @@ def key_gradient(
         d_out_c += b * dc_b + h * dc_h
     lse += pair * T
     delta += pair * T
+    if ONE_PASS:
+        dq += (b * T * H + h) * D
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
     if BENDS:
@@ -484,6 +534,10 @@ def key_gradient(
                     dc_NC = product(p.to(do_MC.dtype), do_MC, dc_NC, PRECISION)
             dz = p * (dp - delta_M[None, :])
             dk_ND = product(dz.to(q_MD.dtype), q_MD, dk_ND, PRECISION)
+            if ONE_PASS:
+                dq_MD = tl.zeros((BLOCK_M, PAD_D), tl.float32)
+                dq_MD = product(tl.trans(dz.to(k_ND.dtype)), k_ND, dq_MD, PRECISION)
+                add(dq, m0, T, H * D, dq_MD * scale, BLOCK_M, D, PAD_D)
             if OWNS:
                 d_near = dz
                 if BENDS:
