@@ -254,6 +254,7 @@ class Block(nn.Module):
         self.up = matrix(C, arch.ffn)
         self.down = matrix(arch.ffn, C)
         self.position = position
+        position.fused = backend != "reference"
 
     def forward(
         self, x_BTC: Tensor, state: Tensor | None, where: "Where"
