@@ -26,7 +26,7 @@ class Line:
         hidden: not drawn in an interactive figure before it is asked for.
         joined: whether a line goes through the points; otherwise their intervals are bars.
         hollow: whether the points are drawn open, as others' are; a picture's title says whose,
-            its legend leaves them out.
+            and its legend has them only where no filled line is of their style.
         each: the points that these are means of, drawn as dots.
     """
 
@@ -109,11 +109,11 @@ class Curves:
             axis.set_visible(False)
             grid.flat[len(self.panels) - 2].tick_params(labelbottom=True)
         handles: dict[str, Any] = {}
-        for axis, panel in zip(grid.flat, self.panels, strict=False):
+        for axis in grid.flat:
             drawn = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
             if self.legend == "each" and drawn:
                 axis.legend(loc="best", fontsize="small")
-            handles |= {line.name: drawn[line.name] for line in panel.lines if not line.hollow}
+            handles = {**drawn, **handles}
         # Lines that a panel lacks appear in the next one: their order is that of the styles.
         order = {line.name: line.style for panel in self.panels for line in panel.lines}
         names = sorted(handles, key=lambda name: (order[name] is None, order[name]))
@@ -125,6 +125,7 @@ class Curves:
         return save(picture, path, mark)
 
     def _draw_panel(self, axis: Any, panel: Panel, last_row: bool) -> None:
+        filled = {line.style for each in self.panels for line in each.lines if not line.hollow}
         for line in panel.lines:
             style: Any = {"color": line.colour, "linestyle": line.dash, "linewidth": line.width}
             if line.style is not None:
@@ -133,7 +134,8 @@ class Curves:
                 style["linestyle"] = "none"
             if line.hollow:
                 style["markerfacecolor"] = "none"
-            name = "_" if line.hollow else line.name  # matplotlib's legends skip what begins so
+            named = not line.hollow or line.style not in filled
+            name = line.name if named else "_"  # matplotlib's legends skip what begins so
             axis.plot(line.x, line.y, label=name, markersize=self.markersize, **style)
             for x, y in line.each:
                 axis.plot(x, y, ".", color=style["color"], markersize=3, alpha=0.7)

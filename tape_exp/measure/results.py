@@ -3,7 +3,7 @@
 import argparse
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from tape_exp.machine.hardware import file_name
 from tape_exp.settings.folders import ROOT
 
 
-def add_folder(parser: argparse.ArgumentParser, kind: str) -> None:
-    """Add ``--out``, the folder of ``<kind>-<machine>.json``."""
+def add_folder(parser: argparse.ArgumentParser, kind: str, file: str = "") -> None:
+    """Add ``--out``, the folder of ``<kind>-<machine>.json``, or of ``file``."""
     parser.add_argument(
         "--out",
         type=Path,
         default=ROOT / "results" / "speed",
-        help=f"folder of {kind}-<machine>.json (default: results/speed)",
+        help=f"folder of {file or f'{kind}-<machine>.json'} (default: results/speed)",
     )
 
 
@@ -60,3 +60,19 @@ def spread(values: list[float]) -> dict[str, float]:
         "lower_quartile": round(low, 4),
         "upper_quartile": round(high, 4),
     }
+
+
+def span(values: Iterable[float]) -> str:
+    """The least and the most, or the one that all are."""
+    low, *_, high = ordered if len(ordered := sorted(values)) > 1 else ordered * 2
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table, its columns aligned; the first row is the heading."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    ]
+    return [lines[0], "|" + "|".join("-" * (n + 2) for n in widths) + "|", *lines[1:]]

@@ -202,7 +202,14 @@ def compiled_cases(
 def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) -> int:
     """Bytes that a forward pass keeps for its backward, each storage once, without parameters."""
     model = Decoder(shapes.arch, ENCODINGS[name]).to(device)
-    own = {p.untyped_storage().data_ptr() for p in (*model.parameters(), *model.buffers())}
+    tokens = torch.zeros(shapes.batch, T, dtype=torch.long, device=device)
+    with torch.autocast(device.type, shapes.dtype, enabled=shapes.dtype != torch.float32):
+        return kept_bytes(model, lambda: model(tokens, sampler=RowSampler(0)).square().mean())
+
+
+def kept_bytes(module: torch.nn.Module, forward: Callable[[], Tensor]) -> int:
+    """Bytes that ``forward`` keeps for its backward, each storage once, none of the module's."""
+    own = {p.untyped_storage().data_ptr() for p in (*module.parameters(), *module.buffers())}
     kept: dict[int, int] = {}
 
     def pack(x: Tensor) -> Tensor:
@@ -211,10 +218,8 @@ def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) ->
             kept[storage.data_ptr()] = storage.nbytes()
         return x
 
-    tokens = torch.zeros(shapes.batch, T, dtype=torch.long, device=device)
-    mixed = torch.autocast(device.type, shapes.dtype, enabled=shapes.dtype != torch.float32)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), mixed:
-        loss = model(tokens, sampler=RowSampler(0)).square().mean()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        loss = forward()
     total = sum(kept.values())
     del loss
     return total

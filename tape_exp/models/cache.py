@@ -1,8 +1,11 @@
-"""What cached decoding keeps: keys, values and the position state of every layer.
+"""What cached decoding keeps of every layer: keys, values and the position state of all tokens, and
+what the encoding itself needs of them.
 
 Shape suffixes: B batch, T new tokens, S cached tokens with the new ones, H heads, D head dimension,
 C carried width.
 """
+
+from collections import defaultdict
 
 import torch
 from torch import Tensor
@@ -10,7 +13,8 @@ from torch import Tensor
 
 class Cache:
     """Keys, values and carried states of up to ``capacity`` tokens a row, in buffers that are
-    filled from the left.
+    filled from the left; and ``past``, what a layer's encoding reads and leaves in ``features`` and
+    ``accumulated``, which does not grow with the tokens.
 
     Rows may begin with padding: the first ``padding_B[b]`` tokens of row b are hidden from its
     queries, and its positions count from the first real token. Positions are fixed when the cache
@@ -26,6 +30,7 @@ class Cache:
         self.capacity = positions_BS.shape[1]
         self.padding_B = padding_B
         self.length = 0  # tokens of finished forward passes
+        self.past: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)  # of each layer
         self._buffers: list[dict[str, Tensor]] = []
 
     def next_positions(self, T: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.attention import attend, to_compile
 from tape_exp.models.cache import Cache
-from tape_exp.models.positions.base import PositionEncoding, for_heads
+from tape_exp.models.positions.base import Past, PositionEncoding, for_heads, precise
 from tape_exp.settings.schema import Arch
 
 
@@ -276,22 +276,24 @@ class Block(nn.Module):
         q, k = self.position.rotate(q, k, state)
         v = for_heads(v, k.shape[2])
         carried = self.position.carried(state) if self.updates_state else None
-        features = self.position.features(normed, state)
+        past: Past = {} if where.cache is None else where.cache.past[self.layer]
+        features = self.position.features(where.without_padding(normed), state, past)
         if where.cache is not None:
-            new = {"k": k, "v": v, **where.without_padding(features)}
+            new = {"k": precise(k) if self.position.changes_keys else k, "v": v}
             if carried is not None:
                 new["carried"] = carried
             cached = where.cache.extend(self.layer, new)
             k, v, carried = cached["k"], cached["v"], cached.get("carried")
-            features = {name: cached[name] for name in features}
         biases = self._biases(where, q, k, features)
         if where.cache is not None:
             biases["padding"] = where.cache.padding_B
         if where.watch is not None:
             where.watch(self, q, k, biases, state)
         values, attended = (self.attend or attend)(
-            q, k, v, carried=carried, backend=self.backend, **biases
+            q, k.to(q.dtype), v, carried=carried, backend=self.backend, **biases
         )
+        if where.cache is not None and self.position.changes_keys:
+            k.copy_(self.position.later_keys(k, features))
         mixed = self.o(values.flatten(2))
         x_BTC = x_BTC + mixed
         normed = for_products(self.mlp_norm(x_BTC))
@@ -299,7 +301,7 @@ class Block(nn.Module):
         if self.updates_state:
             context = mixed if self.position.context == "attention" else mlp
             if carried is None:
-                attended = self.position.accumulated(features, x_BTC.shape[1])
+                attended = self.position.accumulated(features, past)
             state = self.position.update(state, attended, context)
         return x_BTC + mlp, state
 
@@ -341,11 +343,8 @@ class Where:
     cache: Cache | None = None
     watch: Watch | None = None
 
-    def without_padding(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Features (B, T, …) of these tokens, zero where they are padding."""
-        if self.cache is None or (real_BT := self.cache.real(self.positions_BT.shape[1])) is None:
-            return features
-        return {
-            name: x * real_BT.view(*real_BT.shape, *[1] * (x.ndim - 2))
-            for name, x in features.items()
-        }
+    def without_padding(self, x_BTC: Tensor) -> Tensor:
+        """x of these tokens, zero where they are padding."""
+        if self.cache is None or (real_BT := self.cache.real(x_BTC.shape[1])) is None:
+            return x_BTC
+        return x_BTC * real_BT[..., None]

@@ -211,14 +211,18 @@ class Task(LightningDataModule, ABC):
         dataset = StreamSlices(self, rows, share, self.trainer.global_rank, self.trainer.world_size)
         per_step = self.trainer.accumulate_grad_batches
         sampler = Upward(self.trainer.global_step * per_step, self.optim.max_steps * per_step)
+        workers = self.surroundings.workers
         return TimedLoader(
             self,
             dataset,
             batch_size=None,
             sampler=sampler,
-            num_workers=self.surroundings.workers,
+            num_workers=workers,
+            # A task is not pickled. Python's own choice is another in `paper run --cores`, and
+            # from 3.14 on.
+            multiprocessing_context="fork" if workers else None,
             pin_memory=torch.cuda.is_available(),
-            persistent_workers=self.surroundings.workers > 0,
+            persistent_workers=workers > 0,
             worker_init_fn=worker_signals,
         )
 

@@ -133,7 +133,7 @@ def test_broken_lines_are_named_skipped_and_counted(tmp_path, caplog, monkeypatc
     assert "train.jsonl line 2 is not JSON" in told
     assert "line 4 has no text in its field 'text' (it has: body)" in told
     assert "line 5" in told
-    assert told.count("skipped.") == 3
+    assert len({message for message in caplog.messages if "skipped." in message}) == 3
 
 
 @pytest.mark.parametrize(
@@ -236,24 +236,23 @@ def test_fingerprint_follows_content_and_not_place(tmp_path):
 def test_memory_stays_flat(tmp_path):
     """Once its buffers are filled, reading three times as much takes no more memory."""
     line = json.dumps({"text": "some words of text " * 200}) + "\n"
-    for megabytes in (64, 192):
+    for megabytes in (32, 96):
         folder = tmp_path / str(megabytes)
         folder.mkdir()
         with (folder / "train.jsonl").open("w") as file:
             for _ in range((megabytes << 20) // len(line)):
                 file.write(line)
     program = (
-        "import sys\nfrom tape_exp.data.sources import Text\nfrom tape_exp.measure.data_speed "
-        "import peak_memory\n"
+        "import resource, sys\nfrom tape_exp.data.sources import Text\n"
         "n = sum(1 for _ in Text('set', source='local', path=sys.argv[1]).documents('train'))\n"
-        "print(n, int(peak_memory()))"
+        "print(n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"
     )
     found = {}
-    for megabytes in (64, 192):
+    for megabytes in (32, 96):
         command = [sys.executable, "-c", program, str(tmp_path / str(megabytes))]
         rows, peak = map(
             int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         )
         assert rows == (megabytes << 20) // len(line)
         found[megabytes] = peak
-    assert found[192] - found[64] < 20
+    assert found[96] - found[32] < 20

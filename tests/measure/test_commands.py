@@ -6,17 +6,29 @@ import sys
 import pytest
 from hydra.errors import OverrideParseException
 
-from tape_exp.measure import data_speed, overhead, page_speed, soak, speed
+from tape_exp.measure import (
+    data_speed,
+    lengths,
+    overhead,
+    page_speed,
+    registers,
+    soak,
+    speed,
+    utilisation,
+)
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.folders import ROOT
 from tape_exp.theory import __main__ as theory
 
 BEGINNINGS = [
     (data_speed, "tokenising"),
+    (lengths, "measure"),
     (overhead, "overhead"),
     (page_speed, "opened"),
+    (registers, "measure"),
     (soak, "soak"),
     (speed, "measure"),
+    (utilisation, "measure"),
     (theory, "theorem"),
 ]
 

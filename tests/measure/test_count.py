@@ -3,7 +3,6 @@
 import pytest
 
 from tape_exp.measure import count
-from tape_exp.settings.folders import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +39,6 @@ def test_a_rotation_is_one_kernel_that_reads_and_writes_queries_and_keys_once(la
     for phase in count.PHASES:
         added = layers["rope"][phase].others - layers["nope"][phase].others
         assert added == count.Kind(1, 4 * tensor + state)
-
-
-def test_the_table_of_the_docs_is_what_is_counted(layers):
-    page = (ROOT / "docs" / "speed.md").read_text().splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page]
-    for name in ("rope", "tape"):
-        for phase, counts in layers[name].items():
-            assert count.row(name, phase, counts) in rows
 
 
 def test_positions_move_more_bytes_and_the_table_says_so(layers, capsys):

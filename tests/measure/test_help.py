@@ -6,6 +6,7 @@ import sys
 import pytest
 
 COMMANDS = ["measure.speed", "measure.overhead", "measure.data_speed", "measure.soak"]
+COMMANDS += ["measure.goals", "measure.lengths", "measure.registers", "measure.utilisation"]
 COMMANDS += ["measure.page_speed", "theory.__main__", "export"]
 
 

@@ -58,7 +58,7 @@ def encoding_and_bias(name: str, arch: Arch, *overrides: str):
         k,
         x,
         encoding.contextual_bias(
-            q, k, encoding.features(x, None), encoding.bias(positions, positions)
+            q, k, encoding.features(x, None, {}), encoding.bias(positions, positions)
         ),
     )
 
@@ -91,29 +91,33 @@ def test_path_is_a_product_of_householder_matrices_over_the_tokens_between(kv_he
 
 @pytest.mark.parametrize(("S", "T"), [(65, 65), (130, 130), (200, 3), (200, 136), (192, 64)])
 def test_path_in_blocks_is_path_at_once(S, T, arch, monkeypatch):
-    """Outputs and all gradients, in fp64, and in fp32 within its own error; from a cache too."""
+    """Logits and all gradients, in fp64, and in fp32 within its own error; of the last T tokens
+    also where the first ones have changed their keys.
+    """
     generator = torch.Generator().manual_seed(0)
 
-    def results(dtype: torch.dtype, block: int) -> list[torch.Tensor]:
+    def results(dtype: torch.dtype, block: int, T: int = T) -> list[torch.Tensor]:
+        """T tokens at once after the others at once."""
         monkeypatch.setattr(path, "BLOCK", block)
-        encoding = make_position("path", arch)
-        encoding.init_weights(torch.Generator().manual_seed(0))
-        encoding.to(dtype)
+        encoding = make_position("path", arch).to(dtype)
         given = [x.to(dtype).requires_grad_() for x in inputs]
         q, k, w, beta = given
-        bias = encoding.contextual_bias(q, k, {"w": w, "beta": beta}, None)
-        seen = bias * torch.ones(T, S, dtype=torch.bool).tril(S - T)
-        weights = [encoding.taps, *given]
-        return [seen, *torch.autograd.grad((seen * mix).sum(), weights)]
+        w = torch.nn.functional.normalize(w, dim=-1)
+        first, last = ({"w": w[:, part], "beta": beta[:, part]} for part in parts(T))
+        k = torch.cat([encoding.later_keys(k[:, : S - T], first), k[:, S - T :]], 1)
+        bias = encoding.contextual_bias(q[:, S - T :], k, last, None)
+        logits = torch.einsum("bthd,bshd->bhts", q[:, S - T :], k) / math.sqrt(D) + bias
+        seen = (logits * torch.ones(T, S, dtype=torch.bool).tril(S - T))[:, :, -shown:]
+        return [seen, *torch.autograd.grad((seen * mix).sum(), given)]
 
-    H, D = arch.heads, arch.head_dim
-    inputs = [
-        torch.randn(shape, generator=generator)
-        for shape in ((2, T, H, D), (2, S, H, D), (2, S, H * D))
-    ]
+    def parts(T: int) -> tuple[slice, slice]:
+        return slice(0, S - T), slice(S - T, S)
+
+    H, D, shown = arch.heads, arch.head_dim, T
+    inputs = [torch.randn(2, S, H, D, generator=generator) for _ in range(3)]
     inputs.append(2 * torch.rand(2, S, H, generator=generator))
     mix = torch.randn(2, H, T, S, generator=generator)
-    whole, blocks = results(torch.float64, S), results(torch.float64, 64)
+    whole, blocks = results(torch.float64, S, S), results(torch.float64, 64)
     for a, b in zip(whole, blocks, strict=True):
         assert (a - b).abs().max() < 1e-12 * a.abs().max()
     for a, b in zip(whole, results(torch.float32, 64), strict=True):
@@ -136,10 +140,10 @@ def test_path_keeps_its_precision_over_many_reflections(arch):
     with torch.no_grad():
         encoding.c.fill_(100)
     q, k, x = inputs(arch, 256, torch.float32)
-    single = encoding.contextual_bias(q, k, encoding.features(x, None), None)
+    single = encoding.contextual_bias(q, k, encoding.features(x, None, {}), None)
     encoding.double()
     q, k, x = (tensor.double() for tensor in (q, k, x))
-    double = encoding.contextual_bias(q, k, encoding.features(x, None), None)
+    double = encoding.contextual_bias(q, k, encoding.features(x, None, {}), None)
     assert (single - double).abs().tril().max() < 1e-3
 
 
@@ -229,16 +233,24 @@ class Bias(torch.nn.Module):
 
     def forward(self, q, k, x):
         bias = self.encoding.bias(self.positions, self.positions)
-        return self.encoding.contextual_bias(q, k, self.encoding.features(x, None), bias).tril()
+        return self.encoding.contextual_bias(q, k, self.encoding.features(x, None, {}), bias).tril()
 
 
 @pytest.mark.parametrize("name", CONTEXTUAL)
 def test_later_queries_alone_have_the_bias_that_they_have_among_all(name, arch):
     encoding, q, k, x, bias = encoding_and_bias(name, arch)
     positions = torch.arange(q.shape[1], dtype=torch.float64)[None]
+    past = {}
+    keys = torch.cat(
+        [encoding.later_keys(k[:, :6], encoding.features(x[:, :6], None, past)), k[:, 6:]], 1
+    )
     given = encoding.bias(positions[:, 6:], positions)
-    later = encoding.contextual_bias(q[:, 6:], k, encoding.features(x, None), given)
-    assert (later - bias[:, :, 6:]).tril(6).abs().max() < 1e-12
+    later = encoding.contextual_bias(q[:, 6:], keys, encoding.features(x[:, 6:], None, past), given)
+    whole, parts = (
+        torch.einsum("bthd,bshd->bhts", q[:, 6:], other) / math.sqrt(arch.head_dim)
+        for other in (k, keys)
+    )
+    assert (parts + later - whole - bias[:, :, 6:]).tril(6).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("name", CONTEXTUAL)
@@ -259,6 +271,30 @@ def test_grouped_queries_cache_and_padding(name):
     assert (parts - whole).abs().max() < 1e-4
     prompts = [TOKENS[0, :3], TOKENS[1, :11]]
     assert generate(model, prompts, 6) == [generate(model, [prompt], 6)[0] for prompt in prompts]
+
+
+def test_path_keeps_nothing_of_a_token_but_its_key(arch):
+    """And of the last two, for the convolution."""
+    model = make_decoder("path", arch).eval()
+    cache = new_cache(model, 24, None, 2)
+    with torch.no_grad():
+        for part in TOKENS.split([9, 1, 14], 1):
+            model(part, cache=cache)
+            kept = [x for past in cache.past.values() for x in past.values()]
+            kept_bytes = sum(x.untyped_storage().nbytes() for x in kept)
+            assert kept_bytes == arch.layers * 2 * 2 * arch.width * 4
+    assert {frozenset(buffers) for buffers in cache._buffers} == {frozenset({"k", "v"})}
+
+
+@pytest.mark.parametrize("name", CONTEXTUAL)
+def test_cached_decoding_is_full_decoding_in_16_bits(name, arch):
+    """Keys that every token changes are kept in fp32: their error does not grow."""
+    model = make_decoder(name, arch).eval()
+    randomise(model)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        whole, cache = model(TOKENS), new_cache(model, 24, None, 2)
+        parts = torch.cat([model(part, cache=cache) for part in TOKENS.split(1, 1)], 1)
+    assert (parts - whole).abs().max() < 0.05 * whole.abs().max()
 
 
 @pytest.mark.parametrize("name", CONTEXTUAL)

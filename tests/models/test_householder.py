@@ -43,23 +43,27 @@ def inputs(
 
 @pytest.mark.parametrize(("S", "T"), [(65, 65), (130, 130), (200, 1), (200, 136), (256, 256)])
 def test_the_product_in_blocks_is_the_product_at_once(S, T, monkeypatch):
-    """Output and gradient, in fp64, and in fp32 within its own error; from a cache too."""
+    """Output and gradient, in fp64, and in fp32 within its own error; of the last T tokens also
+    after the others.
+    """
     encoding = layer(LONG)
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(2, S, 2, 4, encoding.M, encoding.R, generator=generator)
     vectors = 2**0.5 * torch.nn.functional.normalize(vectors, dim=-1)
     mix = torch.randn(2, T, 4, encoding.M, encoding.R, encoding.R, generator=generator)
+    parts = [part for part in (S - T, T) if part]
 
-    def results(dtype: torch.dtype, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def results(dtype: torch.dtype, block: int, *parts: int) -> tuple[torch.Tensor, torch.Tensor]:
         monkeypatch.setattr(tape_householder, "BLOCK", block)
-        xi = vectors.to(dtype).requires_grad_()
-        product = encoding.accumulated({"xi": xi}, T)
+        xi, past = vectors.to(dtype).requires_grad_(), {}
+        products = [encoding.accumulated({"xi": part}, past) for part in xi.split(parts, 1)]
+        product = torch.cat(products, 1)[:, S - T :]
         return product, *torch.autograd.grad((product * mix).sum(), xi)
 
-    exact, blocks = results(torch.float64, S), results(torch.float64, 64)
+    exact, blocks = results(torch.float64, S, S), results(torch.float64, 64, *parts)
     for a, b in zip(exact, blocks, strict=True):
         assert (a - b).abs().max() < 1e-12 * a.abs().max()
-    for a, b in zip(exact, results(torch.float32, 64), strict=True):
+    for a, b in zip(exact, results(torch.float32, 64, *parts), strict=True):
         assert (a - b).abs().max() < 1e-5 * a.abs().max()
 
 
@@ -68,7 +72,7 @@ def test_the_sum_is_the_transposed_product_of_reflections(R):
     """(∏_{j<=i} (I - ξ_j ξ_jᵀ)(I - ξ'_j ξ'_jᵀ))ᵀ, ξ from the rows of E, written as loops."""
     encoding = layer(LONG, R=R)
     x, E = inputs(encoding)
-    found = encoding.accumulated(encoding.features(x, E), 7)
+    found = encoding.accumulated(encoding.features(x, E, {}), {})
     eye = torch.eye(R, dtype=torch.float64)
     a = (x @ encoding.down.T @ encoding.up.T).unflatten(-1, (4, encoding.M, R))
     b = (x @ encoding.down.T @ encoding.up_apart.T).unflatten(-1, (4, encoding.M, R))
@@ -88,7 +92,7 @@ def test_a_mask_with_the_diagonal_gives_no_product_of_reflections():
     """As the proof prints it: the inverse of I + tril_0(Ξ Ξᵀ)."""
     encoding = layer(LONG)
     x, E = inputs(encoding)
-    xi = encoding.features(x, E)["xi"][0, :, :, 0, 0].flatten(0, 1)
+    xi = encoding.features(x, E, {})["xi"][0, :, :, 0, 0].flatten(0, 1)
     for diagonal, small in ((-1, True), (0, False)):
         eta = torch.linalg.inv(torch.eye(14, dtype=torch.float64) + (xi @ xi.T).tril(diagonal)) @ xi
         turned = torch.eye(8, dtype=torch.float64) - xi.T @ eta
@@ -104,7 +108,7 @@ def test_keys_are_seen_through_the_tokens_between():
     products = []
     for features, state in ((x, E), (changed_x, changed_E)):
         turned = encoding.update(
-            state, encoding.accumulated(encoding.features(features, state), 7), features
+            state, encoding.accumulated(encoding.features(features, state, {}), {}), features
         )
         products.append(torch.einsum("bihmlr,bjhmkr->bhmijlk", turned, turned))
     assert (products[0] - products[1])[:, :, :, 3:, 3:].abs().max() < 1e-10
@@ -119,7 +123,8 @@ def test_the_update_is_orthogonally_equivariant():
         torch.randn(8, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     )[0]
     before, after = (
-        encoding.update(s, encoding.accumulated(encoding.features(x, s), 7), x) for s in (E, E @ O)
+        encoding.update(s, encoding.accumulated(encoding.features(x, s, {}), {}), x)
+        for s in (E, E @ O)
     )
     assert (after - before @ O).abs().max() < 1e-10
     assert (before - E).abs().max() > 0.1
@@ -142,17 +147,26 @@ def test_rotations_stay_rotations_over_256_tokens():
     """In fp32, as models compute it."""
     encoding = layer(LONG).float()
     x, E = (tensor.float() for tensor in inputs(encoding, 256))
-    turned = encoding.accumulated(encoding.features(x, E), 256)
+    turned = encoding.accumulated(encoding.features(x, E, {}), {})
     assert (turned @ turned.transpose(-1, -2) - torch.eye(8)).abs().max() < 1e-3
     assert (torch.linalg.det(turned) - 1).abs().max() < 1e-3
     assert (turned[:, -1] - torch.eye(8)).abs().max() > 0.5
 
 
-def test_the_last_tokens_alone_are_given_what_they_have_among_all():
+def test_a_product_goes_on_token_by_token_and_padding_leaves_it():
+    """Of x = 0 the factor is the identity; what is kept does not grow with the tokens."""
     encoding = layer(LONG)
     x, E = inputs(encoding)
-    features = encoding.features(x, E)
-    assert torch.equal(encoding.accumulated(features, 7)[:, 5:], encoding.accumulated(features, 2))
+    whole = encoding.accumulated(encoding.features(x, E, {}), {})
+    x = torch.cat([torch.zeros_like(x[:, :2]), x], 1)
+    E = torch.cat([torch.zeros_like(E[:, :2]), E], 1)
+    past, sizes, products = {}, set(), []
+    for token in range(9):
+        part = slice(token, token + 1)
+        products.append(encoding.accumulated(encoding.features(x[:, part], E[:, part], past), past))
+        sizes.add(sum(kept.untyped_storage().nbytes() for kept in past.values()))
+    assert (torch.cat(products, 1)[:, 2:] - whole).abs().max() < 1e-12
+    assert sizes == {8 * 2 * LONG.width * encoding.R}
 
 
 def test_gradients_reach_every_map_within_two_steps(arch):

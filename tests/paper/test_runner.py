@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import SMALL
+from tests.processes import Command
 
 
 def jobs(*models: str) -> dict[str, runner.Job]:
@@ -202,17 +204,15 @@ def alive(process: int) -> bool:
         return False
 
 
+def paper_into(records: Path, *words: str) -> None:
+    """``python -m tape_exp.paper words`` with another folder of records, and nothing drawn."""
+    folders.RECORDS = records
+    paper.render_artifacts = lambda _: 0
+    sys.exit(paper.main(words))
+
+
 def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(tmp_path):
     """Real runs, two at a time, in the command as it is given; SIGTERM; then again, to the end."""
-    program = (
-        "import pathlib, sys; from tape_exp.settings import folders; "
-        "from tape_exp.paper import __main__ as paper, artifacts; "
-    )
-    program += (
-        f"folders.RECORDS = pathlib.Path({str(tmp_path)!r}, 'records'); paper.render_artifacts = "
-        "lambda _: 0; "
-    )
-    program += "sys.exit(paper.main(sys.argv[1:])) if __name__ == '__main__' else None"
     words = [
         *SMALL,
         "task.train_digits=2",
@@ -222,14 +222,9 @@ def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(tmp_path):
         "logger=none",
     ]
     words += [f"runs={tmp_path}/runs", "trainer.checkpoint_every=1000000"]
-    command = [sys.executable, "-c", program, "run", "fig_addition_yarn", "--cores", "2", *words]
-    first = subprocess.Popen(
-        [*command, "task.optim.max_steps=300"],
-        cwd=folders.ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ["run", "fig_addition_yarn", "--cores", "2", *words, "task.optim.max_steps=300"]
+    program = partial(paper_into, tmp_path / "records")
+    first = Command(*words, program=program)
     deadline = time.monotonic() + 600
     while (
         len(list(tmp_path.rglob("metrics.jsonl"))) < 2
@@ -238,18 +233,12 @@ def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(tmp_path):
     ):
         time.sleep(0.05)
     first.send_signal(signal.SIGTERM)
-    out, err = first.communicate(timeout=600)
-    assert first.returncode == REQUEUE, out + err
-    assert "3 runs are left; the same command goes on." in err
+    stopped = first.finish(600)
+    assert stopped.returncode == REQUEUE, stopped.stdout + stopped.stderr
+    assert "3 runs are left; the same command goes on." in stopped.stderr
     saved = list(tmp_path.rglob("step*.ckpt"))
     assert len(saved) == 2
-    again = subprocess.run(
-        [*command, "task.optim.max_steps=300"],
-        cwd=folders.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=800,
-    )
+    again = Command(*words, program=program).finish(800)
     assert again.returncode == 0, again.stdout + again.stderr
     assert len(list((tmp_path / "records").glob("*.json"))) == 3
     assert sum("Going on from step" in path.read_text() for path in tmp_path.rglob("log.txt")) == 2

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from tape_exp.paper import artifacts
 from tape_exp.paper.claims import FLOOR, NO, UNCLEAR, UNTESTED, YES
@@ -100,6 +101,18 @@ def test_trained_sums_are_no_extra_length(artifact):
         for record in records:
             record["metrics"]["ood/exact_match"] = solved * record["seed"]
         assert artifact.verdict("ladder", artifact.collect("ladder", records)).holds == holds
+
+
+def test_the_legend_names_a_model_of_which_the_paper_alone_has_points(
+    artifact, tmp_path, monkeypatch
+):
+    told = []
+    monkeypatch.setattr(Figure, "legend", lambda _, handles, names, **__: told.extend(names))
+    found = artifact.collect("ladder", records_of(artifact, {"rope": 30.0}))
+    (figure,) = artifact.figures("ladder", found)
+    figure.draw(tmp_path / "trend.png")
+    assert {"rope", "fire (paper)", "tape (paper)"} <= set(told)
+    assert "rope (paper)" not in told, "the filled marker has told its colour"
 
 
 def test_no_line_joins_fewer_than_three_rungs(artifact):

@@ -2,9 +2,6 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -15,8 +12,8 @@ import wandb
 from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import POINTS, JsonlLogger, curves, metric_rows, read_metrics
-from tape_exp.settings.folders import ROOT
 from tests.conftest import SMALL
+from tests.processes import train
 
 
 def wandb_records(folder: Path, seconds: float = 90) -> list:
@@ -109,23 +106,13 @@ def test_unreachable_wandb_goes_on_offline(tmp_path):
         "task.optim.max_steps=2",
         "trainer=cpu",
     ]
-    environment = {k: v for k, v in os.environ.items() if k != "WANDB_MODE"}
-    environment |= {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
-    finished = subprocess.run(
-        [
-            sys.executable,
-            "train.py",
-            "model=rope",
-            f"runs={tmp_path}",
-            "logger.timeout=4",
-            *arguments,
-        ],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    environment = {
+        "WANDB_MODE": None,
+        "WANDB_API_KEY": "0" * 40,
+        "WANDB_BASE_URL": "http://127.0.0.1:9",
+    }
+    words = ["model=rope", f"runs={tmp_path}", "logger.timeout=4", *arguments]
+    finished = train(*words, environment=environment)
     assert finished.returncode == 0, finished.stderr
     assert "W&B cannot be reached" in finished.stdout
     assert "going on offline" in finished.stdout

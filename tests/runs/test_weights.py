@@ -4,8 +4,6 @@ from.
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -19,9 +17,9 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, shown_config, without_folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
 from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
 from tests.conftest import on_text
+from tests.processes import train
 
 EXTEND = [
     "task.init_from=c4",
@@ -216,7 +214,8 @@ def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(
             f"trainer.devices={devices}",
             f"runs={where}",
         ]
-        train(*command)
+        done = train(*command)
+        assert done.returncode == 0, done.stderr
         (path,) = where.rglob("record.json")
         if devices == 2:  # as if it had been killed between the two
             for leftover in (
@@ -227,7 +226,7 @@ def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(
             ):
                 (path.parent / leftover).unlink()
             shutil.rmtree(path.parent / "artifacts")
-            train(*command)
+            assert train(*command).returncode == 0
         rows = [
             json.loads(line) for line in path.with_name("metrics.jsonl").read_text().splitlines()
         ]
@@ -237,12 +236,6 @@ def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
     assert adapters[0].keys() == adapters[1].keys()
     assert all((adapters[0][name] - adapters[1][name]).abs().max() < 1e-4 for name in adapters[0])
-
-
-def train(*words: str) -> None:
-    command = [sys.executable, str(ROOT / "train.py"), *words]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=ROOT)
-    assert finished.returncode == 0, finished.stderr
 
 
 EXPORTED = {("rope", "lora"): "LlamaForCausalLM", ("tape", "tape"): "TapeExpForCausalLM"}

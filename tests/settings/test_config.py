@@ -24,6 +24,7 @@ from tape_exp.training.assembly import blank_task, micro_batches
 from tape_exp.training.plan import decoder_of
 from tape_exp.training.run import run
 from tests.conftest import MODELS, TASKS
+from tests.processes import train
 
 
 def command(
@@ -466,7 +467,7 @@ def test_scrolls_at_scale_paper_is_cut_to_1024_tokens():
 
 
 def test_help_lists_every_group_and_choice():
-    shown = command("--help")
+    shown = train("--help")
     assert shown.returncode == 0
     words = shown.stdout.replace(",", " ").split()
     for group in ("model", "task", "scale", "trainer", "logger", "peft", "debug", "paper"):
@@ -476,7 +477,7 @@ def test_help_lists_every_group_and_choice():
 
 
 def test_cfg_job_prints_resolved_values():
-    shown = command("--cfg", "job", "model=rope", "task.train_digits=7")
+    shown = train("--cfg", "job", "model=rope", "task.train_digits=7")
     assert shown.returncode == 0
     assert "train_digits: 7" in shown.stdout
     assert "${" not in shown.stdout
@@ -493,7 +494,7 @@ def test_command_line_errors_are_one_sentence_and_exit_code_2():
             "trainer.micro_batch=1 does",
         ),
     ):
-        failed = command(*arguments)
+        failed = train(*arguments)
         assert failed.returncode == 2, failed.stderr
         assert failed.stderr.startswith("error: ")
         assert message in failed.stderr

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import pickle
-import subprocess
 import sys
 
 import numpy as np
@@ -33,6 +32,7 @@ from tape_exp.settings.redaction import HIDDEN, RedactingFormatter, is_secret, r
 from tape_exp.settings.schema import check
 from tape_exp.settings.targets import PLUGINS, check_targets, refuse_secrets
 from tests.conftest import SMALL
+from tests.processes import train
 
 SOURCES = [ROOT / "train.py", *(ROOT / "tape_exp").rglob("*.py"), *(ROOT / "launch").rglob("*.py")]
 SECRETS = {
@@ -143,14 +143,14 @@ def test_hydra_sets_no_variables_and_logs_to_no_files(node, message):
 
 
 def test_a_mistake_has_no_traceback_with_debug_either():
-    refused = command("debug=one_batch", "task.trian_digits=2")
+    refused = train("debug=one_batch", "task.trian_digits=2")
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1
     assert refused.stderr.startswith("error: task.trian_digits is not known")
 
 
 def test_hydra_writes_no_config(tmp_path):
-    refused = command(f"hydra.run.dir={tmp_path}", "hydra.output_subdir=.hydra", "debug=plan")
+    refused = train(f"hydra.run.dir={tmp_path}", "hydra.output_subdir=.hydra", "debug=plan")
     assert refused.returncode == 2
     assert "hydra.output_subdir=.hydra would write the config" in refused.stderr
     assert not list(tmp_path.iterdir())
@@ -171,7 +171,7 @@ def test_variables_in_a_yaml_of_another_folder_are_refused(tmp_path):
     (tmp_path / "task").mkdir()
     yaml = tmp_path / "task" / "theirs.yaml"
     yaml.write_text("# @package _global_\nhydra: {job: {env_set: {GIT_DIR: x}}}\n")
-    refused = command(f"--config-dir={tmp_path}", "task=theirs", "debug=plan")
+    refused = train(f"--config-dir={tmp_path}", "task=theirs", "debug=plan")
     assert refused.returncode == 2
     assert "error: hydra.job.env_set sets variables" in refused.stderr
 
@@ -527,11 +527,11 @@ def test_a_sweep_refuses_secrets_and_hydra_its_pickles():
         ConfigError, match=r"\+task\.text\.token holds a secret, and a sweep writes"
     ):
         refuse_secrets(["model=rope", "+task.text.token=abc"])
-    refused = command("-m", "model=rope,tape", f"logger.entity={TYPED[1]}")
+    refused = train("-m", "model=rope,tape", f"logger.entity={TYPED[1]}")
     assert refused.returncode == 2
     assert "logger.entity holds a secret" in refused.stderr
     assert TYPED[1] not in refused.stdout + refused.stderr
-    refused = command("--experimental-rerun", "job.pickle")
+    refused = train("--experimental-rerun", "job.pickle")
     assert refused.returncode == 2
     assert "unpickles" in refused.stderr
 
@@ -562,7 +562,7 @@ def test_what_hydra_shows_holds_no_secret_and_no_traceback(words, status):
         f"+task.note={TYPED[1]}",
         f"+task.d={{key: {TYPED[3]}}}",
     ]
-    shown = command(*words.split(), *planted, HF_TOKEN=SECRETS["HF_TOKEN"])
+    shown = train(*words.split(), *planted, environment={"HF_TOKEN": SECRETS["HF_TOKEN"]})
     assert shown.returncode == status, shown.stderr
     assert not any(secret in shown.stdout + shown.stderr for secret in TYPED)
     if status:
@@ -599,17 +599,6 @@ def test_wandbs_own_keys_hold_no_secret():
         assert TYPED[1] not in str(error.value)
 
 
-def command(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "train.py", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
-    )
-
-
 @pytest.mark.parametrize(
     "word",
     [
@@ -642,7 +631,8 @@ def test_planted_secrets_appear_nowhere(tmp_path, fails):
     ]
     words += [f"scale.text=https://me:{TYPED[0]}@host/x"]
     words += ["task.optim.lr=1000", "task.optim.weight_decay=1e30"] if fails else []
-    done = command(*words, WANDB_MODE="offline", SLURM_JOB_ID="12", **SECRETS)
+    environment = {"WANDB_MODE": "offline", "SLURM_JOB_ID": "12", **SECRETS}
+    done = train(*words, environment=environment)
     (run,) = (path.parent for path in (tmp_path / "runs").rglob("manifest.json"))
     assert (run / ("FAILED" if fails else "DONE")).exists(), done.stderr
     assert list(run.rglob("*.wandb"))

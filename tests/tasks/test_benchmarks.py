@@ -3,8 +3,6 @@ processes as one.
 """
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,13 +13,13 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.runs.identity import config_hash
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import Surroundings
 from tape_exp.tasks.benchmarks import Benchmarks
 from tape_exp.training.assembly import make_task
 from tape_exp.training.run import run
 from tests.conftest import SMALL
+from tests.processes import train
 
 pytest.importorskip("lm_eval", reason="lm-eval is an optional package")
 ARCH = Arch(layers=1, width=16, heads=2, ffn=16)
@@ -220,8 +218,7 @@ def test_two_processes_answer_as_one(tmp_path):
     ]
     words += ["task.tasks=[mmlu_stem,arc_easy]"]
     alone = run(compose_config([*words, f"runs={tmp_path}/alone"]))["metrics"]
-    command = [sys.executable, "train.py", *words, f"runs={tmp_path}/both", "trainer.devices=2"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = train(*words, f"runs={tmp_path}/both", "trainer.devices=2")
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "both").rglob("record.json")
     assert json.loads(path.read_text())["metrics"] == alone

@@ -3,10 +3,7 @@ where they are counted.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,7 +13,6 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
 from tape_exp.tasks import passkey
 from tape_exp.tasks.passkey import (
     FILLER,
@@ -29,6 +25,7 @@ from tape_exp.tasks.passkey import (
 )
 from tape_exp.training.assembly import make_decoder, make_task
 from tests.conftest import on_text
+from tests.processes import train
 
 
 def config(text_folder, *overrides: str, model: str = "rope"):
@@ -274,14 +271,7 @@ def test_two_sharded_processes_ask_the_same(text_run, text_folder, tmp_path):
         f"runs={tmp_path}/two",
         "task.rows_per_batch=1",
     ]
-    done = subprocess.run(
-        [sys.executable, "train.py", *words],
-        cwd=ROOT,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = train(*words)
     assert done.returncode == 0, done.stderr
     (two,) = (tmp_path / "two").rglob("passkey.json")
     assert json.loads(two.read_text()) == json.loads(

@@ -6,7 +6,6 @@ import errno
 import json
 import multiprocessing
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -35,6 +34,7 @@ from tape_exp.training import faults
 from tape_exp.training.assembly import without_requeue
 from tape_exp.training.run import run
 from tests.conftest import SMALL
+from tests.processes import Command, train
 
 WORDS = [
     *SMALL,
@@ -52,26 +52,14 @@ WORDS += [
 ]
 
 
-def start(*words: str, limit=None, **environment: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "train.py", *WORDS, *words],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=limit,
-    )
-
-
-def wait_for_step(folder: Path, step: int, process: subprocess.Popen) -> None:
+def wait_for_step(folder: Path, step: int, process: Command) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         found = list(folder.rglob("metrics.jsonl"))
         if found and any(row["step"] >= step for row in read_metrics(found[0])):
             return
         time.sleep(0.01)
-    pytest.fail(f"the run did not come to step {step}: {process.communicate()}")
+    pytest.fail(f"the run did not come to step {step}: {process.finish()}")
 
 
 def signal_at(step: int, number: signal.Signals):
@@ -173,14 +161,14 @@ def test_two_processes_leave_together(moment, tmp_path):
         if moment == "training"
         else ["task.optim.max_steps=5", "task.samples_per_cell=60000"]
     )
-    process = start(*words)
+    process = Command(*WORDS, *words)
     wait_for_step(tmp_path, 5, process)
     if moment == "evaluation":
         time.sleep(1)
     process.send_signal(signal.SIGUSR1)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == REQUEUE, err
-    assert out.count("Stopped by SIGUSR1") == 1
+    ended = process.finish()
+    assert ended.returncode == REQUEUE, ended.stderr
+    assert ended.stdout.count("Stopped by SIGUSR1") == 1
     assert not list(tmp_path.rglob("FAILED"))
     (row,) = [read_metrics(path)[-1] for path in tmp_path.rglob("metrics.jsonl")]
     assert [path.stem for path in tmp_path.rglob("*.ckpt")] == [f"step{row['step']:08d}"]
@@ -235,12 +223,8 @@ def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path, m
         patch.setattr(Arithmetic, "train_batch", signal_at(9, signal.SIGUSR1))
         with pytest.raises(Preempted):
             run(compose_config([*WORDS, *words]))
-    full = start(
-        *words,
-        "trainer.workers=1",
-        limit=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
-    )
-    _, err = full.communicate(timeout=120)
+    full = train(*WORDS, *words, "trainer.workers=1", largest_file=20_000)
+    err = full.stderr
     assert full.returncode == 1
     assert "error: StorageError" in err
     assert "cannot be written (File too large): free space there" in err
@@ -337,7 +321,7 @@ def test_out_of_memory_says_which_keys_to_turn(error, tiny_run, tmp_path, monkey
 
 def test_a_second_signal_does_not_change_the_status(tmp_path):
     """SLURM sends SIGTERM some time after SIGUSR1."""
-    process = start(f"runs={tmp_path}", "task.optim.max_steps=50000")
+    process = Command(*WORDS, f"runs={tmp_path}", "task.optim.max_steps=50000")
     wait_for_step(tmp_path, 3, process)
     process.send_signal(signal.SIGUSR1)
     log = next(tmp_path.rglob("log.txt"))
@@ -346,19 +330,18 @@ def test_a_second_signal_does_not_change_the_status(tmp_path):
     while process.poll() is None:
         process.send_signal(signal.SIGTERM)
         time.sleep(0.05)
-    assert process.wait() == REQUEUE
+    assert process.finish().returncode == REQUEUE
 
 
 def test_a_rank_that_dies_stops_the_others_and_failed_tells_which(tmp_path):
-    process = start(f"runs={tmp_path}", "trainer.devices=2", "task.optim.max_steps=5000")
+    process = Command(*WORDS, f"runs={tmp_path}", "trainer.devices=2", "task.optim.max_steps=5000")
     wait_for_step(tmp_path, 3, process)
     (child,) = [
         int(pid)
         for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     ]
     os.kill(child, signal.SIGKILL)
-    process.communicate(timeout=250)
-    assert process.returncode != 0
+    assert process.finish().returncode != 0
     (failed,) = tmp_path.rglob("FAILED")
     assert "the process of rank 1 of 2 was killed by SIGKILL" in failed.read_text().splitlines()[-1]
 
@@ -369,6 +352,7 @@ def test_a_wandb_that_never_answers_goes_on_offline(tmp_path):
         ("127.0.0.1", 0), backlog=50
     ) as server:  # the system accepts, nobody reads
         environment = {
+            "WANDB_MODE": "online",
             "WANDB_API_KEY": "0" * 40,
             "WANDB_BASE_URL": f"http://127.0.0.1:{server.getsockname()[1]}",
         }
@@ -379,10 +363,9 @@ def test_a_wandb_that_never_answers_goes_on_offline(tmp_path):
             f"runs={tmp_path}",
             "task.optim.max_steps=2",
         ]
-        process = start(*words, WANDB_MODE="online", **environment)
-        out, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
-    assert "going on offline" in out
+        ended = train(*WORDS, *words, environment=environment)
+    assert ended.returncode == 0, ended.stderr
+    assert "going on offline" in ended.stdout
     assert list(tmp_path.rglob("offline-run-*"))
 
 
@@ -401,7 +384,10 @@ def test_a_resumed_run_repeats_no_row(tiny_run):
     assert not list(path.rglob(".step*"))
 
 
-def test_a_short_soak_survives_and_its_page_says_so(tmp_path):
+def test_a_short_soak_survives_and_its_page_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        soak.Subject, "start", lambda subject, limit=None: Command(*subject.words, group=True)
+    )
     assert soak.main(["--kills", "3", "--out", str(tmp_path)]) == 0
     record = json.loads((tmp_path / "reliability.json").read_text())
     (broken,) = record["runs"]

@@ -30,6 +30,7 @@ from tape_exp.training.assembly import make_task, micro_batches
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import run
 from tests.conftest import MODELS, SMALL, TASKS, on_text
+from tests.processes import Command, train
 
 
 def curve(cfg) -> list[tuple]:
@@ -161,17 +162,6 @@ TINY = [
 ]
 
 
-def train(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "train.py", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-
-
 @pytest.mark.parametrize(("task", "devices"), [("arithmetic", 1), ("c4", 2)])
 def test_killed_and_resumed_gives_the_uninterrupted_curve(task, devices, tmp_path, text_folder):
     """SIGKILL of every process in the middle, the same command again: the same losses bit for bit,
@@ -182,30 +172,29 @@ def test_killed_and_resumed_gives_the_uninterrupted_curve(task, devices, tmp_pat
     """
     common = ["model=tape", "trainer=cpu", "logger=none", f"trainer.devices={devices}"]
     common += (
-        [*TINY, "task.optim.max_steps=300"]
+        [*TINY, "task.optim.max_steps=200"]
         if task == "arithmetic"
         else [*on_text(text_folder), "task=c4"]
     )
     common += (
         []
         if task == "arithmetic"
-        else ["task.optim.max_steps=160", "task.optim.batch=16", "trainer.log_every=1"]
+        else ["task.optim.max_steps=90", "task.optim.batch=16", "trainer.log_every=1"]
     )
-    common += ["trainer.checkpoint_every=10", "trainer.validate_every=50"]
+    common += ["trainer.checkpoint_every=10", "trainer.validate_every=30"]
     steps = compose_config(common).task.optim.max_steps
     assert train(*common, f"runs={tmp_path}/whole").returncode == 0
-    command = [sys.executable, "train.py", *common, f"runs={tmp_path}/killed"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+    process = Command(*common, f"runs={tmp_path}/killed", group=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         found = list(Path(tmp_path, "killed").rglob("metrics.jsonl"))
-        if found and any(row["step"] >= 60 for row in read_metrics(found[0])):
+        if found and any(row["step"] >= 25 for row in read_metrics(found[0])):
             break
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.finish()
     interrupted = read_metrics(found[0])[-1]["step"]
-    assert 60 <= interrupted < steps, "the process was not killed in the middle"
+    assert 25 <= interrupted < steps, "the process was not killed in the middle"
     resumed = train(*common, f"runs={tmp_path}/killed")
     assert resumed.returncode == 0
     assert "Going on from step" in resumed.stdout

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.settings.schema import Arch
 
+Past = dict[str, Tensor]  # what tokens leave to later ones, kept by a cache
+
 
 class PositionEncoding(nn.Module):
     """NoPE, no positional encoding at all: order is seen only through the causal mask (Kazemnejad
@@ -27,10 +29,11 @@ class PositionEncoding(nn.Module):
     - ``features`` and ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE), and
       what else tokens bring to it (PaTH); it is computed for every pair, so no fused kernel can
       serve it,
+    - ``later_keys``, with ``changes_keys``: keys that each token changes for those after it (PaTH),
     - ``carried`` and ``update``: what attention averages besides the values, and the state of the
       next layer (TAPE),
     - ``accumulated``: what ``update`` reads instead of such an average, from the features of all
-      tokens (tape_householder),
+      tokens so far (tape_householder),
     - ``init_weights``: the first values of its parameters,
     - ``matrices``: the state as the matrices that ``rotate`` multiplies by, for analysis,
     - ``pair_bytes``: what it keeps for every pair of tokens, which ``debug=plan`` adds up,
@@ -46,6 +49,8 @@ class PositionEncoding(nn.Module):
     absolute_positions = False
     # Whether `positions` gives 0 … T-1, which is what makes a bias by distance a table to look up.
     consecutive = True
+    # Whether `later_keys` changes the keys, which a cache then keeps in fp32.
+    changes_keys = False
     # The output of the block that `update` reads: "attention" or "mlp".
     context = "attention"
     # The parameters that only `update` uses: they are idle in the last layer, whose state nobody
@@ -93,8 +98,13 @@ class PositionEncoding(nn.Module):
         """What is added to the scaled logits before the mask: fp32, broadcast to (B, H, T, S)."""
         return None
 
-    def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
-        """What tokens leave for later ones besides k and v: (B, T, …), cached, 0 for padding."""
+    def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> dict[str, Tensor]:
+        """What tokens bring to ``contextual_bias`` and ``accumulated``: name -> (B, T, …).
+
+        x is 0 for padding. ``past`` is what the tokens before these left, and where these leave
+        what later ones need of all so far: a few tensors whose size does not grow with the tokens.
+        At the beginning of a row it is empty.
+        """
         return {}
 
     def contextual_bias(
@@ -103,10 +113,15 @@ class PositionEncoding(nn.Module):
         """What is added to the scaled logits instead of ``bias`` where queries, keys and features
         decide on it: (B, H, T, S).
 
-        The T queries are the last of the S tokens; ``features`` are (B, S, …). Pairs that the
-        causal mask hides may hold anything finite, and a pair depends on no token after its query.
+        The T queries are the last of the S tokens; ``features`` are theirs, (B, T, …). Keys of
+        earlier tokens come from a cache, as ``later_keys`` gave them. Pairs that the causal mask
+        hides may hold anything finite, and a pair depends on no token after its query.
         """
         return bias
+
+    def later_keys(self, k_BSKD: Tensor, features: dict[str, Tensor]) -> Tensor:
+        """The keys as tokens after these find them, from the same as ``contextual_bias``."""
+        return k_BSKD
 
     def bias_by_distance(self, length: int, device: torch.device) -> Tensor | None:
         """(H, length): the bias at distances 0 … length - 1, which fused kernels look up; None
@@ -123,8 +138,10 @@ class PositionEncoding(nn.Module):
         """What attention averages besides the values: (B, S, H, E)."""
         return None
 
-    def accumulated(self, features: dict[str, Tensor], T: int) -> Tensor | None:
-        """The ``attended`` of the last T tokens where nothing is carried, from all features."""
+    def accumulated(self, features: dict[str, Tensor], past: Past) -> Tensor | None:
+        """The ``attended`` of the tokens where nothing is carried, from their features and from
+        ``past``, which is that of ``features``.
+        """
         return None
 
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor | None:

@@ -6,7 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import PositionEncoding, for_heads, full_precision, precise
+from tape_exp.models.positions.base import (
+    Past,
+    PositionEncoding,
+    for_heads,
+    full_precision,
+    precise,
+)
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
@@ -31,6 +37,11 @@ class PaTH(PositionEncoding):
     The subtrahend is a contextual bias, in fp32. x is what queries and keys are made of. Where keys
     have fewer heads than queries, each key head has one path.
 
+    From a cache, k_j comes as H_i ⋯ H_{j+1} k_j after token i, and each new token multiplies all
+    keys by its own H, as the paper does: O(S d) per head and token, as much as the logits
+    themselves, and nothing is kept but the keys. A product of all factors so far, d × d, would not
+    do instead: it would have to be divided by the factors up to j, and β = 1 makes H singular.
+
     Deliberately different: the bias is a matrix of all pairs, so that memory grows with the square
     of the length, as does the time; W_up W_down also where keys have fewer heads; no SiLU
     after the convolution, which the public code has (fla-org/flash-linear-attention); no forget
@@ -39,6 +50,8 @@ class PaTH(PositionEncoding):
     Args:
         rank: of W_up W_down.
     """
+
+    changes_keys = True
 
     def __init__(self, arch: Arch, rank: int = 32) -> None:
         super().__init__(arch)
@@ -59,41 +72,61 @@ class PaTH(PositionEncoding):
         with torch.no_grad():
             self.taps.copy_(torch.tensor([[1.0], [0.0], [0.0]]).expand_as(self.taps))
 
-    def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
-        """``w``: W_up W_down x before convolution, (B, T, K·D); ``beta``: (B, T, K); both fp32."""
+    def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> dict[str, Tensor]:
+        """``w``: the unit vectors, (B, T, K, D), 0 for padding; ``beta``: (B, T, K); both fp32. The
+        next tokens' convolution needs W_up W_down x of the last two.
+        """
         with full_precision(x_BTC):
             down, up, b, c = map(precise, (self.down, self.up, self.b, self.c))
             x_BTC = x_BTC.to(down.dtype)
             beta = 2 * torch.sigmoid(x_BTC @ b.T + c)
-            return {"w": x_BTC @ down.T @ up.T, "beta": beta}
+            raw_BTE = x_BTC @ down.T @ up.T
+            before = past.get("w", raw_BTE.new_zeros(len(raw_BTE), 2, raw_BTE.shape[2]))
+            raw_BTE = torch.cat([before, raw_BTE], 1)
+            past["w"] = raw_BTE[:, -2:].clone()
+            return {"w": self._unit_vectors(raw_BTE), "beta": beta}
 
     def contextual_bias(
         self, q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor], bias: Tensor | None
     ) -> Tensor | None:
-        """-tril_0(Q Wᵀ) D (I + tril_-1(W Wᵀ) D)⁻¹ tril_-1(W Kᵀ) / √d; of more than :data:`BLOCK`
-        tokens by :meth:`_blockwise`.
+        """-tril_0(Q Wᵀ) D (I + tril_-1(W Wᵀ) D)⁻¹ tril(W Kᵀ) / √d, where the last tril leaves to
+        each w the keys of earlier tokens; of more than :data:`BLOCK` tokens by :meth:`_blockwise`.
         """
         (T, H, D), S = q_BTHD.shape[1:], k_BSKD.shape[1]
         with full_precision(q_BTHD):
-            w_BHSD = for_heads(self._unit_vectors(features["w"]), H).transpose(1, 2)
-            beta_BH1S = for_heads(features["beta"][..., None], H).permute(0, 2, 3, 1)
+            w_BHTD = for_heads(features["w"], H).transpose(1, 2)
+            beta_BH1T = for_heads(features["beta"][..., None], H).permute(0, 2, 3, 1)
             q_BHTD, k_BHSD = (
-                x.to(w_BHSD.dtype).transpose(1, 2) for x in (q_BTHD, for_heads(k_BSKD, H))
+                x.to(w_BHTD.dtype).transpose(1, 2) for x in (q_BTHD, for_heads(k_BSKD, H))
             )
-            if S > BLOCK:
-                beta_BHS = beta_BH1S[:, :, 0]
-                return self._blockwise(q_BHTD, k_BHSD, w_BHSD, beta_BHS) / math.sqrt(D)
-            w_BHDS = w_BHSD.transpose(-1, -2)
-            along_BHTS = (q_BHTD @ w_BHDS).tril(S - T) * beta_BH1S
+            if T > BLOCK:
+                beta_BHT = beta_BH1T[:, :, 0]
+                return self._blockwise(q_BHTD, k_BHSD, w_BHTD, beta_BHT) / math.sqrt(D)
+            along_BHTT = (q_BHTD @ w_BHTD.mT).tril() * beta_BH1T
             # The diagonal of 1 is implied: the solve below is unitriangular.
-            mixed_BHSS = (w_BHSD @ w_BHDS).tril(-1) * beta_BH1S
-            solved_BHTS = torch.linalg.solve_triangular(
-                mixed_BHSS, along_BHTS, upper=False, left=False, unitriangular=True
+            mixed_BHTT = (w_BHTD @ w_BHTD.mT).tril(-1) * beta_BH1T
+            solved_BHTT = torch.linalg.solve_triangular(
+                mixed_BHTT, along_BHTT, upper=False, left=False, unitriangular=True
             )
-            return -(solved_BHTS @ (w_BHSD @ k_BHSD.transpose(-1, -2)).tril(-1)) / math.sqrt(D)
+            reached_BHTS = (w_BHTD @ k_BHSD.mT).tril(S - T - 1)
+            return -(solved_BHTT @ reached_BHTS) / math.sqrt(D)
+
+    def later_keys(self, k_BSKD: Tensor, features: dict[str, Tensor]) -> Tensor:
+        """K - (U tril(W Kᵀ))ᵀ W in fp32, block after block: see :meth:`_blockwise`."""
+        earlier = k_BSKD.shape[1] - features["w"].shape[1]
+        with full_precision(k_BSKD):
+            w_BKTD, beta_BKT = features["w"].transpose(1, 2), features["beta"].transpose(1, 2)
+            keys = k_BSKD.to(w_BKTD.dtype).transpose(1, 2)
+            for first in range(0, w_BKTD.shape[2], BLOCK):
+                w, beta = (x[:, :, first : first + BLOCK] for x in (w_BKTD, beta_BKT))
+                seen = earlier + first + w.shape[2]
+                reached = (w @ keys[:, :, :seen].mT).tril(earlier + first - 1)
+                moved = (_inverse(w, beta) @ reached).mT @ w
+                keys = torch.cat([keys[:, :, :seen] - moved, keys[:, :, seen:]], 2)
+            return keys.transpose(1, 2)
 
     def _blockwise(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, w_BHSD: Tensor, beta_BHS: Tensor
+        self, q_BHTD: Tensor, k_BHSD: Tensor, w_BHTD: Tensor, beta_BHT: Tensor
     ) -> Tensor:
         """The bias times √d, in blocks of c tokens, so that no inverse is larger than c × c.
 
@@ -106,45 +139,40 @@ class PaTH(PositionEncoding):
         all blocks between them; the bias is what that differs by from q·k.
         """
         T, S = q_BHTD.shape[2], k_BHSD.shape[2]
-        first = (S - T) // BLOCK  # block of the first query
-        end = -S % BLOCK
-        q = F.pad(q_BHTD, (0, 0, S - T - first * BLOCK, end)).unflatten(2, (-1, BLOCK))
-        k, w = (F.pad(x, (0, 0, 0, end)).unflatten(2, (-1, BLOCK)) for x in (k_BHSD, w_BHSD))
-        beta = F.pad(beta_BHS, (0, end)).unflatten(2, (-1, BLOCK))
-        mixed = (w @ w.mT).tril(-1) * beta[..., None, :]
-        U = torch.linalg.solve_triangular(
-            mixed, torch.diag_embed(beta), upper=False, left=False, unitriangular=True
+        end = -T % BLOCK
+        before, k_BHTD = k_BHSD.split([S - T, T], 2)
+        q, k, w = (
+            F.pad(x, (0, 0, 0, end)).unflatten(2, (-1, BLOCK)) for x in (q_BHTD, k_BHTD, w_BHTD)
         )
+        U = _inverse(w, F.pad(beta_BHT, (0, end)).unflatten(2, (-1, BLOCK)))
         reached = (w @ k.mT).tril(-1)
-        along = (q @ w[:, :, first:].mT).tril() @ U[:, :, first:]
-        own = -(along @ reached[:, :, first:])  # of queries and keys of one block
-        passed, keys = q - along @ w[:, :, first:], k - (U @ reached).mT @ w
+        along = (q @ w.mT).tril() @ U
+        own = -(along @ reached)  # of queries and keys of one block
+        passed, keys = q - along @ w, k - (U @ reached).mT @ w
         columns: list[Tensor] = []
         v = q_later = q.new_empty(*q.shape[:2], 0, q.shape[-1])
         for block in reversed(range(k.shape[2])):
-            query = block - first
-            parts = [v @ keys[:, :, block].mT - q_later @ k[:, :, block].mT]
+            later = v @ keys[:, :, block].mT - q_later @ k[:, :, block].mT
             W, U_W = w[:, :, block], U[:, :, block] @ w[:, :, block]
-            v = v - (v @ W.mT) @ U_W
-            if query >= 0:
-                parts = [own[:, :, query], *parts]
-                v = torch.cat([passed[:, :, query], v], 2)
-                q_later = torch.cat([q[:, :, query], q_later], 2)
-            column = torch.cat(parts, 2)
+            v = torch.cat([passed[:, :, block], v - (v @ W.mT) @ U_W], 2)
+            q_later = torch.cat([q[:, :, block], q_later], 2)
+            column = torch.cat([own[:, :, block], later], 2)
             hidden = q.shape[2] * BLOCK - column.shape[2]
             columns.append(F.pad(column, (0, 0, hidden, 0)))
-        skipped = S - T - first * BLOCK
-        return torch.cat(columns[::-1], 3)[:, :, skipped : skipped + T, :S]
+        columns.append(v @ before.mT - q_later @ before.mT)  # of the keys from a cache
+        return torch.cat(columns[::-1], 3)[:, :, :T, :S]
 
     def _unit_vectors(self, raw_BSE: Tensor) -> Tensor:
-        """Convolve over three tokens and scale to norm 1: (B, S, K, D); padding stays zero."""
-        S = raw_BSE.shape[1]
+        """Convolve over three tokens and scale to norm 1: (B, S - 2, K, D), all but the first two;
+        of padding 0.
+        """
+        T = raw_BSE.shape[1] - 2
         shifted = (
-            F.pad(raw_BSE, (0, 0, back, 0))[:, :S] * tap
+            raw_BSE[:, 2 - back : 2 - back + T] * tap
             for back, tap in enumerate(self.taps.to(raw_BSE.dtype))
         )
         return F.normalize(
-            sum(shifted, torch.zeros_like(raw_BSE)).unflatten(-1, (self.arch.key_heads, -1)), dim=-1
+            sum(shifted, raw_BSE.new_zeros(())).unflatten(-1, (self.arch.key_heads, -1)), dim=-1
         )
 
     def pair_bytes(self) -> int:
@@ -159,3 +187,11 @@ class PaTH(PositionEncoding):
         blocks = -(-length // c)
         within = blocks * (3 * c**2 * d + 2 * c**3) * (1 if blocks == 1 else 2)
         return length * maps + H * (within + 2 * blocks * (blocks - 1) * c**2 * d), 0
+
+
+def _inverse(w: Tensor, beta: Tensor) -> Tensor:
+    """U = D (I + tril_-1(W Wᵀ) D)⁻¹ of blocks of c tokens: (…, c, c) of (…, c, D) and (…, c)."""
+    mixed = (w @ w.mT).tril(-1) * beta[..., None, :]
+    return torch.linalg.solve_triangular(
+        mixed, torch.diag_embed(beta), upper=False, left=False, unitriangular=True
+    )

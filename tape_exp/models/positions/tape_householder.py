@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import full_precision
+from tape_exp.models.positions.base import Past, full_precision
 from tape_exp.models.positions.rope import Scaling
 from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.settings.errors import ConfigError
@@ -91,7 +91,7 @@ class HouseholderTAPE(TensorTAPE):
         cos, sin = (torch.diag_embed(x) * magnitude for x in (angles.cos(), angles.sin()))
         return torch.cat([torch.cat([cos, sin], -1), torch.cat([-sin, cos], -1)], -2)
 
-    def features(self, x_BTC: Tensor, state: Tensor | None) -> dict[str, Tensor]:
+    def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> dict[str, Tensor]:
         """``xi``: ξ and ξ', (B, T, 2, H, M, R), fp32."""
         assert state is not None
         with full_precision(x_BTC):
@@ -105,29 +105,39 @@ class HouseholderTAPE(TensorTAPE):
             )
             return {"xi": 2**0.5 * F.normalize(rows, dim=-1)}
 
-    def accumulated(self, features: dict[str, Tensor], T: int) -> Tensor:
-        """I - Σ_{j<=i} (ξ_j η_jᵀ + ξ'_j η'_jᵀ) of the last T tokens: (B, T, H, M, R, R).
+    def accumulated(self, features: dict[str, Tensor], past: Past) -> Tensor:
+        """I - Σ_{j<=i} (ξ_j η_jᵀ + ξ'_j η'_jᵀ), the sum over the tokens before these as well: (B,
+        T, H, M, R, R).
 
-        Tokens beyond the first :data:`BLOCK` are taken in blocks: the product within each by the
-        triangular inverse, and what it begins with as the product of the blocks before. So time and
-        memory grow with S, and not with its square.
+        What later tokens need of all so far is the last of these products, R d numbers a head. More
+        than :data:`BLOCK` tokens are taken in blocks: the product within each by the triangular
+        inverse, and what it begins with as the product of the blocks before. So time and memory
+        grow with T, and not with its square.
         """
-        xi_BSNHMR = features["xi"]
-        S = xi_BSNHMR.shape[1]
-        with full_precision(xi_BSNHMR):
-            if S <= BLOCK:
-                return self._products(xi_BSNHMR)[:, -T:]
-            padded = F.pad(xi_BSNHMR, (0, 0) * 4 + (0, -S % BLOCK))  # a factor of 0 is I
-            within = self._products(padded.unflatten(1, (-1, BLOCK)).flatten(0, 1))
-            within_BnSHMRR = within.unflatten(0, (len(xi_BSNHMR), -1))
-            before = [torch.eye(self.R, dtype=within.dtype, device=within.device)]
-            for block_BHMRR in within_BnSHMRR[:, :-1, -1].unbind(1):
-                before.append(block_BHMRR @ before[-1])
-            starts = torch.stack([x.expand_as(before[-1]) for x in before], 1)[:, :, None]
-            return (within_BnSHMRR @ starts).flatten(1, 2)[:, S - T : S]
+        xi_BTNHMR = features["xi"]
+        with full_precision(xi_BTNHMR):
+            products = self._within_blocks(xi_BTNHMR)
+            if "product" in past:
+                products = products @ past["product"]
+            past["product"] = products[:, -1:].clone()
+            return products
+
+    def _within_blocks(self, xi_BTNHMR: Tensor) -> Tensor:
+        """The same as if no token came before."""
+        B, T = xi_BTNHMR.shape[:2]
+        if T <= BLOCK:
+            return self._products(xi_BTNHMR)
+        padded = F.pad(xi_BTNHMR, (0, 0) * 4 + (0, -T % BLOCK))  # a factor of 0 is I
+        within = self._products(padded.unflatten(1, (-1, BLOCK)).flatten(0, 1))
+        within_BnSHMRR = within.unflatten(0, (B, -1))
+        before = [torch.eye(self.R, dtype=within.dtype, device=within.device)]
+        for block_BHMRR in within_BnSHMRR[:, :-1, -1].unbind(1):
+            before.append(block_BHMRR @ before[-1])
+        starts = torch.stack([x.expand_as(before[-1]) for x in before], 1)[:, :, None]
+        return (within_BnSHMRR @ starts).flatten(1, 2)[:, :T]
 
     def _products(self, xi_BSNHMR: Tensor) -> Tensor:
-        """The same of all tokens at once, by a matrix of all pairs of vectors."""
+        """The same of at most a block of tokens, by a matrix of all pairs of vectors."""
         xi_BHMNR = xi_BSNHMR.flatten(1, 2).permute(0, 2, 3, 1, 4)  # N = 2 S vectors
         mixed_BHMNN = (xi_BHMNR @ xi_BHMNR.transpose(-1, -2)).tril(-1)
         eta_BHMNR = torch.linalg.solve_triangular(

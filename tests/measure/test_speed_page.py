@@ -1,0 +1,44 @@
+"""docs/speed.md: its tables are those that the commands print, and those of the records."""
+
+import json
+import math
+
+import pytest
+
+from tape_exp.measure import count, goals, lengths, registers, utilisation
+from tape_exp.settings.folders import ROOT
+
+PAGE = (ROOT / "docs" / "speed.md").read_text()
+RECORDS = [
+    (module, path)
+    for module in (lengths, registers, utilisation)
+    for path in (ROOT / "results" / "speed").glob(f"{module.__name__.rpartition('.')[2]}*.json")
+]
+
+
+@pytest.mark.parametrize(("module", "path"), RECORDS, ids=lambda part: str(part).split("/")[-1])
+def test_tables_of_records_are_on_the_page(module, path):
+    table = "\n".join(module.table(json.loads(path.read_text())))
+    assert table in PAGE, f"copy what python -m {module.__name__} printed"
+
+
+def test_the_tables_of_the_goals_are_on_the_page():
+    now = goals.design()
+    for table in (goals.goals(now), goals.layers(now)):
+        assert "\n".join(table) in PAGE, "copy what python -m tape_exp.measure.goals prints"
+
+
+def test_products_of_attention_are_counted():
+    """TAPE's values are twice as wide: 3 products for 2 forward, 7 for 5 in one walk backward."""
+    assert goals.attention_ratio(goals.BEFORE) == pytest.approx(13 / 7, rel=1e-4)
+    forward, backward = (count.attention_flops("tape", phase) for phase in (False, True))
+    of_rope = [count.attention_flops("rope", phase) for phase in (False, True)]
+    assert [forward / of_rope[0], backward / of_rope[1]] == [3 / 2, 7 / 5]
+
+
+def test_the_grid_is_that_of_the_task():
+    rows, task = goals.grid_rows(), goals.addition()
+    assert sum(count for count, _ in rows) == 80**2 * task.samples_per_cell
+    assert len(rows) == len(task.test_batches())
+    longest = task.few().grid_batch([(80, 80)])["inputs"].shape[1]
+    assert rows[-1][1] == math.ceil(longest / goals.MULTIPLE) * goals.MULTIPLE
