@@ -56,6 +56,9 @@ class PositionEncoding(nn.Module):
     # The parameters that only `update` uses: they are idle in the last layer, whose state nobody
     # reads.
     update_parameters: tuple[str, ...] = ()
+    # Whether a fused kernel may compute `rotate` and `update`, where there is one; the decoder sets
+    # it, False with trainer.attention=reference.
+    fused = True
 
     def __init__(self, arch: Arch) -> None:
         super().__init__()
