@@ -6,6 +6,7 @@ may have K < H heads.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -15,9 +16,9 @@ from torch.nn.utils import skip_init
 from torch.utils.checkpoint import checkpoint
 
 from tape_exp.machine.seeding import RowSampler, generator_for
-from tape_exp.models.attention import attend, to_compile
+from tape_exp.models.attention import OnDemand, attend, to_compile
 from tape_exp.models.cache import Cache
-from tape_exp.models.positions.base import Past, PositionEncoding, for_heads, precise
+from tape_exp.models.positions.base import Past, PositionEncoding, for_heads, overrides, precise
 from tape_exp.settings.schema import Arch
 
 
@@ -227,6 +228,16 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
     return torch.cat(nll).view(labels_BT.shape)
 
 
+def for_products(x: Tensor) -> Tensor:
+    """x in the dtype in which autocast multiplies, so that the matrices that read it share one
+    copy; x itself without autocast.
+    """
+    device = x.device.type
+    if device == "meta" or x.dtype == torch.float64 or not torch.is_autocast_enabled(device):
+        return x
+    return x.to(torch.get_autocast_dtype(device))
+
+
 def matrix(inputs: int, outputs: int) -> nn.Linear:
     """A linear map without bias; :meth:`Decoder.init_weights` or a checkpoint gives its weights."""
     return skip_init(nn.Linear, inputs, outputs, bias=False, device=torch.get_default_device())
@@ -254,13 +265,15 @@ class Block(nn.Module):
         self.up = matrix(C, arch.ffn)
         self.down = matrix(arch.ffn, C)
         self.position = position
+        position.fused = backend != "reference"
 
     def forward(
         self, x_BTC: Tensor, state: Tensor | None, where: "Where"
     ) -> tuple[Tensor, Tensor | None]:
         """The block's output and the position state for the next one."""
         normed = self.attention_norm(x_BTC)
-        q, k, v = (f(normed).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
+        read = for_products(normed)
+        q, k, v = (f(read).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
         past: Past = {} if where.cache is None else where.cache.past[self.layer]
         features = self.position.features(where.without_padding(normed), state, past)
         q, k = self.position.rotate(q, k, state, features)
@@ -284,7 +297,7 @@ class Block(nn.Module):
             k.copy_(self.position.later_keys(k, features))
         mixed = self.o(values.flatten(2))
         x_BTC = x_BTC + mixed
-        normed = self.mlp_norm(x_BTC)
+        normed = for_products(self.mlp_norm(x_BTC))
         mlp = self.down(F.silu(self.gate(normed)) * self.up(normed))
         if self.updates_state:
             context = mixed if self.position.context == "attention" else mlp
@@ -295,7 +308,7 @@ class Block(nn.Module):
 
     def _biases(
         self, where: "Where", q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]
-    ) -> dict[str, Tensor | None]:
+    ) -> dict[str, Any]:
         """Keyword arguments of ``attend``: the bias by distance if it can be, else by pair."""
         S, position = k_BSKD.shape[1], self.position
         if where.consecutive:
@@ -303,9 +316,19 @@ class Block(nn.Module):
             if by_distance is not None:
                 return {"by_distance": by_distance, "slopes": position.slopes()}
         keys = where.positions_BT if where.cache is None else where.cache.positions_BS[:, :S]
+        if where.whole and overrides(position, "piecewise"):
+            return {"bias": on_demand(position, where.positions_BT)}
         bias = position.bias(where.positions_BT, keys)
         bias = position.contextual_bias(q_BTHD, k_BSKD, features, bias)
         return {"bias": bias}
+
+
+def on_demand(position: PositionEncoding, positions_BT: Tensor) -> OnDemand:
+    """The bias of tokens at 0 … T - 1, of an encoding that has it in pieces too."""
+    return OnDemand(
+        partial(position.bias, positions_BT, positions_BT),
+        partial(position.piecewise, positions_BT.shape[1], positions_BT.device),
+    )
 
 
 class Watch(Protocol):
@@ -330,6 +353,12 @@ class Where:
     consecutive: bool = False  # positions count tokens, so a bias by distance can be looked up
     cache: Cache | None = None
     watch: Watch | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all tokens so far, at 0 … T - 1, and nobody watches."""
+        fresh = self.cache is None or (self.cache.length == 0 and self.cache.padding_B is None)
+        return self.consecutive and fresh and self.watch is None
 
     def without_padding(self, x_BTC: Tensor) -> Tensor:
         """x of these tokens, zero where they are padding."""
