@@ -365,8 +365,8 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 
     With something carried, a GPU does both in one call. Its kernels want values as wide as queries,
     so that q and k are padded with zeros to the joint width, but for cuDNN's where it takes them as
-    they are. On a CPU the fused kernel gains less than computing the probabilities once for both
-    saves: :func:`_row_blocks`.
+    they are, and values to the width of q and k. On a CPU the fused kernel gains less than
+    computing the probabilities once for both saves: :func:`_row_blocks`.
     """
     if inputs.carried is not None and inputs.q.device.type == "cpu":
         return _row_blocks(inputs)
@@ -378,15 +378,17 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     # With a mask it was not tried.
     if padding > 0 and not (plain and cudnn.takes_wide_values(q.device, q.dtype, D, D + padding)):
         q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
+    if padding < 0 and q.device.type != "cpu":
+        v = F.pad(v, (0, -padding))
     if plain:
         with cudnn.priority(q.device):
-            return inputs.split(
-                F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-            )
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+            return inputs.split(out[..., : D + padding])
     mask = causal_mask(T, S, q.device)
     if bias is not None:
         mask = torch.where(mask, bias.to(q.dtype), float("-inf")).expand(*q.shape[:2], T, S)
-    return inputs.split(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    return inputs.split(out[..., : D + padding])
 
 
 def _row_blocks(inputs: Inputs, rows: int = 128) -> tuple[Tensor, Tensor | None]:
