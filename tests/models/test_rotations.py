@@ -10,6 +10,7 @@ import re
 import pytest
 import torch
 
+from tape_exp.models import peft
 from tape_exp.models.attention import attend, probabilities
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions.alibi import alibi_slopes
@@ -206,6 +207,34 @@ def test_fused_kernels_refuse_queries_wider_than_values(arch):
     model = make_decoder("pope", arch, backend="triton")
     with pytest.raises(ConfigError, match=r"trainer.attention=triton: .*These can: reference, sdp"):
         model(TOKENS)
+
+
+def test_on_a_gpu_narrower_values_are_padded_for_fused_kernels(monkeypatch):
+    """Seen on tensors without storage."""
+    seen, kernel = [], torch.nn.functional.scaled_dot_product_attention
+
+    def spy(q, k, v, **options):
+        seen.append((q.shape[-1], k.shape[-1], v.shape[-1]))
+        return kernel(q, k, v, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    for T in (5, 2):  # a prompt, and decoding
+        q, k, v = (
+            torch.zeros(1, *shape, device="meta")
+            for shape in ((T, H, 2 * D), (5, H, 2 * D), (5, H, D))
+        )
+        values, attended = attend(q, k, v, backend="sdpa")
+        assert (values.shape, attended) == ((1, T, H, D), None)
+    assert seen == [(2 * D,) * 3] * 2
+
+
+def test_sparse_attention_takes_rotations_that_tokens_choose(arch):
+    """It would drop what is added to logits or averaged."""
+    taken = {
+        name: peft._in_queries_and_keys(make_position(name, arch))
+        for name in ("selective_rope", "repo", "grape", "pope", "path", "tape_householder")
+    }
+    assert [name for name, fits in taken.items() if not fits] == ["path", "tape_householder"]
 
 
 def test_uniform_phases_of_pope_lie_on_the_circle(arch):
