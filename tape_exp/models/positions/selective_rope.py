@@ -30,12 +30,10 @@ class SelectiveRoPE(PositionEncoding):
     read; its rotation of values is left out.
 
     Args:
-        theta: base of the temperatures θ_m.
-        rank: of W_up W_down.
+        theta, rank: base of the temperatures θ_m; of W_up W_down.
         taps: tokens of the convolution; 1: none but a factor.
         silu, bias, gate: the three additions.
-        start: ``random``: as torch's layers begin; ``rope``: W_up = 0 and φ = 1, so that step 0 is
-            RoPE with this theta.
+        start: ``random``, as torch's layers begin, or ``rope``: φ = 1, so that step 0 is RoPE.
     """
 
     def __init__(
@@ -53,16 +51,13 @@ class SelectiveRoPE(PositionEncoding):
         at_least_one("model", rank=rank, taps=taps)
         one_of("model.start", start, ("random", "rope"))
         if start == "rope" and not bias:
-            raise ConfigError(
-                "model.start=rope needs model.bias=true: exp(b) is the constant step of RoPE."
-            )
+            raise ConfigError("model.start=rope needs model.bias=true: exp(b) is RoPE's step.")
         super().__init__(arch)
         self.theta, self.silu, self.start = theta, silu, start
         K, pairs = arch.key_heads, arch.head_dim // 2
         self.down = nn.Parameter(torch.empty(rank, arch.width))
         self.up = nn.Parameter(torch.empty(K * pairs, rank))
-        # One row for this token, one for the token before it, and so on.
-        self.taps = nn.Parameter(torch.empty(taps, K * pairs))
+        self.taps = nn.Parameter(torch.empty(taps, K * pairs))  # of this token, the one before, …
         self.b = nn.Parameter(torch.zeros(K, pairs)) if bias else None
         self.w = nn.Parameter(torch.empty(K, arch.width)) if gate else None
         self.c = nn.Parameter(torch.zeros(K)) if gate else None
@@ -82,23 +77,22 @@ class SelectiveRoPE(PositionEncoding):
                 nn.init.constant_(self.b, math.log(2))
 
     def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> Features:
-        """``rotations``: (B, T, K, 2, d/2), fp32. The next tokens need the angles of the last one,
-        and W_up W_down u of as many as the convolution reaches back.
+        """``rotations``: (B, T, K, 2, d/2), fp32. Later tokens need the last token's angles, and
+        W_up W_down u as far as the convolution reaches back.
         """
         with full_precision(x_BTC):
             down, up, taps = map(precise, (self.down, self.up, self.taps))
             u_BTC = F.normalize(x_BTC.to(down.dtype), dim=-1)
             phi_BTKM = self._convolved(u_BTC @ down.T @ up.T, taps, past)
-            if self.silu:
-                phi_BTKM = F.silu(phi_BTKM)
+            phi_BTKM = F.silu(phi_BTKM) if self.silu else phi_BTKM
             if self.b is not None:
                 phi_BTKM = phi_BTKM + precise(self.b).exp()
             if self.w is not None and self.c is not None:
                 gate_BTK = torch.sigmoid(u_BTC @ precise(self.w).T + precise(self.c))
                 phi_BTKM = phi_BTKM * gate_BTK[..., None]
-            phi_BTKM = phi_BTKM * x_BTC.any(-1)[..., None, None]
-            index = torch.arange(phi_BTKM.shape[-1], device=x_BTC.device, dtype=down.dtype)
-            steps = phi_BTKM * self.theta ** (-2 * index / self.arch.head_dim)
+            phi_BTKM = phi_BTKM * x_BTC.any(-1)[..., None, None]  # of padding x is 0
+            twice = torch.arange(0, self.arch.head_dim, 2, device=x_BTC.device, dtype=down.dtype)
+            steps = phi_BTKM * self.theta ** (-twice / self.arch.head_dim)
             angles = steps.cumsum(1) + past.get("angles", steps.new_zeros(1, 1, 1, 1))
             past["angles"] = angles[:, -1:].clone()
             return {"rotations": rotations(angles)}
@@ -121,5 +115,6 @@ class SelectiveRoPE(PositionEncoding):
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """MACs of all maps; FLOPs of gate, bias, sum and rotation."""
-        maps = sum(p.numel() for p in self.parameters() if p.ndim == 2)
+        parts = (self.down, self.up, self.taps, self.w)
+        maps = sum(matrix.numel() for matrix in parts if matrix is not None)
         return length * maps, 8 * length * self.taps.shape[1]
