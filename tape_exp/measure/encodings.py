@@ -6,10 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 from tape_exp.models.positions.alibi import ALiBi
+from tape_exp.models.positions.alibi_randpe import RandomALiBi
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.cope import CoPE
 from tape_exp.models.positions.dape import DAPE
 from tape_exp.models.positions.fire import FIRE
+from tape_exp.models.positions.fire_randpe import RandomFIRE
 from tape_exp.models.positions.kerple import Kerple
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.path import PaTH
@@ -41,5 +43,7 @@ ENCODINGS: dict[str, Callable[[Arch], PositionEncoding]] = {
     "tape_tensor": TensorTAPE,
     "tape_householder": HouseholderTAPE,
     "tape_randpe": RandomTAPE,
+    "alibi_randpe": RandomALiBi,
+    "fire_randpe": RandomFIRE,
     "tape_public_addition": PublicAdditionTAPE,
 }
