@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.measure.encodings import ENCODINGS
+from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.measure.results import add_device, add_folder, write_record
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
@@ -94,7 +94,7 @@ def results(
 ) -> Results:
     """The logits of a small model with random positional weights, and all its gradients."""
     rows, length = SHAPE
-    arch = Arch(3, 256, 4, 256, vocab=64, max_length=length, train_length=length)
+    arch = Arch(3, 256, 4, 256, vocab=64, max_length=length, train_length=length, digits=DIGITS)
     model = Decoder(arch, ENCODINGS[name], backend=backend)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
