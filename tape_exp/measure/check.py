@@ -4,12 +4,15 @@ tape_exp.measure.check [--out FOLDER]``.
 A small model of each encoding is run with each backend of attention, in bf16 under autocast, and
 compared with the explicit softmax in fp32 from the same weights: logits, and the gradient of every
 parameter. What the reference itself loses in bf16 is measured alike, and a backend may lose twice
-as much. (Of CoPE, whose counts are rounded down, the gradients in bf16 say little.) Leaves
+as much. (Of CoPE, whose counts are rounded down, the gradients in bf16 say little.) On a GPU, the
+fused rotation and TAPE's fused update are also compared with torch's by themselves, in fp32 with
+the explicit softmax: the rows ``positions``. Leaves
 ``results/speed/check-<machine>.json``, written after each encoding. It needs only torch.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +34,7 @@ LOST = 2  # times the reference's own error in bf16, which a backend may lose
 NEGLIGIBLE = 1e-3  # of the largest gradient
 LEAST = {"logits": 0.02}  # that a relative error may be, whatever the reference loses
 LEAST_OF_GRADIENT = 0.05
+OF_FP32 = 1e-3  # that a relative error of fused positions may be, logits and gradients
 
 Results = dict[str, Tensor]
 
@@ -41,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="python -m tape_exp.measure.check",
         description="Compare every backend of attention with the explicit softmax, for every "
-        "encoding: logits and all gradients, in bf16.",
+        "encoding, and fused positions with torch's: logits and all gradients.",
     )
     add_folder(parser, "check")
     add_device(parser)
@@ -62,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compared(name: str, device: torch.device) -> list[dict[str, Any]]:
-    """A row for each backend: its verdict, and its largest error of logits and gradients."""
+    """A row for each backend: its verdict, and its largest error of logits and gradients; and one
+    for fused positions, where there are any.
+    """
     exact = results(name, "reference", device, torch.float32)
     allowed = {
         what: max(LEAST.get(what, LEAST_OF_GRADIENT), LOST * error)
@@ -70,32 +76,62 @@ def compared(name: str, device: torch.device) -> list[dict[str, Any]]:
     }
     rows = []
     for backend in attention.BACKENDS:
-        row: dict[str, Any] = {"encoding": name, "backend": backend}
-        try:
-            found = errors(results(name, backend, device), exact)
-        except ConfigError as error:
-            rows.append(row | {"verdict": "refuses", "why": str(error)})
-            continue
-        # Whatever a compiler or a driver raises: the other backends are still to be compared.
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-            rows.append(row | {"verdict": "fails", "why": why})
-            continue
-        wrong = [what for what, error in found.items() if not error <= allowed[what]]
-        worst = max((w for w in found if w != "logits"), key=lambda what: found[what])
-        row |= {"verdict": "differs" if wrong else "agrees", "logits": found["logits"]}
-        row |= {"gradient": found[worst], "of": worst}
-        rows.append(row | ({"wrong": wrong} if wrong else {}))
-    return rows
+        verdict = judged(partial(results, name, backend, device), exact, allowed)
+        rows.append({"encoding": name, "backend": backend, **verdict})
+    return rows + fused_positions(name, device, exact)
+
+
+def fused_positions(name: str, device: torch.device, exact: Results) -> list[dict[str, Any]]:
+    """The row of fused rotation and update, in fp32 and with the explicit softmax; none where no
+    kernel is asked for, as on a CPU.
+    """
+    attention.forget()
+    fused = partial(results, name, "reference", device, torch.float32, fused=True)
+    verdict = judged(fused, exact, dict.fromkeys(exact, OF_FP32))
+    told = [choice for choice in attention.choices() if "fused" in choice]
+    refused = [choice for choice in told if "unfused" in choice]
+    if refused:
+        verdict = {"verdict": "refuses", "why": "; ".join(refused)}
+    return [{"encoding": name, "backend": "positions", **verdict}] if told else []
+
+
+def judged(
+    compute: Callable[[], Results], exact: Results, allowed: dict[str, float]
+) -> dict[str, Any]:
+    """The verdict on what ``compute`` gives, with its largest errors or with why there are none."""
+    try:
+        found = errors(compute(), exact)
+    except ConfigError as error:
+        return {"verdict": "refuses", "why": str(error)}
+    # Whatever a compiler or a driver raises: the others are still to be compared.
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        return {"verdict": "fails", "why": why}
+    wrong = [what for what, error in found.items() if not error <= allowed[what]]
+    worst = max((w for w in found if w != "logits"), key=lambda what: found[what])
+    row = {"verdict": "differs" if wrong else "agrees", "logits": found["logits"]}
+    row |= {"gradient": found[worst], "of": worst}
+    return row | ({"wrong": wrong} if wrong else {})
 
 
 def results(
-    name: str, backend: str, device: torch.device, dtype: torch.dtype = torch.bfloat16
+    name: str,
+    backend: str,
+    device: torch.device,
+    dtype: torch.dtype = torch.bfloat16,
+    fused: bool | None = None,
 ) -> Results:
-    """The logits of a small model with random positional weights, and all its gradients."""
+    """The logits of a small model with random positional weights, and all its gradients.
+
+    ``fused`` says whether kernels may compute the positions; by default all backends but the
+    reference have them.
+    """
     rows, length = SHAPE
     arch = Arch(3, 256, 4, 256, vocab=64, max_length=length, train_length=length, digits=DIGITS)
     model = Decoder(arch, ENCODINGS[name], backend=backend)
+    if fused is not None:
+        for block in model.blocks():
+            block.position.fused = fused
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for part, parameter in model.named_parameters():

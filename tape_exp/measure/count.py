@@ -3,14 +3,16 @@ tape_exp.measure.count``.
 
 Nothing is computed: tensors are fake, and every operation that PyTorch would launch is counted with
 its floating-point operations and the bytes that it reads and writes. A middle layer is what a model
-of three layers has more than one of two. Of attention, one fused kernel is assumed. The times are
-bounds: they follow from the data sheet of a GPU and no kernel reaches them.
+of three layers has more than one of two. Attention, rotation and TAPE's update are taken to be
+fused kernels. The times are bounds: they follow from the data sheet of a GPU and no kernel reaches
+them.
 """
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +28,7 @@ from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.kernels import causal
+from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.schema import Arch
 
@@ -87,7 +90,7 @@ class Counter(TorchDispatchMode):
         if packet in flop_registry:
             kind = self.counts.products
             kind.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
-        elif str(packet).startswith("tape_exp."):
+        elif str(packet).startswith("tape_exp.fused_attention"):
             kind = self.counts.attention
         kind.launches += 1
         tensors = {id(x): x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)}
@@ -163,7 +166,8 @@ def model(name: str, layers: int) -> dict[str, Counts]:
     attention.BACKENDS["counted"] = attention.Backend(one_kernel, lambda _: None)
     try:
         decoder = Decoder(arch, ENCODINGS[name], backend="counted")
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        fused = patch.object(RoPE, "fuses", lambda *_: True)
+        with FakeTensorMode(allow_non_fake_inputs=True), fused:
             tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
             with Counter() as forward, torch.autocast("cpu", torch.bfloat16):
                 loss = decoder(tokens, sampler=RowSampler(0)).float().mean()

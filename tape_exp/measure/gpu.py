@@ -29,7 +29,7 @@ PYTHON = sys.executable
 GRACE = 20.0  # seconds from SIGTERM, at which a run saves a checkpoint, to SIGKILL
 NEEDED = ("hydra", "lightning", "scipy")  # by whatever trains
 MODELS = ("tape", "fire", "rope", "randpe", "nope")  # in the order in which they are trained
-KERNELS = "tests/models/test_kernels.py"
+KERNELS = ("tests/models/test_kernels.py", "tests/models/test_position_kernels.py")
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ STAGES = {
         NEEDED,
     ),
     "kernels": Stage(
-        "the tests of our kernel; about 190 compilations",
+        "the tests of our kernels; about 200 compilations",
         4,
         lambda out: [
-            [PYTHON, "-m", "pytest", "-c", os.devnull, "--rootdir=.", "--noconftest", KERNELS]
+            [PYTHON, "-m", "pytest", "-c", os.devnull, "--rootdir=.", "--noconftest", *KERNELS]
         ],
         ("pytest",),
     ),

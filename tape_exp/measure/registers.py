@@ -23,7 +23,7 @@ import torch
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.measure.results import add_folder, markdown, span
-from tape_exp.models.kernels import causal
+from tape_exp.models.kernels import causal, rotation, update
 from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.errors import ConfigError
 
@@ -54,7 +54,21 @@ def repeatable_attention(D: int, carries: bool) -> None:
         torch.use_deterministic_algorithms(before)
 
 
-CALLS: tuple[Callable[[int, bool], None], ...] = (attention, repeatable_attention)
+def positions(D: int, carries: bool) -> None:
+    """The rotation, by RoPE's state or by TAPE's, which learns; and TAPE's update of it."""
+    shape = (BATCH, LENGTH, HEADS, D)
+    q, k, attended = (torch.empty(shape, dtype=torch.bfloat16, requires_grad=True) for _ in "qka")
+    shared = shape[:3] if carries else (1, LENGTH, 1)
+    state = torch.empty(*shared, 2, D // 2, requires_grad=carries)
+    q_out, k_out = rotation.rotated(q, k, state)
+    loss = q_out.sum() + k_out.sum()
+    if carries:
+        p, maps = torch.empty(HEADS, HEADS), torch.empty(*shape[:3], HEADS)
+        loss = loss + update.updated(state.flatten(3), attended, p, maps).sum()
+    loss.backward()
+
+
+CALLS: tuple[Callable[[int, bool], None], ...] = (attention, repeatable_attention, positions)
 
 
 @command

@@ -233,6 +233,16 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
     return torch.cat(nll).view(labels_BT.shape)
 
 
+def for_products(x: Tensor) -> Tensor:
+    """x in the dtype in which autocast multiplies, so that the matrices that read it share one
+    copy; x itself without autocast.
+    """
+    device = x.device.type
+    if device == "meta" or x.dtype == torch.float64 or not torch.is_autocast_enabled(device):
+        return x
+    return x.to(torch.get_autocast_dtype(device))
+
+
 def matrix(inputs: int, outputs: int) -> nn.Linear:
     """A linear map without bias; :meth:`Decoder.init_weights` or a checkpoint gives its weights."""
     return skip_init(nn.Linear, inputs, outputs, bias=False, device=torch.get_default_device())
@@ -260,6 +270,7 @@ class Block(nn.Module):
         self.up = matrix(C, arch.ffn)
         self.down = matrix(arch.ffn, C)
         self.position = position
+        position.fused = backend != "reference"
 
     def forward(
         self, x_BTC: Tensor, state: Tensor | None, where: "Where"
@@ -272,7 +283,8 @@ class Block(nn.Module):
             if (embedded := self.position.embed(ids_BT)) is not None:
                 x_BTC = (x_BTC + embedded).to(x_BTC.dtype)
         normed = self.attention_norm(x_BTC)
-        q, k, v = (f(normed).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
+        read = for_products(normed)
+        q, k, v = (f(read).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
         q, k = self.position.rotate(q, k, state)
         v = for_heads(v, k.shape[2])
         carried = self.position.carried(state) if self.updates_state else None
@@ -296,7 +308,7 @@ class Block(nn.Module):
             k.copy_(self.position.later_keys(k, features))
         mixed = self.o(values.flatten(2))
         x_BTC = x_BTC + mixed
-        normed = self.mlp_norm(x_BTC)
+        normed = for_products(self.mlp_norm(x_BTC))
         mlp = self.down(F.silu(self.gate(normed)) * self.up(normed))
         if self.updates_state:
             context = mixed if self.position.context == "attention" else mlp

@@ -19,13 +19,15 @@ UTILISATION = 0.4  # of the peak
 ASSUMED = "H100"  # where this machine has no GPU whose peak is known
 
 # Bytes that autograd keeps for a token in one block, per unit of the width C and of SwiGLU's inner
-# size F: of each norm its input and its normalised input in fp32; what q, k, v, gate and up read,
-# under autocast a 16-bit copy for each of the five; q, k, v and what they attend to; SwiGLU's four
-# products.
-KEPT = {"32-true": (40, 16), "bf16-true": (28, 8), "mixed": (34, 8)}
-# Bytes for a number of a position state that every block updates, six copies in fp32, and for an
-# entry of its two H × H maps.
-STATE, MAPS = 24, 8
+# size F: of each norm its input and its normalised input in fp32; what q, k and v read, and what
+# gate and up read, under autocast a 16-bit copy each; q, k, v and what they attend to; SwiGLU's
+# four products.
+KEPT = {"32-true": (40, 16), "bf16-true": (28, 8), "mixed": (28, 8)}
+# Bytes for a number of a position state that every block updates by a fused kernel: the state and
+# what ψ reads in fp32, the copy of it that attention averages, the average, and q and k before they
+# are rotated; and for an entry of an H × H map and what ψ keeps.
+STATE = {"32-true": 24, "bf16-true": 16, "mixed": 16}
+MAPS = 8
 LOGITS = 12  # bytes a word of the vocabulary: the log-softmax and two gradients in fp32
 
 
@@ -216,11 +218,12 @@ def memory(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> d
 def activations(decoder: Decoder, setting: Setting, recompute: bool) -> float:
     """Bytes a token keeps until the backward pass: all blocks, or their inputs and one block."""
     arch, state = decoder.arch, _state_size(decoder)
-    per_width, per_ffn = KEPT["mixed" if setting.mixed else setting.precision]
+    kind = "mixed" if setting.mixed else setting.precision
+    per_width, per_ffn = KEPT[kind]
     block = (
         per_width * arch.width
         + per_ffn * arch.ffn
-        + (STATE * state + MAPS * arch.heads**2 if state else 0)
+        + (STATE[kind] * state + MAPS * arch.heads**2 if state else 0)
     )
     if recompute:
         return arch.layers * (setting.width * arch.width + 4 * state) + block
@@ -259,10 +262,11 @@ def assumptions(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
 
 
 def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
-    per_width, per_ffn = KEPT["mixed" if setting.mixed else setting.precision]
+    kind = "mixed" if setting.mixed else setting.precision
+    per_width, per_ffn = KEPT[kind]
     formula = f"{per_width} C + {per_ffn} F"
     if _state_size(decoder):
-        formula += f" + {STATE} per number of the position state + {MAPS} H²"
+        formula += f" + {STATE[kind]} per number of the position state + {MAPS} H²"
     known = "" if setting.gpu != ASSUMED else ", since no GPU of a known peak is here"
     ddp = "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
     pairs = pair_memory(decoder, setting.rows, task.arch.train_length) / 2**30

@@ -19,8 +19,7 @@ def test_products_are_those_of_the_matrices(layers):
         assert layers[name]["backward"].products.flops == 2 * forward
     inner, heads = 4 * count.HEADS, count.HEADS
     maps = count.WIDTH * inner + inner * heads**2  # of TAPE's ψ, and of its maps over heads
-    mixed = heads**3 + 2 * heads**2 * count.WIDTH // heads
-    added = 2 * (maps + mixed) * count.BATCH * count.LENGTH
+    added = 2 * maps * count.BATCH * count.LENGTH
     assert layers["tape"]["forward"].products.flops == forward + added
 
 
@@ -32,6 +31,14 @@ def test_attention_is_one_kernel_that_reads_and_writes_each_tensor_once(layers):
         assert counts["forward"].attention == count.Kind(1, forward * tensor + sums)
         assert counts["backward"].attention.launches == 1
         assert counts["backward"].attention.bytes == backward * tensor + sums
+
+
+def test_a_rotation_is_one_kernel_that_reads_and_writes_queries_and_keys_once(layers):
+    tensor = 2 * count.BATCH * count.LENGTH * count.WIDTH
+    state = 4 * count.LENGTH * count.WIDTH // count.HEADS  # which all rows and heads share
+    for phase in count.PHASES:
+        added = layers["rope"][phase].others - layers["nope"][phase].others
+        assert added == count.Kind(1, 4 * tensor + state)
 
 
 def test_positions_move_more_bytes_and_the_table_says_so(layers, capsys):

@@ -10,6 +10,8 @@ import torch
 from tape_exp.measure import check, gpu
 from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.models import attention
+from tape_exp.models.kernels import update
+from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
@@ -139,6 +141,31 @@ def test_a_check_writes_a_row_for_every_backend_and_fails_where_one_differs(
     monkeypatch.setattr(check, "LEAST", {"logits": 0})
     assert check.main(["--out", str(tmp_path), "--device", "cpu"]) == 1
     assert "rope                  sdpa       differs" in capsys.readouterr().out
+
+
+def test_the_check_compares_fused_positions(monkeypatch):
+    """In triton's interpreter; none are asked for on a CPU."""
+    pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+    monkeypatch.setattr(check, "SHAPE", (1, 5))
+    cpu = torch.device("cpu")
+    exact = check.results("tape", "reference", cpu, torch.float32)
+    assert check.fused_positions("tape", cpu, exact) == []
+
+    def chosen(self, what, supports, *tensors):
+        attention.say(f"{what} (cuda): {'fused' if self.fused else 'torch, unfused. No.'}")
+        return self.fused
+
+    monkeypatch.setattr(RoPE, "fuses", chosen)
+    (row,) = check.fused_positions("tape", cpu, exact)
+    assert row["verdict"] == "agrees"
+    assert row["gradient"] < 1e-4
+    updated = update.updated
+    monkeypatch.setattr(update, "updated", lambda *tensors: 1.1 * updated(*tensors))
+    (row,) = check.fused_positions("tape", cpu, exact)
+    assert row["verdict"] == "differs"
+    monkeypatch.setattr(RoPE, "fuses", lambda self, *_: attention.say("torch, unfused. No."))
+    (row,) = check.fused_positions("tape", cpu, exact)
+    assert (row["verdict"], row["why"]) == ("refuses", "torch, unfused. No.")
 
 
 def test_a_measurement_that_fails_leaves_the_others(monkeypatch):

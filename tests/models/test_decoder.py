@@ -147,3 +147,29 @@ def test_logits_of_chosen_tokens_are_those_of_all(arch):
         assert torch.allclose(
             model(tokens, logits_at=places), model(tokens).flatten(0, 1)[places], atol=1e-6
         )
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_matrices_share_a_copy_of_what_they_read_and_positions_see_fp32(
+    autocast, arch, monkeypatch
+):
+    """PaTH and tape_householder compute in fp32 from what the norm gives."""
+    seen = []
+    model = make_decoder("path", arch)
+    features = type(model.blocks()[0].position).features
+
+    def spied(self, x_BTC, *others):
+        seen.append(x_BTC.dtype)
+        return features(self, x_BTC, *others)
+
+    monkeypatch.setattr(type(model.blocks()[0].position), "features", spied)
+    read = {}
+    for name, part in model.blocks()[1].named_children():
+        if isinstance(part, torch.nn.Linear):
+            part.register_forward_pre_hook(lambda _, x, name=name: read.update({name: x[0]}))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        model(torch.zeros(1, 5, dtype=torch.long))
+    assert set(seen) == {torch.float32}
+    assert read["q"] is read["k"] is read["v"]
+    assert read["gate"] is read["up"]
+    assert read["q"].dtype == read["up"].dtype == (torch.bfloat16 if autocast else torch.float32)

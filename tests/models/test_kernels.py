@@ -263,8 +263,8 @@ COMPILE = """
 import sys
 import torch
 from triton.backends.compiler import GPUTarget
-from triton.runtime import autotuner, driver
-from tape_exp.models.kernels import causal, causal_triton
+from triton.runtime import autotuner, driver, jit
+from tape_exp.models.kernels import causal, causal_triton, rotation, update
 
 class Absent:  # a GPU to compile for
     get_current_target = lambda self: GPUTarget("cuda", int(sys.argv[1]), 32)
@@ -276,14 +276,27 @@ def compile_only(self, *arguments, grid, warmup, **keywords):
         self.fn.warmup(*arguments, grid=(1,), **keywords, **config.all_kwargs())
         print(self.base_fn.__name__, config)
 
+run = jit.JITFunction.run
+
+def compile_plain(self, *arguments, grid, warmup, **keywords):
+    if not warmup:
+        print(self.__name__)
+    return run(self, *arguments, grid=(1,), warmup=True, **keywords)
+
 driver.set_active(Absent())
 autotuner.Autotuner.run = compile_only
+jit.JITFunction.run = compile_plain
 causal.supports = lambda *_: None
 for dtype, D, C, heads in ((torch.bfloat16, 64, 64, 2), (torch.float32, 32, 48, 1)):
     q, k, v = (torch.zeros(1, 64, 2, D, dtype=dtype, requires_grad=True) for _ in range(3))
     carried = torch.zeros(1, 64, heads, C, dtype=dtype, requires_grad=True)
     out, attended = causal.fused_attention(q, k, v, carried, torch.ones(2))
     (out.sum() + attended.sum()).backward()
+q = torch.zeros(1, 64, 12, 64, dtype=torch.bfloat16, requires_grad=True)
+state = torch.zeros(1, 64, 12, 2, 32, requires_grad=True)
+sum(x.sum() for x in rotation.rotated(q, q, state)).backward()
+p, maps = torch.zeros(12, 12), torch.zeros(1, 64, 12, 12)
+update.updated(state.flatten(3), q, p, maps).sum().backward()
 """
 
 
@@ -302,6 +315,8 @@ def test_every_program_compiles_for_gpus_that_are_not_here(architecture, tmp_pat
     assert done.returncode == 0, done.stderr[-4000:]
     for program in ("attention", "query_gradient", "key_gradient"):
         assert done.stdout.count(program) >= 2
+    for program in ("rotate", "rotate_gradient", "update", "update_gradient"):
+        assert f"{program}\n" in done.stdout
 
 
 @pytest.mark.gpu

@@ -71,16 +71,8 @@ def fused_attention(
 
 def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> str | None:
     """None if :func:`fused_attention` can serve these tensors, else a sentence why not."""
-    if q.device.type != "cuda" and not (
-        q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    ):
-        return f"The tensors are on {q.device.type}, not cuda (and TRITON_INTERPRET=1 is not set)."
-    if not installed():
-        return "triton is not installed."
-    if q.device.type == "cpu" and not interpreted():
-        return "TRITON_INTERPRET=1 was set after triton had been imported."
-    if q.device.type == "cuda" and not interpreted() and (gpu := too_old(q.device)):
-        return f"The {gpu} is older than compute capability 8.0 (A100)."
+    if reason := cannot_run(q):
+        return reason
     others = [x for x in (k, v, carried) if x is not None]
     if any(x.device != q.device for x in others):
         return "The tensors are on different devices."
@@ -291,7 +283,6 @@ def _carried_strides(x: Tensor | None, B: int, H: int) -> tuple[int, int, int]:
 def _constants(q: Tensor, carried: Tensor | None, slopes: Tensor | None) -> dict[str, Any]:
     """The compile-time constants; widths are powers of two, at least the 16 of a tensor core."""
     D, C = q.shape[-1], 0 if carried is None else carried.shape[-1]
-    rounded = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return {
         "D": D,
         "C": C,
@@ -299,8 +290,29 @@ def _constants(q: Tensor, carried: Tensor | None, slopes: Tensor | None) -> dict
         "PAD_C": max(16, 1 << (C - 1).bit_length()),
         "CARRIES": carried is not None,
         "SLOPED": slopes is not None,
-        "PRECISION": "tf32x3" if q.dtype == torch.float32 and not rounded else "tf32",
+        "PRECISION": precision(q.dtype),
     }
+
+
+def precision(dtype: torch.dtype) -> str:
+    """How tensor cores multiply this type: fp32 in three products, unless torch may round it."""
+    rounded = torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return "tf32x3" if dtype == torch.float32 and not rounded else "tf32"
+
+
+def cannot_run(x: Tensor) -> str | None:
+    """None if Triton's programs can run where x is, else a sentence why not."""
+    if x.device.type != "cuda" and not (
+        x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    ):
+        return f"The tensors are on {x.device.type}, not cuda (and TRITON_INTERPRET=1 is not set)."
+    if not installed():
+        return "triton is not installed."
+    if x.device.type == "cpu" and not interpreted():
+        return "TRITON_INTERPRET=1 was set after triton had been imported."
+    if x.device.type == "cuda" and not interpreted() and (gpu := too_old(x.device)):
+        return f"The {gpu} is older than compute capability 8.0 (A100)."
+    return None
 
 
 @functools.cache

@@ -65,6 +65,9 @@ class PositionEncoding(nn.Module):
     update_parameters: tuple[str, ...] = ()
     # The parameters that only `embed` uses: only the first layer has them.
     embedding_parameters: tuple[str, ...] = ()
+    # Whether a fused kernel may compute `rotate` and `update`, where there is one; the decoder sets
+    # it, False with trainer.attention=reference.
+    fused = True
 
     def __init__(self, arch: Arch) -> None:
         super().__init__()

@@ -1,12 +1,15 @@
 """Rotary positional encoding and the ways to stretch it to longer contexts."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.attention import say
+from tape_exp.models.kernels import rotation
+from tape_exp.models.positions.base import PositionEncoding, for_heads
 from tape_exp.settings.errors import ConfigError, one_of, positive
 from tape_exp.settings.schema import Arch
 
@@ -136,9 +139,25 @@ class RoPE(PositionEncoding):
         return self.stretch
 
     def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """q · e^{iθ·position}, and k likewise."""
+        """q · e^{iθ·position}, and k likewise; where heads have states of their own (TAPE), a key
+        that several share is turned by that of each.
+        """
         assert state is not None
-        return turn(q_BTHD, state), turn(k_BTHD, state)
+        if self.fuses("rotation", rotation.supports, q_BTHD, k_BTHD, state):
+            return rotation.rotated(q_BTHD, k_BTHD, state)
+        return turn(q_BTHD, state), turn(for_heads(k_BTHD, state.shape[2]), state)
+
+    def fuses(
+        self, what: str, supports: Callable[..., str | None], first: Tensor, *others: Tensor | None
+    ) -> bool:
+        """Whether a fused kernel computes ``what``: on a GPU, if it ``supports`` these tensors. The
+        choice is logged once.
+        """
+        if not self.fused or first.device.type != "cuda":
+            return False
+        reason = supports(first, *others)
+        say(f"{what} (cuda): {'fused' if reason is None else f'torch, unfused. {reason}'}")
+        return reason is None
 
     def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """[[cos, sin], [-sin, cos]] for each m."""

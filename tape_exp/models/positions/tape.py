@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import for_heads, full_precision
+from tape_exp.models.kernels import update
+from tape_exp.models.positions.base import full_precision
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch
@@ -86,11 +87,6 @@ class TAPE(RoPE):
             nn.init.normal_(self.wx, std=0.02, generator=generator)
             nn.init.normal_(self.w1, std=self.w1.shape[1] ** -0.5, generator=generator)
 
-    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """q E and k E, as in RoPE; a shared key is turned by the E of each of its query heads."""
-        assert state is not None
-        return super().rotate(q_BTHD, for_heads(k_BTHD, state.shape[2]), state)
-
     def carried(self, state: Tensor | None) -> Tensor | None:
         """E, its two parts side by side, (B, S, H, d); None if attention does not update it.
 
@@ -106,9 +102,12 @@ class TAPE(RoPE):
         B, T = x_BTC.shape[:2]
         with full_precision(x_BTC):
             E_BTHd = state.flatten(3).expand(B, T, self.arch.heads, -1)
-            A = self._token_maps(x_BTC.to(state.dtype)) if self.feed_forward else None
-            if attended is not None:
-                P = self._p(state.dtype)
+            F_BTHH = self._changes(x_BTC.to(state.dtype)) if self.feed_forward else None
+            P = self._p(state.dtype) if attended is not None else None
+            if self.fuses("TAPE's update", update.supports, E_BTHd, attended, F_BTHH):
+                return update.updated(E_BTHd, attended, P, F_BTHH).unflatten(-1, (2, -1))
+            A = None if F_BTHH is None else self._identity(F_BTHH) + F_BTHH
+            if attended is not None and P is not None:
                 maps_NHH = (P.expand(B * T, -1, -1) if A is None else A @ P).flatten(0, -3)
                 kept_NHd = (E_BTHd if A is None else A @ E_BTHd).flatten(0, 1)
                 E_BTHd = torch.baddbmm(
@@ -119,11 +118,17 @@ class TAPE(RoPE):
         return E_BTHd.unflatten(-1, (2, -1))
 
     def _token_maps(self, x_BTC: Tensor) -> Tensor:
-        """A = I + W2 diag(ψ(x)) W1ᵀ of every token, (B, T, H, H), by one matrix product for all."""
+        """A = I + W2 diag(ψ(x)) W1ᵀ of every token, (B, T, H, H)."""
+        return self._identity(x_BTC) + self._changes(x_BTC)
+
+    def _identity(self, like: Tensor) -> Tensor:
+        return torch.eye(self.arch.heads, dtype=like.dtype, device=like.device)
+
+    def _changes(self, x_BTC: Tensor) -> Tensor:
+        """A - I of every token, (B, T, H, H), by one matrix product for all."""
         psi_BTI = F.silu(x_BTC @ self.wx.to(x_BTC.dtype).T)
         outer_IHH = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(x_BTC.dtype)
-        identity = torch.eye(self.arch.heads, dtype=x_BTC.dtype, device=x_BTC.device)
-        return identity + (psi_BTI @ outer_IHH).unflatten(-1, identity.shape)
+        return (psi_BTI @ outer_IHH).unflatten(-1, (self.arch.heads, self.arch.heads))
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """MACs of attention and ψ, for cosines and for sines; FLOPs of the einsums over heads."""
