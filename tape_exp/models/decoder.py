@@ -81,6 +81,7 @@ class Decoder(nn.Module):
         | embedding, head       | N(0, 0.02)                                            |
         | attention, SwiGLU     | N(0, 0.02)                                            |
         | norms                 | 1                                                     |
+        | learned, Abacus       | N(0, 0.02)                                            |
         | TAPE                  | P = W2 = 0, W1 and W_x random: step 0 is RoPE         |
         | FIRE, T5, Kerple      | see their files                                       |
         """

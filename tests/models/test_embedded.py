@@ -179,7 +179,7 @@ def test_a_table_ends_in_a_sentence(arch):
 
 @pytest.mark.parametrize("name", ["abacus", "coupling"])
 def test_a_task_without_digits_is_told_apart(name):
-    with pytest.raises(ConfigError, match=r"needs tokens that are digits.* task=arithmetic has"):
+    with pytest.raises(ConfigError, match=r"which tokens are digits.* task=arithmetic does"):
         make_position(name, Arch(layers=1, width=8, heads=2, ffn=8))
 
 

@@ -44,8 +44,8 @@ class Abacus(PositionEncoding):
         between("model", 0, 2**20, max_offset=max_offset)
         if not arch.digits:
             raise ConfigError(
-                f"{type(self).__name__} needs tokens that are digits, and this task has none; "
-                "task=arithmetic has them, and model=learned needs none."
+                f"{type(self).__name__} must be told which tokens are digits, and this task names "
+                "none; task=arithmetic does, and model=learned needs none."
             )
         super().__init__(arch, **settings)
         self.max_offset = max_offset
