@@ -18,6 +18,7 @@ if (
     os.environ["TRITON_INTERPRET"] = "1"
 
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.kernels.causal import Piecewise
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
@@ -69,6 +70,15 @@ def randomise(model: torch.nn.Module, std: float = 0.3, seed: int = 1) -> None:
                     parameter.add_(
                         std * torch.randn(parameter.shape, generator=generator).to(parameter)
                     )
+
+
+def by_pair(pieces: Piecewise, T: int, S: int) -> torch.Tensor:
+    """A bias in pieces for every pair, (H, T, S)."""
+    places = torch.arange(S, device=pieces.near.device)
+    distance = places[S - T :, None] - places
+    x = pieces.near[distance.clamp(min=0)] * pieces.far[:, None]
+    piece = torch.searchsorted(pieces.bends, x.detach())
+    return pieces.level[:, piece] + pieces.rise[:, piece] * x
 
 
 def finish(directory: RunDirectory) -> None:

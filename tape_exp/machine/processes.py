@@ -47,6 +47,19 @@ def gather(item: Item) -> list[Item]:
     return items
 
 
+def first_said(key: str, text: str) -> str:
+    """What the first process of a run that said something about ``key`` has said, be it this one:
+    all agree, and none waits for another.
+    """
+    import torch
+
+    if not torch.distributed.is_initialized():
+        return text
+    store = torch.distributed.distributed_c10d._get_default_store()
+    # An empty text stands for nothing said yet.
+    return store.compare_set(key, "", text).decode()
+
+
 def sum_over_processes(values: "Tensor") -> "Tensor":
     """Add up a tensor of every process, in place; nothing to do where there is one."""
     import torch

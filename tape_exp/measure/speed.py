@@ -24,12 +24,13 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.measure.results import add_device, add_folder, write_record
 from tape_exp.models import attention
-from tape_exp.models.decoder import Decoder
+from tape_exp.models.decoder import Decoder, on_demand
 from tape_exp.models.generation import generate, new_cache
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.base import PositionEncoding, overrides
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
-from tape_exp.models.timing import Row, round_robin, step_case, summary
+from tape_exp.models.step import step_case
+from tape_exp.models.timing import Row, round_robin, summary
 from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -145,6 +146,8 @@ def core_cases(
             table = position.bias_by_distance(T, positions.device)
             if table is not None:
                 return {"by_distance": table, "slopes": position.slopes()}
+            if overrides(position, "piecewise"):
+                return {"bias": on_demand(position, positions)}
             return {"bias": position.bias(positions, positions)}
 
         def once(

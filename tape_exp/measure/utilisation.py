@@ -19,7 +19,8 @@ from tape_exp.machine.hardware import machine_name
 from tape_exp.measure.results import add_folder, markdown, spread, write_record
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.models.timing import round_robin, step_case
+from tape_exp.models.step import step_case
+from tape_exp.models.timing import round_robin
 from tape_exp.settings.arguments import Parser, command, positive, require_writable
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.schema import Arch

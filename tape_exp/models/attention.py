@@ -6,7 +6,6 @@ query heads, K key/value heads (K divides H), D head dimension, C width of what 
 distances.
 """
 
-import functools
 import importlib.util
 import logging
 import math
@@ -18,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tape_exp.models import cudnn, fastest, flex
 from tape_exp.models.kernels import causal
 from tape_exp.settings.errors import ConfigError, one_of
 
@@ -28,7 +28,14 @@ HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of
 # On a CPU the fused kernel pays off only from this many tokens on; for fewer, one explicit softmax
 # serves the values and what is carried at once.
 CPU_SDPA_FROM = 64
-FLEX_SIZES = 64  # that FlexAttention is compiled for: batches, buckets of lengths, kinds of bias
+
+
+@dataclass(frozen=True)
+class OnDemand:
+    """A bias of T = S tokens that is computed in the form that the backend reads."""
+
+    by_pair: Callable[[], Tensor | None]  # broadcasts to (B, H, T, S)
+    piecewise: Callable[[], causal.Piecewise | None]  # for our kernel
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class Inputs:
     by_distance: Tensor | None  # (H, N >= S)
     slopes: Tensor | None  # (H,)
     padding: Tensor | None = None  # (B,), the keys of a row that are hidden, from its first on
+    on_demand: OnDemand | None = None  # instead of a bias
 
     @property
     def groups(self) -> int:
@@ -52,7 +60,13 @@ class Inputs:
     @property
     def biased(self) -> bool:
         """Whether anything is added to the logits."""
-        return self.bias is not None or self.by_distance is not None
+        return any(x is not None for x in (self.bias, self.by_distance, self.on_demand))
+
+    def with_pairs(self) -> "Inputs":
+        """The same with a bias by pair, where one is computed on demand."""
+        if self.on_demand is None:
+            return self
+        return replace(self, bias=self.on_demand.by_pair(), on_demand=None)
 
     def dense_bias(self) -> Tensor | None:
         """Biases and padding as one tensor that broadcasts to (B, H, T, S)."""
@@ -112,7 +126,7 @@ def attend(
     k_BSKD: Tensor,
     v_BSKD: Tensor,
     *,
-    bias: Tensor | None = None,
+    bias: Tensor | OnDemand | None = None,
     by_distance: Tensor | None = None,
     slopes: Tensor | None = None,
     carried: Tensor | None = None,
@@ -131,7 +145,7 @@ def attend(
         k_BSKD: keys; with fewer heads than q (grouped queries) each serves H / K query heads in
             turn.
         v_BSKD: values.
-        bias: added to the scaled logits; broadcasts to (B, H, T, S).
+        bias: added to the scaled logits; broadcasts to (B, H, T, S), or is computed on demand.
         by_distance: (H, N), N >= S: a bias that depends only on the distance t + S - T - s.
         slopes: (H,), if ``by_distance`` is -slope · distance: kernels that know ALiBi compute it
             themselves.
@@ -152,7 +166,10 @@ def attend(
     """
     q, k, v = (x.transpose(1, 2) for x in (q_BTHD, k_BSKD, v_BSKD))
     carried = None if carried is None else carried.transpose(1, 2)
-    inputs = Inputs(q, k, v, carried, bias, by_distance, slopes, padding)
+    if isinstance(bias, OnDemand):
+        inputs = Inputs(q, k, v, carried, None, by_distance, slopes, padding, bias)
+    else:
+        inputs = Inputs(q, k, v, carried, bias, by_distance, slopes, padding)
     values, attended = _compute(inputs, backend)
     return values.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
@@ -160,12 +177,15 @@ def attend(
 def _compute(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
     """What a backend gives, or the one that is picked; rows with padding one after the other."""
     if inputs.padding is not None:
+        inputs = inputs.with_pairs()
         on_cpu = inputs.q.device.type == "cpu"
         if inputs.q.shape[2] < inputs.k.shape[2] and backend != "reference":
             backend = "sdpa"  # decoding: a mask of one row is cheap, and all devices take it
         elif backend in ("flash", "flex", "triton") or (backend == "auto" and not on_cpu):
             return _by_rows(inputs, backend)
     if backend == "auto":
+        if inputs.on_demand is not None and BACKENDS["triton"].refuses(inputs):
+            inputs = inputs.with_pairs()
         backend = pick_backend(inputs)
     else:
         one_of("trainer.attention", backend, BACKENDS)
@@ -175,7 +195,7 @@ def _compute(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
             raise ConfigError(
                 f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}."
             )
-    return BACKENDS[backend].compute(inputs)
+    return BACKENDS[backend].compute(inputs if backend == "triton" else inputs.with_pairs())
 
 
 def _by_rows(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
@@ -211,18 +231,51 @@ def probabilities(
 
 def pick_backend(inputs: Inputs) -> str:
     """The name of the fastest correct backend for these inputs; each choice is logged once."""
-    for name, why in _preferences(inputs):
-        if not BACKENDS[name].refuses(inputs):
-            kind = "bias" if inputs.biased else "plain"
-            if inputs.carried is not None:
-                kind = "carried state"
-            say(f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}")
-            return name
-    return "reference"
+    able = {name: why for name, why in _preferences(inputs) if not BACKENDS[name].refuses(inputs)}
+    if not able:
+        return "reference"
+    name, why = next(iter(able.items()))
+    kind = "bias" if inputs.biased else "plain"
+    if inputs.carried is not None:
+        kind = "carried state"
+    if len(able) > 1:
+        T = inputs.q.shape[2]
+        length = next((x for x in fastest.LENGTHS if x <= T), fastest.LENGTHS[-1])
+        measured = _measured(tuple(able), *_kind(inputs), length)
+        if measured is not None:
+            name, why = measured
+    say(f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}")
+    return name
+
+
+def _kind(inputs: Inputs) -> tuple[Any, ...]:
+    """The fields of :class:`fastest.Kind`, but for the length."""
+    q, bias = inputs.q, "none"
+    if inputs.bias is not None:
+        bias = "of each row" if inputs.bias.shape[0] > 1 else "shared by rows"
+    elif inputs.by_distance is not None:
+        bias = "by_distance" if inputs.slopes is None else "slopes"
+    carried = 0 if inputs.carried is None else inputs.carried.shape[-1]
+    return q.device, q.dtype, q.shape[1], inputs.k.shape[1], q.shape[-1], carried, bias
+
+
+def _measured(candidates: tuple[str, ...], *kind: Any) -> tuple[str, str] | None:
+    """The backend that is the fastest on this machine, and the times of all; None where nothing is
+    to be measured. Its arguments are constants for torch.compile.
+    """
+    asked = fastest.Kind(*kind)
+    row = fastest.choose(
+        asked, candidates, lambda name, call: BACKENDS[name].compute(Inputs(**call))
+    )
+    if row is None:
+        return None
+    return row["fastest"] or candidates[0], fastest.in_words(row, asked.length)
 
 
 def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
-    """(backend, reason) from the fastest on; the first that does not refuse is taken."""
+    """(backend, reason): those that may be the fastest. On a GPU the times of those that do not
+    refuse decide; where nothing is measured, the first of them is taken.
+    """
     T, S = inputs.q.shape[2], inputs.k.shape[2]
     if inputs.q.device.type != "cuda":
         return (
@@ -238,14 +291,21 @@ def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
             ("triton", "ALiBi slopes are native"),
             ("flex", "bias by distance"),
         ]
+    if inputs.on_demand is not None:
+        return [("triton", "the bias is computed from tables, for no pair in memory")]
     if inputs.biased:
-        return [("flex", "the bias is fused into the scores"), ("sdpa", "the bias as a mask")]
+        return [
+            ("triton", "the bias is looked up by distance"),
+            ("flex", "the bias is fused into the scores"),
+            ("sdpa", "the bias as a mask"),
+        ]
     if inputs.carried is not None:
         return [
             ("triton", "one pass over values and state"),
             ("sdpa", "values and state side by side"),
+            ("flash", "values and state side by side"),
         ]
-    return [("sdpa", "cuDNN or flash")]
+    return [("sdpa", "cuDNN or flash"), ("flash", "its own kernels")]
 
 
 _said: dict[str, None] = {}
@@ -270,9 +330,10 @@ def forget() -> None:
 
 def to_compile() -> None:
     """Tell torch.compile which of these functions it calls once, as it builds the graph, which then
-    is one graph: what is logged, and what is installed.
+    is one graph: what is logged, what is installed, what a library can do, and what was fast.
     """
-    for fact in (say, _installed, causal.installed, causal.interpreted, causal.too_old):
+    here = (say, _installed, _measured, cudnn.takes_wide_values)
+    for fact in (*here, causal.installed, causal.interpreted, causal.too_old):
         torch.compiler.assume_constant_result(fact)
 
 
@@ -300,22 +361,25 @@ def _reference(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 
 
 def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-    """torch's scaled_dot_product_attention, whose fused kernels want values as wide as queries.
+    """torch's scaled_dot_product_attention.
 
-    With something carried, a GPU does both in one call, q and k padded with zeros to the joint
-    width. On a CPU the fused kernel gains less than computing the probabilities once for both
+    With something carried, a GPU does both in one call. Its kernels want values as wide as queries,
+    so that q and k are padded with zeros to the joint width, but for cuDNN's where it takes them as
+    they are. On a CPU the fused kernel gains less than computing the probabilities once for both
     saves: :func:`_row_blocks`.
     """
     if inputs.carried is not None and inputs.q.device.type == "cpu":
         return _row_blocks(inputs)
     q, (k, v) = inputs.q, inputs.per_query_head()
     scale = 1 / math.sqrt(q.shape[-1])
-    T, S, padding = q.shape[2], k.shape[2], v.shape[-1] - q.shape[-1]
-    if padding > 0:
-        q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
+    T, S, D, padding = q.shape[2], k.shape[2], q.shape[-1], v.shape[-1] - q.shape[-1]
     bias = inputs.dense_bias()
-    if bias is None and T == S:
-        with _priority(q.device):
+    plain = bias is None and T == S
+    # With a mask it was not tried.
+    if padding > 0 and not (plain and cudnn.takes_wide_values(q.device, q.dtype, D, D + padding)):
+        q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
+    if plain:
+        with cudnn.priority(q.device):
             return inputs.split(
                 F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
             )
@@ -347,23 +411,6 @@ def _row_blocks(inputs: Inputs, rows: int = 128) -> tuple[Tensor, Tensor | None]
     return torch.cat(values, 2), torch.cat(attended, 2)
 
 
-def _priority(device: torch.device) -> Any:
-    """On Hopper and later, cuDNN before flash."""
-    from contextlib import nullcontext
-
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
-        return nullcontext()
-    order = [
-        SDPBackend.CUDNN_ATTENTION,
-        SDPBackend.FLASH_ATTENTION,
-        SDPBackend.EFFICIENT_ATTENTION,
-        SDPBackend.MATH,
-    ]
-    return sdpa_kernel(order, set_priority=True)
-
-
 def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     """FlexAttention: a score_mod adds the bias; blocks above the diagonal are skipped.
 
@@ -371,7 +418,7 @@ def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     behind all real keys, where no real query looks.
     """
     length, (k, v) = inputs.q.shape[2], inputs.per_query_head()
-    offset, more = k.shape[2] - length, bucket(length) - length
+    offset, more = k.shape[2] - length, flex.bucket(length) - length
     q, k, v = (F.pad(x, (0, 0, 0, more)) for x in (inputs.q, k, v))
     bias, table = inputs.bias, inputs.by_distance
     T, S = q.shape[2], k.shape[2]
@@ -393,56 +440,15 @@ def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
             score = score + (bias[0, h, t, s] if one_batch else bias[b, h, t, s])
         return score
 
-    out = _flex_function(q.device.type)(
+    out = flex.function(q.device.type)(
         q,
         k,
         v,
         score_mod=score_mod if inputs.biased else None,
-        block_mask=_block_mask(T, S, str(q.device)),
+        block_mask=flex.causal_blocks(T, S, str(q.device)),
         scale=1 / math.sqrt(q.shape[-1]),
     )
     return inputs.split(out[:, :, :length])
-
-
-def bucket(length: int) -> int:
-    """The length that a row is padded to: a multiple of 128, beyond 1024 of an eighth of the power
-    of two above, so that at most a quarter is added and there are few lengths.
-    """
-    unit = max(128, (1 << (length - 1).bit_length()) // 8)
-    return -(-length // unit) * unit
-
-
-@functools.cache
-def _flex_function(device: str) -> Callable[..., Any]:
-    """Compiled on a GPU, where eager FlexAttention would hold all scores: one graph or an error."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    if device != "cuda":
-        return flex_attention
-    import torch._dynamo
-
-    # By default a ninth size would be computed eagerly, with no word about it.
-    limit = max(torch._dynamo.config.recompile_limit, FLEX_SIZES)
-    torch._dynamo.config.recompile_limit = limit
-    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-
-    def or_refuse(*arguments: Any, **options: Any) -> Any:
-        try:
-            return compiled(*arguments, **options)
-        except torch._dynamo.exc.FailOnRecompileLimitHit as error:
-            raise ConfigError(
-                f"trainer.attention=flex has met more than {limit} different sizes, and would hold "
-                "all scores for another; trainer.attention=sdpa takes every size."
-            ) from error
-
-    return or_refuse
-
-
-@functools.lru_cache(maxsize=32)
-def _block_mask(T: int, S: int, device: str) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    return create_block_mask(lambda b, h, t, s: s <= t + S - T, None, None, T, S, device=device)
 
 
 def _flash(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
@@ -463,7 +469,9 @@ def _triton(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     """Our fused kernel: one q kᵀ, whose probabilities average both the values and the state."""
     carried = None if inputs.carried is None else inputs.carried.to(inputs.v.dtype).transpose(1, 2)
     q, k, v = (x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v))
-    out, attended = causal.fused_attention(q, k, v, carried, slopes=inputs.slopes)
+    table = inputs.by_distance if inputs.slopes is None else None
+    pieces = None if inputs.on_demand is None else inputs.on_demand.piecewise()
+    out, attended = causal.fused_attention(q, k, v, carried, inputs.slopes, table, pieces)
     return out.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
 
@@ -494,14 +502,14 @@ def _flash_refuses(inputs: Inputs) -> str | None:
         return "flash-attn needs values and state together as wide as the queries"
     if inputs.q.device.type != "cuda" or inputs.q.dtype not in (torch.float16, torch.bfloat16):
         return "flash-attn computes only in fp16 and bf16, on a GPU"
-    if inputs.bias is not None or (inputs.by_distance is not None and inputs.slopes is None):
+    if inputs.biased and inputs.slopes is None:
         return "flash-attn knows no bias but ALiBi's slopes"
     return "flash-attn's heads are at most 256 wide" if width > 256 else None
 
 
 def _triton_refuses(inputs: Inputs) -> str | None:
-    if inputs.bias is not None or (inputs.by_distance is not None and inputs.slopes is None):
-        return "the Triton kernel knows no bias but ALiBi's slopes"
+    if inputs.bias is not None:
+        return "the Triton kernel knows no bias of single pairs"
     carried = None if inputs.carried is None else inputs.carried.transpose(1, 2)
     reason = causal.supports(
         inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried

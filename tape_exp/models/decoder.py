@@ -6,6 +6,7 @@ may have K < H heads.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -15,9 +16,9 @@ from torch.nn.utils import skip_init
 from torch.utils.checkpoint import checkpoint
 
 from tape_exp.machine.seeding import RowSampler, generator_for
-from tape_exp.models.attention import attend, to_compile
+from tape_exp.models.attention import OnDemand, attend, to_compile
 from tape_exp.models.cache import Cache
-from tape_exp.models.positions.base import Past, PositionEncoding, for_heads, precise
+from tape_exp.models.positions.base import Past, PositionEncoding, for_heads, overrides, precise
 from tape_exp.settings.schema import Arch
 
 
@@ -320,7 +321,7 @@ class Block(nn.Module):
 
     def _biases(
         self, where: "Where", q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]
-    ) -> dict[str, Tensor | None]:
+    ) -> dict[str, Any]:
         """Keyword arguments of ``attend``: the bias by distance if it can be, else by pair."""
         S, position = k_BSKD.shape[1], self.position
         if where.consecutive:
@@ -328,9 +329,19 @@ class Block(nn.Module):
             if by_distance is not None:
                 return {"by_distance": by_distance, "slopes": position.slopes()}
         keys = where.positions_BT if where.cache is None else where.cache.positions_BS[:, :S]
+        if where.whole and overrides(position, "piecewise"):
+            return {"bias": on_demand(position, where.positions_BT)}
         bias = position.bias(where.positions_BT, keys)
         bias = position.contextual_bias(q_BTHD, k_BSKD, features, bias)
         return {"bias": bias}
+
+
+def on_demand(position: PositionEncoding, positions_BT: Tensor) -> OnDemand:
+    """The bias of tokens at 0 … T - 1, of an encoding that has it in pieces too."""
+    return OnDemand(
+        partial(position.bias, positions_BT, positions_BT),
+        partial(position.piecewise, positions_BT.shape[1], positions_BT.device),
+    )
 
 
 class Watch(Protocol):
@@ -356,6 +367,12 @@ class Where:
     cache: Cache | None = None
     watch: Watch | None = None
     ids_BT: Tensor | None = None  # noqa: N815  # what `embed` reads; None: positions
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all tokens so far, at 0 … T - 1, and nobody watches."""
+        fresh = self.cache is None or (self.cache.length == 0 and self.cache.padding_B is None)
+        return self.consecutive and fresh and self.watch is None
 
     def without_padding(self, x_BTC: Tensor) -> Tensor:
         """x of these tokens, zero where they are padding."""

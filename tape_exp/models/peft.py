@@ -16,7 +16,7 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
 from tape_exp.models.attention import attend
 from tape_exp.models.decoder import Block, Decoder
-from tape_exp.models.positions.base import PositionEncoding, for_heads
+from tape_exp.models.positions.base import PositionEncoding, for_heads, overrides
 from tape_exp.settings.errors import ConfigError, one_of
 
 PARTS = {  # what `peft.train` names, as patterns of parameter names
@@ -181,10 +181,9 @@ class Adaptation:
 
 def _in_queries_and_keys(position: PositionEncoding) -> bool:
     """Whether the encoding neither adds to the logits nor averages anything."""
-    # Asked of the class, since sparse attention would silently drop whatever an overridden hook
-    # returns, and what it returns depends on inputs and weights.
+    # Sparse attention would silently drop whatever these return.
     names = ("bias", "bias_by_distance", "contextual_bias", "features", "carried")
-    return all(getattr(type(position), name) is getattr(PositionEncoding, name) for name in names)
+    return not any(overrides(position, name) for name in names)
 
 
 def sparse_in_training(

@@ -1,17 +1,12 @@
-"""Times of training steps of several encodings, in turn, so that a slow moment meets them all."""
+"""Times of several cases in turn, so that a slow moment meets them all."""
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-
-from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.settings.schema import Arch
 
 Row = dict[str, Any]
 LONG_ENOUGH, MOST_CALLS = 20.0, 50  # milliseconds of a round of one case on a GPU, and its calls
@@ -27,7 +22,7 @@ def round_robin(
     waiting, so that the CPU, which launches kernels, is ahead; what the L2 cache holds of the last
     call is overwritten before the next.
     """
-    timed = timed_on_gpu(device) if device.type == "cuda" else timed_on_cpu
+    timed = clock(device)
     often = {}
     for name, case in cases.items():
         timed(case, 1)
@@ -38,6 +33,21 @@ def round_robin(
         for name, case in cases.items():
             times[name].append(timed(case, often[name] if device.type == "cuda" else 1))
     return times
+
+
+def clock(device: torch.device) -> Callable[[Callable[[], Any], int], float]:
+    """What times calls on a device: :func:`timed_on_cpu`, or its like for a GPU."""
+    return timed_on_gpu(device) if device.type == "cuda" else timed_on_cpu
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Where what is computed, gradients included, does not show in the pass that it interrupts:
+    checkpointed activations do not count it, and inference does not forbid it.
+    """
+    unchanged = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+    with torch.inference_mode(False), torch.enable_grad(), unchanged:
+        yield
 
 
 def timed_on_cpu(case: Callable[[], Any], calls: int) -> float:
@@ -76,47 +86,3 @@ def summary(times: list[float], base: list[float]) -> Row:
         "ratio_quartiles": [round(ratio_quartiles[0], 4), round(ratio_quartiles[2], 4)],
         "rounds": len(times),
     }
-
-
-def step_case(
-    arch: Arch,
-    make: Callable[[Arch], PositionEncoding],
-    batch: int,
-    length: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    *,
-    backend: str = "auto",
-    compiled: bool = False,
-    updates_last: bool = False,
-) -> Callable[[], None]:
-    """A whole training step as a case of :func:`round_robin`: forward, loss, backward, fused AdamW.
-
-    Args:
-        arch: sizes of the decoder.
-        make: its positional encoding.
-        batch, length: rows and tokens of the input.
-        dtype: of the autocast; fp32: none.
-        device: where it runs.
-        backend: of attention.
-        compiled: by torch.compile.
-        updates_last: whether the last layer also updates the position state, which nobody reads.
-    """
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(arch.vocab, (batch, length + 1), generator=generator).to(device)
-    model = Decoder(arch, make, backend=backend).to(device)
-    model.blocks()[-1].updates_state = updates_last
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
-
-    if compiled:
-        model.compile()
-
-    def step() -> None:
-        with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
-            logits = model(tokens[:, :-1], sampler=RowSampler(0))
-        F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step

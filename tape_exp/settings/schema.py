@@ -114,7 +114,7 @@ class Config:
     # a run's folder, a .ckpt, or a task: its run of this model, scale and seed
     checkpoint: str | None = None
     runs: str = "runs"
-    cache: str = "cache"  # tokens and tokenizers, shared by all runs
+    cache: str = "cache"  # tokens, tokenizers and times of attention, shared by all runs
 
 
 @dataclass(frozen=True)

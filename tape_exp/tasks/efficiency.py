@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.models.timing import round_robin, step_case, summary
+from tape_exp.models.step import step_case
+from tape_exp.models.timing import round_robin, summary
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import at_least_one, between, positive
 from tape_exp.settings.schema import Arch

@@ -10,6 +10,8 @@ from rich.table import Table
 from tape_exp.machine.hardware import PEAK_FLOPS, device_memory, machine_name, peak_flops
 from tape_exp.machine.processes import first_process
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.kernels.causal import WIDEST
+from tape_exp.models.positions.base import overrides
 from tape_exp.settings.construct import build
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.text import TextTask
@@ -209,7 +211,7 @@ def memory(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> d
     parts["AdamW"] = 2 * setting.width * trainable / setting.shards
     tokens = setting.rows * task.arch.train_length
     parts["activations"] = tokens * activations(decoder, setting, recompute)
-    if pairs := pair_memory(decoder, setting.rows, task.arch.train_length):
+    if pairs := pairs_kept(decoder, task, setting):
         parts["pairs of tokens"] = pairs * (1 if recompute else decoder.arch.layers)
     parts["logits"] = tokens * LOGITS * task.arch.vocab
     return parts
@@ -233,6 +235,15 @@ def activations(decoder: Decoder, setting: Setting, recompute: bool) -> float:
 def pair_memory(decoder: Decoder, rows: int, length: int) -> int:
     """Bytes that a layer keeps of all pairs of tokens, 0 for encodings that compute none."""
     return rows * length**2 * decoder.blocks()[0].position.pair_bytes()
+
+
+def pairs_kept(decoder: Decoder, task: Task, setting: Setting) -> int:
+    """:func:`pair_memory`, or 0 where our kernel reads the bias in pieces: on a GPU, in 16 bits."""
+    block = decoder.blocks()[0]
+    read = overrides(block.position, "piecewise") and block.head_dim <= WIDEST
+    if read and block.backend in ("auto", "triton") and setting.precision != "32-true":
+        return 0
+    return pair_memory(decoder, setting.rows, task.arch.train_length)
 
 
 def assumptions(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
@@ -269,7 +280,7 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
         formula += f" + {STATE[kind]} per number of the position state + {MAPS} H²"
     known = "" if setting.gpu != ASSUMED else ", since no GPU of a known peak is here"
     ddp = "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
-    pairs = pair_memory(decoder, setting.rows, task.arch.train_length) / 2**30
+    pairs = pairs_kept(decoder, task, setting) / 2**30
     computed = (
         f"Pairs of tokens: {type(decoder.blocks()[0].position).__name__} computes something for "
         f"each, {_short(pairs)} GiB in a layer, four times as much at twice the length."

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from tape_exp.drawing import heatmap
 from tape_exp.drawing.patterns import draw_patterns
 from tape_exp.machine.preemption import Preemption, workers_dismissed
-from tape_exp.models import attention, peft
+from tape_exp.models import attention, fastest, peft
 from tape_exp.runs import checkpoints, weights
 from tape_exp.runs.checkpoints import Checkpoints
 from tape_exp.runs.directory import RunDirectory
@@ -83,6 +83,7 @@ def work(run: Run) -> dict[str, Any]:
     directory.open(run.task.assets())
     set_up_logging(directory.path / "log.txt", run.progress)
     attention.forget()
+    fastest.keep_in(run.task.surroundings.cache)
     log.info("%s\n  %s in %s", directory.name, parameter_text(run.decoder), directory.path)
     if run.adaptation is not None and run.task.trains:
         log.info("%s", peft.table(run.decoder))

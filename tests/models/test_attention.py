@@ -3,19 +3,22 @@
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
+from tape_exp.models import cudnn, fastest
 from tape_exp.models.attention import (
     BACKENDS,
     Inputs,
+    OnDemand,
     attend,
-    bucket,
     causal_mask,
     choices,
     forget,
     pick_backend,
 )
+from tape_exp.models.flex import bucket
 from tape_exp.models.kernels import causal
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import make_decoder, randomise
@@ -166,7 +169,7 @@ def test_padding_is_hidden(backend, kind, T):
     }[kind]
     if backend == "triton":
         pytest.importorskip("triton", reason="triton is not installed: pip install triton")
-        if kind not in ("plain", "carried"):
+        if kind == "bias":
             if T == S:
                 with pytest.raises(ConfigError, match="knows no bias"):
                     attend(q, k, v, **options, padding=padding, backend=backend)
@@ -224,7 +227,9 @@ def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
         ("plain", "sdpa"),
         ("carried", "triton"),
         ("slopes", "triton"),
-        ("by_distance", "flex"),
+        ("by_distance", "triton"),
+        ("by_distance and carried", "triton"),
+        ("on demand", "triton"),
         ("bias", "flex"),
         ("decoding", "sdpa"),
         ("fp32", "sdpa"),
@@ -233,6 +238,7 @@ def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
 def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
     """Of tensors without storage; which one is fastest is for `make gpu` to say."""
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+    monkeypatch.setattr(fastest, "_cache", None)
     monkeypatch.setattr(causal, "too_old", lambda device: "")
     monkeypatch.setattr("tape_exp.models.attention._installed", lambda package: False)
     with FakeTensorMode():
@@ -243,11 +249,66 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
         dtype = torch.float32 if kind == "fp32" else torch.bfloat16
         q, k = make(2, 4, 1 if kind == "decoding" else 512, 64).to(dtype), make(2, 4, 512, 64)
         k = k.to(dtype)
-        carried = make(2, 4, 512, 64) if kind == "carried" else None
+        carried = make(2, 4, 512, 64) if "carried" in kind else None
         bias = make(1, 4, q.shape[2], 512) if kind in ("bias", "decoding") else None
-        table = make(4, 512) if kind in ("by_distance", "slopes") else None
+        table = make(4, 512) if kind.startswith(("by_distance", "slopes")) else None
         slopes = make(4) if kind == "slopes" else None
-        assert pick_backend(Inputs(q, k, k, carried, bias, table, slopes)) == backend
+        lazy = OnDemand(lambda: bias, lambda: None) if kind == "on demand" else None
+        given = Inputs(q, k, k, carried, bias, table, slopes, on_demand=lazy)
+        assert pick_backend(given) == backend
+
+
+@pytest.mark.parametrize("takes", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+def test_queries_are_padded_only_where_cudnn_does_not_take_wider_values(takes, masked, monkeypatch):
+    """On a device that is no CPU."""
+    seen = []
+
+    def fused(q, k, v, **options):
+        seen.append((q.shape[-1], k.shape[-1], v.shape[-1], options["scale"]))
+        return v.new_empty(*q.shape[:3], v.shape[-1])
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fused)
+    monkeypatch.setattr(cudnn, "comes_first", lambda device: False)
+    monkeypatch.setattr(cudnn, "takes_wide_values", lambda *call: takes)
+    q = torch.empty(2, 4, 32, 64, dtype=torch.bfloat16, device="meta")
+    bias = q.new_empty(1, 4, 32, 32) if masked else None
+    out, attended = BACKENDS["sdpa"].compute(Inputs(q, q, q, q, bias, None, None))
+    assert out.shape == attended.shape == q.shape
+    width = 64 if takes and not masked else 128
+    assert seen == [(width, width, 128, 1 / 8)]
+
+
+@pytest.mark.parametrize(
+    ("patches", "taken"),
+    [
+        ({}, True),
+        ({"comes_first": lambda device: False}, False),
+        ({"can_use_cudnn_attention": lambda call: False}, False),
+        ({"LOST": 0.0}, False),
+    ],
+    ids=["agrees", "an older GPU", "torch says no", "differs"],
+)
+def test_cudnn_is_tried_before_it_is_given_wider_values(patches, taken, monkeypatch):
+    device = torch.device("cpu")
+    stand_in = {"comes_first": lambda device: True, "can_use_cudnn_attention": lambda call: True}
+    stand_in["sdpa_kernel"] = lambda backend: sdpa_kernel(SDPBackend.MATH)
+    for name, value in (stand_in | patches).items():
+        monkeypatch.setattr(cudnn, name, value)
+    cudnn._agrees.cache_clear()
+    assert cudnn.takes_wide_values(device, torch.bfloat16, 16, 32) is taken
+
+
+def test_without_a_plan_or_where_order_matters_cudnn_is_not_given_wider_values(monkeypatch):
+    device = torch.device("cpu")
+    monkeypatch.setattr(cudnn, "comes_first", lambda device: True)
+    monkeypatch.setattr(cudnn, "can_use_cudnn_attention", lambda call: True)
+    cudnn._agrees.cache_clear()
+    assert not cudnn.takes_wide_values(device, torch.bfloat16, 16, 32)  # a CPU has no cuDNN
+    monkeypatch.setattr(cudnn, "_agrees", lambda *call: True)
+    assert cudnn.takes_wide_values(device, torch.bfloat16, 16, 32)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert not cudnn.takes_wide_values(device, torch.bfloat16, 16, 32)
 
 
 def test_a_choice_is_told_once_in_a_run(caplog):
@@ -273,7 +334,7 @@ def test_backends_that_cannot_say_which_can():
         attend(given["q"], given["k"], given["v"], backend="flex")
     with pytest.raises(
         ConfigError,
-        match=r"trainer\.attention=triton: the Triton kernel knows no bias but ALiBi's slopes",
+        match=r"trainer\.attention=triton: the Triton kernel knows no bias of single pairs",
     ):
         attend(given["q"], given["k"], given["v"], bias=given["bias"], backend="triton")
 

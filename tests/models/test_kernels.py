@@ -5,13 +5,15 @@ in triton's interpreter.
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tape_exp.models.attention import attend
 from tape_exp.models.kernels import causal
-from tape_exp.models.kernels.causal import fused_attention, supports
+from tape_exp.models.kernels.causal import Piecewise, fused_attention, supports
+from tests.conftest import by_pair, make_decoder, randomise
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install triton")
 
@@ -44,8 +46,12 @@ def inputs(
     heads=None,
     dtype=torch.float32,
     learns=True,
+    table=False,
+    bends=0,
 ):
-    """q, k, v and carried (C wide, for ``rows`` of the batch and ``heads``), all of them leaves."""
+    """q, k, v, carried (C wide, for ``rows`` of the batch and ``heads``), and a ``table`` or a
+    function of so many ``bends``, with distances to spare; all that learns are leaves.
+    """
     generator = torch.Generator().manual_seed(T + D)
     S, K = S or T, K or H
 
@@ -55,7 +61,37 @@ def inputs(
     given = {"q": make(B, T, H, D), "k": make(B, S, K, D), "v": make(B, S, K, D)}
     if C is not None:
         given["carried"] = make(rows or B, S, heads or H, C).detach().requires_grad_(learns)
+    if table:
+        given["by_distance"] = torch.randn(H, S + 3, generator=generator).to(device)
+        given["by_distance"].requires_grad_()
+    if bends:
+        rise, level = (torch.randn(H, bends + 1, generator=generator) for _ in range(2))
+        pieces = {
+            "near": torch.arange(S + 3.0).add(1).log(),
+            "far": 1 / torch.arange(S - T, S).clamp(min=T // 3).add(2.0).log(),
+            "bends": torch.rand(bends, generator=generator).sort().values,
+            "level": level,
+            "rise": rise,
+        }
+        given |= {n: x.to(device).requires_grad_(n != "bends") for n, x in pieces.items()}
     return given
+
+
+def added(given):
+    """The bias as an argument of the kernel."""
+    if "by_distance" in given:
+        return {"by_distance": given["by_distance"]}
+    if "near" in given:
+        return {"piecewise": Piecewise(*(given[name] for name in Piecewise._fields))}
+    return {}
+
+
+@pytest.fixture
+def repeatable():
+    """The gradient of q in a second pass, whose order of sums is always the same."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def alibi(slopes, T, S):
@@ -69,7 +105,8 @@ def results(given, attention):
     """Both outputs and the gradients of all that learns, by name; both outputs take part in the
     loss, weighted unevenly.
     """
-    out, attended = attention(given["q"], given["k"], given["v"], given.get("carried"))
+    tensors = given["q"], given["k"], given["v"], given.get("carried")
+    out, attended = attention(*tensors, **added(given))
     got = {"out": out} if attended is None else {"out": out, "attended": attended}
     loss = sum(
         (x.float() * torch.linspace(-0.5, 1, x.shape[-1], device=x.device)).square().sum()
@@ -82,10 +119,14 @@ def results(given, attention):
 
 def reference(given, slopes=None):
     given = {name: x.detach().float().requires_grad_(x.requires_grad) for name, x in given.items()}
-    bias = None if slopes is None else alibi(slopes, given["q"].shape[1], given["k"].shape[1])
-    return results(
-        given, lambda q, k, v, c: attend(q, k, v, bias=bias, carried=c, backend="reference")
-    )
+    T, S = given["q"].shape[1], given["k"].shape[1]
+
+    def attention(q, k, v, c, by_distance=None, piecewise=None):
+        bias = None if slopes is None else alibi(slopes, T, S)
+        bias = by_pair(piecewise, T, S) if piecewise else bias
+        return attend(q, k, v, bias=bias, by_distance=by_distance, carried=c, backend="reference")
+
+    return results(given, attention)
 
 
 def assert_agree(got, expected, tolerance):
@@ -118,6 +159,10 @@ CASES = [
     {"T": 17, "S": 33, "H": 3, "K": 1},
     {"T": 70, "C": 32, "slopes": (0.5, 0.01)},
     {"T": 17, "S": 50, "slopes": (0.0, 2.0)},
+    {"B": 1, "T": 70, "H": 1, "C": 20, "table": True},
+    {"T": 17, "S": 50, "H": 4, "K": 2, "D": 16, "table": True},
+    {"B": 1, "T": 70, "H": 1, "C": 20, "bends": 32},
+    {"T": 17, "S": 50, "H": 4, "K": 2, "D": 16, "bends": 3},
 ]
 
 
@@ -129,8 +174,30 @@ def test_outputs_and_every_gradient_agree_with_the_reference(device, case):
     slopes = case.pop("slopes", None)
     slopes = None if slopes is None else torch.tensor(slopes, device=device)
     given = inputs(device, **case)
-    got = results(given, lambda q, k, v, c: fused_attention(q, k, v, c, slopes))
+    got = results(given, lambda q, k, v, c, **bias: fused_attention(q, k, v, c, slopes, **bias))
     assert_agree(got, reference(given, slopes), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"B": 1, "T": 70, "C": 32},
+        {"T": 17, "S": 50, "D": 48},
+        {"T": 17, "H": 4, "K": 2, "C": 24, "heads": 1},
+        {"T": 17, "C": 32, "dtype": torch.bfloat16},
+    ],
+    ids=lambda case: "-".join(f"{k}{v}" for k, v in case.items()),
+)
+def test_the_repeatable_order_agrees_with_the_reference_too(device, case, repeatable, monkeypatch):
+    ran = []
+    program = causal._programs().query_gradient
+    monkeypatch.setattr(
+        program, "run", lambda *a, run=program.run, **k: (ran.append(1), run(*a, **k))
+    )
+    given = inputs(device, **case)
+    got = results(given, fused_attention)
+    assert ran
+    assert_agree(got, reference(given), 2e-2 if "dtype" in case else 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -138,10 +205,14 @@ def test_outputs_and_every_gradient_agree_with_the_reference(device, case):
 )
 @pytest.mark.parametrize("heads", [2, 1])
 def test_half_precision_agrees_with_an_fp32_reference(device, dtype, tolerance, heads):
-    given = inputs(device, T=50, S=60, K=1, C=32, heads=heads, dtype=dtype)
+    bias = {"table": True} if heads == 1 else {"bends": 8}
+    given = inputs(device, T=50, S=60, K=1, C=32, heads=heads, dtype=dtype, **bias)
     got = results(given, fused_attention)
-    assert all(x.dtype == dtype for x in got.values())
+    kept = ("out", "attended", "d_q", "d_k", "d_v", "d_carried")
+    assert all(got[name].dtype == dtype for name in kept)
     assert_agree(got, reference(given), tolerance)
+    if "d_level" in got:  # a constant changes no probability, whatever the rounding of the output
+        assert got["d_level"].sum(1).abs().max() < 1e-4 * got["d_level"].abs().max()
 
 
 def test_what_is_carried_in_fp32_beside_half_precision_gets_an_fp32_gradient(device):
@@ -159,9 +230,29 @@ def test_every_shape_of_tiles_computes_the_same(device, monkeypatch, block_m, bl
     config = triton.Config({"BLOCK_M": block_m, "BLOCK_N": block_n}, num_warps=4, num_stages=1)
     for program in (programs.attention, programs.query_gradient, programs.key_gradient):
         monkeypatch.setattr(program, "configs", [config])
+    monkeypatch.setattr(programs, "owned_keys", lambda dtype, bends: block_n)
     for sizes in ({"T": 75}, {"T": 37, "S": 75}):
-        given = inputs(device, B=1, H=1, C=16, D=16, **sizes)
+        given = inputs(device, B=1, H=1, C=16, D=16, bends=8 * (block_n <= block_m), **sizes)
         assert_agree(results(given, fused_attention), reference(given), 1e-5)
+
+
+def test_trying_tiles_leaves_nothing_in_the_gradient(device, monkeypatch):
+    """That of the queries is added to, by every tile that is tried."""
+    program = causal._programs().key_gradient
+    tiles = [
+        triton.Config({"BLOCK_M": 16, "BLOCK_N": n}, num_warps=4, num_stages=1) for n in (16, 32)
+    ]
+    monkeypatch.setattr(program, "configs", tiles)
+    monkeypatch.setattr(program, "cache", {})
+    tried = []
+    monkeypatch.setattr(
+        program,
+        "_do_bench",
+        lambda call, quantiles: (call(), call(), tried.append(1), [1.0] * 3)[3],
+    )
+    given = inputs(device, B=1, H=1, T=20, C=16, D=16)
+    assert_agree(results(given, fused_attention), reference(given), 1e-5)
+    assert len(tried) == 2
 
 
 def test_strided_inputs_are_read_in_place_and_others_are_copied(device):
@@ -173,6 +264,22 @@ def test_strided_inputs_are_read_in_place_and_others_are_copied(device):
     views = {"q": packed[:, :, 1], "k": head_first, "v": last_strided, "carried": expanded}
     views = {name: x.detach().requires_grad_() for name, x in views.items()}
     assert_agree(results(views, fused_attention), reference(views), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["t5", "kerple_log", "fire"])
+def test_a_bias_learns_its_parameters_through_a_whole_model(device, arch, name):
+    logits, gradients = {}, {}
+    near = ["model.threshold=4"] if name == "fire" else []
+    for backend in ("reference", "triton"):
+        model = make_decoder(name, replace(arch, layers=1), *near, backend=backend).to(device)
+        randomise(model)
+        tokens = torch.arange(20, device=device).view(2, 10) % 14
+        logits[backend] = model(tokens)
+        logits[backend].square().mean().backward()
+        gradients[backend] = {key: x.grad for key, x in model.named_parameters()}
+    assert any(".position." in key for key in gradients["triton"])
+    assert_agree(gradients["triton"], gradients["reference"], 1e-5)
+    assert torch.allclose(logits["triton"], logits["reference"], atol=1e-5)
 
 
 @pytest.mark.parametrize("used", [0, 1])
@@ -189,14 +296,20 @@ def test_a_loss_on_one_output_alone(device, used):
 
 @pytest.mark.parametrize(
     "case",
-    [{"T": 20, "C": 32}, {"T": 20}, {"T": 12, "S": 20, "H": 4, "K": 2, "C": 16, "rows": 1}],
+    [
+        {"T": 20, "C": 32},
+        {"T": 20, "bends": 4},
+        {"T": 12, "S": 20, "H": 4, "K": 2, "C": 16, "rows": 1},
+    ],
     ids=str,
 )
 def test_the_operator_is_one_that_compilers_can_take(device, case):
     """Its shapes are told without running it, and its gradients go through its backward."""
     given = inputs(device, **case)
-    carried, scale = given.get("carried"), 0.25
-    arguments = (given["q"], given["k"], given["v"], carried, None, scale)
+    tables = causal._tables(None, added(given).get("piecewise"), given["q"], given["k"])
+    tables = [x.detach().requires_grad_(x.requires_grad) for x in tables]
+    tensors = given["q"], given["k"], given["v"], given.get("carried")
+    arguments = (*tensors, None, tables, 0.25)
     torch.library.opcheck(causal._attention, arguments)
     torch._dynamo.reset()
     compiled = torch.compile(fused_attention, fullgraph=True, backend="aot_eager")
@@ -272,7 +385,8 @@ class Absent:  # a GPU to compile for
 
 def compile_only(self, *arguments, grid, warmup, **keywords):
     self.nargs = dict(zip(self.arg_names, arguments))
-    for config in self.prune_configs(keywords)[-2:]:
+    one = keywords["BY_DISTANCE"] or keywords.get("ONE_PASS") is False
+    for config in self.prune_configs(keywords)[-1 if one else -2:]:
         self.fn.warmup(*arguments, grid=(1,), **keywords, **config.all_kwargs())
         print(self.base_fn.__name__, config)
 
@@ -287,11 +401,19 @@ driver.set_active(Absent())
 autotuner.Autotuner.run = compile_only
 jit.JITFunction.run = compile_plain
 causal.supports = lambda *_: None
-for dtype, D, C, heads in ((torch.bfloat16, 64, 64, 2), (torch.float32, 32, 48, 1)):
+tables = [torch.zeros(size, requires_grad=True) for size in (64, 64, 32, (2, 33), (2, 33))]
+biases = {"80": {"by_distance": torch.zeros(2, 64, requires_grad=True)}}
+biases["90"] = {"piecewise": causal.Piecewise(*tables)}
+for dtype, D, C, heads, bias in (
+    (torch.bfloat16, 64, 64, 2, biases[sys.argv[1]]),
+    (torch.float32, 32, 48, 1, {"slopes": torch.ones(2)}),
+):
     q, k, v = (torch.zeros(1, 64, 2, D, dtype=dtype, requires_grad=True) for _ in range(3))
     carried = torch.zeros(1, 64, heads, C, dtype=dtype, requires_grad=True)
-    out, attended = causal.fused_attention(q, k, v, carried, torch.ones(2))
-    (out.sum() + attended.sum()).backward()
+    for repeatable in (True, False):
+        torch.use_deterministic_algorithms(repeatable)
+        out, attended = causal.fused_attention(q, k, v, carried, **bias)
+        (out.sum() + attended.sum()).backward()
 q = torch.zeros(1, 64, 12, 64, dtype=torch.bfloat16, requires_grad=True)
 state = torch.zeros(1, 64, 12, 2, 32, requires_grad=True)
 sum(x.sum() for x in rotation.rotated(q, q, state)).backward()
@@ -315,6 +437,7 @@ def test_every_program_compiles_for_gpus_that_are_not_here(architecture, tmp_pat
     assert done.returncode == 0, done.stderr[-4000:]
     for program in ("attention", "query_gradient", "key_gradient"):
         assert done.stdout.count(program) >= 2
+    assert "row_sums" in done.stdout
     for program in ("rotate", "rotate_gradient", "update", "update_gradient"):
         assert f"{program}\n" in done.stdout
 
@@ -324,7 +447,8 @@ def test_every_program_compiles_for_gpus_that_are_not_here(architecture, tmp_pat
 @pytest.mark.parametrize("width", [32, 64, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_long_sequences_and_tuned_tiles(device, dtype, width):
-    given = inputs(device, B=2, T=1000, S=1100, H=4, D=width, C=width, dtype=dtype)
+    bias = {32: {}, 64: {"table": True}, 128: {"bends": 32}}[width]
+    given = inputs(device, B=2, T=1000, S=1100, H=4, D=width, C=width, dtype=dtype, **bias)
     tolerance = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float32: 1e-5}[dtype]
     assert_agree(results(given, fused_attention), reference(given), tolerance)
 
@@ -356,7 +480,8 @@ def test_memory_does_not_grow_with_the_square_of_the_length(device):
 
 @pytest.mark.gpu
 @needs_gpu
-def test_the_same_gradients_every_time(device):
-    given = inputs(device, T=300, H=4, K=2, C=64, D=64, heads=1, dtype=torch.bfloat16)
+def test_the_same_gradients_every_time(device, repeatable):
+    sizes = {"T": 300, "H": 4, "K": 2, "C": 64, "D": 64, "heads": 1}
+    given = inputs(device, **sizes, dtype=torch.bfloat16, bends=32)
     first, second = results(given, fused_attention), results(given, fused_attention)
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.attention import OnDemand, attend
+from tape_exp.models.cache import Cache
 from tape_exp.models.positions.alibi import alibi_slopes
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.t5 import T5
@@ -17,7 +19,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.arithmetic import row_length
-from tests.conftest import DIGITS, MODELS, make_decoder, make_position, randomise
+from tests.conftest import DIGITS, MODELS, by_pair, make_decoder, make_position, randomise
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
@@ -120,6 +122,45 @@ def test_an_encoding_says_whether_it_depends_on_absolute_positions(name, arch):
         assert max(changes) > 1e-3
     else:
         assert max(changes) < 1e-9
+
+
+@pytest.mark.parametrize("length", [24, 700])
+def test_fire_in_pieces_is_fire(arch, length):
+    """Before and beyond the threshold, with units that never bend it, and those that bend it."""
+    encoding = make_position("fire", arch)
+    encoding.init_weights(torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        encoding.inner.weight[:2], encoding.inner.bias[:2] = 0, torch.tensor([1.0, -1.0])
+        encoding.inner.weight[2:4] = torch.tensor([[1.0], [-1.0]])
+        encoding.inner.bias[2:4] = torch.tensor([-0.2, 0.3])
+    positions = encoding.positions(1, length, torch.device("cpu"))
+    pieces = encoding.piecewise(length, torch.device("cpu"))
+    assert ((pieces.bends > 0) & (pieces.bends < 1)).sum() >= 2
+    expected = encoding.bias(positions, positions)[0]
+    assert torch.allclose(by_pair(pieces, length, length).tril(), expected.tril(), atol=2e-6)
+
+
+def test_a_bias_in_pieces_is_offered_for_whole_rows_only(arch):
+    model, offered = make_decoder("fire", arch), []
+    positions = torch.arange(26.0)[None]
+
+    def watched(*tensors, bias, **options):
+        offered.append(isinstance(bias, OnDemand))
+        return attend(*tensors, bias=bias, **options)
+
+    def whole(tokens, **options):
+        offered.clear()
+        with torch.no_grad():
+            model(tokens, **options)
+        return set(offered)
+
+    for block in model.blocks():
+        block.attend = watched
+    cache, padded = Cache(positions), Cache(positions, torch.tensor([1, 0]))
+    assert whole(TOKENS) == whole(TOKENS, cache=cache) == {True}
+    assert whole(TOKENS[:, :1], cache=cache) == whole(TOKENS, cache=padded) == {False}
+    assert whole(TOKENS, positions_BT=positions[:, 1:25]) == {False}
+    assert whole(TOKENS, watch=lambda *_: None) == {False}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -224,6 +224,16 @@ def test_pairs_of_tokens_are_what_autograd_keeps_of_the_square_of_the_length(mod
     assert estimated - 8 <= square <= estimated + (explicit if not estimated else 8), square
 
 
+def test_pairs_are_not_planned_for_where_the_kernel_reads_a_bias_in_pieces():
+    words = ["task=c4", "model=fire", "scale=paper", "trainer.micro_batch=4"]
+    kept = [
+        planned(*words, *more)[0].memory.get("pairs of tokens", 0)
+        for more in ((), ("trainer.precision=32-true",), ("trainer.attention=flex",))
+    ]
+    assert kept[0] == 0
+    assert kept[1] == kept[2] > 9e9
+
+
 def test_a_plan_prints_its_assumptions_and_leaves_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [

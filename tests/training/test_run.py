@@ -104,7 +104,8 @@ def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monke
     """
     graphs = partial(torch.compile, backend="aot_eager")
     monkeypatch.setattr(torch, "compile", graphs)
-    losses, kept = [], []
+    losses, kept, folders = [], [], []
+    monkeypatch.setattr(run_module.fastest, "keep_in", folders.append)
     for compiled in ("false", "true"):
         place = f"runs={tmp_path}/{compiled}"
         cfg, record = tiny_run(place, f"trainer.compile={compiled}", "model=tape_randpe", steps=6)
@@ -113,6 +114,7 @@ def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monke
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert kept[0] == kept[1], "the record names the backends in either case"
     assert "reference" in kept[0][0]
+    assert folders == 2 * [Path(cfg.cache)], "where the times of attention are kept"
 
 
 @pytest.mark.parametrize("task", ["pg19", "efficiency", "patterns"])

@@ -10,8 +10,8 @@ import functools
 import importlib.util
 import math
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,20 +20,43 @@ WIDEST = 128
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
+class Piecewise(NamedTuple):
+    """A bias f(x) that is piecewise linear in x = near[t + S - T - s] · far[t].
+
+    From bend k - 1 to bend k it is ``level[h, k] + rise[h, k] · x``. It is continuous: bends get no
+    gradient.
+    """
+
+    near: Tensor  # (N,), N >= S, not negative, rising with the distance
+    far: Tensor  # (T,), of each query, positive, falling
+    bends: Tensor  # (K,), rising
+    level: Tensor  # (H, K + 1)
+    rise: Tensor  # (H, K + 1)
+
+
 def fused_attention(
     q_BTHD: Tensor,
     k_BSKD: Tensor,
     v_BSKD: Tensor,
     carried: Tensor | None = None,
     slopes: Tensor | None = None,
+    by_distance: Tensor | None = None,
+    piecewise: Piecewise | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """``p = softmax(scale · q kᵀ + alibi)`` under the causal mask, and ``p v`` and ``p carried``; p
+    """``p = softmax(scale · q kᵀ + bias)`` under the causal mask, and ``p v`` and ``p carried``; p
     is never in memory.
 
     Query t sees keys up to t + S - T. The forward pass computes q kᵀ once for both products. The
     backward pass computes p anew, with the gradients of both products in it: dp = d_out vᵀ +
-    d_carried carriedᵀ. It is deterministic, and cannot be differentiated again.
+    d_carried carriedᵀ. It cannot be differentiated again.
+
+    The outputs and the gradients of k, v, carried and a bias repeat themselves bit for bit. The
+    gradient of q is a sum over blocks of keys in the order in which a GPU finishes them, so that
+    its last bits differ from run to run. With ``torch.use_deterministic_algorithms(True)``, and
+    where a piecewise bias learns, it repeats itself too: a pass of its own computes it, and p and
+    dp once more (where something is carried, 13 products in the forward and backward pass instead
+    of 10).
 
     Args:
         q_BTHD: queries: bf16, fp16 or fp32. Sums, softmax and, for fp32, products are of fp32
@@ -45,6 +68,10 @@ def fused_attention(
             Cast to v's dtype.
         slopes: (H,), ALiBi: -slope_h · (t + S - T - s) is added to the scaled logits. Gets no
             gradient.
+        by_distance: (H, N), N >= S: entry t + S - T - s of each head is added to the scaled logits,
+            in fp32.
+        piecewise: a bias that also depends on the query, added in fp32. Of it, ``by_distance`` and
+            ``slopes`` only one may be given.
         scale: of the logits, positive; 1 / √D by default.
 
     Returns:
@@ -65,7 +92,9 @@ def fused_attention(
     if slopes is not None:
         assert slopes.shape == (q_BTHD.shape[2],), "one slope for every query head"
         slopes = slopes.detach().to(q_BTHD.device, torch.float32).contiguous()
-    out, attended, _ = _attention(q_BTHD, k_BSKD, v_BSKD, carried, slopes, scale)
+    assert [slopes, by_distance, piecewise].count(None) >= 2, "a call has one kind of bias"
+    tables = _tables(by_distance, piecewise, q_BTHD, k_BSKD)
+    out, attended, _ = _attention(q_BTHD, k_BSKD, v_BSKD, carried, slopes, tables, scale)
     return out, None if carried is None else attended
 
 
@@ -114,6 +143,7 @@ def _attention(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
+    tables: Sequence[Tensor],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The average of the values, that of what is carried (empty where nothing is), and log2 Σ 2^z.
@@ -127,16 +157,22 @@ def _attention(
     B, T, H, _ = q.shape
     with torch.cuda.device_of(q):
         _programs().attention[_grid(B * H, T, "BLOCK_M")](
-            q, k, v, carried, slopes, out, None if carried is None else out_c, lse, scale,
-            *_sizes(q, k), *_strides(q, k, v), *_carried_strides(carried, B, H),
-            **_constants(q, carried, slopes),
+            q, k, v, carried, slopes, *_five(tables), out, None if carried is None else out_c, lse,
+            scale, *_sizes(q, k), *_strides(q, k, v), *_carried_strides(carried, B, H),
+            **_constants(q, carried, slopes, tables),
         )  # fmt: skip
     return out, out_c, lse
 
 
 @_attention.register_fake
 def _outputs_of(
-    q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None, slopes: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    carried: Tensor | None,
+    slopes: Tensor | None,
+    tables: Sequence[Tensor],
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _outputs(q, v, carried)
 
@@ -158,48 +194,81 @@ def _gradients(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
+    tables: Sequence[Tensor],
     out: Tensor,
     out_c: Tensor,
     lse: Tensor,
     scale: float,
-    learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, v and carried, the last empty unless carried ``learns``."""
+    carried_learns: bool,
+    tables_learn: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+    """The gradients of q, k, v, carried and the tables; the last two are empty unless
+    ``carried_learns``, and ``tables_learn``.
+    """
     q, k, v = _rows(q), _rows(k), _rows(v)
     carried = None if carried is None or d_out_c is None else _rows(carried)
     (B, T, H, D), (S, K) = q.shape, k.shape[1:3]
     d_out = torch.zeros_like(out) if d_out is None else _rows(d_out)
     d_out_c = None if d_out_c is None else _rows(d_out_c)
-    dq = torch.empty_like(out)
+    constants = _constants(q, carried, slopes, tables)
+    # What belongs to a query and what corrects its delta is summed in a pass of its own.
+    in_pieces = tables_learn and constants["BENDS"] > 0
+    one_pass = not (in_pieces or torch.are_deterministic_algorithms_enabled())
+    # The sum over blocks of keys is atomic, and fp32 whatever q is.
+    dq = torch.zeros_like(out, dtype=torch.float32) if one_pass else torch.empty_like(out)
     delta = torch.empty_like(lse)
-    strides = (
-        *_strides(q, k, v), *_carried_strides(carried, B, H),
-        *_strides(d_out), *_carried_strides(d_out_c, B, H)
-    )  # fmt: skip
-    constants = _constants(q, carried, slopes)
+    given = *_strides(d_out), *_carried_strides(d_out_c, B, H)
+    strides = *_strides(q, k, v), *_carried_strides(carried, B, H), *given
     # Heads that share keys, and heads and rows that share what is carried, write gradients of
     # their own in fp32, which are summed afterwards: unlike atomic additions this gives the
     # same sum every time.
     dk = q.new_empty(B, S, H, D, dtype=torch.float32 if K < H else q.dtype)
     dv = torch.empty_like(dk)
     dc = None
-    if learns and carried is not None:
+    if carried_learns and carried is not None:
         shared = carried.shape[0] < B or carried.shape[2] < H
         dc = q.new_empty(B, S, H, carried.shape[-1], dtype=torch.float32 if shared else q.dtype)
+    # So do blocks of keys, for every distance and every piece of a function.
+    owns = _programs().owned_keys(q.dtype, constants["BENDS"]) if tables_learn else 0
+    d_table = d_far = d_level = d_rise = None
+    if tables_learn:
+        d_table = lse.new_zeros(B, H, -(-S // owns), S)
+    if in_pieces:
+        d_far = torch.empty_like(lse)
+        d_level = lse.new_empty(B, H, -(-S // owns), constants["BENDS"] + 1)
+        d_rise = torch.empty_like(d_level)
     with torch.cuda.device_of(q):
-        _programs().query_gradient[_grid(B * H, T, "BLOCK_M")](
-            q, k, v, carried, slopes, out, None if carried is None else out_c, lse, d_out, d_out_c,
-            delta, dq, scale, *_sizes(q, k), *strides, **constants,
-        )  # fmt: skip
+        averages = out, None if carried is None else out_c
+        if one_pass:
+            widths = {name: constants[name] for name in ("D", "C", "PAD_D", "PAD_C", "CARRIES")}
+            _programs().row_sums[_grid(B * H, T, "BLOCK_M")](
+                *averages, d_out, d_out_c, delta, T, H, *given, **widths, BLOCK_M=64
+            )
+        else:
+            _programs().query_gradient[_grid(B * H, T, "BLOCK_M")](
+                q, k, v, carried, slopes, *_five(tables), *averages, lse, d_out, d_out_c, delta,
+                dq, d_far, scale, *_sizes(q, k), *strides, **constants,
+                FAR_LEARNS=d_far is not None,
+            )  # fmt: skip
+        # While tiles are tried this argument is zeroed: it must not be a finished dq.
+        summed = dq if one_pass else dq.new_empty(0)
         _programs().key_gradient[_grid(B * H, S, "BLOCK_N")](
-            q, k, v, carried, slopes, lse, d_out, d_out_c, delta, dk, dv, dc, scale,
-            *_sizes(q, k), *strides, **constants, CARRIED_LEARNS=dc is not None,
+            q, k, v, carried, slopes, *_five(tables), lse, d_out, d_out_c, delta, summed, dk, dv,
+            dc, d_table, d_level, d_rise, scale, *_sizes(q, k), *strides, **constants,
+            CARRIED_LEARNS=dc is not None, ONE_PASS=one_pass, OWNS=owns,
         )  # fmt: skip
+    dq = dq.to(q.dtype)
     if K < H:
         dk, dv = (x.unflatten(2, (K, H // K)).sum(3).to(q.dtype) for x in (dk, dv))
     if dc is None or carried is None:
-        return dq, dk, dv, q.new_empty(0)
-    return dq, dk, dv, dc.sum_to_size(_shape_of_carried(carried, S)).to(q.dtype)
+        dc = q.new_empty(0)
+    else:
+        dc = dc.sum_to_size(_shape_of_carried(carried, S)).to(q.dtype)
+    d_tables = [] if d_table is None else [d_table.sum((0, 2)).sum_to_size(tables[0].shape)]
+    if d_far is not None and d_level is not None and d_rise is not None:
+        d_tables += [d_far.sum((0, 1)), torch.zeros_like(tables[2])]
+        d_tables += [d_level.sum((0, 2)), d_rise.sum((0, 2))]
+    return dq, dk, dv, dc, d_tables
 
 
 @_gradients.register_fake
@@ -211,17 +280,20 @@ def _gradients_of(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
+    tables: Sequence[Tensor],
     out: Tensor,
     out_c: Tensor,
     lse: Tensor,
     scale: float,
-    learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    carried_learns: bool,
+    tables_learn: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
     dk, dv = (torch.empty(x.shape, dtype=q.dtype, device=q.device) for x in (k, v))
     dc = q.new_empty(0)
-    if learns and carried is not None and d_out_c is not None:
+    if carried_learns and carried is not None and d_out_c is not None:
         dc = q.new_empty(_shape_of_carried(carried, k.shape[1]))
-    return torch.empty_like(out), dk, dv, dc
+    d_tables = [torch.empty_like(x) for x in tables] if tables_learn else []
+    return torch.empty_like(out), dk, dv, dc, d_tables
 
 
 def _shape_of_carried(carried: Tensor, S: int) -> tuple[int, ...]:
@@ -230,24 +302,23 @@ def _shape_of_carried(carried: Tensor, S: int) -> tuple[int, ...]:
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """For the backward pass: the tensors, and which of them there are."""
-    *tensors, ctx.scale = inputs
-    ctx.save_for_backward(*tensors, *output)
+    *tensors, tables, ctx.scale = inputs
+    ctx.save_for_backward(*tensors, *output, *tables)
     ctx.mark_non_differentiable(output[2])
     ctx.set_materialize_grads(False)
 
 
-def _backward(
-    ctx: Any, d_out: Tensor | None, d_out_c: Tensor | None, _: Any
-) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, d_out: Tensor | None, d_out_c: Tensor | None, _: Any) -> tuple[Any, ...]:
     """Of :func:`_attention`, which cannot be differentiated again."""
-    q, k, v, carried, slopes, out, out_c, lse = ctx.saved_tensors
+    q, k, v, carried, slopes, out, out_c, lse, *tables = ctx.saved_tensors
     if carried is None:
         d_out_c = None
-    learns = ctx.needs_input_grad[3] and d_out_c is not None
-    dq, dk, dv, dc = _gradients(
-        d_out, d_out_c, q, k, v, carried, slopes, out, out_c, lse, ctx.scale, learns
+    learn = ctx.needs_input_grad[3] and d_out_c is not None, any(ctx.needs_input_grad[5])
+    dq, dk, dv, dc, d_tables = _gradients(
+        d_out, d_out_c, q, k, v, carried, slopes, tables, out, out_c, lse, ctx.scale, *learn
     )
-    return dq, dk, dv, dc if learns else None, None, None
+    d_tables = d_tables if learn[1] else [None] * len(tables)
+    return dq, dk, dv, dc if learn[0] else None, None, d_tables, None
 
 
 _attention.register_autograd(_backward, setup_context=_keep)
@@ -280,9 +351,36 @@ def _carried_strides(x: Tensor | None, B: int, H: int) -> tuple[int, int, int]:
     return x.stride(0) if x.shape[0] == B else 0, x.stride(1), x.stride(2) if x.shape[2] == H else 0
 
 
-def _constants(q: Tensor, carried: Tensor | None, slopes: Tensor | None) -> dict[str, Any]:
+def _tables(
+    by_distance: Tensor | None, piecewise: Piecewise | None, q: Tensor, k: Tensor
+) -> list[Tensor]:
+    """A bias as the programs read it: none, one, or five tables, each contiguous and in fp32."""
+    (T, H), S = q.shape[1:3], k.shape[1]
+    tables: list[Tensor] = []
+    if by_distance is not None:
+        assert by_distance.shape[0] == H, "one row of the table for every query head"
+        assert by_distance.shape[1] >= S, "one entry for every distance"
+        tables = [by_distance[:, :S]]
+    if piecewise is not None:
+        near, far, bends, level, rise = piecewise
+        assert len(near) >= S, "one entry for every distance"
+        assert len(far) == T, "one factor for every query"
+        assert level.shape == rise.shape == (H, len(bends) + 1), "pieces end at bends"
+        tables = [near[None, :S], far, bends.detach(), level, rise]
+    return [x.to(q.device, torch.float32).contiguous() for x in tables]
+
+
+def _five(tables: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """The tables, and None for those that are not there."""
+    return *tables, *[None] * (5 - len(tables))
+
+
+def _constants(
+    q: Tensor, carried: Tensor | None, slopes: Tensor | None, tables: Sequence[Tensor]
+) -> dict[str, Any]:
     """The compile-time constants; widths are powers of two, at least the 16 of a tensor core."""
     D, C = q.shape[-1], 0 if carried is None else carried.shape[-1]
+    bends = tables[2].numel() if len(tables) == 5 else 0
     return {
         "D": D,
         "C": C,
@@ -290,6 +388,9 @@ def _constants(q: Tensor, carried: Tensor | None, slopes: Tensor | None) -> dict
         "PAD_C": max(16, 1 << (C - 1).bit_length()),
         "CARRIES": carried is not None,
         "SLOPED": slopes is not None,
+        "BY_DISTANCE": bool(tables),
+        "BENDS": bends,
+        "PAD_K": max(16, 1 << bends.bit_length()),
         "PRECISION": precision(q.dtype),
     }
 

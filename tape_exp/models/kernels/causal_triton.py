@@ -12,7 +12,11 @@ hides are never visited. The diagonal is never empty, and says so by ``assume``:
 loop's accumulators to be set by a path around it, Hopper's asynchronous products would be
 serialised. Logits are kept in units of ln 2, since exp2 is what the hardware has::
 
-    z = log2(e) (scale · q kᵀ + alibi),   lse = log2 Σ 2^z,   p = 2^(z - lse)
+    z = log2(e) (scale · q kᵀ + bias),   lse = log2 Σ 2^z,   p = 2^(z - lse)
+
+The bias is ALiBi's, or one of :mod:`tape_exp.models.kernels.bias_triton`: ``table`` by distance, to
+which the other arguments belong where it BENDS: ``far`` of the queries, ``bends`` (K,), and of each
+head ``level`` and ``rise`` (K + 1,) of the pieces.
 
 A product whose fp32 inputs must not lose their lower bits has PRECISION ``tf32x3``: three products
 on the tensor cores.
@@ -20,27 +24,55 @@ on the tensor cores.
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
+from tape_exp.models.kernels.bias_triton import (
+    LOG2E,
+    add_bent,
+    along_diagonals,
+    bends_below,
+    gradients,
+    looked_up,
+    times_rise,
+)
+
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-LOG2E = tl.constexpr(1.4426950408889634)
 # Lengths differ from batch to batch; programs specialised on their divisibility would be compiled
 # over and over.
 UNSPECIALISED = ("T", "S", "bucket")
 
 
-def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, int]):
+def owned_keys(dtype: torch.dtype, bends: int) -> int:
+    """The keys of a program that keeps sums of its own: of a tile that always fits.
+
+    With bends, ptxas spills most of 64 keys before Hopper, whose products leave registers free.
+    """
+    if INTERPRETED:
+        return 16
+    before_hopper = triton.runtime.driver.active.get_current_target().arch < 90
+    return 32 if dtype == torch.float32 or (bends and before_hopper) else 64
+
+
+def tuned(
+    owner: str,
+    sums: str,
+    squares: int,
+    *choices: tuple[int, int, int, int],
+    adds_to: tuple[str, ...] = (),
+):
     """Autotune over tile sizes, (BLOCK_M, BLOCK_N, warps, stages); the interpreter gets one that is
     small and uneven.
 
     Only tiles that fit into the registers are tried: of its 255 a thread may fill 192 with its
     share of the fp32 sums over the block ``owner``, as wide as the letters of ``sums`` (D, C, or L:
     C if carried learns), and of ``squares`` tiles of logits and the like. fp32 inputs take the
-    small tiles, since their products are split in three.
+    small tiles, since their products are split in three. Where a program keeps sums of its own, it
+    has OWNS keys, since room was made for so many blocks, and no fewer queries.
 
     The choice is kept on disk with the compiled programs, so that a resumed run computes with the
-    same tiles.
+    same tiles. What the program ``adds_to`` is zero again after its tiles were tried.
     """
 
     def affordable(
@@ -54,11 +86,15 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
             "L": carried if constants.get("CARRIED_LEARNS") else 0,
         }
         width = sum(widths[letter] for letter in sums)
+        owns = constants.get("OWNS")
 
         def fits(tile: triton.Config) -> bool:
-            area = tile.kwargs["BLOCK_M"] * tile.kwargs["BLOCK_N"]
+            queries, keys = tile.kwargs["BLOCK_M"], tile.kwargs["BLOCK_N"]
+            area = queries * keys
             held = (tile.kwargs[owner] * width + squares * area) // (32 * tile.num_warps)
-            return held <= 192 and single == (area <= 1024)
+            tall = owner == "BLOCK_N" and queries > keys
+            room = keys == owns <= queries if owns else not tall
+            return room and held <= 192 and single == (area <= 1024)
 
         return [tile for tile in tiles if fits(tile)]
 
@@ -69,8 +105,12 @@ def tuned(owner: str, sums: str, squares: int, *choices: tuple[int, int, int, in
             triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=w, num_stages=s)
             for m, n, w, s in choices
         ],
-        key=["bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "SLOPED", "PRECISION"],
+        key=[
+            *("bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "SLOPED", "BY_DISTANCE", "BENDS"),
+            *("FAR_LEARNS", "OWNS", "ONE_PASS", "PRECISION"),
+        ],
         prune_configs_by={"early_config_prune": affordable},
+        reset_to_zero=adds_to,
         cache_results=True,
     )
 
@@ -127,6 +167,22 @@ def put(
 
 
 @triton.jit
+def add(
+    base, first, end, stride, values, BLOCK: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
+):
+    """Add ``values`` (BLOCK, PADDED) to rows from ``first`` on, within WIDTH and ``end``, in the
+    order in which programs come.
+    """
+    rows = tl.arange(0, BLOCK)
+    columns = tl.arange(0, PADDED)
+    pointers = (
+        base + tl.cast(first, tl.int64) * stride + (rows[:, None] * stride + columns[None, :])
+    )
+    mask = (first + rows < end)[:, None] & (columns < WIDTH)[None, :]
+    tl.atomic_add(pointers, values, mask=mask, sem="relaxed")
+
+
+@triton.jit
 def product(a, b, total, PRECISION: tl.constexpr):
     """total + a b, in fp32."""
     if INTERPRETED:  # the interpreter keeps bf16 as integers and would multiply those
@@ -142,10 +198,12 @@ def product(a, b, total, PRECISION: tl.constexpr):
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def attention(
-    q, k, v, c, slopes, out, out_c, lse, scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, table, far, bends, level, rise, out, out_c, lse,
+    scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
-    CARRIES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    CARRIES: tl.constexpr, SLOPED: tl.constexpr, BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr,
+    PAD_K: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out = p v, out_c = p c and lse, for one block of queries of one head, by online softmax."""
@@ -165,6 +223,15 @@ def attention(
         c += b * c_b + h * c_h
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
+    if BENDS:
+        far_M = tl.load(far + rows, mask=rows < T, other=0.0)
+        ends = tl.load(far + tl.minimum(m0 + BLOCK_M, T) - 1), tl.load(far + m0)
+        level += h * (BENDS + 1)
+        rise += h * (BENDS + 1)
+        pieces = tl.arange(0, PAD_K)
+        bends_K = tl.load(bends + pieces, mask=pieces < BENDS, other=float("inf"))
+    elif BY_DISTANCE:
+        table += h * S
     z_scale = scale * LOG2E
 
     top_M = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -183,11 +250,20 @@ def attention(
                 z = z * z_scale + slope * (
                     columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None]
                 )
+            if BY_DISTANCE:
+                z = z * z_scale
+                near = looked_up(table, (rows + past)[:, None] - columns[None, :], S)
+                if BENDS:
+                    last = m0 + BLOCK_M - 1 + past - n0
+                    below = bends_below(table, ends, m0 + past - n0 - BLOCK_N + 1, last, S, bends_K)
+                    z = add_bent(z, near * far_M[:, None], below, bends, level, rise)
+                else:
+                    z += near * LOG2E
             if not inner:
                 z = tl.where(columns[None, :] <= (rows + past)[:, None], z, float("-inf"))
             # Every row sees a key in the first block visited, so that `higher` is finite from there
             # on.
-            if SLOPED:
+            if SLOPED or BY_DISTANCE:
                 higher_M = tl.maximum(top_M, tl.max(z, 1))
                 p = tl.exp2(z - higher_M[:, None])
             else:  # scaled in the exponent: one fused multiply-add an entry
@@ -224,16 +300,23 @@ def attention(
 )
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def query_gradient(
-    q, k, v, c, slopes, out, out_c, lse, d_out, d_out_c, delta, dq, scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, table, far, bends, level, rise, out, out_c, lse, d_out, d_out_c, delta,
+    dq, d_far, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
-    CARRIES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
+    CARRIES: tl.constexpr, SLOPED: tl.constexpr, BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr,
+    PAD_K: tl.constexpr, FAR_LEARNS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dq for one block of queries of one head, and delta = rowsum(d_out ∘ out + d_out_c ∘ out_c),
     which dk needs as well.
 
     dp = d_out vᵀ + d_out_c cᵀ,  dz = p ∘ (dp - delta),  dq = scale · dz k.
+
+    A sum of dz over keys is 0. But delta is that of a rounded out, and what a bend multiplies is
+    often the same for most keys, so that this error would be the greater part of its gradient.
+    Where FAR_LEARNS, the sum is therefore taken and added to delta, for dk and the bias, and the
+    gradient of far is written to d_far (B, H, T).
     """
     past = S - T
     blocks = tl.cdiv(T, BLOCK_M)
@@ -251,16 +334,30 @@ def query_gradient(
         out_MC = tile(out_c + (b * T * H + h) * C, m0, T, H * C, BLOCK_M, C, PAD_C, True)
         delta_M += tl.sum(dc_MC.to(tl.float32) * out_MC.to(tl.float32), 1)
         c += b * c_b + h * c_h
-    tl.store(delta + pair * T + rows, delta_M, mask=rows < T)
+    if not FAR_LEARNS:
+        tl.store(delta + pair * T + rows, delta_M, mask=rows < T)
     # p = 0 in rows that do not exist.
     lse_M = tl.load(lse + pair * T + rows, mask=rows < T, other=float("inf"))
     k += b * k_b + h // group * k_h
     v += b * v_b + h // group * v_h
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
+    if BENDS:
+        far_M = tl.load(far + rows, mask=rows < T, other=0.0)
+        ends = tl.load(far + tl.minimum(m0 + BLOCK_M, T) - 1), tl.load(far + m0)
+        level += h * (BENDS + 1)
+        rise += h * (BENDS + 1)
+        pieces = tl.arange(0, PAD_K)
+        bends_K = tl.load(bends + pieces, mask=pieces < BENDS, other=float("inf"))
+    elif BY_DISTANCE:
+        table += h * S
     z_scale = scale * LOG2E
 
     dq_MD = tl.zeros((BLOCK_M, PAD_D), tl.float32)
+    if FAR_LEARNS:
+        excess_M = tl.zeros((BLOCK_M,), tl.float32)
+        d_far_M = tl.zeros((BLOCK_M,), tl.float32)
+        mean_M = tl.zeros((BLOCK_M,), tl.float32)
     whole = (m0 + past) // BLOCK_N * BLOCK_N
     seen = tl.minimum(m0 + BLOCK_M, T) + past
     tl.assume(whole < seen)
@@ -277,6 +374,14 @@ def query_gradient(
                 z += slope * (
                     columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None]
                 )
+            if BY_DISTANCE:
+                near = looked_up(table, (rows + past)[:, None] - columns[None, :], S)
+                if BENDS:
+                    last = m0 + BLOCK_M - 1 + past - n0
+                    below = bends_below(table, ends, m0 + past - n0 - BLOCK_N + 1, last, S, bends_K)
+                    z = add_bent(z, near * far_M[:, None], below, bends, level, rise)
+                else:
+                    z += near * LOG2E
             if not inner:
                 z = tl.where(columns[None, :] <= (rows + past)[:, None], z, float("-inf"))
             p = tl.exp2(z - lse_M[:, None])
@@ -286,29 +391,66 @@ def query_gradient(
                 dp = product(dc_MC, tl.trans(c_NC), dp, PRECISION)
             dz = p * (dp - delta_M[:, None])
             dq_MD = product(dz.to(k_ND.dtype), k_ND, dq_MD, PRECISION)
+            if FAR_LEARNS:
+                by_far = times_rise(near, near * far_M[:, None], below, bends, rise)
+                excess_M += tl.sum(dz, 1)
+                d_far_M += tl.sum(dz * by_far, 1)
+                mean_M += tl.sum(p * by_far, 1)
 
     put(dq + (b * T * H + h) * D, m0, T, H * D, dq_MD * scale, BLOCK_M, D, PAD_D)
+    if FAR_LEARNS:
+        tl.store(delta + pair * T + rows, delta_M + excess_M, mask=rows < T)
+        tl.store(d_far + pair * T + rows, d_far_M - excess_M * mean_M, mask=rows < T)
+
+
+@triton.jit(do_not_specialize=("T",))
+def row_sums(
+    out, out_c, d_out, d_out_c, delta, T, H,
+    do_b, do_t, do_h, dc_b, dc_t, dc_h,
+    D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
+    CARRIES: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """delta as in :func:`query_gradient`, for one block of queries of one head."""
+    blocks = tl.cdiv(T, BLOCK_M)
+    pair = tl.cast(tl.program_id(0) // blocks, tl.int64)
+    m0 = tl.program_id(0) % blocks * BLOCK_M
+    b = pair // H
+    h = pair % H
+    rows = m0 + tl.arange(0, BLOCK_M)
+    do_MD = tile(d_out + b * do_b + h * do_h, m0, T, do_t, BLOCK_M, D, PAD_D, True)
+    out_MD = tile(out + (b * T * H + h) * D, m0, T, H * D, BLOCK_M, D, PAD_D, True)
+    delta_M = tl.sum(do_MD.to(tl.float32) * out_MD.to(tl.float32), 1)
+    if CARRIES:
+        dc_MC = tile(d_out_c + b * dc_b + h * dc_h, m0, T, dc_t, BLOCK_M, C, PAD_C, True)
+        out_MC = tile(out_c + (b * T * H + h) * C, m0, T, H * C, BLOCK_M, C, PAD_C, True)
+        delta_M += tl.sum(dc_MC.to(tl.float32) * out_MC.to(tl.float32), 1)
+    tl.store(delta + pair * T + rows, delta_M, mask=rows < T)
 
 
 @tuned(
     "BLOCK_N", "DDL", 3,
     (64, 128, 8, 2), (32, 128, 8, 2), (64, 64, 8, 2), (32, 64, 8, 2),
-    (64, 64, 4, 2), (32, 64, 4, 2), (32, 32, 4, 1),
-    (16, 32, 4, 1),
+    (64, 64, 4, 2), (32, 64, 4, 2), (64, 32, 8, 2), (64, 32, 4, 2),
+    (32, 32, 4, 1), (16, 32, 4, 1),
+    adds_to=("dq",),
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def key_gradient(
-    q, k, v, c, slopes, lse, d_out, d_out_c, delta, dk, dv, dc, scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, table, far, bends, level, rise, lse, d_out, d_out_c, delta,
+    dq, dk, dv, dc, d_table, d_level, d_rise, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
     CARRIES: tl.constexpr, CARRIED_LEARNS: tl.constexpr, SLOPED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr, PAD_K: tl.constexpr, OWNS: tl.constexpr,
+    PRECISION: tl.constexpr, ONE_PASS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and dc for one block of keys of one query head; transposed throughout: keys are the
-    rows.
+    rows. In ONE_PASS also what these keys add to dq, which is fp32.
 
     dv = pᵀ d_out,  dc = pᵀ d_out_c,  dk = scale · dzᵀ q, with dz as in :func:`query_gradient`.
+    Where OWNS, the sums for the table at each distance go to d_table (B, H, blocks, S), and those
+    for the pieces of a function to d_level and d_rise (B, H, blocks, K + 1).
     """
     past = S - T
     blocks = tl.cdiv(S, BLOCK_N)
@@ -327,13 +469,29 @@ def key_gradient(
         d_out_c += b * dc_b + h * dc_h
     lse += pair * T
     delta += pair * T
+    if ONE_PASS:
+        dq += (b * T * H + h) * D
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
+    if BENDS:
+        level += h * (BENDS + 1)
+        rise += h * (BENDS + 1)
+        pieces = tl.arange(0, PAD_K)
+        bends_K = tl.load(bends + pieces, mask=pieces < BENDS, other=float("inf"))
+    elif BY_DISTANCE:
+        table += h * S
     z_scale = scale * LOG2E
 
     dk_ND = tl.zeros((BLOCK_N, PAD_D), tl.float32)
     dv_ND = tl.zeros((BLOCK_N, PAD_D), tl.float32)
     dc_NC = tl.zeros((BLOCK_N, PAD_C), tl.float32)
+    if OWNS:
+        d_table += (pair * blocks + n0 // BLOCK_N) * S
+        lags = tl.arange(0, BLOCK_M)
+        # Of the distances that this block of queries shares with the next one.
+        shared_M = tl.zeros((BLOCK_M,), tl.float32)
+        d_level_K = tl.zeros((PAD_K,), tl.float32)
+        d_rise_K = tl.zeros((PAD_K,), tl.float32)
     first = tl.maximum(n0 - past, 0) // BLOCK_M * BLOCK_M
     whole = tl.minimum(tl.cdiv(tl.maximum(n0 + BLOCK_N - 1 - past, 1), BLOCK_M) * BLOCK_M, T)
     tl.assume(first < whole)
@@ -353,6 +511,17 @@ def key_gradient(
                 z += slope * (
                     columns.to(tl.float32)[:, None] - (rows + past).to(tl.float32)[None, :]
                 )
+            if BY_DISTANCE:
+                near = looked_up(table, (rows + past)[None, :] - columns[:, None], S)
+                if BENDS:
+                    far_M = tl.load(far + rows, mask=rows < T, other=0.0)
+                    ends = tl.load(far + tl.minimum(m0 + BLOCK_M, T) - 1), tl.load(far + m0)
+                    last = m0 + BLOCK_M - 1 + past - n0
+                    below = bends_below(table, ends, m0 + past - n0 - BLOCK_N + 1, last, S, bends_K)
+                    x = near * far_M[None, :]
+                    z = add_bent(z, x, below, bends, level, rise)
+                else:
+                    z += near * LOG2E
             if not inner:
                 z = tl.where(columns[:, None] <= (rows + past)[None, :], z, float("-inf"))
             p = tl.exp2(z - lse_M[None, :])
@@ -365,8 +534,30 @@ def key_gradient(
                     dc_NC = product(p.to(do_MC.dtype), do_MC, dc_NC, PRECISION)
             dz = p * (dp - delta_M[None, :])
             dk_ND = product(dz.to(q_MD.dtype), q_MD, dk_ND, PRECISION)
+            if ONE_PASS:
+                dq_MD = tl.zeros((BLOCK_M, PAD_D), tl.float32)
+                dq_MD = product(tl.trans(dz.to(k_ND.dtype)), k_ND, dq_MD, PRECISION)
+                add(dq, m0, T, H * D, dq_MD * scale, BLOCK_M, D, PAD_D)
+            if OWNS:
+                d_near = dz
+                if BENDS:
+                    d_x, d_level_K, d_rise_K = gradients(
+                        dz, x, below, bends, rise, d_level_K, d_rise_K, PAD_K
+                    )
+                    d_near = d_x * far_M[None, :]
+                later_M, earlier_M = along_diagonals(d_near, BLOCK_N, BLOCK_M)
+                distance = m0 + past - n0 - BLOCK_M + lags
+                tl.store(d_table + distance, shared_M + earlier_M, mask=distance >= 0)
+                shared_M = later_M
 
     put(dk + (b * S * H + h) * D, n0, S, H * D, dk_ND * scale, BLOCK_N, D, PAD_D)
     put(dv + (b * S * H + h) * D, n0, S, H * D, dv_ND, BLOCK_N, D, PAD_D)
     if CARRIED_LEARNS:
         put(dc + (b * S * H + h) * C, n0, S, H * C, dc_NC, BLOCK_N, C, PAD_C)
+    if OWNS:
+        distance = tl.cdiv(T, BLOCK_M) * BLOCK_M + past - n0 - BLOCK_M + lags
+        tl.store(d_table + distance, shared_M, mask=(distance >= 0) & (distance < S))
+        if BENDS:
+            piece = (pair * blocks + n0 // BLOCK_N) * (BENDS + 1) + pieces
+            tl.store(d_level + piece, d_level_K, mask=pieces <= BENDS)
+            tl.store(d_rise + piece, d_rise_K, mask=pieces <= BENDS)

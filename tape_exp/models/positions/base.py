@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.kernels.causal import Piecewise
 from tape_exp.settings.schema import Arch
 
 Past = dict[str, Tensor]  # what tokens leave to later ones, kept by a cache
@@ -28,6 +29,8 @@ class PositionEncoding(nn.Module):
     - ``bias``: added to the scaled logits (ALiBi, T5, FIRE, Kerple),
     - ``bias_by_distance`` and ``slopes``: the same bias in the forms that fused kernels read, where
       it depends on the distance only (ALiBi, T5, Kerple),
+    - ``piecewise``: the same bias as lines between bends, where it is a function of one number
+      (FIRE),
     - ``features`` and ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE), and
       what else tokens bring to it (PaTH); it is computed for every pair, so no fused kernel can
       serve it,
@@ -154,6 +157,12 @@ class PositionEncoding(nn.Module):
         """
         return None
 
+    def piecewise(self, length: int, device: torch.device) -> Piecewise | None:
+        """The bias of tokens at 0 … length - 1 as lines between bends, which our kernel reads; None
+        where it is no such function. It replaces ``bias`` and ``contextual_bias``.
+        """
+        return None
+
     def slopes(self) -> Tensor | None:
         """(H,) where ``bias_by_distance`` is -slope · distance, for kernels; else None."""
         return None
@@ -174,7 +183,7 @@ class PositionEncoding(nn.Module):
 
     def pair_bytes(self) -> int:
         """Bytes that a layer keeps for the backward pass for each pair of tokens, in fp32: 0 unless
-        something is computed of every pair.
+        something is computed of every pair, as ``bias`` is without a table of distances.
         """
         return 0
 
@@ -184,6 +193,11 @@ class PositionEncoding(nn.Module):
         operations of that code, not of this one.
         """
         return 0, 0
+
+
+def overrides(position: PositionEncoding, hook: str) -> bool:
+    """Whether the encoding has a hook of its own; what it returns may depend on anything."""
+    return getattr(type(position), hook) is not getattr(PositionEncoding, hook)
 
 
 class RelativeBias(PositionEncoding, ABC):
