@@ -15,8 +15,8 @@ class Sinusoidal(PositionEncoding):
         PE(p)_{2m} = sin(p / θ^{2m/C})        PE(p)_{2m+1} = cos(p / θ^{2m/C})
 
     Nothing is trained, and there is an embedding for every position. Deliberately different from
-    the paper, which multiplies the embeddings of the tokens by √C, so that their entries are of
-    PE's size: this decoder's begin as N(0, 0.02), and ``scale`` makes PE as small.
+    the paper, which multiplies the embeddings of the tokens by √C instead: this decoder's begin as
+    N(0, 0.02), next to which PE would be all that is seen, so ``scale`` makes it as small.
 
     Args:
         theta: base of the frequencies.
