@@ -87,6 +87,13 @@ def finish(directory: RunDirectory) -> None:
     directory.finish({"run": directory.name, "config_hash": directory.hash, "metrics": {}})
 
 
+@pytest.fixture(autouse=True)
+def no_folder_of_an_earlier_run():
+    """A run tells W&B its folder by the environment, which the processes of later tests inherit."""
+    yield
+    os.environ.pop("WANDB_DATA_DIR", None)
+
+
 @pytest.fixture
 def arch() -> Arch:
     """A small model: head dimension 8, sequences of up to 48 tokens, 24 of them seen in training;

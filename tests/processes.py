@@ -47,8 +47,7 @@ class Command:
     ) -> None:
         self.words = words
         self.folder = tempfile.TemporaryDirectory()
-        of_a_run_here = {"WANDB_DATA_DIR": None}
-        changed = {**os.environ, **of_a_run_here, **(environment or {})}
+        changed = {**os.environ, **(environment or {})}
         variables = {name: value for name, value in changed.items() if value is not None}
         arguments = (program, words, variables, self.folder.name, largest_file, group)
         self.process = SERVER.Process(target=_become, args=arguments)

@@ -180,6 +180,7 @@ SYMBOLS = {
     "·": r"\cdot",
     "−": "-",
     "ᵀ": r"^\top",
+    "√": r"\surd",
 }
 SYMBOLS |= {"<": "<", ">": ">", "|": "|"}
 TEX = str.maketrans(SPECIAL | {character: f"${command}$" for character, command in SYMBOLS.items()})

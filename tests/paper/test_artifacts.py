@@ -326,11 +326,11 @@ def test_seeds_of_several_precisions_are_told_apart():
 
 def test_latex_holds_nothing_that_it_does_not_know():
     rows = [{"a_b": "50 % ± 1", "x^2": "#1 & {2}"}, {"a_b": "≤ 3 → 4", "x^2": "a~b\\c $1"}]
-    table = tables.Table(tables.columns(["a_b", "x^2"]), rows, "E·Eᵀ – 2^20 <3>")
+    table = tables.Table(tables.columns(["a_b", "x^2"]), rows, "E·Eᵀ – 2^20 √<3>")
     text = tables.latex(table)
     body = text.split(r"\caption", 1)[1]
     assert r"50 \% $\pm$ 1 & \#1 \& \{2\} \\" in text
-    assert r"E$\cdot$E$^\top$ -- 2\textasciicircum{}20 $<$3$>$" in text
+    assert r"E$\cdot$E$^\top$ -- 2\textasciicircum{}20 $\surd$$<$3$>$" in text
     assert body.count("$") % 2 == 1, "one of them is text"
     for path in sorted((artifacts.RESULTS / "tables").glob("*.tex")):
         assert path.read_text().isascii(), path
