@@ -32,6 +32,7 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
+DIGITS = tuple(range(4, 14))  # as in addition: what an encoding that knows digits must be told
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 SMALL = [
     "task.arch.layers=2",
@@ -95,10 +96,11 @@ def no_folder_of_an_earlier_run():
 
 @pytest.fixture
 def arch() -> Arch:
-    """A small model: head dimension 8, sequences of up to 48 tokens, 24 of them seen in
-    training.
+    """A small model: head dimension 8, sequences of up to 48 tokens, 24 of them seen in training;
+    the vocabulary of addition.
     """
-    return Arch(layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24)
+    sizes = {"layers": 2, "width": 32, "heads": 4, "ffn": 48, "vocab": 14, "digits": DIGITS}
+    return Arch(**sizes, max_length=48, train_length=24)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.measure.encodings import ENCODINGS
+from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.measure.results import add_device, add_folder, write_record
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
@@ -127,7 +127,7 @@ def results(
     reference have them.
     """
     rows, length = SHAPE
-    arch = Arch(3, 256, 4, 256, vocab=64, max_length=length, train_length=length)
+    arch = Arch(3, 256, 4, 256, vocab=64, max_length=length, train_length=length, digits=DIGITS)
     model = Decoder(arch, ENCODINGS[name], backend=backend)
     if fused is not None:
         for block in model.blocks():

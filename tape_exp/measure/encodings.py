@@ -5,14 +5,19 @@ measures may lack.
 from collections.abc import Callable
 from functools import partial
 
+from tape_exp.models.positions.abacus import Abacus
 from tape_exp.models.positions.alibi import ALiBi
+from tape_exp.models.positions.alibi_randpe import RandomALiBi
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.cope import CoPE
+from tape_exp.models.positions.coupling import PositionCoupling
 from tape_exp.models.positions.dape import DAPE
 from tape_exp.models.positions.fire import FIRE
+from tape_exp.models.positions.fire_randpe import RandomFIRE
 from tape_exp.models.positions.grape import GRAPE
 from tape_exp.models.positions.grape_additive import AdditiveGRAPE
 from tape_exp.models.positions.kerple import Kerple
+from tape_exp.models.positions.learned import Learned
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.p_rope import PRoPE
 from tape_exp.models.positions.path import PaTH
@@ -21,6 +26,7 @@ from tape_exp.models.positions.randpe import RandPE
 from tape_exp.models.positions.repo import RePo
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.selective_rope import SelectiveRoPE
+from tape_exp.models.positions.sinusoidal import Sinusoidal
 from tape_exp.models.positions.t5 import T5
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_householder import HouseholderTAPE
@@ -29,6 +35,8 @@ from tape_exp.models.positions.tape_randpe import RandomTAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.models.positions.xpos import XPos
 from tape_exp.settings.schema import Arch
+
+DIGITS = tuple(range(10))  # ids, for encodings that must know which tokens are digits
 
 ENCODINGS: dict[str, Callable[[Arch], PositionEncoding]] = {
     "rope": RoPE,
@@ -53,5 +61,11 @@ ENCODINGS: dict[str, Callable[[Arch], PositionEncoding]] = {
     "tape_tensor": TensorTAPE,
     "tape_householder": HouseholderTAPE,
     "tape_randpe": RandomTAPE,
+    "alibi_randpe": RandomALiBi,
+    "fire_randpe": RandomFIRE,
     "tape_public_addition": PublicAdditionTAPE,
+    "sinusoidal": Sinusoidal,
+    "learned": Learned,
+    "abacus": Abacus,
+    "coupling": PositionCoupling,
 }

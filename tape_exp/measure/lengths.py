@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.count import Counter
-from tape_exp.measure.encodings import ENCODINGS
+from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.measure.results import add_folder, markdown, write_record
 from tape_exp.measure.speed import kept_bytes
 from tape_exp.models.decoder import Block, Decoder, Where
@@ -128,7 +128,8 @@ def too_much(row: Row, T: int, seconds: float, gigabytes: float) -> str:
 
 def layers_of(name: str, T: int, backend: str = "auto") -> Decoder:
     """A decoder of two layers; the first hands on a state."""
-    arch = Arch(2, WIDTH, HEADS, INNER, vocab=16, max_length=T, train_length=T)
+    sizes = (2, WIDTH, HEADS, INNER)
+    arch = Arch(*sizes, vocab=16, max_length=T, train_length=T, digits=DIGITS)
     return Decoder(arch, ENCODINGS[name], backend=backend)
 
 

@@ -61,6 +61,10 @@ class Decoder(nn.Module):
         self.head = matrix(arch.width, arch.vocab)
         if arch.tied:
             self.head.weight = self.embedding.weight
+        # Only the first layer's encoding is asked for what is added to the input.
+        for block in blocks[1:]:
+            for name in block.position.embedding_parameters:
+                delattr(block.position, name)
         # Nobody reads the state after the last layer. The parameters of its update stay, since
         # published counts include them, but they are idle.
         last = blocks[-1]
@@ -78,6 +82,7 @@ class Decoder(nn.Module):
         | embedding, head       | N(0, 0.02)                                            |
         | attention, SwiGLU     | N(0, 0.02)                                            |
         | norms                 | 1                                                     |
+        | learned, Abacus       | N(0, 0.02)                                            |
         | TAPE                  | P = W2 = 0, W1 and W_x random: step 0 is RoPE         |
         | FIRE, T5, Kerple      | see their files                                       |
         """
@@ -120,17 +125,19 @@ class Decoder(nn.Module):
         """
         B, T = tokens_BT.shape
         first = self.blocks()[0].position
+        known_BS, consecutive = tokens_BT, first.consecutive
         if cache is not None:
-            where = Where(cache.next_positions(T), first.consecutive, cache, watch)
+            positions_BT = cache.next_positions(T)
+            known_BS, sampler = cache.read(tokens_BT), cache.sampler
         elif positions_BT is not None:
-            where = Where(
-                positions_BT if positions_BT.is_floating_point() else positions_BT.float(),
-                watch=watch,
-            )
+            if not positions_BT.is_floating_point():
+                positions_BT = positions_BT.float()
+            consecutive = False
         else:
-            where = Where(
-                self.positions(B, T, tokens_BT.device, sampler), first.consecutive, watch=watch
-            )
+            positions_BT = self.positions(B, T, tokens_BT.device, sampler)
+        ids_BS = first.position_ids(known_BS, sampler)
+        ids_BT = None if ids_BS is None else ids_BS[:, -T:]
+        where = Where(positions_BT, consecutive, cache, watch, ids_BT)
         state = first.initial_state(where.positions_BT)
         plain = cache is None and watch is None
         compute = self._compiled if self._compiled is not None and plain else self._compute
@@ -271,6 +278,12 @@ class Block(nn.Module):
         self, x_BTC: Tensor, state: Tensor | None, where: "Where"
     ) -> tuple[Tensor, Tensor | None]:
         """The block's output and the position state for the next one."""
+        if self.layer == 0:
+            # Here, not before the first block: where parameters are sharded, a block's own are
+            # whole only in its own pass.
+            ids_BT = where.positions_BT if where.ids_BT is None else where.ids_BT
+            if (embedded := self.position.embed(ids_BT)) is not None:
+                x_BTC = (x_BTC + embedded).to(x_BTC.dtype)
         normed = self.attention_norm(x_BTC)
         read = for_products(normed)
         q, k, v = (f(read).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
@@ -353,6 +366,7 @@ class Where:
     consecutive: bool = False  # positions count tokens, so a bias by distance can be looked up
     cache: Cache | None = None
     watch: Watch | None = None
+    ids_BT: Tensor | None = None  # noqa: N815  # what `embed` reads; None: positions
 
     @property
     def whole(self) -> bool:

@@ -81,7 +81,7 @@ def new_cache(
         # it, hidden anyway.
         index = (torch.arange(capacity, device=device) - padding_B[:, None]).clamp(min=0)
         positions_BS = positions_BS.expand(rows, -1).gather(1, index)
-    return Cache(positions_BS, padding_B)
+    return Cache(positions_BS, padding_B, sampler)
 
 
 def _choose(logits_BV: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:

@@ -205,7 +205,7 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _new_cache(self, capacity: int, padding_B: Tensor | None, rows: int) -> Cache:
         made = new_cache(self.decoder, capacity, padding_B, rows, RowSampler(0, "positions"))
-        return Cache(made.positions_BS, made.padding_B)
+        return Cache(made.positions_BS, made.padding_B, made.sampler)
 
 
 def padding(mask_BT: Tensor | None) -> Tensor | None:

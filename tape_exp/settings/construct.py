@@ -35,10 +35,10 @@ def build(node: Any, section: str, **given: Any) -> Any:
     arguments = dict(container)
     target = arguments.pop("_target_", None)
     cls = locate(target, section)
-    parameters = {k: p for k, p in inspect.signature(cls).parameters.items() if k not in given}
+    known, hints = constructor(cls)
+    parameters = {k: p for k, p in known.items() if k not in given}
     if "name" not in parameters:
         arguments.pop("name", None)
-    hints = typing.get_type_hints(vars(cls).get("__init__", cls.__init__))  # type: ignore[misc]
     for key, value in arguments.items():
         if key not in parameters:
             raise ConfigError(
@@ -52,11 +52,29 @@ def build(node: Any, section: str, **given: Any) -> Any:
     return cls(**given, **arguments)
 
 
+def constructor(cls: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
+    """The parameters of a class's constructor and their types; where it ends in ``**settings``,
+    also those of the next class's constructor, to which it hands them.
+    """
+    parameters: dict[str, inspect.Parameter] = {}
+    hints: dict[str, Any] = {}
+    for owner in cls.__mro__:
+        if "__init__" not in vars(owner):
+            continue
+        _, *own = inspect.signature(owner.__init__).parameters.values()
+        named = [p for p in own if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        parameters = {p.name: p for p in named} | parameters
+        hints = typing.get_type_hints(owner.__init__) | hints
+        if all(p.kind is not p.VAR_KEYWORD for p in own):
+            break
+    return parameters, hints
+
+
 def takes(cls: Any, key: str) -> bool:
     """Whether a constructor has the dotted ``key``, as ``optim.position_lr``, among its own."""
     name, _, rest = key.partition(".")
-    hints = typing.get_type_hints(vars(cls).get("__init__", cls.__init__))
-    if name not in inspect.signature(cls).parameters:
+    parameters, hints = constructor(cls)
+    if name not in parameters:
         return False
     options = typing.get_args(hints.get(name)) or (hints.get(name),)
     return not rest or any(takes(o, rest) for o in options if dataclasses.is_dataclass(o))

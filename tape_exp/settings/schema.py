@@ -129,6 +129,9 @@ class Arch:
     # longest sequence the task shows the model, training or evaluation; set by the task
     max_length: int = 0
     train_length: int = 0  # longest sequence seen in training; set by the task
+    # ids of the digits, in a task that writes numbers with their least-significant digit first; set
+    # by the task
+    digits: tuple[int, ...] = ()
     # K, heads of keys and values, each for H / K of the queries'; null: H
     kv_heads: int | None = None
     head_size: int | None = None  # d where it is not C / H

@@ -74,6 +74,7 @@ class Arithmetic(Task):
             vocab=len(VOCABULARY),
             max_length=row_length(test_digits) - 1,
             train_length=row_length(train_digits) - 1,
+            digits=tuple(range(ZERO, ZERO + 10)),
         )
         lengths = range(1, test_digits + 1)
         self.axes = {

@@ -238,7 +238,7 @@ class OnDevice:
         device: where it is.
         multiple: of which lengths are made, by tokens at the end that no other token sees: the
             kernels of a GPU are planned anew for each length. Positions that are sampled depend on
-            the length, and keep it.
+            the length, and keep it; so does a row that would be longer than a table of positions.
     """
 
     decoder: Decoder
@@ -253,8 +253,9 @@ class OnDevice:
         }
         tokens, length = tokens.to(self.device), tokens.shape[1]
         more = -length % self.multiple
-        sampled = not self.decoder.blocks()[0].position.consecutive
-        if not more or sampled or moved.keys() - {"sampler"}:
+        position = self.decoder.blocks()[0].position
+        kept = not position.consecutive or length + more > (position.reach or math.inf)
+        if not more or kept or moved.keys() - {"sampler"}:
             return self.decoder(tokens, **moved)
         return self.decoder(F.pad(tokens, (0, more)), **moved)[:, :length]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tape_exp.measure import check, gpu
-from tape_exp.measure.encodings import ENCODINGS
+from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.models import attention
 from tape_exp.models.kernels import update
 from tape_exp.models.positions.rope import RoPE
@@ -17,7 +17,7 @@ from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_position
 
-ARCH = Arch(3, 256, 4, 256, vocab=64, max_length=200, train_length=200)
+ARCH = Arch(3, 256, 4, 256, vocab=64, max_length=200, train_length=200, digits=DIGITS)
 
 
 def python(program: str) -> list[str]:

@@ -15,11 +15,10 @@ from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.trace import trace
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tests.conftest import MODELS, make_decoder, make_position, randomise
+from tests.conftest import DIGITS, MODELS, make_decoder, make_position, randomise
 
-GROUPED = Arch(
-    layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24, kv_heads=2
-)
+SIZES = {"layers": 2, "width": 32, "heads": 4, "ffn": 48, "vocab": 14, "digits": DIGITS}
+GROUPED = Arch(**SIZES, max_length=48, train_length=24, kv_heads=2)
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
 

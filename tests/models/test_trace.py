@@ -10,14 +10,15 @@ from tape_exp.models import decoder as decoder_module
 from tape_exp.models.attention import attend, probabilities
 from tape_exp.models.trace import trace
 from tape_exp.settings.schema import Arch
-from tests.conftest import MODELS, make_decoder, make_position, randomise
+from tests.conftest import DIGITS, MODELS, make_decoder, make_position, randomise
 
 TOKENS = torch.randint(0, 14, (2, 20), generator=torch.Generator().manual_seed(0))
 
 
 def has_products(name: str) -> bool:
     """Whether the encoding says what it multiplies queries and keys by."""
-    encoding = make_position(name, Arch(layers=1, width=32, heads=4, ffn=32, train_length=32))
+    sizes = {"layers": 1, "width": 32, "heads": 4, "ffn": 32, "digits": DIGITS}
+    encoding = make_position(name, Arch(**sizes, train_length=32))
     return encoding.matrices(encoding.initial_state(torch.arange(6.0)[None])) is not None
 
 
@@ -146,7 +147,7 @@ def test_complex_tape_equals_the_general_layout(arch):
 
 @pytest.mark.parametrize("name", [m for m in MODELS if m not in WITH_STATE])
 def test_encodings_without_a_state_have_no_products(name, arch):
-    layer = trace(make_decoder(name, arch), TOKENS, [1])[1]
+    layer = trace(make_decoder(name, arch), TOKENS, [1], sampler=sampler())[1]
     assert layer.products is None
     assert layer.products_by_head is None
 

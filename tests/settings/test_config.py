@@ -38,7 +38,7 @@ def command(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("model=tpae", "model=tpae is not known. Did you mean 'tape'? Choose one of: alibi,"),
+        ("model=tpae", "model=tpae is not known. Did you mean 'tape'? Choose one of: abacus,"),
         ("task=aritmetic", "task=aritmetic is not known. Did you mean 'arithmetic'?"),
         ("foo", "foo is not an override: give a key and its value, as in model=tape."),
         ("modle=tape", "modle is not known. Did you mean 'model'?"),

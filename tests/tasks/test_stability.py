@@ -13,7 +13,7 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.stability import random_copy, shift_error, shift_rows
-from tests.conftest import MODELS, make_decoder, randomise
+from tests.conftest import DIGITS, MODELS, make_decoder, randomise
 
 BOS = 1
 TOKENS = torch.randint(2, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -32,7 +32,8 @@ STABLE = [
 
 @pytest.fixture
 def arch() -> Arch:
-    return Arch(layers=3, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24)
+    sizes = {"layers": 3, "width": 32, "heads": 4, "ffn": 48, "vocab": 14, "digits": DIGITS}
+    return Arch(**sizes, max_length=48, train_length=24)
 
 
 def random_decoder(name: str, arch: Arch, std: float = 0.2):

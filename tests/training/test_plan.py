@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.measure.encodings import ENCODINGS
+from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.compose import compose_config
@@ -200,8 +200,10 @@ def test_activations_are_what_autograd_keeps(model, precision, monkeypatch):
 
 @pytest.mark.parametrize("model", ENCODINGS)
 def test_pairs_of_tokens_are_what_autograd_keeps_of_the_square_of_the_length(model):
+    sizes = (2, 32, 4, 64)
+
     def held(length: int) -> int:
-        arch = Arch(2, 32, 4, 64, vocab=14, max_length=1024, train_length=1024)
+        arch = Arch(*sizes, vocab=14, max_length=1024, train_length=1024, digits=DIGITS)
         decoder = conftest.make_decoder(model, arch, backend="sdpa")
         kept = {}
 
@@ -214,7 +216,7 @@ def test_pairs_of_tokens_are_what_autograd_keeps_of_the_square_of_the_length(mod
         assert loss.requires_grad
         return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
-    decoder = conftest.make_decoder(model, Arch(2, 32, 4, 64, vocab=14))
+    decoder = conftest.make_decoder(model, Arch(*sizes, vocab=14, digits=DIGITS))
     estimated = 2 * pair_memory(decoder, 1, 1)
     square = (held(384) - 2 * held(256) + held(128)) / (2 * 128**2)  # no part that is linear
     # what a fused kernel does not hold: a mask, and a bias that depends on the distance only

@@ -24,9 +24,10 @@ from tape_exp.runs.sinks import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
+from tape_exp.settings.targets import locate
 from tape_exp.training import assembly
 from tape_exp.training import run as run_module
-from tape_exp.training.assembly import make_task, micro_batches
+from tape_exp.training.assembly import check_parts, make_task, micro_batches
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import run
 from tests.conftest import MODELS, SMALL, TASKS, on_text
@@ -65,6 +66,10 @@ def test_every_model_runs_every_task(model, task, tmp_path, text_folder):
             *sizes,
         ]
     )
+    if locate(cfg.model._target_, "model").knows_digits and task != "arithmetic":
+        with pytest.raises(ConfigError, match=r"which tokens are digits.* task=arithmetic"):
+            check_parts(cfg)
+        return
     record = run(cfg)
     assert record["steps"] == int(make_task(cfg).trains)
     assert all(value == value for value in record["metrics"].values())

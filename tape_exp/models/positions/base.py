@@ -22,6 +22,8 @@ class PositionEncoding(nn.Module):
     overrides only what differs:
 
     - ``positions``: the position of every token (RandPE samples here),
+    - ``position_ids`` and ``embed``: an embedding that is added to the input, of positions
+      (sinusoidal, learned) or of ids that the tokens decide on (abacus, coupling),
     - ``initial_state``: what the stack carries from layer to layer (RoPE: rotations; TAPE: E;
       others: None),
     - ``rotate``: queries and keys before the dot product (RoPE, xPos, TAPE), by what tokens bring
@@ -44,7 +46,8 @@ class PositionEncoding(nn.Module):
     - ``pair_bytes``: what it keeps for every pair of tokens, which ``debug=plan`` adds up,
     - ``counted_operations``: what a layer adds to the counts of table flops.
 
-    ``positions`` and ``initial_state`` are asked of the first layer's instance. Shape suffixes: B
+    ``positions``, ``position_ids``, ``embed`` and ``initial_state`` are asked of the first layer's
+    instance. Shape suffixes: B
     batch (1 where all rows agree), T tokens, S tokens that keys belong to, cached ones included, H
     heads, K heads of keys and values, C width, D head dimension, E carried channels; of a state, M
     blocks of L rows and R columns. Positions, angles and phases are fp32, under every autocast.
@@ -54,6 +57,10 @@ class PositionEncoding(nn.Module):
     absolute_positions = False
     # Whether `positions` gives 0 … T-1, which is what makes a bias by distance a table to look up.
     consecutive = True
+    # The number of positions, where a table holds them (learned).
+    reach: int | None = None
+    # Whether it is told which tokens are digits: a ceiling for encodings that must find this out.
+    knows_digits = False
     # Whether `later_keys` changes the keys, which a cache then keeps in fp32.
     changes_keys = False
     # The output of the block that `update` reads: "attention" or "mlp".
@@ -61,6 +68,8 @@ class PositionEncoding(nn.Module):
     # The parameters that only `update` uses: they are idle in the last layer, whose state nobody
     # reads.
     update_parameters: tuple[str, ...] = ()
+    # The parameters that only `embed` uses: only the first layer has them.
+    embedding_parameters: tuple[str, ...] = ()
     # Whether a fused kernel may compute `rotate` and `update`, where there is one; the decoder sets
     # it, False with trainer.attention=reference.
     fused = True
@@ -80,6 +89,21 @@ class PositionEncoding(nn.Module):
     ) -> Tensor:
         """Positions, (1, T) or (B, T) fp32: 0 … T-1. ``sampler`` is for encodings that sample."""
         return torch.arange(length, device=device, dtype=torch.float32)[None]
+
+    def position_ids(self, tokens_BS: Tensor, sampler: RowSampler | None = None) -> Tensor | None:
+        """What ``embed`` reads instead of positions, where the tokens decide on it: (B, S) int64.
+
+        ``tokens_BS`` are all tokens so far, -1 where they are padding; an id depends on no later
+        token. ``sampler`` is for encodings that sample: what it gives to a row is the same at every
+        step of cached decoding. Without one nothing is sampled.
+        """
+        return None
+
+    def embed(self, ids_BT: Tensor) -> Tensor | None:
+        """What is added to the embedding of the tokens, from ``position_ids`` or else positions:
+        (B, T, C), with 1 for B where all rows agree.
+        """
+        return None
 
     def initial_state(self, positions_BT: Tensor) -> Tensor | None:
         """The state that the first layer sees, fp32."""

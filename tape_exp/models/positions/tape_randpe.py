@@ -1,16 +1,17 @@
 """TAPE on randomised positions."""
 
-from tape_exp.models.positions.randpe import RandPE
+from tape_exp.models.positions.randpe import RandomPositions
 from tape_exp.models.positions.tape import TAPE
 
 
-class RandomTAPE(RandPE, TAPE):
+class RandomTAPE(RandomPositions, TAPE):
     """TAPE whose E begins as the rotations of positions that RandPE samples.
 
     Positions are those of RandPE, a sorted random subset of 0 … L_max - 1, and the updates of E are
-    those of TAPE, with its default sizes: at step 0 it is RandPE. It completes the two-by-two of
-    RoPE or TAPE on consecutive or on random positions. Neither paper has it.
+    those of TAPE: at step 0 it is RandPE. It completes the two-by-two of RoPE or TAPE on
+    consecutive or on random positions. Neither paper has it.
 
     Args:
-        theta, range_factor: as in RandPE.
+        range_factor: as in RandPE.
+        others: as in TAPE.
     """
