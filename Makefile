@@ -24,7 +24,7 @@ demo: setup  ## train RoPE and TAPE on addition at smoke scale and show both hea
 	$(BIN)/python -m tape_exp.demo
 
 test: setup  ## run the tests
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 
 slurm-test: setup  ## run sweeps on a SLURM started for the test, and runs over two hosts (needs slurm-wlm, munge and root)
 	$(BIN)/python -m pytest -m "slurm or hosts" tests/slurm tests/hosts tests/training/test_heartbeat.py

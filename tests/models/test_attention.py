@@ -204,16 +204,21 @@ def test_lengths_are_padded_to_a_few():
     assert [padded[length] for length in (1, 128, 129, 1024, 8192)] == [128, 128, 256, 1024, 8192]
 
 
+BACKWARD = ("tape", "t5", "fire", "cope", "path", "pope", "selective_rope", "tape_householder")
+
+
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
-    """Forward and backward, the choice included, which is logged all the same."""
+    """The choice included, which is logged all the same; the backward pass too of some, since it
+    takes as long again.
+    """
     model = make_decoder(name, arch, backend="auto")
     randomise(model, std=0.1)
     tokens = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
     expected = model(tokens, sampler=RowSampler(5))
     forget()
     torch._dynamo.reset()
-    model.compile(fullgraph=True, backend="aot_eager")
+    model.compile(fullgraph=True, backend="aot_eager" if name in BACKWARD else "eager")
     logits = model(tokens, sampler=RowSampler(5))
     logits.square().mean().backward()
     assert torch.allclose(logits, expected, atol=1e-5)

@@ -404,10 +404,12 @@ causal.supports = lambda *_: None
 tables = [torch.zeros(size, requires_grad=True) for size in (64, 64, 32, (2, 33), (2, 33))]
 biases = {"80": {"by_distance": torch.zeros(2, 64, requires_grad=True)}}
 biases["90"] = {"piecewise": causal.Piecewise(*tables)}
-for dtype, D, C, heads, bias in (
-    (torch.bfloat16, 64, 64, 2, biases[sys.argv[1]]),
-    (torch.float32, 32, 48, 1, {"slopes": torch.ones(2)}),
-):
+calls = [(torch.bfloat16, 64, 64, 2, biases[sys.argv[1]])]
+if sys.argv[1] == "80":
+    calls.append((torch.float32, 32, 48, 1, {"slopes": torch.ones(2)}))
+else:
+    calls.append((torch.bfloat16, 64, 64, 2, {}))
+for dtype, D, C, heads, bias in calls:
     q, k, v = (torch.zeros(1, 64, 2, D, dtype=dtype, requires_grad=True) for _ in range(3))
     carried = torch.zeros(1, 64, heads, C, dtype=dtype, requires_grad=True)
     for repeatable in (True, False):
@@ -436,7 +438,7 @@ def test_every_program_compiles_for_gpus_that_are_not_here(architecture, tmp_pat
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr[-4000:]
     for program in ("attention", "query_gradient", "key_gradient"):
-        assert done.stdout.count(program) >= 2
+        assert f"{program} BLOCK_M" in done.stdout
     assert "row_sums" in done.stdout
     for program in ("rotate", "rotate_gradient", "update", "update_gradient"):
         assert f"{program}\n" in done.stdout

@@ -363,7 +363,10 @@ def test_a_wandb_that_never_answers_goes_on_offline(tmp_path):
             f"runs={tmp_path}",
             "task.optim.max_steps=2",
         ]
-        ended = train(*WORDS, *words, environment=environment)
+        process = Command(*WORDS, *words, environment=environment)
+        wait_for_step(tmp_path, 2, process)
+    # The server is gone by now, or W&B would wait for it for 20 seconds at the end of the process.
+    ended = process.finish()
     assert ended.returncode == 0, ended.stderr
     assert "going on offline" in ended.stdout
     assert list(tmp_path.rglob("offline-run-*"))
