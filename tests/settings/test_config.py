@@ -56,7 +56,7 @@ def command(
         ("trainer.devices=[1]", "trainer.devices: Value '[1]' of type 'list' could not be"),
         ("trainer.devices=1.5", "trainer.devices: Value '1.5' of type 'float' could not be"),
         ("=3", "=3 is not an override: give a key and its value, as in model=tape."),
-        ("model=", "model= must choose one YAML of conf/model, as model=alibi does."),
+        ("model=", "model= must choose one YAML of conf/model, as model=abacus does."),
         (
             "hydra/launcher=slrum",
             "hydra/launcher=slrum is not known. Did you mean 'slurm'? Choose one of: basic, slurm",
