@@ -239,7 +239,8 @@ class Shown {
         this.drawn?.arrange();
       });
       const sign = make("span", { "aria-hidden": "true" }, ` ${SIGNS[markerOf(line.style)]} `);
-      sign.style.color = COLOURS[colourOf(line.style)];
+      sign.style.webkitTextStroke = `1px ${COLOURS[colourOf(line.style)]}`;
+      sign.style.color = line.hollow ? "transparent" : COLOURS[colourOf(line.style)];
       label.append(box, sign, line.name);
       legend.append(label);
     });
