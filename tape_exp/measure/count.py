@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.hardware import PEAK_FLOPS
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
@@ -117,11 +118,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "token's, per unit of width.\n"
     )
     head = ["", "launches", "products: GFLOP", "attention: GFLOP", "bytes", "others: bytes"]
-    print("| " + " | ".join([*head, f"ms on an {GPU}, at least"]) + " |")
-    print("|" + "---|" * (len(head) + 1))
+    rows = [[*head, f"ms on an {GPU}, at least"]]
     for name in COUNTED:
-        for phase, counts in layer(name).items():
-            print("| " + " | ".join(row(name, phase, counts)) + " |")
+        rows += [row(name, phase, counts) for phase, counts in layer(name).items()]
+    print("\n".join(aligned(rows)))
     per_logit = loss_bytes() / (BATCH * LENGTH * VOCABULARY)
     print(f"\nThe loss, forward and backward: {per_logit:.0f} bytes a logit.")
     return 0

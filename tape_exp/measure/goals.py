@@ -16,10 +16,10 @@ from unittest.mock import patch
 
 import torch
 
+from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.hardware import PEAK_FLOPS
 from tape_exp.measure import count
 from tape_exp.measure.encodings import ENCODINGS
-from tape_exp.measure.results import markdown
 from tape_exp.models.decoder import Decoder
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.compose import compose_config
@@ -137,7 +137,7 @@ def goals(now: Design) -> list[str]:
             ),
         ]
     )
-    return markdown(rows)
+    return aligned(rows)
 
 
 def layers(now: Design) -> list[str]:
@@ -154,7 +154,7 @@ def layers(now: Design) -> list[str]:
             ]  # fmt: skip
             cells = [a if a == b else f"{a} → {b}" for a, b in zip(*pairs, strict=True)]
             rows.append([f"{name}, {phase}", *cells])
-    return markdown(rows)
+    return aligned(rows)
 
 
 def attention_ratio(work: Design) -> float:

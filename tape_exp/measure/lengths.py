@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.count import Counter
 from tape_exp.measure.encodings import DIGITS, ENCODINGS
-from tape_exp.measure.results import add_folder, markdown, write_record
+from tape_exp.measure.results import add_folder, write_record
 from tape_exp.measure.speed import kept_bytes
 from tape_exp.models.decoder import Block, Decoder, Where
 from tape_exp.models.positions.base import PositionEncoding
@@ -204,7 +205,7 @@ def table(record: dict[str, Any]) -> list[str]:
         for key in ("ms", "activation_bytes", "counted_flops"):
             cells.append("–" if found[key] is None else f"{found[key]:.2f}")
         lines.append(cells)
-    return markdown(lines)
+    return aligned(lines)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ from unittest.mock import patch
 
 import torch
 
+from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.files import write_atomically
-from tape_exp.measure.results import add_folder, markdown, span
+from tape_exp.measure.results import add_folder, span
 from tape_exp.models.kernels import causal, rotation, update
 from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.errors import ConfigError
@@ -205,7 +206,7 @@ def table(record: dict[str, Any]) -> list[str]:
             cells += [span(row["spilled_bytes"] for row in rows)]
             cells += [span(round(row["shared_bytes"] / 1024) for row in rows)]
         lines.append(cells)
-    return markdown(lines)
+    return aligned(lines)
 
 
 if __name__ == "__main__":

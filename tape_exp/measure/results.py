@@ -3,7 +3,7 @@
 import argparse
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +66,3 @@ def span(values: Iterable[float]) -> str:
     """The least and the most, or the one that all are."""
     low, *_, high = ordered if len(ordered := sorted(values)) > 1 else ordered * 2
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table, its columns aligned; the first row is the heading."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "| " + " | ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)) + " |"
-        for row in rows
-    ]
-    return [lines[0], "|" + "|".join("-" * (n + 2) for n in widths) + "|", *lines[1:]]

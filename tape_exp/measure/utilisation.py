@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.hardware import machine_name
-from tape_exp.measure.results import add_folder, markdown, spread, write_record
+from tape_exp.measure.results import add_folder, spread, write_record
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.step import step_case
@@ -215,7 +216,7 @@ def table(record: dict[str, Any]) -> list[str]:
     ):
         cells = [told(row["gains"].get(variant), 1, " ×") for row in record["steps"]]
         lines.append([name, *cells])
-    return markdown(lines)
+    return aligned(lines)
 
 
 def told(figure: dict[str, float] | None, factor: float, unit: str) -> str:

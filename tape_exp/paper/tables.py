@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from tape_exp.drawing.curves import Line, Panel
+from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, integer, known
 
@@ -132,14 +133,7 @@ def write(stem: Path, table: Table) -> list[Path]:
 
 def markdown(table: Table) -> str:
     """A table with aligned pipes and its caption below."""
-    rows = _text(table)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "| " + " | ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)) + " |"
-        for row in rows
-    ]
-    ruler = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    return "\n".join([lines[0], ruler, *lines[1:], "", table.caption, ""])
+    return "\n".join([*aligned(_text(table)), "", table.caption, ""])
 
 
 def latex(table: Table) -> str:
