@@ -375,6 +375,7 @@ def core_rows(
         row["bytes"] = core_bytes(name, shapes, T, backward)
         if peak:
             row["share_of_peak"] = round(flops / row["ms"] * 1e3 / peak, 4)
+        if device.type == "cuda":
             row["peak_memory_bytes"] = peak_memory(cases[case], device)
         yield row
 
