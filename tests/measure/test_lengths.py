@@ -82,7 +82,7 @@ def test_a_layer_keeps_bytes_and_reaches_its_update(tiny):
 
 
 def test_what_is_counted_is_freed(tiny):
-    """An operation that keeps its own output, such as exp, refers to it, and it to the operation."""
+    """An operation that keeps its own output, such as exp, and the output refer to each other."""
     outputs = []
 
     def forward():
