@@ -3,14 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import cast
 
 import numpy as np
 
 from tape_exp.drawing.figures import Figure
+from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, load, task_of
 from tape_exp.paper.tables import Column, Row, Table, commits
 from tape_exp.paper.trend import Trend
 from tape_exp.paper.values import NOT_RUN, NOTHING, Value, known, mean_of
+from tape_exp.paper.word_problem import guesses
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.targets import locate
 
@@ -30,10 +33,12 @@ class Encodings(LanguageArtifact):
 
     Args:
         ladder: the artifact of the rungs.
+        group: of the word problem.
         best: task -> the models that have seeds beyond the first.
     """
 
     ladder: str
+    group: str
     best: dict[str, list[str]] = field(default_factory=dict)
 
     def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
@@ -43,9 +48,9 @@ class Encodings(LanguageArtifact):
         for model in self.models:
             yield f"{model} {ADDITION}", ladder.words_at(model, next(iter(ladder.rungs)))
             if not knows_digits(model):
-                for task in (WORDS, TEXT):
-                    words = [f"model={model}", f"task={task}", f"scale={scale}"]
-                    yield f"{model} {task}", words
+                for task, words in ((WORDS, [f"task.group={self.group}"]), (TEXT, [])):
+                    choice = [f"model={model}", f"task={task}", f"scale={scale}"]
+                    yield f"{model} {task}", [*choice, *words]
 
     def lines(
         self, scale: str, seed: Sequence[str], extra: Sequence[str]
@@ -74,12 +79,11 @@ class Encodings(LanguageArtifact):
         row: Row = {"model": model, "note": CEILING if knows_digits(model) else ""}
         row["trained"] = mean_of(runs[ADDITION], "id/exact_match")
         row["addition"] = mean_of(runs[ADDITION], "ood/exact_match")
-        can = [NOTHING if knows_digits(model) else NOT_RUN] * 2
-        row["words"], row["text"] = can
-        if runs[WORDS]:
-            row["words"] = mean_of(runs[WORDS], "ood/state")
-        if runs[TEXT]:
-            row["text"] = mean_of(runs[TEXT], f"github/perplexity@{longest(runs[TEXT])}")
+        if not knows_digits(model):
+            row["words"] = mean_of(runs[WORDS], "id/state")
+            row["longer words"] = mean_of(runs[WORDS], "ood/state")
+            length = longest(runs[TEXT]) if runs[TEXT] else 0
+            row["text"] = mean_of(runs[TEXT], f"github/perplexity@{length}")
         every = [record for found in runs.values() for record in found]
         row["seeds"] = " / ".join(str(len(runs[task])) for task in TASKS) if every else NOT_RUN
         row["commit"] = commits(every) if every else NOT_RUN
@@ -101,7 +105,8 @@ class Encodings(LanguageArtifact):
             Column("rank", "mean rank"),
             Column("trained", f"addition, ≤ {digits} digits", "%"),
             Column("addition", f"addition, > {digits} digits", "%"),
-            Column("words", f"words, > {letters} letters", "%"),
+            Column("words", f"{self.group}, ≤ {letters} letters", "%"),
+            Column("longer words", f"{self.group}, > {letters} letters", "%"),
             Column("text", f"perplexity at {tokens}"),
             Column("seeds"),
             Column("commit"),
@@ -113,23 +118,26 @@ class Encodings(LanguageArtifact):
 
     def caption(self, scale: str, records: Records) -> str:
         """What the columns measure, and what one seed is worth."""
+        guess = f"{guesses(self.group, [1])[0]:.0f}"
         return (
             f"{self.title}. Addition: exact match in percent at the ladder's first rung, of the "
-            "sums whose operands both have a trained length, and of the longer ones. Words: right "
-            "states of the word problem of S5 beyond the trained length, in percent. Perplexity: "
-            "on code, at the longest context. Mean rank: of the last three measures, among the "
-            f"models that have all of them. Seeds of each task in turn; scale {scale}. What "
-            "has one seed has no interval, and neighbours may change places with another one; "
-            "where there are three, ± is half of a 95 % interval. Rates were searched for the "
-            f"methods of fig_rates only. {CEILING.capitalize()}: a ceiling, which others have to "
-            "find out."
+            "sums whose operands both have a trained length, and of the longer ones. "
+            f"{self.group.capitalize()}: right states of its word problem in percent, in words of "
+            f"trained lengths and in longer ones; guessing gives {guess}. Perplexity: on code, "
+            "at the longest context. Mean rank: in the longer sums, the words of trained "
+            "lengths and the perplexity, among the models that have all three. Seeds of each task "
+            f"in turn; scale {scale}. What has one seed has no interval, and neighbours may change "
+            "places with another one; where there are three, ± is half of a 95 % interval. Rates "
+            f"were searched for the methods of fig_rates only. {CEILING.capitalize()}: a ceiling, "
+            "since the others have to find this out."
         )
 
 
 @cache
 def knows_digits(model: str) -> bool:
     """Whether an encoding is told which tokens are digits."""
-    return locate(compose_config([f"model={model}"]).model._target_, "model").knows_digits
+    target = compose_config([f"model={model}"]).model._target_
+    return cast(type[PositionEncoding], locate(target, "model")).knows_digits
 
 
 def longest(runs: Sequence[Record]) -> int:
@@ -139,7 +147,7 @@ def longest(runs: Sequence[Record]) -> int:
 
 def mean_ranks(rows: Mapping[str, Row]) -> dict[str, float]:
     """The mean rank of each model that has all measures; 1 is the best, and equals share theirs."""
-    values = {key: known({m: row[key] for m, row in rows.items()}) for key in SIGNS}
+    values = {key: known({m: row.get(key, NOTHING) for m, row in rows.items()}) for key in SIGNS}
     ranked = [model for model in rows if all(model in each for each in values.values())]
     # scipy.stats has it too, and takes a second to import.
     scores = np.array(
