@@ -221,13 +221,11 @@ def kept_bytes(module: torch.nn.Module, forward: Callable[[], Tensor]) -> int:
         storage = x.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
-        return x
+        return x.detach()  # an operation that kept its own output would never be freed
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        loss = forward()
-    total = sum(kept.values())
-    del loss
-    return total
+        forward()
+    return sum(kept.values())
 
 
 def core_flops(name: str, shapes: Shapes, T: int, backward: bool) -> float:
