@@ -68,6 +68,12 @@ def test_only_a_gpus_figures_are_among_the_results(
     assert all(trainer in words for words in gpu.trains(tmp_path))
 
 
+def test_a_python_without_torch_is_told():
+    words = ["make", "gpu", "GPU_PYTHON=false"]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.stderr.startswith("error: false has no torch; make setup installs it")
+
+
 def test_the_minutes_are_a_number_and_stages_are_known(capsys):
     for words, told in ((["--minutes", "0"], "--minutes"), (["--stages", "chek"], "chek")):
         with pytest.raises(SystemExit):
