@@ -71,7 +71,7 @@ STAGES = {
         lambda out: [module("measure.check", "--out", str(out))],
     ),
     "speed": Stage(
-        "attention at every length, then the training step and decoding, relative to RoPE",
+        "attention at every length and the training step, relative to RoPE, then decoding",
         4,
         lambda out: [module("speed", "--out", str(out))],
     ),
