@@ -1,6 +1,8 @@
 """``make gpu``: stages outlive each other, and the check finds backends that are wrong."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -50,6 +52,33 @@ def test_a_stage_that_fails_or_hangs_is_a_line_and_the_next_one_runs(monkeypatch
     assert told["lacks"]["left_out"] == "nosuchpackage not installed"
     assert "measured" in (tmp_path / "ends.log").read_text()
     assert "measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_command_under_way(monkeypatch, tmp_path, number):
+    told = f"import os, time; os.write(1, b'%d' % os.getpid()); os.kill(os.getppid(), {number}); "
+    stage = gpu.Stage("", 1, lambda out: [python(told + "time.sleep(600)")])
+    monkeypatch.setattr(gpu, "STAGES", {"long": stage})
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(["--stages", "long", "--out", str(tmp_path)])
+    assert ended.value.code == 128 + number
+    assert signal.getsignal(number) == signal.SIG_DFL
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "long.log").read_text()), 0)
+
+
+def test_a_folder_is_taken_as_long_as_a_command_lives(tmp_path):
+    """Also one that its `make gpu`, being killed, has left behind."""
+    with gpu.alone(tmp_path) as lock:
+        left = subprocess.Popen(["sleep", "600"], pass_fds=[lock.fileno()])
+    try:
+        with pytest.raises(ConfigError, match="fuser"), gpu.alone(tmp_path):
+            pass
+    finally:
+        left.kill()
+        left.wait()
+    with gpu.alone(tmp_path) as lock:
+        assert not lock.closed
 
 
 def test_the_minutes_are_a_number_and_stages_are_known(capsys):
