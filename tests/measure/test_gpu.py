@@ -172,6 +172,19 @@ def test_a_check_writes_a_row_for_every_backend_and_fails_where_one_differs(
     assert "rope                  sdpa       differs" in capsys.readouterr().out
 
 
+def test_an_encoding_whose_reference_fails_is_a_row(monkeypatch, tmp_path):
+    def fails(arch):
+        raise RuntimeError("CUDA error: no room")
+
+    monkeypatch.setattr(check, "SHAPE", (1, 24))
+    monkeypatch.setattr(check, "ENCODINGS", {"tape": fails, "nope": ENCODINGS["nope"]})
+    assert check.main(["--out", str(tmp_path), "--device", "cpu"]) == 1
+    (path,) = tmp_path.glob("check-*.json")
+    first, *others = json.loads(path.read_text())["rows"]
+    assert first["why"] == "RuntimeError: CUDA error: no room"
+    assert {row["encoding"] for row in others} == {"nope"}
+
+
 def test_the_check_compares_fused_positions(monkeypatch):
     """In triton's interpreter; none are asked for on a CPU."""
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
