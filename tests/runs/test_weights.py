@@ -404,9 +404,8 @@ def test_weights_of_other_positions_that_fit_are_told(name, told, tmp_path, capl
     checkpoint = tmp_path / "checkpoints" / "step00000001.ckpt"
     checkpoint.parent.mkdir()
     torch.save({"state_dict": conftest.make_decoder("nope", arch).state_dict()}, checkpoint)
-    kept = (
-        "model: {name: nope, _target_: tape_exp.models.positions.nope.NoPE}\npeft: {name: none}\n"
-    )
+    kept = "model: {name: nope, _target_: tape_exp.models.positions.nope.NoPE}\n"
+    kept += "peft: {name: none}\nscale: {name: smoke}\ntask: {arch: {}}\n"
     (tmp_path / "config.yaml").write_text(kept)
     weights.begin(conftest.make_decoder(name, arch), checkpoint, None, 0)
     assert ("was trained with model=nope" in caplog.text) == told
