@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             began = time.monotonic()
             record["stages"].append(run_stage(name, out, limit, lock))
             spare = max(limit - (time.monotonic() - began), 0.0)
-            write_record("gpu", record, out)
+            write_record("gpu", record, out, finished=False)
     failed = [
         line
         for stage in record["stages"]
