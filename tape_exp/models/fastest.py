@@ -30,6 +30,7 @@ log = logging.getLogger("tape_exp")
 # as many rows as make so many tokens.
 LENGTHS = (4096, 1024, 256)
 TOKENS = 8192
+MEMORY = torch.OutOfMemoryError.__name__  # what the line of a failure begins with
 ROUNDS, CALLS = 3, 10  # whose median is a time, and of which each round is the mean
 
 Row = dict[str, Any]  # fastest: a name or None; ms: by name; failed: why, by name
@@ -102,6 +103,7 @@ def choose(kind: Kind, candidates: tuple[str, ...], compute: Compute) -> Row | N
 
     In a distributed run all processes have the row of the one that knew one first, so that they
     choose alike; none waits for another, since not all need meet the same kinds at the same time.
+    Where a candidate lacked memory, which another run may have, no file keeps the row.
     """
     if _cache is None:
         return None
@@ -115,7 +117,8 @@ def choose(kind: Kind, candidates: tuple[str, ...], compute: Compute) -> Row | N
         log.info("Timing attention, once on this machine (%s).", key)
     row = known or measured(kind, candidates, compute)
     agreed: Row = json.loads(first_said(f"attention {key}", json.dumps(row)))
-    if agreed != known:
+    lacked = any(why.startswith(MEMORY) for why in agreed["failed"].values())
+    if agreed != known and not lacked:
         _keep(path, key, agreed)
     _chosen[kind, candidates] = agreed
     return agreed

@@ -6,7 +6,6 @@ this one. The programs are in :mod:`tape_exp.models.kernels.causal_triton`, whic
 first use: torch for CPUs comes without triton.
 """
 
-import functools
 import importlib.util
 import math
 import os
@@ -416,7 +415,6 @@ def cannot_run(x: Tensor) -> str | None:
     return None
 
 
-@functools.cache
 def installed() -> bool:
     """Whether there is triton."""
     return importlib.util.find_spec("triton") is not None
@@ -427,7 +425,6 @@ def interpreted() -> bool:
     return _programs().INTERPRETED.value
 
 
-@functools.cache
 def too_old(device: torch.device) -> str:
     """The name of a GPU that the programs cannot run on; empty for others."""
     gpu = torch.cuda.get_device_properties(device)
