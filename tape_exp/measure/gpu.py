@@ -68,7 +68,7 @@ STAGES = {
         lambda out: [module("measure.check", "--out", str(out))],
     ),
     "speed": Stage(
-        "attention at every length, then the training step and decoding, relative to RoPE",
+        "the training step and decoding, then attention at every length, relative to RoPE",
         4,
         lambda out: [module("speed", "--out", str(out))],
     ),
@@ -84,10 +84,8 @@ STAGES = {
     "kernels": Stage(
         "the tests of our kernels; about 200 compilations",
         4,
-        lambda out: [
-            [PYTHON, "-m", "pytest", "-c", os.devnull, "--rootdir=.", "--noconftest", *KERNELS]
-        ],
-        ("pytest",),
+        lambda out: [[PYTHON, "-m", "pytest", "-c", os.devnull, "--rootdir=.", *KERNELS]],
+        ("pytest", *NEEDED),
     ),
 }
 USUAL = ("check", "speed", "train", "data")

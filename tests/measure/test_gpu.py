@@ -68,6 +68,14 @@ def test_the_commands_of_a_stage_exist(name, tmp_path):
         assert program.is_file(), words
 
 
+def test_the_tests_of_kernels_find_what_they_are_given(monkeypatch, capsys):
+    """Every fixture: nothing is run."""
+    monkeypatch.chdir(ROOT)
+    ((_, _, _, *words),) = gpu.STAGES["kernels"].commands(ROOT)
+    assert pytest.main([*words, "--setup-plan", "-q"]) == 0
+    assert "SETUP    F arch" in capsys.readouterr().out
+
+
 def test_the_check_needs_only_torch():
     program = (
         "import sys; sys.modules |= dict.fromkeys(['hydra', 'omegaconf', 'lightning', 'rich']); "
@@ -202,3 +210,4 @@ def test_a_measurement_that_fails_leaves_the_others(monkeypatch):
     assert ("step", "tape", "eager") in cases
     assert len(kept) == 4
     assert kept[0] > 0, "after each part the record is kept"
+    assert record["rows"][0]["what"] == "step", "what matters most comes first"
