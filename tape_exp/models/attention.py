@@ -335,7 +335,8 @@ def to_compile() -> None:
     of them may be cached: torch.compile would look through the cache and trace what it finds.
     """
     here = (say, _installed, _measured, cudnn.takes_wide_values)
-    for fact in (*here, causal.installed, causal.interpreted, causal.too_old):
+    facts = causal.installed, causal.interpreted, causal.too_old, causal.too_small
+    for fact in (*here, *facts):
         torch.compiler.assume_constant_result(fact)
 
 

@@ -319,7 +319,7 @@ def test_without_a_plan_or_where_order_matters_cudnn_is_not_given_wider_values(m
 def test_what_is_installed_is_looked_for_once_and_is_a_constant_of_a_graph():
     """torch.compile would trace a function that is cached, however it is marked."""
     attention.to_compile()
-    facts = causal.installed, causal.too_old, attention._installed
+    facts = causal.installed, causal.too_old, causal.too_small, attention._installed
     assert all(fact._dynamo_marked_constant and not hasattr(fact, "__wrapped__") for fact in facts)
     attention._installed("flash_attn")
     looked_for = attention._find_spec.cache_info().misses
