@@ -322,7 +322,9 @@ def precision(name: str, accelerator: str) -> str:
     if name != "auto":
         return name
     on_gpu = accelerator != "cpu" and torch.cuda.is_available()
-    return "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported() else "32-true"
+    # Before Ampere bf16 is emulated, which is slower than fp32.
+    has_it = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16-mixed" if has_it else "32-true"
 
 
 def profiler(name: str | None, directory: RunDirectory) -> Any:
