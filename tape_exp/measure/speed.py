@@ -122,7 +122,11 @@ def separate_calls(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
 def core_cases(
     shapes: Shapes, T: int, backward: bool, device: torch.device, failed: Failed
 ) -> dict[str, Callable[[], Any]]:
-    """Attention only, as ``<encoding>/<backend>`` for each able backend, with bias or state."""
+    """Attention only, as ``<encoding>/<backend>`` for each able backend, with bias or state.
+
+    The gradients of the outputs are there, and those of the inputs are not added up: at 512 tokens
+    a loss, its gradient and such sums would take a GPU longer than attention.
+    """
     arch = shapes.arch
     cases: dict[str, Callable[[], Any]] = {}
     for name in TIMED:
@@ -142,6 +146,9 @@ def core_cases(
                 heads, device=device, dtype=shapes.dtype, requires_grad=backward
             )
 
+        learns = [x for x in (q, k, v, *extra.values(), *position.parameters()) if x.requires_grad]
+        given = torch.ones_like(q)
+
         def biases(
             position: PositionEncoding = position, positions: Tensor = positions, T: int = T
         ) -> dict[str, Any]:
@@ -159,13 +166,14 @@ def core_cases(
             v: Tensor = v,
             extra: Any = extra,
             biases: Any = biases,
+            learns: list[Tensor] = learns,
+            given: Tensor = given,
         ) -> Any:
             with torch.set_grad_enabled(backward):
-                out, attended = attention.attend(q, k, v, backend=backend, **extra, **biases())
+                both = attention.attend(q, k, v, backend=backend, **extra, **biases())
                 if backward:
-                    (
-                        out.float().sum() + (0 if attended is None else attended.float().sum())
-                    ).backward()
+                    out = [x for x in both if x is not None]
+                    torch.autograd.grad(out, learns, [given] * len(out), allow_unused=True)
 
         for backend in attention.BACKENDS:
             if (backend == "reference" and T > 2048) or (

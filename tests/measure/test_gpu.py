@@ -241,3 +241,17 @@ def test_a_measurement_that_fails_leaves_the_others(monkeypatch):
     assert len(kept) == 4
     assert kept[0] > 0, "after each part the record is kept"
     assert record["rows"][0]["what"] == "step", "what matters most comes first"
+
+
+def test_attention_alone_is_timed():
+    """No loss, and no gradients that are added up."""
+    from tape_exp.measure import speed
+
+    arch = Arch(2, 32, 2, 32, vocab=20, max_length=16, train_length=16)
+    shapes = speed.Shapes(arch, 1, (16,), (), 0.01, torch.float32)
+    cases = speed.core_cases(shapes, 16, True, torch.device("cpu"), lambda *_: None)
+    for name in ("tape/sdpa", "fire/sdpa", "t5/reference"):
+        once = cases[name].func.__defaults__
+        (learns,) = (x for x in once if isinstance(x, list))
+        assert len(learns) > 3
+        assert all(x.grad is None for x in learns)
