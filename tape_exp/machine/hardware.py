@@ -12,8 +12,8 @@ import torch
 PEAK_FLOPS = {
     "H200 NVL": 835e12,
     "H200": 989e12,
-    "H100 NVL": 835e12,
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,

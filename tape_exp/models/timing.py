@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._functorch import config as autograd_config
 
 Row = dict[str, Any]
@@ -46,7 +47,8 @@ def apart() -> Iterator[None]:
     """Where what is computed, gradients included, does not show in the pass that it interrupts:
     checkpointed activations do not count it, and inference does not forbid it.
     """
-    unchanged = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+    # Detached, since an operation that kept its own output in this way would never be freed.
+    unchanged = torch.autograd.graph.saved_tensors_hooks(Tensor.detach, lambda x: x)
     # While a graph is built, whose constant this is, no backward pass can be compiled by itself:
     # torch would take it for a part of that compilation, and fail.
     at_once = autograd_config.patch(force_non_lazy_backward_lowering=True)

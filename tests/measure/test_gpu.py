@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-from tape_exp.machine.hardware import peak_flops
 from tape_exp.measure import check, gpu
 from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.models import attention
@@ -16,7 +15,6 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
-from tape_exp.training.assembly import precision
 from tests.conftest import MODELS, make_position
 
 ARCH = Arch(3, 256, 4, 256, vocab=64, max_length=200, train_length=200, digits=DIGITS)
@@ -54,6 +52,28 @@ def test_a_stage_that_fails_or_hangs_is_a_line_and_the_next_one_runs(monkeypatch
     assert "measured" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("gpu_here", "trainer"), [(True, "trainer=gpu"), (False, "trainer=cpu")])
+def test_only_a_gpus_figures_are_among_the_results(
+    gpu_here, trainer, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu_here)
+    monkeypatch.setattr(gpu, "machine_name", lambda device: device.type)
+    monkeypatch.setattr(gpu, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(gpu, "TRIAL", tmp_path / "trial")
+    monkeypatch.setattr(gpu, "run_stage", lambda name, out, limit: {"stage": name, "commands": []})
+    assert gpu.main([]) == 0
+    (path,) = tmp_path.rglob("gpu-*.json")
+    assert path.parent.name == ("results" if gpu_here else "trial")
+    assert ("No GPU is here" in capsys.readouterr().out) == (not gpu_here)
+    assert all(trainer in words for words in gpu.trains(tmp_path))
+
+
+def test_a_python_without_torch_is_told():
+    words = ["make", "gpu", "GPU_PYTHON=false"]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.stderr.startswith("error: false has no torch; make setup installs it")
+
+
 def test_the_minutes_are_a_number_and_stages_are_known(capsys):
     for words, told in ((["--minutes", "0"], "--minutes"), (["--stages", "chek"], "chek")):
         with pytest.raises(SystemExit):
@@ -68,34 +88,6 @@ def test_the_commands_of_a_stage_exist(name, tmp_path):
         if words[1] == "-m":
             program = ROOT / f"{words[2].replace('.', '/')}.py"
         assert program.is_file(), words
-
-
-@pytest.mark.parametrize(
-    ("name", "peak"),
-    [
-        ("NVIDIA H100 80GB HBM3", 989e12),
-        ("NVIDIA H100 NVL", 835e12),
-        ("NVIDIA H200 NVL", 835e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12),
-        ("NVIDIA A10", 125e12),
-        ("NVIDIA A10G", 70e12),
-        ("Tesla T4", 0),
-    ],
-)
-def test_a_peak_is_that_of_the_very_gpu(name, peak, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-    assert peak_flops(torch.device("cuda")) == peak
-
-
-def test_bf16_is_taken_where_a_gpu_has_it_and_does_not_emulate_it(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for has_it, expected in ((False, "32-true"), (True, "bf16-mixed")):
-        monkeypatch.setattr(
-            torch.cuda,
-            "is_bf16_supported",
-            lambda including_emulation=True, has_it=has_it: including_emulation or has_it,
-        )
-        assert precision("auto", "gpu") == expected
 
 
 def test_the_tests_of_kernels_find_what_they_are_given(monkeypatch, capsys):
