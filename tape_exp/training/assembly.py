@@ -204,6 +204,7 @@ def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
         task.trains
         and reach
         and adaptation.theta is None
+        and not adaptation.drop
         and length > reach * adaptation.interpolation
     ):
         raise ConfigError(
@@ -225,6 +226,8 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
         task.arch, partial(make_position, model), cfg.seed, cfg.trainer.attention, blank
     )
     if checkpoint is not None:
+        if adaptation is not None:
+            weights.check_encoding(cfg, checkpoint, adaptation, decoder)
         weights.begin(decoder, checkpoint, adaptation, cfg.seed, task.trains)
         log.info("Weights of %s.", weights.title(checkpoint))
     elif adaptation is not None:
