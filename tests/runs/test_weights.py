@@ -145,6 +145,58 @@ def test_a_base_that_is_gone_is_named(extend, text_run, base):
         text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
 
 
+START = {
+    "selective_rope": ["model.start=rope", "model.theta=10000"],
+    "repo": ["model.start=rope"],
+    "p_rope": ["model.p=1"],
+    "grape": [],
+}
+
+
+def test_other_encodings_go_on_from_a_run_of_rope(base, text_folder, tmp_path):
+    """With its logits at its own length, or a sentence before any step."""
+    words = ["task=extend", *on_text(text_folder, "extend"), *EXTEND, f"runs={tmp_path}/runs"]
+    words += ["peft=full", "trainer=cpu"]
+    decoders = {
+        name: loaded(compose_config([*words, f"model={name}", *own])).eval()
+        for name, own in {"rope": [], **START}.items()
+    }
+    tokens = torch.randint(0, 200, (2, 64), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for block in (block for decoder in decoders.values() for block in decoder.blocks()):
+            block.q.weight.mul_(10)  # so that attention is far from uniform
+            block.k.weight.mul_(10)
+        expected = decoders["rope"](tokens)
+        for name, decoder in decoders.items():
+            assert (decoder(tokens) - expected).abs().max() < 1e-5, name
+            parts = dict(decoder.named_parameters())
+            assert all(p.requires_grad for n, p in parts.items() if ".position." in n), name
+    alibi = tmp_path / "alibi"
+    shutil.copytree(RunDirectory(base).path, alibi)
+    config = (alibi / "config.yaml").read_text()
+    (alibi / "config.yaml").write_text(
+        config.replace("name: rope", "name: alibi").replace("rope.RoPE", "alibi.ALiBi")
+    )
+    here = ["peft.interpolation=1", "task.train_length=32"]
+    for own, message in (
+        (
+            ["model=pope", *here],
+            r"model=pope cannot go on .* RoPE, since no start gives its",
+        ),
+        (["model=repo"], r"model=repo cannot go on .*, since only model\.start=rope begins"),
+        (
+            ["model=selective_rope", "model.start=rope"],
+            r"trained with model\.theta=10000\.0, .* has 500000\.0; set model\.theta=10000\.0",
+        ),
+        (
+            ["model=rope", "peft=drope", f"checkpoint={alibi}"],
+            r"was trained with model=alibi, and peft=drope with model=rope goes on from model=rope",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            loaded(compose_config([*words, *own]))
+
+
 def test_what_does_not_fit_says_what_to_set(extend, text_run, base):
     cfg, _ = extend("rope", "lora")
     folder = RunDirectory(cfg).path
@@ -239,6 +291,7 @@ def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(
 
 
 EXPORTED = {("rope", "lora"): "LlamaForCausalLM", ("tape", "tape"): "TapeExpForCausalLM"}
+EXPORTED[("rope", "drope")] = "TapeExpForCausalLM"
 
 
 @pytest.mark.parametrize(("model", "method"), EXPORTED)
