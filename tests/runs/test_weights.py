@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from tape_exp import export
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import peft
+from tape_exp.models.positions.nope import NoPE
 from tape_exp.runs import weights
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, shown_config, without_folders
@@ -145,53 +146,37 @@ def test_a_base_that_is_gone_is_named(extend, text_run, base):
         text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
 
 
-START = {
-    "selective_rope": ["model.start=rope", "model.theta=10000"],
-    "repo": ["model.start=rope"],
-    "p_rope": ["model.p=1"],
-    "grape": [],
-}
-
-
 def test_other_encodings_go_on_from_a_run_of_rope(base, text_folder, tmp_path):
-    """With its logits at its own length, or a sentence before any step."""
+    """With its logits, or without RoPE, or not at all, which a sentence says before any step."""
     words = ["task=extend", *on_text(text_folder, "extend"), *EXTEND, f"runs={tmp_path}/runs"]
-    words += ["peft=full", "trainer=cpu"]
-    decoders = {
-        name: loaded(compose_config([*words, f"model={name}", *own])).eval()
-        for name, own in {"rope": [], **START}.items()
-    }
+    words += ["trainer=cpu", "model=rope", "peft=full"]
+    selective = ["model=selective_rope", "model.start=rope"]
+    dynamic = ["model.scaling.method=dynamic", "model.scaling.original=64", "peft.interpolation=1"]
+    rope, other, stretched, dropped = (
+        loaded(compose_config([*words, *own])).eval()
+        for own in ([], [*selective, "model.theta=10000"], dynamic, ["peft=drope"])
+    )
+    assert all(len([*peft.trained(d)]) == len([*d.parameters()]) for d in (other, dropped))
+    assert {type(block.position) for block in dropped.blocks()} == {NoPE}
+    assert torch.equal(dropped.head.weight, rope.head.weight)
+    assert stretched.blocks()[0].position.by_length
     tokens = torch.randint(0, 200, (2, 64), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        for block in (block for decoder in decoders.values() for block in decoder.blocks()):
+        for block in (*rope.blocks(), *other.blocks(), *dropped.blocks()):
             block.q.weight.mul_(10)  # so that attention is far from uniform
             block.k.weight.mul_(10)
-        expected = decoders["rope"](tokens)
-        for name, decoder in decoders.items():
-            assert (decoder(tokens) - expected).abs().max() < 1e-5, name
-            parts = dict(decoder.named_parameters())
-            assert all(p.requires_grad for n, p in parts.items() if ".position." in n), name
+        expected = rope(tokens)
+        assert (other(tokens) - expected).abs().max() < 1e-5
+        assert (dropped(tokens) - expected).abs().max() > 1e-3
     alibi = tmp_path / "alibi"
     shutil.copytree(RunDirectory(base).path, alibi)
     config = (alibi / "config.yaml").read_text()
-    (alibi / "config.yaml").write_text(
-        config.replace("name: rope", "name: alibi").replace("rope.RoPE", "alibi.ALiBi")
-    )
-    here = ["peft.interpolation=1", "task.train_length=32"]
+    config = config.replace("name: rope", "name: alibi").replace("rope.RoPE", "alibi.ALiBi")
+    (alibi / "config.yaml").write_text(config)
     for own, message in (
-        (
-            ["model=pope", *here],
-            r"model=pope cannot go on .* RoPE, since no start gives its",
-        ),
         (["model=repo"], r"model=repo cannot go on .*, since only model\.start=rope begins"),
-        (
-            ["model=selective_rope", "model.start=rope"],
-            r"trained with model\.theta=10000\.0, .* has 500000\.0; set model\.theta=10000\.0",
-        ),
-        (
-            ["model=rope", "peft=drope", f"checkpoint={alibi}"],
-            r"was trained with model=alibi, and peft=drope with model=rope goes on from model=rope",
-        ),
+        (selective, r"with model\.theta=10000\.0, .* has 500000\.0; set model\.theta=10000\.0"),
+        (["peft=drope", f"checkpoint={alibi}"], "with model=alibi, .* goes on from model=rope"),
     ):
         with pytest.raises(ConfigError, match=message):
             loaded(compose_config([*words, *own]))
@@ -291,7 +276,6 @@ def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(
 
 
 EXPORTED = {("rope", "lora"): "LlamaForCausalLM", ("tape", "tape"): "TapeExpForCausalLM"}
-EXPORTED[("rope", "drope")] = "TapeExpForCausalLM"
 
 
 @pytest.mark.parametrize(("model", "method"), EXPORTED)
