@@ -11,11 +11,12 @@ from torch import Tensor
 from tape_exp.models.attention import say
 from tape_exp.models.kernels import rotation
 from tape_exp.models.positions.base import Features, PositionEncoding, for_heads
-from tape_exp.settings.errors import ConfigError, one_of, positive
+from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of, positive
 from tape_exp.settings.schema import Arch
 
 METHODS = ("none", "linear", "ntk", "yarn", "llama3", "dynamic", "longrope")
 BY_LENGTH = ("dynamic", "longrope")  # the methods whose frequencies depend on a row's length
+LONGEST = 1e9  # that a context may become, as a multiple of the training length
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,10 @@ class Scaling:
     def __post_init__(self) -> None:
         one_of("model.scaling.method", self.method, METHODS)
         one_of("model.scaling.when", self.when, ("always", "evaluation"))
-        if self.factor is not None and self.factor < 1:
+        if self.factor is not None and not 1 <= self.factor <= LONGEST:
             raise ConfigError(
-                f"model.scaling.factor={self.factor} must be at least 1: the context grows by it."
+                f"model.scaling.factor={self.factor} must be from 1 to {LONGEST:g}: the context "
+                "grows by it."
             )
         if self.original is not None and self.original < 1:
             raise ConfigError(
@@ -100,8 +102,10 @@ class Scaling:
                     f"model.scaling.method=longrope needs model.scaling.{key}: a number for each "
                     "frequency, which divides it."
                 )
-            positive("model.scaling", **{key: min(numbers)})
-        positive("model.scaling", attention_factor=self.attention_factor or 1.0)
+            for end in (min(numbers), max(numbers)):
+                between("model.scaling", 1 / LONGEST, LONGEST, **{key: end})
+        if self.attention_factor is not None:
+            between("model.scaling", 0.01, 100, attention_factor=self.attention_factor)
 
     @property
     def by_length(self) -> bool:
@@ -135,13 +139,17 @@ class RoPE(PositionEncoding):
     unlike_rope: str | None = None
 
     def __init__(self, arch: Arch, theta: float = 10_000.0, scaling: Scaling | None = None) -> None:
-        positive("model", theta=theta)
+        at_least_one("model", theta=theta)
         super().__init__(arch)
         self.theta = theta
         self.scaling = scaling or Scaling()
         self.by_length = self.scaling.by_length
         if self.scaling.method == "longrope":
             self._check_longrope()
+        if theta == 1 and self.scaling.method == "yarn":
+            raise ConfigError(
+                "model.scaling.method=yarn needs model.theta above 1: it tells frequencies apart."
+            )
 
     def initial_state(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 2, d/2): cos and sin of every angle, times the factor on q and k."""
