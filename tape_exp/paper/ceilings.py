@@ -22,7 +22,8 @@ POSITIONS = "tape_exp.models.positions."
 
 def ceilings(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> set[str]:
     """The names of the models in some records whose encoding knows digits."""
-    models = [run["config"].get("model") for runs in records.values() for run in runs]
+    configs = [run.get("config") or {} for runs in records.values() for run in runs]
+    models = [config.get("model") for config in configs]
     return {m["name"] for m in models if isinstance(m, dict) and knows_digits(m.get("_target_"))}
 
 

@@ -12,7 +12,7 @@ from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, efficiency, page, tables, theory, values
 from tape_exp.paper.addition import Addition
 from tape_exp.paper.artifacts import RESULTS
-from tape_exp.paper.ceilings import knows_digits, marked_figure
+from tape_exp.paper.ceilings import ceilings, knows_digits, marked_figure
 from tape_exp.paper.records import read_records
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record
@@ -85,6 +85,7 @@ def test_models_that_are_told_where_digits_are_are_marked_and_no_rivals():
     told = ("coupling.PositionCoupling", "rope.RoPE", "abacus.Gone", "gone.Abacus")
     found = [knows_digits(f"tape_exp.models.positions.{name}") for name in told]
     assert found == [True, False, False, False]
+    assert ceilings({"speed": [{}], "word": [{"config": {}}]}) == set()
 
 
 @pytest.mark.parametrize("name", artifacts.names())
