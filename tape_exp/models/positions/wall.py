@@ -89,7 +89,7 @@ class Wall(PositionEncoding):
 
     def pair_bytes(self) -> int:
         """The bias of every pair, and of every block the keys before it."""
-        return 6 * self.arch.heads + 4 * self.w.shape[0] // BLOCK + 1
+        return 4 * self.arch.heads + 2 * self.w.shape[0] // BLOCK + 1
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """MACs of the gates and of the logits; FLOPs of gates and exponentials."""
