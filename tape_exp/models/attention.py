@@ -88,9 +88,10 @@ class Inputs:
         """What the key bias adds for queries ``first`` … ``last`` - 1 at the keys that they see,
         less what it adds at each query's own key: (B, H, last - first, S), at least fp32.
 
-        The softmax does not see what is subtracted, and what is left is small where the
-        probabilities are not: a sum of thousands has lost no bits of it, and rounded to 16 bits it
-        changes a probability by less than 2^-9 of what the query's own key would have.
+        The softmax does not see what is subtracted, and what is left is small where probabilities
+        are not: of sums of thousands it has lost no bits. Rounded to 16 bits, x is wrong by 2^-9 x,
+        which changes a probability by x e^-x 2^-9 of that of a key without bias: by less than the
+        rounding of the probability itself.
         """
         assert self.key_bias is not None
         T, S = self.q.shape[2], self.k.shape[2]
@@ -525,8 +526,8 @@ def _never(inputs: Inputs) -> str | None:
 
 
 def _flex_refuses(inputs: Inputs) -> str | None:
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.carried)
-    tensors += (inputs.bias, inputs.by_distance, inputs.key_bias)
+    biases = (inputs.bias, inputs.by_distance, inputs.key_bias)
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.carried, *biases)
     if (
         inputs.q.device.type == "cpu"
         and torch.is_grad_enabled()
