@@ -13,13 +13,15 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.machine.hardware import file_name
 from tape_exp.settings.folders import ROOT
 
+FOLDER = ROOT / "results" / "speed"
+
 
 def add_folder(parser: argparse.ArgumentParser, kind: str, file: str = "") -> None:
     """Add ``--out``, the folder of ``<kind>-<machine>.json``, or of ``file``."""
     parser.add_argument(
         "--out",
         type=Path,
-        default=ROOT / "results" / "speed",
+        default=FOLDER,
         help=f"folder of {file or f'{kind}-<machine>.json'} (default: results/speed)",
     )
 
