@@ -85,8 +85,9 @@ class Inputs:
         return sum(parts[1:], parts[0]) if parts else None
 
     def at_keys(self, first: int, last: int) -> Tensor:
-        """What the key bias adds for queries ``first`` … ``last`` - 1 at the keys that they see,
-        less what it adds at each query's own key: (B, H, last - first, S), at least fp32.
+        """What the key bias adds for queries ``first`` … ``last`` - 1 at each key up to that of the
+        last of them, less what it adds at a query's own key: (B, H, last - first, S - T + last), at
+        least fp32.
 
         The softmax does not see what is subtracted, and what is left is small where probabilities
         are not: of sums of thousands it has lost no bits. Rounded to 16 bits, x is wrong by 2^-9 x,
