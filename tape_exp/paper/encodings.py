@@ -3,19 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import cast
 
 import numpy as np
 
 from tape_exp.drawing.figures import Figure
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.paper import ceilings
 from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, load, task_of
 from tape_exp.paper.tables import Column, Row, Table, commits
 from tape_exp.paper.trend import Trend
 from tape_exp.paper.values import NOT_RUN, NOTHING, Value, known, mean_of
 from tape_exp.paper.word_problem import guesses
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.targets import locate
 
 ADDITION, WORDS, TEXT = "arithmetic", "word_problem", "c4"
 TASKS = (ADDITION, WORDS, TEXT)
@@ -136,8 +134,7 @@ class Encodings(LanguageArtifact):
 @cache
 def knows_digits(model: str) -> bool:
     """Whether an encoding is told which tokens are digits."""
-    target = compose_config([f"model={model}"]).model._target_
-    return cast(type[PositionEncoding], locate(target, "model")).knows_digits
+    return ceilings.knows_digits(compose_config([f"model={model}"]).model._target_)
 
 
 def longest(runs: Sequence[Record]) -> int:
