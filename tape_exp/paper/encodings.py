@@ -17,7 +17,6 @@ from tape_exp.settings.compose import compose_config
 
 ADDITION, WORDS, TEXT = "arithmetic", "word_problem", "c4"
 TASKS = (ADDITION, WORDS, TEXT)
-CEILING = "told the digits"
 SIGNS = {"addition": -1, "words": -1, "text": 1}  # -1 where more is better
 
 
@@ -74,7 +73,7 @@ class Encodings(LanguageArtifact):
 
     def _row(self, model: str, records: Records) -> Row:
         runs = {task: records.get(f"{model} {task}", []) for task in TASKS}
-        row: Row = {"model": model, "note": CEILING if knows_digits(model) else ""}
+        row: Row = {"model": model}
         row["trained"] = mean_of(runs[ADDITION], "id/exact_match")
         row["addition"] = mean_of(runs[ADDITION], "ood/exact_match")
         if not knows_digits(model):
@@ -99,7 +98,6 @@ class Encodings(LanguageArtifact):
                 digits = str(task["train_digits"])
         return [
             Column("model"),
-            Column("note"),
             Column("rank", "mean rank"),
             Column("trained", f"addition, ≤ {digits} digits", "%"),
             Column("addition", f"addition, > {digits} digits", "%"),
@@ -126,8 +124,7 @@ class Encodings(LanguageArtifact):
             "lengths and the perplexity, among the models that have all three. Seeds of each task "
             f"in turn; scale {scale}. What has one seed has no interval, and neighbours may change "
             "places with another one; where there are three, ± is half of a 95 % interval. Rates "
-            f"were searched for the methods of fig_rates only. {CEILING.capitalize()}: a ceiling, "
-            "since the others have to find this out."
+            "were searched for the methods of fig_rates only."
         )
 
 
