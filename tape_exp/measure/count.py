@@ -72,6 +72,11 @@ class Counts:
             self.others - other.others,
         )
 
+    @property
+    def launches(self) -> int:
+        """Of all kinds."""
+        return self.products.launches + self.attention.launches + self.others.launches
+
     def of(self, operator: Any) -> Kind:
         """The kind that an operator belongs to, of whatever overload."""
         if operator in flop_registry:
@@ -138,10 +143,9 @@ def row(name: str, phase: str, counts: Counts) -> list[str]:
     unit = BATCH * LENGTH * WIDTH
     flops = attention_flops(name, phase == "backward")
     seconds = (counts.products.flops + flops) / PEAK_FLOPS[GPU] + counts.others.bytes / BANDWIDTH
-    launches = counts.products.launches + counts.attention.launches + counts.others.launches
     return [
         f"{name}, {phase}",
-        str(launches),
+        str(counts.launches),
         f"{counts.products.flops / 1e9:.0f}",
         f"{flops / 1e9:.1f}",
         f"{counts.attention.bytes / unit:.0f}",

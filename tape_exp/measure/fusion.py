@@ -1,11 +1,11 @@
 """What ``trainer.compile=true`` leaves of a layer's other operations: ``python -m
 tape_exp.measure.fusion``.
 
-torch.compile fuses on a GPU what follows element by element, and rows that are summed. Inductor, its
-compiler, plans this without one: it is given the graph of a training step, as it would be traced,
-with tensors of an H100 that have no storage. Of each group that it fuses, its own count of bytes is
-taken: what the group reads from outside and what others read of it, each once. Products, attention
-and our operators stay as they are. Leaves ``results/speed/fusion.json``, which
+torch.compile fuses what follows element by element, and sums over rows. Inductor, its compiler,
+plans this for a GPU without one: it is given the graph of a training step, with tensors of an H100
+that have no storage. Of each group that it fuses, its own count of bytes is taken: what the group
+reads from outside and what others read of it, each once. Products, attention and our operators stay
+as they are. Leaves ``results/speed/fusion.json``, which
 :mod:`tape_exp.measure.goals` reads; nothing is computed, and no kernel reaches these counts.
 """
 
@@ -13,7 +13,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -25,15 +24,12 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.files import write_atomically
-from tape_exp.measure import count
+from tape_exp.measure import count, goals
 from tape_exp.measure.results import add_folder
 from tape_exp.models.decoder import Decoder, Where
 from tape_exp.settings.arguments import Parser, command, require_writable
-from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
 from tape_exp.training.module import loss_sum
 
-NAME = "fusion.json"
 Graphs = dict[str, torch.fx.GraphModule]  # of each phase
 
 
@@ -45,57 +41,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Count what torch.compile leaves of a layer's operations that are no products, "
         f"on an {count.GPU}. No GPU is needed, and nothing is computed.",
     )
-    add_folder(parser, "fusion", NAME)
+    add_folder(parser, "fusion", goals.FUSED.name)
     given = parser.parse_args(arguments)
     require_writable("--out", given.out)
     record = measure()
     print("\n".join(table(record)))
-    path = given.out / NAME
+    path = given.out / goals.FUSED.name
     write_atomically(path, json.dumps(record, indent=1) + "\n")
     print(path)
     return 0
 
 
-def recorded() -> dict[str, Any]:
-    """The record that the repository has.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    path = ROOT / "results" / "speed" / NAME
-    if not path.exists():
-        raise ConfigError(f"{path} is missing; python -m tape_exp.measure.fusion writes it.")
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
-
-
 def measure() -> dict[str, Any]:
-    """The record: of each encoding and phase of a middle layer its launches and bytes; the bytes of
-    the loss for each logit. Bytes of a layer are for each token and unit of width.
+    """The record: launches and bytes of each encoding and phase of a middle layer, and of TAPE's
+    forward pass in the model of addition; the bytes of the loss for each logit. Those of a layer
+    are for each token and unit of width.
     """
-    unit = count.BATCH * count.LENGTH * count.WIDTH
-    layers = {
-        name: {phase: row(counts, unit) for phase, counts in layer(name).items()}
-        for name in count.COUNTED
-    }
+    layers = {name: layer(name) for name in goals.BEFORE}
+    with goals.in_model_of_addition():
+        grid = layer("tape")["forward"]
     logits = count.BATCH * count.LENGTH * count.VOCABULARY
     loss = sum(counts.others.bytes for counts in planned(loss_graphs()).values()) / logits
-    return {"torch": torch.__version__, "layers": layers, "loss": round(loss, 2)}
-
-
-def row(counts: count.Counts, unit: int) -> dict[str, float]:
-    """The launches of a phase, and the bytes of what is neither product nor attention."""
-    kinds = counts.products, counts.attention, counts.others
     return {
-        "launches": sum(kind.launches for kind in kinds),
-        "bytes": round(counts.others.bytes / unit, 2),
+        "torch": torch.__version__.partition("+")[0],
+        "layers": layers,
+        "grid": grid,
+        "loss": round(loss, 2),
     }
 
 
-def layer(name: str) -> dict[str, count.Counts]:
-    """Phase -> the counts of a middle layer, without the FLOPs that fusing leaves as they are."""
+def layer(name: str) -> dict[str, dict[str, float]]:
+    """Phase -> the launches of a middle layer, and the bytes of what is neither product nor
+    attention.
+    """
     more, fewer = (planned(layer_graphs(name, layers)) for layers in (3, 2))
-    return {phase: more[phase] - fewer[phase] for phase in count.PHASES}
+    unit = count.BATCH * count.LENGTH * count.WIDTH
+    return {
+        phase: {
+            "launches": counts.launches,
+            "bytes": round(counts.others.bytes / unit, 2),
+        }
+        for phase, counts in ((phase, more[phase] - fewer[phase]) for phase in count.PHASES)
+    }
 
 
 class Layers(nn.Module):
@@ -236,7 +223,7 @@ def as_if_there() -> Iterator[None]:
 
 
 def table(record: dict[str, Any]) -> list[str]:
-    """The lines of a Markdown table: a middle layer's launches and other bytes, eager → compiled."""
+    """The lines of a Markdown table of a middle layer."""
     rows = [["", "launches", "others: bytes"]]
     for name, phases in record["layers"].items():
         for phase, found in phases.items():

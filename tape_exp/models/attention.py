@@ -28,6 +28,9 @@ HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of
 # On a CPU the fused kernel pays off only from this many tokens on; for fewer, one explicit softmax
 # serves the values and what is carried at once.
 CPU_SDPA_FROM = 64
+# And its fused kernel wants values as wide as queries, with zeros to make them so: twice as fast as
+# its unfused one at 1024 tokens, slower below this many.
+CPU_PADS_FROM = 256
 
 
 @dataclass(frozen=True)
@@ -366,7 +369,8 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     With something carried, a GPU does both in one call. Its kernels want values as wide as queries,
     so that q and k are padded with zeros to the joint width, but for cuDNN's where it takes them as
     they are, and values to the width of q and k. On a CPU the fused kernel gains less than
-    computing the probabilities once for both saves: :func:`_row_blocks`.
+    computing the probabilities once for both saves (:func:`_row_blocks`), and narrower values are
+    padded where that pays off.
     """
     if inputs.carried is not None and inputs.q.device.type == "cpu":
         return _row_blocks(inputs)
@@ -378,7 +382,7 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     # With a mask it was not tried.
     if padding > 0 and not (plain and cudnn.takes_wide_values(q.device, q.dtype, D, D + padding)):
         q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
-    if padding < 0 and q.device.type != "cpu":
+    if padding < 0 and (q.device.type != "cpu" or (plain and T >= CPU_PADS_FROM)):
         v = F.pad(v, (0, -padding))
     if plain:
         with cudnn.priority(q.device):

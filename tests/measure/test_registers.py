@@ -63,7 +63,8 @@ def test_the_table_has_the_range_of_all_tiles():
     rows = [
         {
             "gpu": gpu, "D": 64, "carries": False, "program": "key_gradient", "pass": "one pass",
-            "bias": "by distance", "tile": {}, "warps": 4, "stages": 2, "registers": registers_, "spilled_bytes": spilled, "shared_bytes": 65536,
+            "bias": "by distance", "tile": {}, "warps": 4, "stages": 2,
+            "registers": registers_, "spilled_bytes": spilled, "shared_bytes": 65536,
         }
         for gpu in registers.CAPABILITIES
         for registers_, spilled in ((255, 16), (127, 0))
