@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tape_exp.models import cudnn, fastest, flex
+from tape_exp.models import cudnn, fastest, fla, flex
 from tape_exp.models.kernels import causal
 from tape_exp.settings.errors import ConfigError, one_of
 
@@ -39,6 +39,7 @@ class OnDemand:
 
     by_pair: Callable[[], Tensor | None]  # broadcasts to (B, H, T, S)
     piecewise: Callable[[], causal.Piecewise | None]  # for our kernel
+    path: fla.Path | None = None  # for fla's, of which the bias is made
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,8 @@ def _compute(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
             raise ConfigError(
                 f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}."
             )
-    return BACKENDS[backend].compute(inputs if backend == "triton" else inputs.with_pairs())
+    reads = backend in ("triton", "fla")
+    return BACKENDS[backend].compute(inputs if reads else inputs.with_pairs())
 
 
 def _by_rows(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
@@ -335,7 +337,7 @@ def to_compile() -> None:
     """Tell torch.compile which of these functions it calls once, as it builds the graph, which then
     is one graph: what is logged, what is installed, what a library can do, and what was fast.
     """
-    here = (say, _installed, _measured, cudnn.takes_wide_values)
+    here = (say, _installed, _measured, cudnn.takes_wide_values, fla.installed)
     for fact in (*here, causal.installed, causal.interpreted, causal.too_old):
         torch.compiler.assume_constant_result(fact)
 
@@ -481,6 +483,13 @@ def _triton(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     return out.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
 
+def _fla(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention's kernel for PaTH, which is never chosen unless it is named."""
+    assert inputs.on_demand is not None
+    assert inputs.on_demand.path is not None
+    return fla.path_attention(inputs.q, inputs.k, inputs.v, inputs.on_demand.path), None
+
+
 def _never(inputs: Inputs) -> str | None:
     return None
 
@@ -514,13 +523,19 @@ def _flash_refuses(inputs: Inputs) -> str | None:
 
 
 def _triton_refuses(inputs: Inputs) -> str | None:
-    if inputs.bias is not None:
+    if inputs.bias is not None or (inputs.on_demand is not None and inputs.on_demand.path):
         return "the Triton kernel knows no bias of single pairs"
     carried = None if inputs.carried is None else inputs.carried.transpose(1, 2)
     reason = causal.supports(
         inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried
     )
     return None if reason is None else reason.rstrip(".")
+
+
+def _fla_refuses(inputs: Inputs) -> str | None:
+    if inputs.on_demand is None or inputs.on_demand.path is None or inputs.carried is not None:
+        return "flash-linear-attention serves only model=path, in passes over whole sequences"
+    return fla.refuses(inputs.q, inputs.k, inputs.v)
 
 
 @dataclass(frozen=True)
@@ -537,4 +552,5 @@ BACKENDS = {
     "flex": Backend(_flex, _flex_refuses),
     "flash": Backend(_flash, _flash_refuses),
     "triton": Backend(_triton, _triton_refuses),
+    "fla": Backend(_fla, _fla_refuses),
 }

@@ -36,6 +36,7 @@ class PositionEncoding(nn.Module):
     - ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE); it is computed for
       every pair, so no fused kernel can serve it,
     - ``features``: what else tokens bring to ``rotate``, to that bias (PaTH) or to ``accumulated``,
+    - ``path``: what that bias is made of, where fla's kernels know it (PaTH),
     - ``later_keys``, with ``changes_keys``: keys that each token changes for those after it (PaTH),
     - ``carried`` and ``update``: what attention averages besides the values, and the state of the
       next layer (TAPE),
@@ -151,6 +152,12 @@ class PositionEncoding(nn.Module):
         hides may hold anything finite, and a pair depends on no token after its query.
         """
         return bias
+
+    def path(self, features: Features) -> tuple[Tensor, Tensor] | None:
+        """w (B, T, K, D) and β (B, T, K), fp32, where ``contextual_bias`` is what the matrices
+        I - β w wᵀ between query and key make of the logits.
+        """
+        return None
 
     def later_keys(self, k_BSKD: Tensor, features: Features) -> Tensor:
         """The keys as tokens after these find them, from the same as ``contextual_bias``."""
