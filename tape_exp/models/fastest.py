@@ -47,7 +47,9 @@ class Kind:
     key_heads: int
     width: int
     carried: int  # width of what is carried, 0 where nothing is
-    bias: str  # "none", "slopes", "by_distance", "shared by rows" or "of each row"
+    # "none", "slopes", "by_distance", "shared by rows" or "of each row"; ends with "and of keys"
+    # where keys have a bias too
+    bias: str
     length: int  # one of LENGTHS
 
     def __str__(self) -> str:
@@ -70,18 +72,21 @@ class Kind:
             return make(rows, T, count, width, dtype=self.dtype).transpose(1, 2)
 
         call: Call = dict.fromkeys(("carried", "bias", "by_distance", "slopes"))
+        bias = self.bias.removesuffix(" and of keys")
         call["q"] = heads(H, self.width)
         call["k"], call["v"] = heads(self.key_heads, self.width), heads(self.key_heads, self.width)
         if self.carried:
             call["carried"] = heads(H, self.carried)
-        if self.bias == "slopes":
+        if bias != self.bias:
+            call["key_bias"] = make(rows, H, T)
+        if bias == "slopes":
             slopes = torch.full((H,), 0.1, device=self.device)
             distances = torch.arange(T, device=self.device)
             call |= {"slopes": slopes, "by_distance": -slopes[:, None] * distances}
-        elif self.bias == "by_distance":
+        elif bias == "by_distance":
             call["by_distance"] = make(H, T)
-        elif self.bias != "none":
-            call["bias"] = make(1 if self.bias == "shared by rows" else rows, H, T, T)
+        elif bias != "none":
+            call["bias"] = make(1 if bias == "shared by rows" else rows, H, T, T)
         return call, learns
 
 

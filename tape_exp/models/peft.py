@@ -182,7 +182,7 @@ class Adaptation:
 def _in_queries_and_keys(position: PositionEncoding) -> bool:
     """Whether the encoding neither adds to the logits nor averages anything."""
     # Sparse attention would silently drop whatever these return.
-    names = ("bias", "bias_by_distance", "contextual_bias", "accumulated", "carried")
+    names = ("bias", "bias_by_distance", "contextual_bias", "key_bias", "accumulated", "carried")
     return not any(overrides(position, name) for name in names)
 
 

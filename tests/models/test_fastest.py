@@ -148,7 +148,10 @@ def test_processes_of_a_run_choose_alike(tmp_path, monkeypatch):
     assert processes.first_said("something else", "mine") == "mine"
 
 
-@pytest.mark.parametrize("bias", ["none", "slopes", "by_distance", "shared by rows", "of each row"])
+@pytest.mark.parametrize(
+    "bias",
+    ["none", "slopes", "by_distance", "shared by rows", "of each row", "none and of keys"],
+)
 @pytest.mark.parametrize("carried", [0, 4])
 def test_a_call_of_each_kind_can_be_computed_and_differentiated(bias, carried):
     call, learns = Kind(CPU, torch.bfloat16, 2, 1, 8, carried, bias, 16).call()

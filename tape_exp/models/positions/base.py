@@ -35,8 +35,10 @@ class PositionEncoding(nn.Module):
       (FIRE),
     - ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE); it is computed for
       every pair, so no fused kernel can serve it,
-    - ``features``: what else tokens bring to ``rotate``, to that bias (PaTH) or to ``accumulated``,
-    - ``path``: what that bias is made of, where fla's kernels know it (PaTH),
+    - ``key_bias``: what is added to the logits of a key, whatever the query (FoX),
+    - ``features``: what else tokens bring to ``rotate``, to these biases (PaTH) or to
+      ``accumulated``,
+    - ``path``: what a contextual bias is made of, where fla's kernels know it (PaTH),
     - ``later_keys``, with ``changes_keys``: keys that each token changes for those after it (PaTH),
     - ``carried`` and ``update``: what attention averages besides the values, and the state of the
       next layer (TAPE),
@@ -133,7 +135,7 @@ class PositionEncoding(nn.Module):
         return None
 
     def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> Features:
-        """What tokens bring to ``rotate``, ``contextual_bias`` and ``accumulated``.
+        """What tokens bring to ``rotate``, ``contextual_bias``, ``key_bias`` and ``accumulated``.
 
         x is what queries and keys are made of, and 0 for padding. ``past`` is what the tokens
         before these left, and where these leave what later ones need of all so far: a few tensors
@@ -156,6 +158,17 @@ class PositionEncoding(nn.Module):
     def path(self, features: Features) -> tuple[Tensor, Tensor] | None:
         """w (B, T, K, D) and β (B, T, K), fp32, where ``contextual_bias`` is what the matrices
         I - β w wᵀ between query and key make of the logits.
+        """
+        return None
+
+    def key_bias(self, features: Features) -> Tensor | None:
+        """What is added to the scaled logits of these tokens as keys, besides any other bias, from
+        the same features: (B, T, H).
+
+        What depends only on the query would cancel in the softmax: so a sum from key to query, c_i
+        - c_j, needs nothing but -c_j. Attention reads differences within a row, and where the
+        numbers grow with the tokens they are fp64, so that none of these loses bits. A cache keeps
+        it like a key.
         """
         return None
 
