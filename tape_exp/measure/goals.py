@@ -36,7 +36,8 @@ from tape_exp.training.assembly import make_task
 PEAK = PEAK_FLOPS[count.GPU]
 LAYERS = 12  # of the 155 M model
 MULTIPLE = 16  # that evaluation makes of lengths on a GPU
-ADAMW_BYTES = 28  # a parameter: four numbers read, three written
+# A parameter: AdamW reads four numbers and writes three; clipping reads the gradient and scales it.
+OPTIMIZER_BYTES = 28 + 12
 FUSED = ROOT / "results" / "speed" / "fusion.json"  # of tape_exp.measure.fusion
 
 
@@ -188,15 +189,15 @@ def attention_ratio(work: Design) -> float:
 
 
 def step(phases: dict[str, Work], loss_bytes: float | None = None) -> float:
-    """The least seconds of a step of the 155 M model: all layers, the head, the loss and AdamW;
-    without ``loss_bytes`` as if nothing but products and attention took time.
+    """The least seconds of a step of the 155 M model: all layers, the head, the loss, clipping and
+    AdamW; without ``loss_bytes`` as if nothing but products and attention took time.
     """
     tokens, bytes_count = count.BATCH * count.LENGTH, loss_bytes is not None
     head = 3 * 2 * tokens * count.WIDTH * count.VOCABULARY / PEAK
     all_layers = LAYERS * sum(x.seconds(bytes_count=bytes_count) for x in phases.values())
     if loss_bytes is None:
         return all_layers + head
-    once = loss_bytes + ADAMW_BYTES * model().parameter_count()
+    once = loss_bytes + OPTIMIZER_BYTES * model().parameter_count()
     return all_layers + head + once / count.BANDWIDTH
 
 
