@@ -6,6 +6,7 @@ query heads, K key/value heads (K divides H), D head dimension, C width of what 
 distances.
 """
 
+import functools
 import importlib.util
 import logging
 import math
@@ -89,8 +90,9 @@ class Inputs:
         return sum(parts[1:], parts[0]) if parts else None
 
     def at_keys(self, first: int, last: int) -> Tensor:
-        """What the key bias adds for queries ``first`` … ``last`` - 1 at the keys that they see,
-        less what it adds at each query's own key: (B, H, last - first, S), at least fp32.
+        """What the key bias adds for queries ``first`` … ``last`` - 1 at each key up to that of the
+        last of them, less what it adds at a query's own key: (B, H, last - first, S - T + last), at
+        least fp32.
 
         The softmax does not see what is subtracted, and what is left is small where probabilities
         are not: of sums of thousands it has lost no bits. Rounded to 16 bits, x is wrong by 2^-9 x,
@@ -363,10 +365,12 @@ def forget() -> None:
 
 def to_compile() -> None:
     """Tell torch.compile which of these functions it calls once, as it builds the graph, which then
-    is one graph: what is logged, what is installed, what a library can do, and what was fast.
+    is one graph: what is logged, what is installed, what a library can do, and what was fast. None
+    of them may be cached: torch.compile would look through the cache and trace what it finds.
     """
     here = (say, _installed, _measured, cudnn.takes_wide_values, fla.installed)
-    for fact in (*here, causal.installed, causal.interpreted, causal.too_old):
+    facts = causal.installed, causal.interpreted, causal.too_old, causal.too_small
+    for fact in (*here, *facts):
         torch.compiler.assume_constant_result(fact)
 
 
@@ -548,8 +552,12 @@ def _flex_refuses(inputs: Inputs) -> str | None:
     return None
 
 
+# What is absent is looked for in every folder: too slow for every call of attention.
+_find_spec = functools.cache(importlib.util.find_spec)
+
+
 def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    return _find_spec(package) is not None
 
 
 def _flash_refuses(inputs: Inputs) -> str | None:

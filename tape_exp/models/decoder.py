@@ -18,7 +18,14 @@ from torch.utils.checkpoint import checkpoint
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.attention import OnDemand, attend, to_compile
 from tape_exp.models.cache import Cache
-from tape_exp.models.positions.base import Past, PositionEncoding, for_heads, overrides, precise
+from tape_exp.models.positions.base import (
+    Past,
+    PositionEncoding,
+    check_reach,
+    for_heads,
+    overrides,
+    precise,
+)
 from tape_exp.settings.schema import Arch
 
 
@@ -132,13 +139,14 @@ class Decoder(nn.Module):
         elif positions_BT is not None:
             if not positions_BT.is_floating_point():
                 positions_BT = positions_BT.float()
+            check_reach(first, positions_BT)
             consecutive = False
         else:
             positions_BT = self.positions(B, T, tokens_BT.device, sampler)
         ids_BS = first.position_ids(known_BS, sampler)
         ids_BT = None if ids_BS is None else ids_BS[:, -T:]
         where = Where(positions_BT, consecutive, cache, watch, ids_BT)
-        state = first.initial_state(where.positions_BT)
+        state = initial_state(first, positions_BT, cache)
         plain = cache is None and watch is None
         compute = self._compiled if self._compiled is not None and plain else self._compute
         found = compute(tokens_BT, state, where, last_only, logits_at, labels_BT)
@@ -347,6 +355,22 @@ class Block(nn.Module):
         bias = position.bias(where.positions_BT, keys)
         bias = position.contextual_bias(q_BTHD, k_BSKD, features, bias)
         return {"bias": bias}
+
+
+def initial_state(
+    position: PositionEncoding, positions_BT: Tensor, cache: Cache | None
+) -> Tensor | None:
+    """The state that the first layer sees.
+
+    Where it depends on the row's length, the last position that a cache may hold goes along, so
+    that all steps see the same length.
+    """
+    if cache is None or not position.by_length:
+        return position.initial_state(positions_BT)
+    last_B1 = cache.positions_BS[:, -1:]
+    state = position.initial_state(torch.cat([positions_BT, last_B1], 1))
+    assert state is not None
+    return state[:, :-1]
 
 
 def on_demand(position: PositionEncoding, positions_BT: Tensor) -> OnDemand:
