@@ -258,7 +258,9 @@ def _gradients(
         shared = carried.shape[0] < B or carried.shape[2] < H
         dc = q.new_empty(B, S, H, carried.shape[-1], dtype=torch.float32 if shared else q.dtype)
     # So do blocks of keys, for every distance and every piece of a function.
-    owns = _programs().owned_keys(q.dtype, constants["BENDS"]) if tables_learn else 0
+    owns = 0
+    if tables_learn:
+        owns = _programs().owned_keys(q.dtype, constants["BENDS"], constants["PAD_D"])
     d_table = d_far = d_level = d_rise = None
     if tables_learn:
         d_table = lse.new_zeros(B, H, -(-S // owns), S)
