@@ -47,8 +47,8 @@ def attention(D: int, carries: bool) -> None:
 
 
 def biased_attention(D: int, carries: bool) -> None:
-    """Forward and backward with a bias that learns: by distance, as T5's, and in pieces, as FIRE's.
-    No encoding with such a bias carries anything.
+    """Forward and backward with a bias that learns: by distance, as T5's, in pieces, as FIRE's, and
+    of keys, as FoX's. No encoding with such a bias carries anything.
     """
     if carries:
         return
@@ -58,7 +58,8 @@ def biased_attention(D: int, carries: bool) -> None:
     )
     level, rise = (torch.empty(HEADS, BENDS + 1, requires_grad=True) for _ in range(2))
     pieces = causal.Piecewise(near, far, bends, level, rise)
-    for bias in ({"by_distance": table}, {"piecewise": pieces}):
+    gates = torch.empty(BATCH, LENGTH, HEADS, requires_grad=True)
+    for bias in ({"by_distance": table}, {"piecewise": pieces}, {"key_bias": gates}):
         q, k, v = (torch.empty(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
         with patch.object(causal, "supports", lambda *_: None):
             out, _ = causal.fused_attention(q, k, v, **bias)
@@ -181,6 +182,8 @@ def bias(constants: dict[str, Any]) -> str:
     """What such a program adds to the logits; "no" where it knows of none."""
     if constants.get("BENDS"):
         return "in pieces"
+    if constants.get("KEYED"):
+        return "of keys"
     return "by distance" if constants.get("BY_DISTANCE") else "no"
 
 
