@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tape_exp.models import cudnn, fastest, flex
 from tape_exp.models.kernels import causal
+from tape_exp.models.window import Window
 from tape_exp.settings.errors import ConfigError, one_of
 
 log = logging.getLogger("tape_exp")
@@ -28,6 +29,7 @@ HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of
 # On a CPU the fused kernel pays off only from this many tokens on; for fewer, one explicit softmax
 # serves the values and what is carried at once.
 CPU_SDPA_FROM = 64
+ROWS = 128  # of queries that it then takes at once
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Inputs:
     slopes: Tensor | None  # (H,)
     padding: Tensor | None = None  # (B,), the keys of a row that are hidden, from its first on
     on_demand: OnDemand | None = None  # instead of a bias
+    window: Window | None = None  # None: a query sees all keys before it
 
     @property
     def groups(self) -> int:
@@ -67,6 +70,35 @@ class Inputs:
         if self.on_demand is None:
             return self
         return replace(self, bias=self.on_demand.by_pair(), on_demand=None)
+
+    def scaled(self, scale: Tensor) -> "Inputs":
+        """The same with logits, biases included, times (B or 1, H, T): a bias by pair, if any."""
+        bias = replace(self.with_pairs(), padding=None).dense_bias()
+        return replace(
+            self,
+            q=(self.q * scale[..., None]).to(self.q.dtype),
+            bias=None if bias is None else bias * scale[..., None],
+            by_distance=None,
+            slopes=None,
+            on_demand=None,
+        )
+
+    def mask(self) -> Tensor:
+        """Booleans that broadcast to (B, H, T, S): where query t may look at key s, if s is not
+        padding.
+        """
+        T, S, device = self.q.shape[2], self.k.shape[2], self.q.device
+        if self.window is None:
+            return causal_mask(T, S, device)
+        places = torch.arange(S, device=device)
+        return self.window.mask(places[S - T :], places, self.padding)
+
+    def narrow(self, rows: int) -> bool:
+        """Whether a window hides at least half of the keys from so many queries in a row."""
+        if self.window is None:
+            return False
+        seen = self.window.size + self.window.sinks + min(rows, self.q.shape[2])
+        return 2 * seen <= self.k.shape[2]
 
     def dense_bias(self) -> Tensor | None:
         """Biases and padding as one tensor that broadcasts to (B, H, T, S)."""
@@ -102,7 +134,8 @@ class Inputs:
 
             q, k, v = (x[b : b + 1, :, skip:] for x in (self.q, self.k, self.v))
             carried, bias = cut(self.carried, 2), cut(self.bias, 2, 3)
-            parts.append((skip, Inputs(q, k, v, carried, bias, self.by_distance, self.slopes)))
+            row = Inputs(q, k, v, carried, bias, self.by_distance, self.slopes)
+            parts.append((skip, replace(row, window=self.window)))
         return parts
 
     def per_query_head(self) -> tuple[Tensor, Tensor]:
@@ -131,6 +164,8 @@ def attend(
     slopes: Tensor | None = None,
     carried: Tensor | None = None,
     padding: Tensor | None = None,
+    window: Window | None = None,
+    scale: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor | None]:
     """Causal attention: ``softmax(q kᵀ / √D + bias) v``, and the same probabilities times
@@ -153,6 +188,8 @@ def attend(
             query head.
         padding: (B,), how many of the first keys of each row no query sees. What the queries at
             these places give is not defined.
+        window: the keys that a query sees; None: all up to its own.
+        scale: (B or 1, T, H): what the logits, biases included, are multiplied by.
         backend: a key of :data:`BACKENDS`, or ``auto``: the fastest that is correct here, said once
             in the log.
 
@@ -170,6 +207,9 @@ def attend(
         inputs = Inputs(q, k, v, carried, None, by_distance, slopes, padding, bias)
     else:
         inputs = Inputs(q, k, v, carried, bias, by_distance, slopes, padding)
+    inputs = replace(inputs, window=window)
+    if scale is not None:
+        inputs = inputs.scaled(scale.transpose(1, 2))
     values, attended = _compute(inputs, backend)
     return values.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
@@ -217,6 +257,8 @@ def probabilities(
     by_distance: Tensor | None = None,
     slopes: Tensor | None = None,
     padding: Tensor | None = None,
+    window: Window | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
     """(B, H, T, S), at least fp32: what :func:`attend` averages with, from the same arguments.
 
@@ -224,7 +266,9 @@ def probabilities(
     """
     precise = torch.promote_types(q_BTHD.dtype, torch.float32)
     q, k = (x.transpose(1, 2).to(precise) for x in (q_BTHD, k_BSKD))
-    inputs = Inputs(q, k, k[..., :0], None, bias, by_distance, slopes, padding)
+    inputs = Inputs(q, k, k[..., :0], None, bias, by_distance, slopes, padding, window=window)
+    if scale is not None:
+        inputs = inputs.scaled(scale.transpose(1, 2))
     with torch.autocast(q.device.type, enabled=False):
         return _probabilities(inputs, inputs.per_query_head()[0])
 
@@ -241,7 +285,9 @@ def pick_backend(inputs: Inputs) -> str:
     if len(able) > 1:
         T = inputs.q.shape[2]
         length = next((x for x in fastest.LENGTHS if x <= T), fastest.LENGTHS[-1])
-        measured = _measured(tuple(able), *_kind(inputs), length)
+        window = inputs.window or Window(0)
+        size = (window.size, window.sinks)
+        measured = _measured(tuple(able), *_kind(inputs), length, *size)
         if measured is not None:
             name, why = measured
     say(f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}")
@@ -249,7 +295,7 @@ def pick_backend(inputs: Inputs) -> str:
 
 
 def _kind(inputs: Inputs) -> tuple[Any, ...]:
-    """The fields of :class:`fastest.Kind`, but for the length."""
+    """The fields of :class:`fastest.Kind`, but for the length and the window."""
     q, bias = inputs.q, "none"
     if inputs.bias is not None:
         bias = "of each row" if inputs.bias.shape[0] > 1 else "shared by rows"
@@ -305,6 +351,12 @@ def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
             ("sdpa", "values and state side by side"),
             ("flash", "values and state side by side"),
         ]
+    if inputs.window is not None:
+        return [
+            ("flash", "windows are native"),
+            ("flex", "blocks outside of the window are skipped"),
+            ("sdpa", "the window as a mask"),
+        ]
     return [("sdpa", "cuDNN or flash"), ("flash", "its own kernels")]
 
 
@@ -350,7 +402,7 @@ def _probabilities(inputs: Inputs, k_BHSD: Tensor) -> Tensor:
     bias = inputs.dense_bias()
     if bias is not None:
         logits = logits + bias
-    logits = logits.masked_fill(~causal_mask(q.shape[2], k.shape[2], q.device), float("-inf"))
+    logits = logits.masked_fill(~inputs.mask(), float("-inf"))
     return logits.softmax(-1)
 
 
@@ -366,15 +418,16 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     With something carried, a GPU does both in one call. Its kernels want values as wide as queries,
     so that q and k are padded with zeros to the joint width, but for cuDNN's where it takes them as
     they are, and values to the width of q and k. On a CPU the fused kernel gains less than
-    computing the probabilities once for both saves: :func:`_row_blocks`.
+    computing the probabilities once for both saves, or leaving out the keys that a window hides:
+    :func:`_row_blocks`.
     """
-    if inputs.carried is not None and inputs.q.device.type == "cpu":
+    if inputs.q.device.type == "cpu" and (inputs.carried is not None or inputs.narrow(ROWS)):
         return _row_blocks(inputs)
     q, (k, v) = inputs.q, inputs.per_query_head()
     scale = 1 / math.sqrt(q.shape[-1])
     T, S, D, padding = q.shape[2], k.shape[2], q.shape[-1], v.shape[-1] - q.shape[-1]
     bias = inputs.dense_bias()
-    plain = bias is None and T == S
+    plain = bias is None and T == S and inputs.window is None
     # With a mask it was not tried.
     if padding > 0 and not (plain and cudnn.takes_wide_values(q.device, q.dtype, D, D + padding)):
         q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
@@ -384,33 +437,42 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         with cudnn.priority(q.device):
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
             return inputs.split(out[..., : D + padding])
-    mask = causal_mask(T, S, q.device)
+    mask = inputs.mask()
     if bias is not None:
         mask = torch.where(mask, bias.to(q.dtype), float("-inf")).expand(*q.shape[:2], T, S)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     return inputs.split(out[..., : D + padding])
 
 
-def _row_blocks(inputs: Inputs, rows: int = 128) -> tuple[Tensor, Tensor | None]:
+def _row_blocks(inputs: Inputs, rows: int = ROWS) -> tuple[Tensor, Tensor | None]:
     """The explicit softmax for ``rows`` queries at a time, over only the keys that they may see."""
-    assert inputs.carried is not None
     k, v = replace(inputs, carried=None).per_query_head()
-    state = inputs.carried.to(v.dtype).expand(*v.shape[:3], -1)
+    state = None
+    if inputs.carried is not None:
+        state = inputs.carried.to(v.dtype).expand(*v.shape[:3], -1)
     q, bias = inputs.q / math.sqrt(inputs.q.shape[-1]), inputs.dense_bias()
     T, S = q.shape[2], k.shape[2]
+    places = torch.arange(S, device=q.device)
     values, attended = [], []
     for first in range(0, T, rows):
         last = min(first + rows, T)
         seen = last + S - T
-        logits = q[:, :, first:last] @ k[:, :, :seen].transpose(-1, -2)
+        keys: slice | list[int] = slice(seen)
+        if inputs.window is None:
+            visible = causal_mask(last - first, seen, q.device)
+        else:
+            keys = inputs.window.keys(first + S - T, seen, inputs.padding)
+            visible = inputs.window.mask(places[first + S - T : seen], places[keys], inputs.padding)
+        logits = q[:, :, first:last] @ k[:, :, keys].transpose(-1, -2)
         if bias is not None:
-            logits = logits + bias.expand(-1, -1, T, S)[:, :, first:last, :seen]
-        hidden = ~causal_mask(last - first, seen, q.device)
+            logits = logits + bias.expand(*q.shape[:2], T, S)[:, :, first:last, keys]
         precise = torch.promote_types(logits.dtype, torch.float32)
-        probabilities = logits.masked_fill_(hidden, float("-inf")).softmax(-1, precise).to(v.dtype)
-        values.append(probabilities @ v[:, :, :seen])
-        attended.append(probabilities @ state[:, :, :seen])
-    return torch.cat(values, 2), torch.cat(attended, 2)
+        logits = logits.masked_fill_(~visible, float("-inf"))
+        probabilities = logits.softmax(-1, precise).to(v.dtype)
+        values.append(probabilities @ v[:, :, keys])
+        if state is not None:
+            attended.append(probabilities @ state[:, :, keys])
+    return torch.cat(values, 2), torch.cat(attended, 2) if attended else None
 
 
 def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
@@ -447,7 +509,7 @@ def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         k,
         v,
         score_mod=score_mod if inputs.biased else None,
-        block_mask=flex.causal_blocks(T, S, str(q.device)),
+        block_mask=flex.causal_blocks(T, S, str(q.device), inputs.window),
         scale=1 / math.sqrt(q.shape[-1]),
     )
     return inputs.split(out[:, :, :length])
@@ -463,7 +525,10 @@ def _flash(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     q, k = F.pad(inputs.q, (0, padding)), F.pad(k, (0, padding))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     slopes = None if inputs.slopes is None else inputs.slopes.float()
-    out = flash_attn_func(q, k, v, softmax_scale=scale, causal=True, alibi_slopes=slopes)
+    before = -1 if inputs.window is None else inputs.window.size - 1
+    out = flash_attn_func(
+        q, k, v, softmax_scale=scale, causal=True, window_size=(before, -1), alibi_slopes=slopes
+    )
     return inputs.split(out.transpose(1, 2))
 
 
@@ -506,12 +571,16 @@ def _flash_refuses(inputs: Inputs) -> str | None:
         return "flash-attn computes only in fp16 and bf16, on a GPU"
     if inputs.biased and inputs.slopes is None:
         return "flash-attn knows no bias but ALiBi's slopes"
+    if inputs.window is not None and inputs.window.sinks:
+        return "flash-attn knows no attention sinks"
     return "flash-attn's heads are at most 256 wide" if width > 256 else None
 
 
 def _triton_refuses(inputs: Inputs) -> str | None:
     if inputs.bias is not None:
         return "the Triton kernel knows no bias of single pairs"
+    if inputs.window is not None:
+        return "the Triton kernel knows no window"
     carried = None if inputs.carried is None else inputs.carried.transpose(1, 2)
     reason = causal.supports(
         inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried

@@ -16,7 +16,7 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
 from tape_exp.models.attention import attend
 from tape_exp.models.decoder import Block, Decoder
-from tape_exp.models.positions.base import PositionEncoding, for_heads, overrides
+from tape_exp.models.positions.base import for_heads, overrides
 from tape_exp.settings.errors import ConfigError, one_of
 
 PARTS = {  # what `peft.train` names, as patterns of parameter names
@@ -171,7 +171,7 @@ class Adaptation:
                 decoder.get_parameter(name).requires_grad_(name not in idle)
         if self.sparse_groups is not None:
             for block in decoder.blocks():
-                if not _in_queries_and_keys(block.position):
+                if not _in_queries_and_keys(block):
                     raise ConfigError(
                         f"peft.sparse_groups={self.sparse_groups} needs positions in queries and "
                         "keys only, as model=rope has."
@@ -179,11 +179,15 @@ class Adaptation:
                 block.attend = partial(sparse_in_training, block, self.sparse_groups)
 
 
-def _in_queries_and_keys(position: PositionEncoding) -> bool:
-    """Whether the encoding neither adds to the logits nor averages anything."""
+def _in_queries_and_keys(block: Block) -> bool:
+    """Whether attention averages nothing but values, sees all tokens, and whether the encoding
+    leaves the logits as they are.
+    """
+    if block.window is not None or block.ssmax is not None:
+        return False
     # Sparse attention would silently drop whatever these return.
     names = ("bias", "bias_by_distance", "contextual_bias", "accumulated", "carried")
-    return not any(overrides(position, name) for name in names)
+    return not any(overrides(block.position, name) for name in names)
 
 
 def sparse_in_training(

@@ -233,6 +233,12 @@ def adopt(cfg: DictConfig) -> DictConfig:
             f"checkpoint={spec} is a Llama, whose positions are RoPE's; model={cfg.model.name} "
             "cannot take them up."
         )
+    for key in ("ssmax", "qk_norm"):
+        if cfg.model.get(key):
+            raise ConfigError(
+                f"checkpoint={spec} is a Llama, which has learned to attend without model.{key}; "
+                "leave it out."
+            )
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
         cfg.task.arch = llama_config.sizes()

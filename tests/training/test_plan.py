@@ -5,7 +5,6 @@ loaded or left behind.
 import os
 import resource
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tape_exp.training.assembly import make_position
 from tape_exp.training.plan import (
     LOGITS,
     activations,
@@ -50,7 +48,7 @@ def planned(*overrides: str, recompute: bool = False):
 @pytest.mark.parametrize("task", ["arithmetic", "c4"])
 def test_counts_are_those_of_a_real_decoder(model, task):
     plan, _, made, _ = planned(f"model={model}", f"task={task}")
-    real = Decoder(made.arch, partial(make_position, compose_config([f"model={model}"]).model))
+    real = conftest.make_decoder(model, made.arch)
     assert plan.parameters == real.parameter_count()
     assert plan.positional == real.positional_count()
     assert plan.trainable == sum(p.numel() for p in real.parameters() if p.requires_grad)
