@@ -215,7 +215,7 @@ def test_pairs_of_tokens_are_what_autograd_keeps_of_the_square_of_the_length(mod
         return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
     decoder = conftest.make_decoder(model, Arch(*sizes, vocab=14, digits=DIGITS))
-    estimated = 2 * pair_memory(decoder, 1, 1)
+    estimated = 2 * pair_memory(decoder.layers[0], 1, 1)
     square = (held(384) - 2 * held(256) + held(128)) / (2 * 128**2)  # no part that is linear
     # what a fused kernel does not hold: a mask, and a bias that depends on the distance only
     explicit = 2 * (4 * 4 + 9) + 8 * 4
