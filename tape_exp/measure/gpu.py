@@ -3,7 +3,8 @@
 ``python -m tape_exp.measure.gpu [--stages check speed train data] [--minutes 9] [--out FOLDER]``.
 Stages are in the order of their worth. Each is a command of its own with a limit, leaves what it
 has when that is over, and the next one begins whatever happened: out of memory, a backend that
-fails or a driver that hangs is a line in ``gpu-<machine>.json``, and not the end.
+fails or a driver that hangs is a line in ``gpu-<machine>.json``, and not the end. Without a GPU all
+of it runs on the CPU as a trial, whose files are in ``runs/.gpu`` and not among the results.
 """
 
 import contextlib
@@ -21,12 +22,13 @@ from typing import Any
 import torch
 
 from tape_exp.machine.hardware import machine_name
-from tape_exp.measure.results import add_folder, write_record
+from tape_exp.measure.results import FOLDER, write_record
 from tape_exp.settings.arguments import Parser, command, positive, require_writable
 from tape_exp.settings.folders import ROOT
 
 PYTHON = sys.executable
 GRACE = 20.0  # seconds from SIGTERM, at which a run saves a checkpoint, to SIGKILL
+TRIAL = ROOT / "runs" / ".gpu"
 NEEDED = ("hydra", "lightning", "scipy")  # by whatever trains
 MODELS = ("tape", "fire", "rope", "randpe", "nope")  # in the order in which they are trained
 KERNELS = ("tests/models/test_kernels.py", "tests/models/test_position_kernels.py")
@@ -56,7 +58,8 @@ def module(name: str, *words: str) -> list[str]:
 
 def trains(out: Path) -> list[list[str]]:
     """Addition at scale small, model by model; a run that was cut off goes on at the next call."""
-    words = ["task=arithmetic", "scale=small", "seed=0", "trainer=gpu", "logger=none"]
+    trainer = "trainer=gpu" if torch.cuda.is_available() else "trainer=cpu"
+    words = ["task=arithmetic", "scale=small", "seed=0", trainer, "logger=none"]
     place = f"runs={out / 'runs'}"
     return [[PYTHON, "train.py", f"model={name}", *words, place] for name in MODELS]
 
@@ -68,7 +71,7 @@ STAGES = {
         lambda out: [module("measure.check", "--out", str(out))],
     ),
     "speed": Stage(
-        "attention at every length, then the training step and decoding, relative to RoPE",
+        "attention at every length and the training step, relative to RoPE, then decoding",
         4,
         lambda out: [module("speed", "--out", str(out))],
     ),
@@ -104,13 +107,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=USUAL, metavar="stage")
     parser.add_argument("--minutes", type=positive(float), default=9.0, help="default: %(default)s")
-    add_folder(parser, "gpu")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder of gpu-<machine>.json and of what the stages leave (default: results/speed; "
+        "without a GPU, runs/.gpu)",
+    )
     given = parser.parse_args(arguments)
-    require_writable("--out", given.out)
-    if not torch.cuda.is_available():
-        print("No GPU is here: every stage runs on the CPU, where it shows only that it runs.")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    out = given.out.resolve()
+    out = (given.out or (FOLDER if device.type == "cuda" else TRIAL)).resolve()
+    require_writable("--out", out)
+    if device.type == "cpu":
+        print(
+            "No GPU is here: every stage runs on the CPU, where it shows only that it runs. Its "
+            f"files go to {out}."
+        )
     record: dict[str, Any] = {
         "machine": machine_name(device),
         "torch": torch.__version__,
@@ -146,14 +157,17 @@ def run_stage(name: str, out: Path, limit: float) -> dict[str, Any]:
     for words in stage.commands(out):
         if (left := until - time.monotonic()) <= 0:
             break
-        print(f"== {name}, up to {left:.0f} s: {' '.join(words[1:])}", flush=True)
-        lines.append(run_command(words, out / f"{name}.log", left))
+        log = out / f"{name}.log"
+        print(f"== {name}, up to {left:.0f} s: {' '.join(words[1:])}\n   in {log}", flush=True)
+        lines.append(run_command(words, log, left))
         print(f"== {name}: {lines[-1]['ended']} after {lines[-1]['seconds']} s", flush=True)
     return {"stage": name, "commands": lines}
 
 
 def run_command(words: list[str], log: Path, limit: float) -> dict[str, Any]:
-    """Run a command with its output in ``log`` and on the terminal, and end it at its limit."""
+    """Run a command with its output in ``log``, and end it at its limit; the last lines are shown
+    on the terminal.
+    """
     began = time.monotonic()
     with log.open("ab") as file:
         process = subprocess.Popen(

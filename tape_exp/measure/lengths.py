@@ -62,9 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     require_writable("--out", given.out)
     say = partial(print, flush=True)
-    record = measure(LENGTHS, given.seconds, given.gigabytes, say=say)
+    save = partial(write_record, "lengths", folder=given.out)
+    record = measure(LENGTHS, given.seconds, given.gigabytes, say=say, save=save)
     print("\n".join(table(record)))
-    print(write_record("lengths", record, given.out))
+    print(save(record))
     return 0
 
 
@@ -75,6 +76,7 @@ def measure(
     names: Iterable[str] = tuple(ENCODINGS),
     rounds_s: float = 20.0,
     say: Callable[[str], Any] = print,
+    save: Callable[[dict[str, Any]], Any] = lambda record: None,
 ) -> dict[str, Any]:
     """The record: a row for each encoding and length, and the slopes of each encoding.
 
@@ -84,8 +86,16 @@ def measure(
             the square of the length, from the last one that was measured.
         names: of encodings.
         rounds_s: seconds that the rounds of a length go on for, at least five of them.
+        save: called with the record so far after every length.
     """
     rows: list[Row] = []
+    record: dict[str, Any] = {
+        "machine": machine_name(CPU),
+        "torch": torch.__version__,
+        "arch": {"width": WIDTH, "heads": HEADS, "ffn": INNER},
+        "limits": {"seconds": seconds, "gigabytes": gigabytes},
+        "rows": rows,
+    }
     last: dict[str, Row] = {name: {"T": 1, "ms": 0.0, "activation_bytes": 0} for name in names}
     for T in lengths:
         steps = {}
@@ -107,14 +117,8 @@ def measure(
             rows.append(row)
             last[name] = row
             say(f"{name:20} T {T:5} {middle:10.1f} ms {kept[name] / 2**20:8.1f} MiB")
-    return {
-        "machine": machine_name(CPU),
-        "torch": torch.__version__,
-        "arch": {"width": WIDTH, "heads": HEADS, "ffn": INNER},
-        "limits": {"seconds": seconds, "gigabytes": gigabytes},
-        "rows": rows,
-        "slopes": [slopes(name, rows) for name in names],
-    }
+        save(record | {"slopes": []})
+    return record | {"slopes": [slopes(name, rows) for name in names]}
 
 
 def too_much(row: Row, T: int, seconds: float, gigabytes: float) -> str:

@@ -11,7 +11,10 @@ import torch
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.hardware import file_name
+from tape_exp.settings.commit import git_state
 from tape_exp.settings.folders import ROOT
+
+FOLDER = ROOT / "results" / "speed"
 
 
 def add_folder(parser: argparse.ArgumentParser, kind: str, file: str = "") -> None:
@@ -19,7 +22,7 @@ def add_folder(parser: argparse.ArgumentParser, kind: str, file: str = "") -> No
     parser.add_argument(
         "--out",
         type=Path,
-        default=ROOT / "results" / "speed",
+        default=FOLDER,
         help=f"folder of {file or f'{kind}-<machine>.json'} (default: results/speed)",
     )
 
@@ -46,9 +49,9 @@ def _device(text: str) -> torch.device:
 
 
 def write_record(kind: str, record: Mapping[str, Any], folder: Path) -> Path:
-    """Write ``<folder>/<kind>-<machine>.json``, and return its path."""
+    """Write ``<folder>/<kind>-<machine>.json`` with the commit, and return its path."""
     path = folder / f"{kind}-{file_name(record['machine'])}.json"
-    write_atomically(path, json.dumps(record, indent=1) + "\n")
+    write_atomically(path, json.dumps({"git": git_state()} | dict(record), indent=1) + "\n")
     return path
 
 

@@ -221,13 +221,11 @@ def kept_bytes(module: torch.nn.Module, forward: Callable[[], Tensor]) -> int:
         storage = x.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
-        return x
+        return x.detach()  # an operation that kept its own output would never be freed
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        loss = forward()
-    total = sum(kept.values())
-    del loss
-    return total
+        forward()
+    return sum(kept.values())
 
 
 def core_flops(name: str, shapes: Shapes, T: int, backward: bool) -> float:
@@ -375,6 +373,7 @@ def core_rows(
         row["bytes"] = core_bytes(name, shapes, T, backward)
         if peak:
             row["share_of_peak"] = round(flops / row["ms"] * 1e3 / peak, 4)
+        if device.type == "cuda":
             row["peak_memory_bytes"] = peak_memory(cases[case], device)
         yield row
 

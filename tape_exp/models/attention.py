@@ -564,7 +564,7 @@ def _installed(package: str) -> bool:
 def _flash_refuses(inputs: Inputs) -> str | None:
     width = inputs.v.shape[-1] + (0 if inputs.carried is None else inputs.carried.shape[-1])
     if not _installed("flash_attn"):
-        return "flash-attn is not installed (pip install 'tape_exp[gpu]')"
+        return "flash-attn is not installed (docs/faq.md says how)"
     if inputs.q.shape[-1] > width:
         return "flash-attn needs values and state together as wide as the queries"
     if inputs.q.device.type != "cuda" or inputs.q.dtype not in (torch.float16, torch.bfloat16):

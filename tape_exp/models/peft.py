@@ -174,7 +174,7 @@ class Adaptation:
                 if not _in_queries_and_keys(block):
                     raise ConfigError(
                         f"peft.sparse_groups={self.sparse_groups} needs positions in queries and "
-                        "keys only, as model=rope has."
+                        "keys only, and no window or scaled logits, as model=rope has."
                     )
                 block.attend = partial(sparse_in_training, block, self.sparse_groups)
 

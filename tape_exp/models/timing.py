@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 Row = dict[str, Any]
 LONG_ENOUGH, MOST_CALLS = 20.0, 50  # milliseconds of a round of one case on a GPU, and its calls
@@ -45,7 +46,8 @@ def apart() -> Iterator[None]:
     """Where what is computed, gradients included, does not show in the pass that it interrupts:
     checkpointed activations do not count it, and inference does not forbid it.
     """
-    unchanged = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+    # Detached, since an operation that kept its own output in this way would never be freed.
+    unchanged = torch.autograd.graph.saved_tensors_hooks(Tensor.detach, lambda x: x)
     with torch.inference_mode(False), torch.enable_grad(), unchanged:
         yield
 

@@ -95,7 +95,7 @@ class Speed(Artifact):
         return {
             name: [record]
             for name, (record,) in machines.items()
-            if scale == ("smoke" if record.get("peak_flops") is None else "small")
+            if scale == ("small" if _on_gpu(record) else "smoke")
         }
 
     def place(self, scale: str) -> str:
@@ -181,4 +181,9 @@ class Speed(Artifact):
 
 
 def _gpus(records: Records) -> list[Record]:
-    return [record for (record,) in records.values() if record["peak_flops"] is not None]
+    return [record for (record,) in records.values() if record["rows"] and _on_gpu(record)]
+
+
+def _on_gpu(record: Record) -> bool:
+    """Whether a GPU was measured, of a known peak or not; a CPU is named with its threads."""
+    return not str(record.get("machine", " threads")).endswith(" threads")

@@ -74,13 +74,14 @@ class Trend(RunArtifact):
             return
         for rung in self.rungs:
             for model in self.models_of(rung):
-                yield f"{model} {rung}", self._words(model, rung)
+                yield f"{model} {rung}", self.words_at(model, rung)
         first = next(iter(self.rungs))
         for name, overrides in self.variants.items():
             for model in self.varied:
-                yield f"{model} {first} {name}", [*self._words(model, first), *overrides]
+                yield f"{model} {first} {name}", [*self.words_at(model, first), *overrides]
 
-    def _words(self, model: str, rung: str) -> list[str]:
+    def words_at(self, model: str, rung: str) -> list[str]:
+        """Words of the command line of a model at a rung, with its rate."""
         rate = [f"task.optim.lr={self.rates[model]}"] if model in self.rates else []
         return [f"model={model}", f"task={self.task}", f"scale={rung}", *rate]
 

@@ -313,11 +313,12 @@ def without_requeue() -> list[SLURMEnvironment]:
 
 
 def precision(name: str, accelerator: str) -> str:
-    """bf16-mixed where a GPU has it and ``auto`` is asked for; 32-true on a CPU."""
+    """bf16-mixed where a GPU has it, not emulated, and ``auto`` is asked for; 32-true on a CPU."""
     if name != "auto":
         return name
     on_gpu = accelerator != "cpu" and torch.cuda.is_available()
-    return "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported() else "32-true"
+    native = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16-mixed" if native else "32-true"
 
 
 def profiler(name: str | None, directory: RunDirectory) -> Any:

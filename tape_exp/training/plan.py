@@ -290,19 +290,23 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
         formula += f" + {STATE[kind]} per number of the position state + {MAPS} H²"
     known = "" if setting.gpu != ASSUMED else ", since no GPU of a known peak is here"
     ddp = "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
+    scores = "by a fused attention that keeps no T × T scores"
+    if decoder.blocks()[0].backend == "reference":
+        scores = "without the T × T scores that trainer.attention=reference keeps"
     pairs = pairs_kept(decoder, task, setting)
     block = decoder.blocks()[pairs.index(max(pairs))]
     computed = (
         f"Pairs of tokens: {type(block.position).__name__} computes something for each, "
-        f"{_short(max(pairs) / 2**30)} GiB in a layer, four times as much at twice the length."
+        f"{_short(max(pairs) / 2**30)} GiB in a layer, four times as much at twice the length; "
+        "FLOPs and hours leave it out."
     )
     return [
         f"Gradients: {setting.width} bytes a trainable parameter; AdamW: two numbers of "
         f"{setting.width} bytes each.",
         *([ddp] if setting.strategy == "ddp" else []),
-        f"Activations: {formula} bytes a token and layer (C width, F inner size, H heads), by a "
-        "fused attention that keeps no T × T scores; recomputed: each block's input, and one block "
-        "whole. Frozen weights are not taken to save any.",
+        f"Activations: {formula} bytes a token and layer (C width, F inner size, H heads), "
+        f"{scores}; recomputed: each block's input, and one block whole. Frozen weights are not "
+        "taken to save any.",
         *([computed] if any(pairs) else []),
         f"Logits: {LOGITS} bytes a token and word of the vocabulary (log-softmax and two gradients "
         "in fp32).",
@@ -369,7 +373,7 @@ def _fit(plan: Plan, setting: Setting) -> str:
     needed = sum(plan.memory.values())
     size = f"{_short(needed / 2**30)} GiB a device, {_short(plan.hours)} hours"
     if not setting.memory:
-        return f"{size}; no GPU here to compare with."
+        return f"{size} on an {setting.gpu}; no GPU here to compare with."
     if needed <= setting.memory:
         return f"{size}; it fits."
     return (

@@ -52,6 +52,28 @@ def test_a_stage_that_fails_or_hangs_is_a_line_and_the_next_one_runs(monkeypatch
     assert "measured" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("gpu_here", "trainer"), [(True, "trainer=gpu"), (False, "trainer=cpu")])
+def test_only_a_gpus_figures_are_among_the_results(
+    gpu_here, trainer, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu_here)
+    monkeypatch.setattr(gpu, "machine_name", lambda device: device.type)
+    monkeypatch.setattr(gpu, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(gpu, "TRIAL", tmp_path / "trial")
+    monkeypatch.setattr(gpu, "run_stage", lambda name, out, limit: {"stage": name, "commands": []})
+    assert gpu.main([]) == 0
+    (path,) = tmp_path.rglob("gpu-*.json")
+    assert path.parent.name == ("results" if gpu_here else "trial")
+    assert ("No GPU is here" in capsys.readouterr().out) == (not gpu_here)
+    assert all(trainer in words for words in gpu.trains(tmp_path))
+
+
+def test_a_python_without_torch_is_told():
+    words = ["make", "gpu", "GPU_PYTHON=false"]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.stderr.startswith("error: false has no torch; make setup installs it")
+
+
 def test_the_minutes_are_a_number_and_stages_are_known(capsys):
     for words, told in ((["--minutes", "0"], "--minutes"), (["--stages", "chek"], "chek")):
         with pytest.raises(SystemExit):

@@ -1,10 +1,13 @@
 """Cost against length: exponents of what is known, limits, and every figure in the record."""
 
 import json
+import weakref
 
 import pytest
+import torch
 
 from tape_exp.measure import lengths
+from tape_exp.models import timing
 
 
 def test_a_slope_is_the_exponent():
@@ -30,8 +33,10 @@ def test_every_figure_is_recorded_and_a_step_beyond_a_limit_is_a_line(tiny, monk
     """Limits are of what is expected: four times a step of half the length."""
     monkeypatch.setattr(lengths, "kept_bytes", lambda block, forward: 2**20)
     monkeypatch.setattr(lengths, "round_robin", fake_times)
-    told = []
-    record = lengths.measure((8, 16, 32, 64, 128), 3.0, 1.0, ("rope", "path"), say=told.append)
+    told, saved = [], []
+    say, save = told.append, lambda record: saved.append(len(record["rows"]))
+    record = lengths.measure((8, 16, 32, 64, 128), 3.0, 1.0, ("rope", "path"), say=say, save=save)
+    assert saved == [2, 4, 6, 8], "a process that is killed leaves the lengths before"
     left_out = [row for row in record["rows"] if "left_out" in row]
     reasons = {T: f"would take {s} s, more than 3 s" for T, s in ((64, 4), (128, 16))}
     assert [row for row in left_out if row["encoding"] == "path"] == [
@@ -76,11 +81,26 @@ def test_a_layer_keeps_bytes_and_reaches_its_update(tiny):
     assert step.state.grad is not None
 
 
+def test_what_is_counted_is_freed(tiny):
+    """An operation that keeps its own output, such as exp, and the output refer to each other."""
+    outputs = []
+
+    def forward():
+        y = torch.ones(2, requires_grad=True).exp()
+        outputs.append(weakref.ref(y))
+        return y
+
+    assert lengths.kept_bytes(torch.nn.Module(), forward) == 2 * 4
+    with timing.apart():
+        forward()
+    assert [output() for output in outputs] == [None, None]
+
+
 def test_the_command_writes_its_record(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(lengths, "LENGTHS", (8, 16, 32))
     whole = lengths.measure
     monkeypatch.setattr(
-        lengths, "measure", lambda *given, say: whole(*given, names=("nope",), rounds_s=0.0)
+        lengths, "measure", lambda *given, **to: whole(*given, names=("nope",), rounds_s=0.0)
     )
     assert lengths.main(["--out", str(tmp_path)]) == 0
     (path,) = tmp_path.glob("lengths-*.json")

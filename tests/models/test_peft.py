@@ -216,6 +216,11 @@ def test_frozen_matrices_in_bf16():
             r"peft\.sparse_groups=4 needs positions in queries and keys only",
         ),
         (
+            "rope_window",
+            ["peft=longlora"],
+            r"peft\.sparse_groups=4 needs .* keys only, and no window",
+        ),
+        (
             "rope",
             ["peft=lora", "peft.train=[norm]"],
             r"peft\.train=norm is not known\. Did you mean 'norms'",

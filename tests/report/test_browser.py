@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from tape_exp.paper import artifacts
 from tape_exp.paper.records import read_records
@@ -426,5 +426,5 @@ def test_without_the_library_tables_and_values_remain(opened):
     figure.scroll_into_view_if_needed()
     figure.locator(".readout", has_text="does not draw it").wait_for()
     figure.locator("summary").click()
-    assert figure.locator("details td").count() == 100
+    expect(figure.locator("details td")).to_have_count(100)
     assert column(page.locator("#fig_addition > .scroll > table"), "paper")[0] == "26.32"

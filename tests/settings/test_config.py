@@ -23,7 +23,7 @@ from tape_exp.training import assembly
 from tape_exp.training.assembly import blank_task, micro_batches
 from tape_exp.training.plan import decoder_of
 from tape_exp.training.run import run
-from tests.conftest import MODELS, TASKS
+from tests.conftest import MODELS, NUMBERS, TASKS
 from tests.processes import train
 
 
@@ -407,7 +407,7 @@ def test_scales_give_valid_sizes(scale):
 
 def test_every_model_can_be_built_on_every_rung():
     assert len(RUNGS) == 4
-    models = [compose_config([f"model={model}"]).model for model in MODELS]
+    models = [compose_config([f"model={model}"]).model for model in [*MODELS, *NUMBERS]]
     for scale in RUNGS:
         cfg = compose_config([f"scale={scale}"])
         for cfg.model in models:

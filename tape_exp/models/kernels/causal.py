@@ -406,7 +406,7 @@ def cannot_run(x: Tensor) -> str | None:
     if x.device.type != "cuda" and not (
         x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     ):
-        return f"The tensors are on {x.device.type}, not cuda (and TRITON_INTERPRET=1 is not set)."
+        return f"Triton's programs run on a CUDA GPU, not on {x.device.type}."
     if not installed():
         return "triton is not installed."
     if x.device.type == "cpu" and not interpreted():

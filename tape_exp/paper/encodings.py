@@ -1,0 +1,158 @@
+"""All encodings beside each other: addition, a word problem and text, in one table."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import cast
+
+import numpy as np
+
+from tape_exp.drawing.figures import Figure
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, load, task_of
+from tape_exp.paper.tables import Column, Row, Table, commits
+from tape_exp.paper.trend import Trend
+from tape_exp.paper.values import NOT_RUN, NOTHING, Value, known, mean_of
+from tape_exp.paper.word_problem import guesses
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.targets import locate
+
+ADDITION, WORDS, TEXT = "arithmetic", "word_problem", "c4"
+TASKS = (ADDITION, WORDS, TEXT)
+CEILING = "told the digits"
+SIGNS = {"addition": -1, "words": -1, "text": 1}  # -1 where more is better
+
+
+@dataclass(kw_only=True)
+class Encodings(LanguageArtifact):
+    """A row for each encoding, the best mean rank over the tasks first.
+
+    Addition is that of the ladder's first rung, with its rates; the rest has the scale's own sizes.
+    An encoding that is told which tokens are digits has no other task, and no rank: it is a
+    ceiling.
+
+    Args:
+        ladder: the artifact of the rungs.
+        group: of the word problem.
+        best: task -> the models that have seeds beyond the first.
+    """
+
+    ladder: str
+    group: str
+    best: dict[str, list[str]] = field(default_factory=dict)
+
+    def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
+        """Every model on every task that it can have."""
+        ladder = load(self.ladder)
+        assert isinstance(ladder, Trend)
+        for model in self.models:
+            yield f"{model} {ADDITION}", ladder.words_at(model, next(iter(ladder.rungs)))
+            if not knows_digits(model):
+                for task, words in ((WORDS, [f"task.group={self.group}"]), (TEXT, [])):
+                    choice = [f"model={model}", f"task={task}", f"scale={scale}"]
+                    yield f"{model} {task}", [*choice, *words]
+
+    def lines(
+        self, scale: str, seed: Sequence[str], extra: Sequence[str]
+    ) -> Iterator[tuple[str, list[str]]]:
+        """As every artifact has them; seeds beyond the first only of the best of each task."""
+        for label, choice in self.cases(scale):
+            model, task = label.split()
+            if set(seed) <= {"seed=0"} or model in self.best.get(task, []):
+                yield label, [*choice, *seed, *self.words(scale), *extra]
+
+    def of_scale(self, scale: str, record: Record) -> bool:
+        """Whether a record may be one of its runs; addition has the scale of the rung."""
+        return record["config"].get("scale") != "paper"
+
+    def cells(self, scale: str, records: Records) -> Table:
+        """A row for each model, by mean rank; those without one as the YAML has them."""
+        rows = [self._row(model, records) for model in self.models]
+        ranks = mean_ranks({str(row["model"]): row for row in rows})
+        for row in rows:
+            row["rank"] = Value(ranks[str(row["model"])]) if row["model"] in ranks else NOTHING
+        rows.sort(key=lambda row: ranks.get(str(row["model"]), float("inf")))
+        return Table(self._head(records), rows)
+
+    def _row(self, model: str, records: Records) -> Row:
+        runs = {task: records.get(f"{model} {task}", []) for task in TASKS}
+        row: Row = {"model": model, "note": CEILING if knows_digits(model) else ""}
+        row["trained"] = mean_of(runs[ADDITION], "id/exact_match")
+        row["addition"] = mean_of(runs[ADDITION], "ood/exact_match")
+        if not knows_digits(model):
+            row["words"] = mean_of(runs[WORDS], "id/state")
+            row["longer words"] = mean_of(runs[WORDS], "ood/state")
+            length = longest(runs[TEXT]) if runs[TEXT] else 0
+            row["text"] = mean_of(runs[TEXT], f"github/perplexity@{length}")
+        every = [record for found in runs.values() for record in found]
+        row["seeds"] = " / ".join(str(len(runs[task])) for task in TASKS) if every else NOT_RUN
+        row["commit"] = commits(every) if every else NOT_RUN
+        return row
+
+    def _head(self, records: Records) -> list[Column]:
+        tokens, digits, letters = "the longest", "the trained", "the trained"
+        for label, runs in records.items():
+            task = task_of(runs)
+            if label.endswith(TEXT):
+                tokens = f"{longest(runs)} tokens"
+            elif label.endswith(WORDS):
+                letters = str(task["train_letters"])
+            else:
+                digits = str(task["train_digits"])
+        return [
+            Column("model"),
+            Column("note"),
+            Column("rank", "mean rank"),
+            Column("trained", f"addition, ≤ {digits} digits", "%"),
+            Column("addition", f"addition, > {digits} digits", "%"),
+            Column("words", f"{self.group}, ≤ {letters} letters", "%"),
+            Column("longer words", f"{self.group}, > {letters} letters", "%"),
+            Column("text", f"perplexity at {tokens}"),
+            Column("seeds"),
+            Column("commit"),
+        ]
+
+    def figures(self, scale: str, records: Records) -> list[Figure]:
+        """None: the table says it all."""
+        return []
+
+    def caption(self, scale: str, records: Records) -> str:
+        """What the columns measure, and what one seed is worth."""
+        guess = f"{guesses(self.group, [1])[0]:.0f}"
+        return (
+            f"{self.title}. Addition: exact match in percent at the ladder's first rung, of the "
+            "sums whose operands both have a trained length, and of the longer ones. "
+            f"{self.group.capitalize()}: right states of its word problem in percent, in words of "
+            f"trained lengths and in longer ones; guessing gives {guess}. Perplexity: on code, "
+            "at the longest context. Mean rank: in the longer sums, the words of trained "
+            "lengths and the perplexity, among the models that have all three. Seeds of each task "
+            f"in turn; scale {scale}. What has one seed has no interval, and neighbours may change "
+            "places with another one; where there are three, ± is half of a 95 % interval. Rates "
+            f"were searched for the methods of fig_rates only. {CEILING.capitalize()}: a ceiling, "
+            "since the others have to find this out."
+        )
+
+
+@cache
+def knows_digits(model: str) -> bool:
+    """Whether an encoding is told which tokens are digits."""
+    target = compose_config([f"model={model}"]).model._target_
+    return cast(type[PositionEncoding], locate(target, "model")).knows_digits
+
+
+def longest(runs: Sequence[Record]) -> int:
+    """The longest context of a text's windows, in tokens."""
+    return max(task_of([*runs])["windows"]["lengths"])
+
+
+def mean_ranks(rows: Mapping[str, Row]) -> dict[str, float]:
+    """The mean rank of each model that has all measures; 1 is the best, and equals share theirs."""
+    values = {key: known({m: row.get(key, NOTHING) for m, row in rows.items()}) for key in SIGNS}
+    ranked = [model for model in rows if all(model in each for each in values.values())]
+    # scipy.stats has it too, and takes a second to import.
+    scores = np.array(
+        [[sign * values[key][model].number for model in ranked] for key, sign in SIGNS.items()]
+    )
+    others, own = scores[:, None], scores[:, :, None]
+    ranks = (others < own).sum(-1) + ((others == own).sum(-1) + 1) / 2
+    return dict(zip(ranked, map(float, ranks.mean(0)), strict=True))
