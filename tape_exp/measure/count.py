@@ -183,7 +183,7 @@ def one_kernel(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
     q, k, v = (x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v))
     carried = inputs.carried
     carried = None if carried is None else carried.to(v.dtype).transpose(1, 2)
-    out, attended, _ = causal._attention(q, k, v, carried, None, [], q.shape[-1] ** -0.5)
+    out, attended, _ = causal._attention(q, k, v, carried, None, None, [], q.shape[-1] ** -0.5)
     return out.transpose(1, 2), None if carried is None else attended.transpose(1, 2)
 
 

@@ -53,6 +53,7 @@ class Inputs:
     slopes: Tensor | None  # (H,)
     padding: Tensor | None = None  # (B,), the keys of a row that are hidden, from its first on
     on_demand: OnDemand | None = None  # instead of a bias
+    key_bias: Tensor | None = None  # (B, H, S)
     window: Window | None = None  # None: a query sees all keys before it
 
     @property
@@ -63,7 +64,8 @@ class Inputs:
     @property
     def biased(self) -> bool:
         """Whether anything is added to the logits."""
-        return any(x is not None for x in (self.bias, self.by_distance, self.on_demand))
+        parts = (self.bias, self.by_distance, self.on_demand, self.key_bias)
+        return any(x is not None for x in parts)
 
     def with_pairs(self) -> "Inputs":
         """The same with a bias by pair, where one is computed on demand."""
@@ -81,6 +83,7 @@ class Inputs:
             by_distance=None,
             slopes=None,
             on_demand=None,
+            key_bias=None,
         )
 
     def mask(self) -> Tensor:
@@ -107,10 +110,27 @@ class Inputs:
         if self.by_distance is not None:
             keys = torch.arange(S, device=self.q.device)
             distance = torch.arange(S - T, S, device=self.q.device)[:, None] - keys
-            parts.insert(0, self.by_distance[:, distance.clamp(min=0)])
+            parts.insert(0, self.by_distance[:, distance.clamp(min=0)][None])
+        if self.key_bias is not None:
+            parts.append(self.at_keys(0, T))
         if self.padding is not None:
             parts.append(self.hidden() * HIDDEN)
         return sum(parts[1:], parts[0]) if parts else None
+
+    def at_keys(self, first: int, last: int) -> Tensor:
+        """What the key bias adds for queries ``first`` … ``last`` - 1 at the keys that they see,
+        less what it adds at each query's own key: (B, H, last - first, S), at least fp32.
+
+        The softmax does not see what is subtracted, and what is left is small where probabilities
+        are not: of sums of thousands it has lost no bits. Rounded to 16 bits, x is wrong by 2^-9 x,
+        which changes a probability by x e^-x 2^-9 of that of a key without bias: by less than the
+        rounding of the probability itself.
+        """
+        assert self.key_bias is not None
+        T, S = self.q.shape[2], self.k.shape[2]
+        own = self.key_bias[:, :, S - T + first : S - T + last, None].detach()
+        precise = torch.promote_types(self.q.dtype, torch.float32)
+        return (self.key_bias[:, :, None, : S - T + last] - own).to(precise)
 
     def hidden(self) -> Tensor:
         """(B, 1, 1, S) fp32: 1 where a key is padding."""
@@ -133,9 +153,10 @@ class Inputs:
                 return row
 
             q, k, v = (x[b : b + 1, :, skip:] for x in (self.q, self.k, self.v))
-            carried, bias = cut(self.carried, 2), cut(self.bias, 2, 3)
-            row = Inputs(q, k, v, carried, bias, self.by_distance, self.slopes)
-            parts.append((skip, replace(row, window=self.window)))
+            carried, bias, keys = cut(self.carried, 2), cut(self.bias, 2, 3), cut(self.key_bias, 2)
+            rest = self.by_distance, self.slopes
+            row = Inputs(q, k, v, carried, bias, *rest, key_bias=keys, window=self.window)
+            parts.append((skip, row))
         return parts
 
     def per_query_head(self) -> tuple[Tensor, Tensor]:
@@ -162,6 +183,7 @@ def attend(
     bias: Tensor | OnDemand | None = None,
     by_distance: Tensor | None = None,
     slopes: Tensor | None = None,
+    key_bias: Tensor | None = None,
     carried: Tensor | None = None,
     padding: Tensor | None = None,
     window: Window | None = None,
@@ -184,6 +206,8 @@ def attend(
         by_distance: (H, N), N >= S: a bias that depends only on the distance t + S - T - s.
         slopes: (H,), if ``by_distance`` is -slope · distance: kernels that know ALiBi compute it
             themselves.
+        key_bias: (B, S, H): added to the scaled logits of a key, whatever the query. Only
+            differences within a row matter; those of fp64 lose nothing where the numbers are large.
         carried: (B, S, H, C), or with 1 in place of B or H; averaged by the probabilities of each
             query head.
         padding: (B,), how many of the first keys of each row no query sees. What the queries at
@@ -203,10 +227,11 @@ def attend(
     """
     q, k, v = (x.transpose(1, 2) for x in (q_BTHD, k_BSKD, v_BSKD))
     carried = None if carried is None else carried.transpose(1, 2)
+    key_bias = None if key_bias is None else key_bias.transpose(1, 2)
     if isinstance(bias, OnDemand):
-        inputs = Inputs(q, k, v, carried, None, by_distance, slopes, padding, bias)
+        inputs = Inputs(q, k, v, carried, None, by_distance, slopes, padding, bias, key_bias)
     else:
-        inputs = Inputs(q, k, v, carried, bias, by_distance, slopes, padding)
+        inputs = Inputs(q, k, v, carried, bias, by_distance, slopes, padding, None, key_bias)
     inputs = replace(inputs, window=window)
     if scale is not None:
         inputs = inputs.scaled(scale.transpose(1, 2))
@@ -256,6 +281,7 @@ def probabilities(
     bias: Tensor | None = None,
     by_distance: Tensor | None = None,
     slopes: Tensor | None = None,
+    key_bias: Tensor | None = None,
     padding: Tensor | None = None,
     window: Window | None = None,
     scale: Tensor | None = None,
@@ -266,7 +292,9 @@ def probabilities(
     """
     precise = torch.promote_types(q_BTHD.dtype, torch.float32)
     q, k = (x.transpose(1, 2).to(precise) for x in (q_BTHD, k_BSKD))
-    inputs = Inputs(q, k, k[..., :0], None, bias, by_distance, slopes, padding, window=window)
+    key_bias = None if key_bias is None else key_bias.transpose(1, 2)
+    inputs = Inputs(q, k, k[..., :0], None, bias, by_distance, slopes, padding, None, key_bias)
+    inputs = replace(inputs, window=window)
     if scale is not None:
         inputs = inputs.scaled(scale.transpose(1, 2))
     with torch.autocast(q.device.type, enabled=False):
@@ -301,6 +329,8 @@ def _kind(inputs: Inputs) -> tuple[Any, ...]:
         bias = "of each row" if inputs.bias.shape[0] > 1 else "shared by rows"
     elif inputs.by_distance is not None:
         bias = "by_distance" if inputs.slopes is None else "slopes"
+    if inputs.key_bias is not None:
+        bias += " and of keys"
     carried = 0 if inputs.carried is None else inputs.carried.shape[-1]
     return q.device, q.dtype, q.shape[1], inputs.k.shape[1], q.shape[-1], carried, bias
 
@@ -419,9 +449,11 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     so that q and k are padded with zeros to the joint width, but for cuDNN's where it takes them as
     they are, and values to the width of q and k. On a CPU the fused kernel gains less than
     computing the probabilities once for both saves, or leaving out the keys that a window hides:
-    :func:`_row_blocks`.
+    :func:`_row_blocks`. Nor has it gradients there for a mask that learns.
     """
-    if inputs.q.device.type == "cpu" and (inputs.carried is not None or inputs.narrow(ROWS)):
+    keys_learn = inputs.key_bias is not None and torch.is_grad_enabled()
+    in_blocks = inputs.carried is not None or keys_learn or inputs.narrow(ROWS)
+    if in_blocks and inputs.q.device.type == "cpu":
         return _row_blocks(inputs)
     q, (k, v) = inputs.q, inputs.per_query_head()
     scale = 1 / math.sqrt(q.shape[-1])
@@ -447,13 +479,14 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 def _row_blocks(inputs: Inputs, rows: int = ROWS) -> tuple[Tensor, Tensor | None]:
     """The explicit softmax for ``rows`` queries at a time, over only the keys that they may see."""
     k, v = replace(inputs, carried=None).per_query_head()
-    state = None
+    averaged = [v]
     if inputs.carried is not None:
-        state = inputs.carried.to(v.dtype).expand(*v.shape[:3], -1)
-    q, bias = inputs.q / math.sqrt(inputs.q.shape[-1]), inputs.dense_bias()
+        averaged.append(inputs.carried.to(v.dtype).expand(*v.shape[:3], -1))
+    q = inputs.q / math.sqrt(inputs.q.shape[-1])
+    bias = replace(inputs, key_bias=None).dense_bias()
     T, S = q.shape[2], k.shape[2]
     places = torch.arange(S, device=q.device)
-    values, attended = [], []
+    averages: list[list[Tensor]] = [[] for _ in averaged]
     for first in range(0, T, rows):
         last = min(first + rows, T)
         seen = last + S - T
@@ -466,13 +499,15 @@ def _row_blocks(inputs: Inputs, rows: int = ROWS) -> tuple[Tensor, Tensor | None
         logits = q[:, :, first:last] @ k[:, :, keys].transpose(-1, -2)
         if bias is not None:
             logits = logits + bias.expand(*q.shape[:2], T, S)[:, :, first:last, keys]
+        if inputs.key_bias is not None:
+            logits = logits + inputs.at_keys(first, last)[..., keys]
         precise = torch.promote_types(logits.dtype, torch.float32)
         logits = logits.masked_fill_(~visible, float("-inf"))
         probabilities = logits.softmax(-1, precise).to(v.dtype)
-        values.append(probabilities @ v[:, :, keys])
-        if state is not None:
-            attended.append(probabilities @ state[:, :, keys])
-    return torch.cat(values, 2), torch.cat(attended, 2) if attended else None
+        for parts, x in zip(averages, averaged, strict=True):
+            parts.append(probabilities @ x[:, :, keys])
+    values, *attended = (torch.cat(parts, 2) for parts in averages)
+    return values, attended[0] if attended else None
 
 
 def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
@@ -496,12 +531,18 @@ def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
             else bias.expand(q.shape[0], q.shape[1], T, S)
         )
     one_batch = bias is not None and bias.shape[0] == 1
+    if inputs.key_bias is not None:
+        keys = F.pad(inputs.key_bias.expand(len(q), -1, -1), (0, more))
+        high, low = causal.in_two(keys)
+        own = high[:, :, offset:].detach()
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         if table is not None:
             score = score + table[h, (t + offset - s).clamp(min=0)]
         if bias is not None:
             score = score + (bias[0, h, t, s] if one_batch else bias[b, h, t, s])
+        if inputs.key_bias is not None:
+            score = score + ((high[b, h, s] - own[b, h, t]) + low[b, h, s])
         return score
 
     out = flex.function(q.device.type)(
@@ -538,7 +579,10 @@ def _triton(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     q, k, v = (x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v))
     table = inputs.by_distance if inputs.slopes is None else None
     pieces = None if inputs.on_demand is None else inputs.on_demand.piecewise()
-    out, attended = causal.fused_attention(q, k, v, carried, inputs.slopes, table, pieces)
+    keys = None if inputs.key_bias is None else inputs.key_bias.transpose(1, 2)
+    out, attended = causal.fused_attention(
+        q, k, v, carried, inputs.slopes, table, pieces, key_bias=keys
+    )
     return out.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
 
@@ -547,7 +591,8 @@ def _never(inputs: Inputs) -> str | None:
 
 
 def _flex_refuses(inputs: Inputs) -> str | None:
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.carried, inputs.bias, inputs.by_distance)
+    biases = (inputs.bias, inputs.by_distance, inputs.key_bias)
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.carried, *biases)
     if (
         inputs.q.device.type == "cpu"
         and torch.is_grad_enabled()
@@ -569,7 +614,7 @@ def _flash_refuses(inputs: Inputs) -> str | None:
         return "flash-attn needs values and state together as wide as the queries"
     if inputs.q.device.type != "cuda" or inputs.q.dtype not in (torch.float16, torch.bfloat16):
         return "flash-attn computes only in fp16 and bf16, on a GPU"
-    if inputs.biased and inputs.slopes is None:
+    if inputs.key_bias is not None or (inputs.biased and inputs.slopes is None):
         return "flash-attn knows no bias but ALiBi's slopes"
     if inputs.window is not None and inputs.window.sinks:
         return "flash-attn knows no attention sinks"

@@ -352,13 +352,17 @@ class Block(nn.Module):
         q, k = self.position.rotate(q, k, state, features)
         v = for_heads(v, k.shape[2])
         carried = self.position.carried(state) if self.updates_state else None
+        key_bias = self.position.key_bias(features)
         if where.cache is not None:
             new = {"k": precise(k) if self.position.changes_keys else k, "v": v}
-            if carried is not None:
-                new["carried"] = carried
+            more = {"carried": carried, "key_bias": key_bias}
+            new |= {name: x for name, x in more.items() if x is not None}
             cached = where.cache.extend(self.layer, new)
             k, v, carried = cached["k"], cached["v"], cached.get("carried")
+            key_bias = cached.get("key_bias")
         biases = self._biases(where, q, k, features)
+        if key_bias is not None:
+            biases["key_bias"] = key_bias
         if where.cache is not None:
             biases["padding"] = where.cache.padding_B
         if self.window is not None:

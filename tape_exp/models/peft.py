@@ -101,8 +101,8 @@ class Adaptation:
             raise ConfigError(
                 f"peft.interpolation={interpolation} must be at least 1: the context grows by it."
             )
-        if theta is not None and not theta > 0:
-            raise ConfigError(f"peft.theta={theta} must be positive, as 1000000.")
+        if theta is not None and not theta >= 1:
+            raise ConfigError(f"peft.theta={theta} must be at least 1, as 1000000.")
         if sparse_groups is not None and sparse_groups < 1:
             raise ConfigError(
                 f"peft.sparse_groups={sparse_groups} must be at least 1, or null for full "
@@ -186,7 +186,7 @@ def _in_queries_and_keys(block: Block) -> bool:
     if block.window is not None or block.ssmax is not None:
         return False
     # Sparse attention would silently drop whatever these return.
-    names = ("bias", "bias_by_distance", "contextual_bias", "accumulated", "carried")
+    names = ("bias", "bias_by_distance", "contextual_bias", "key_bias", "accumulated", "carried")
     return not any(overrides(block.position, name) for name in names)
 
 

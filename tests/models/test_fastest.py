@@ -94,6 +94,7 @@ def test_a_candidate_that_fails_is_a_line_of_the_table(tmp_path):
     )
     row = choose(KIND, ("flex",), compute)
     assert row["fastest"] is None
+    assert not (tmp_path / "attention").exists(), "another run may have the memory"
     assert in_words(row, 256).startswith("none could be timed: flex failed")
 
 
@@ -105,6 +106,7 @@ def test_a_candidate_that_fails_is_a_line_of_the_table(tmp_path):
         '{"a": 1}',
         '{"a": {"fastest": "x", "ms": {}, "failed": {}}}',
         '{"a": {"fastest": [], "ms": {"x": "fast"}, "failed": {}}}',
+        f'{{"{KIND}: sdpa": {{"fastest": "x", "ms": {{"x": 1.0}}, "failed": {{}}}}}}',
     ],
 )
 def test_a_broken_file_is_replaced(tmp_path, content, caplog):
@@ -148,7 +150,10 @@ def test_processes_of_a_run_choose_alike(tmp_path, monkeypatch):
     assert processes.first_said("something else", "mine") == "mine"
 
 
-@pytest.mark.parametrize("bias", ["none", "slopes", "by_distance", "shared by rows", "of each row"])
+@pytest.mark.parametrize(
+    "bias",
+    ["none", "slopes", "by_distance", "shared by rows", "of each row", "none and of keys"],
+)
 @pytest.mark.parametrize("carried", [0, 4])
 def test_a_call_of_each_kind_can_be_computed_and_differentiated(bias, carried):
     call, learns = Kind(CPU, torch.bfloat16, 2, 1, 8, carried, bias, 16).call()

@@ -122,6 +122,7 @@ PATTERNS = {
     "[randpe,nope]": [],
     "[rope,abacus]": [],
     "[path,{name:fire,window:4}]": [],
+    "[fox,{name:fox,window:4,sinks:1,ssmax:true}]": [],
 }
 
 

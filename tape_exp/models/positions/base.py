@@ -35,7 +35,9 @@ class PositionEncoding(nn.Module):
       (FIRE),
     - ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE); it is computed for
       every pair, so no fused kernel can serve it,
-    - ``features``: what else tokens bring to ``rotate``, to that bias (PaTH) or to ``accumulated``,
+    - ``key_bias``: what is added to the logits of a key, whatever the query (FoX),
+    - ``features``: what else tokens bring to ``rotate``, to these biases (PaTH) or to
+      ``accumulated``,
     - ``later_keys``, with ``changes_keys``: keys that each token changes for those after it (PaTH),
     - ``carried`` and ``update``: what attention averages besides the values, and the state of the
       next layer (TAPE),
@@ -132,7 +134,7 @@ class PositionEncoding(nn.Module):
         return None
 
     def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> Features:
-        """What tokens bring to ``rotate``, ``contextual_bias`` and ``accumulated``.
+        """What tokens bring to ``rotate``, ``contextual_bias``, ``key_bias`` and ``accumulated``.
 
         x is what queries and keys are made of, and 0 for padding. ``past`` is what the tokens
         before these left, and where these leave what later ones need of all so far: a few tensors
@@ -151,6 +153,17 @@ class PositionEncoding(nn.Module):
         hides may hold anything finite, and a pair depends on no token after its query.
         """
         return bias
+
+    def key_bias(self, features: Features) -> Tensor | None:
+        """What is added to the scaled logits of these tokens as keys, besides any other bias, from
+        the same features: (B, T, H).
+
+        What depends only on the query would cancel in the softmax: so a sum from key to query, c_i
+        - c_j, needs nothing but -c_j. Attention reads differences within a row, and where the
+        numbers grow with the tokens they are fp64, so that none of these loses bits. A cache keeps
+        it like a key.
+        """
+        return None
 
     def later_keys(self, k_BSKD: Tensor, features: Features) -> Tensor:
         """The keys as tokens after these find them, from the same as ``contextual_bias``."""
