@@ -5,25 +5,28 @@ Stages are in the order of their worth. Each is a command of its own with a limi
 has when that is over, and the next one begins whatever happened: out of memory, a backend that
 fails or a driver that hangs is a line in ``gpu-<machine>.json``, and not the end. Without a GPU all
 of it runs on the CPU as a trial, whose files are in ``runs/.gpu`` and not among the results.
+SIGTERM, SIGHUP and Ctrl-C also stop the command under way.
 """
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 from tape_exp.machine.hardware import machine_name
 from tape_exp.measure.results import FOLDER, write_record
 from tape_exp.settings.arguments import Parser, command, positive, require_writable
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 
 PYTHON = sys.executable
@@ -129,12 +132,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     whole = sum(STAGES[name].weight for name in given.stages)
     spare = 0.0  # seconds that earlier stages did not need
-    for name in given.stages:
-        limit = 60 * given.minutes * STAGES[name].weight / whole + spare
-        began = time.monotonic()
-        record["stages"].append(run_stage(name, out, limit))
-        spare = max(limit - (time.monotonic() - began), 0.0)
-        write_record("gpu", record, out)
+    with ended_by_signals(), alone(out) as lock:
+        for name in given.stages:
+            limit = 60 * given.minutes * STAGES[name].weight / whole + spare
+            began = time.monotonic()
+            record["stages"].append(run_stage(name, out, limit, lock))
+            spare = max(limit - (time.monotonic() - began), 0.0)
+            write_record("gpu", record, out, finished=False)
     failed = [
         line
         for stage in record["stages"]
@@ -145,7 +149,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(failed))
 
 
-def run_stage(name: str, out: Path, limit: float) -> dict[str, Any]:
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP, unless it is ignored as under ``nohup``, end this command as Ctrl-C does:
+    a command that it left behind would disturb what is timed next.
+    """
+
+    def end(number: int, _: Any) -> None:
+        sys.exit(128 + number)
+
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def alone(out: Path) -> Iterator[IO[str]]:
+    """The lock of the folder, which every command inherits, so that it lasts as long as one of them
+    does.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
+    path = out / ".lock"
+    with path.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another make gpu, or a command that a killed one has left behind, works in "
+                f"{out}; wait for its end, or stop what `fuser {path}` names."
+            ) from None
+        yield lock
+
+
+def run_stage(name: str, out: Path, limit: float, lock: IO[str]) -> dict[str, Any]:
     """The commands of a stage, as long as its seconds last, each with how it ended."""
     stage, lines = STAGES[name], []
     missing = [package for package in stage.needs if find_spec(package) is None]
@@ -159,19 +202,24 @@ def run_stage(name: str, out: Path, limit: float) -> dict[str, Any]:
             break
         log = out / f"{name}.log"
         print(f"== {name}, up to {left:.0f} s: {' '.join(words[1:])}\n   in {log}", flush=True)
-        lines.append(run_command(words, log, left))
+        lines.append(run_command(words, log, left, lock))
         print(f"== {name}: {lines[-1]['ended']} after {lines[-1]['seconds']} s", flush=True)
     return {"stage": name, "commands": lines}
 
 
-def run_command(words: list[str], log: Path, limit: float) -> dict[str, Any]:
+def run_command(words: list[str], log: Path, limit: float, lock: IO[str]) -> dict[str, Any]:
     """Run a command with its output in ``log``, and end it at its limit; the last lines are shown
     on the terminal.
     """
     began = time.monotonic()
     with log.open("ab") as file:
         process = subprocess.Popen(
-            words, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            words,
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=[lock.fileno()],
         )
         try:
             status = process.wait(limit)
@@ -193,11 +241,16 @@ def run_command(words: list[str], log: Path, limit: float) -> dict[str, Any]:
 
 
 def stop(process: subprocess.Popen) -> int:
-    """End a command and what it has started, and return its status: it may save first."""
-    for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, None)):
+    """End a command and what it has started, and return its status: it may save first, unless this
+    is interrupted too.
+    """
+    try:
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(process.pid, number)
-            return process.wait(seconds)
+            os.killpg(process.pid, signal.SIGTERM)
+            return process.wait(GRACE)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
 
 

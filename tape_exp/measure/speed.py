@@ -460,8 +460,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     require_writable("--out", given.out)
     shapes = default_shapes(given.device)
-    say, keep = partial(print, flush=True), partial(write_record, "speed", folder=given.out)
-    record = measure(given.device, shapes, say, keep)
+    keep = partial(write_record, "speed", folder=given.out)
+    say = partial(print, flush=True)
+    record = measure(given.device, shapes, say, partial(keep, finished=False))
     path = keep(record)
     print(path, draw(record, path.with_suffix(".png")), sep="\n")
     return 0

@@ -2,7 +2,8 @@
 kept in a file.
 
 The file is ``<cache>/attention/<GPU>-<versions of torch and triton>.json``: other versions have
-another file, and a file that is removed is measured anew. Nothing is measured before
+another file, and a file that is removed is measured anew. Where a backend lacks memory, which
+another run may have for it, the times serve this run alone. Nothing is measured before
 :func:`keep_in` has said where.
 """
 
@@ -117,11 +118,14 @@ def choose(kind: Kind, candidates: tuple[str, ...], compute: Compute) -> Row | N
     machine = f"{machine_name(kind.device)} {versions()}"
     path = _cache / "attention" / f"{file_name(machine)}.json"
     known = _read(path).get(key)
+    if known is not None and {*known["ms"], *known["failed"]} != {*candidates}:
+        log.warning("%s has no times of %s: attention is timed again.", path, key)
+        known = None
     if known is None:
         log.info("Timing attention, once on this machine (%s).", key)
     row = known or measured(kind, candidates, compute)
     agreed: Row = json.loads(first_said(f"attention {key}", json.dumps(row)))
-    if agreed != known:
+    if agreed != known and not _lacked_memory(agreed):
         _keep(path, key, agreed)
     _chosen[kind, candidates] = agreed
     return agreed
@@ -192,6 +196,11 @@ def _read(path: Path) -> dict[str, Row]:
     if not whole:
         log.warning("%s is no table of times: attention is timed again.", path)
     return rows if whole else {}
+
+
+def _lacked_memory(row: Row) -> bool:
+    """Whether a candidate failed for what else the GPU held: that is no property of the machine."""
+    return any(str(why).startswith("OutOfMemoryError") for why in row["failed"].values())
 
 
 def _is_row(row: Any) -> bool:

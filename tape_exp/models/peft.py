@@ -101,8 +101,8 @@ class Adaptation:
             raise ConfigError(
                 f"peft.interpolation={interpolation} must be at least 1: the context grows by it."
             )
-        if theta is not None and not theta > 0:
-            raise ConfigError(f"peft.theta={theta} must be positive, as 1000000.")
+        if theta is not None and not theta >= 1:
+            raise ConfigError(f"peft.theta={theta} must be at least 1, as 1000000.")
         if sparse_groups is not None and sparse_groups < 1:
             raise ConfigError(
                 f"peft.sparse_groups={sparse_groups} must be at least 1, or null for full "

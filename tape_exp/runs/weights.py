@@ -5,6 +5,7 @@ A checkpoint is a ``.ckpt`` of ours, with all weights or, of a run that adapted 
 """
 
 import copy
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tape_exp.models.decoder import Decoder
     from tape_exp.models.peft import Adaptation
 
+log = logging.getLogger("tape_exp")
 
 ADOPTED = ("task.arch", "model.theta", "model.scaling", "task.tokenizer.bos", "task.tokenizer.eos")
 """What follows from the Llama that a run begins from, whatever the config says."""
@@ -296,6 +298,8 @@ def begin(
         _load_base(decoder, checkpoint, adaptation)
         if adaptation is not None:
             adaptation.apply(decoder, seed)
+        else:
+            _warn_of_other_positions(decoder, checkpoint)
         return
     if adaptation is None or adaptation.name != cfg.peft.name:
         raise ConfigError(
@@ -309,6 +313,21 @@ def begin(
     _load_base(decoder, base_of(checkpoint, cfg), adaptation)
     adaptation.apply(decoder, seed)
     _load_trained(decoder, checkpoint)
+
+
+def _warn_of_other_positions(decoder: "Decoder", checkpoint: Path) -> None:
+    """Say that weights were trained with another encoding, where all fit since neither has any."""
+    kept = None if checkpoint.is_dir() else companion(checkpoint, "config.yaml")
+    trained: Any = stored_config(kept).model if kept else None
+    own = type(decoder.blocks()[0].position)
+    if trained is not None and trained.get("_target_") != f"{own.__module__}.{own.__qualname__}":
+        log.warning(
+            "checkpoint %s was trained with model=%s, whose weights fit this model too, but its "
+            "positions are others; set model=%s unless that is meant.",
+            checkpoint,
+            trained.name,
+            trained.name,
+        )
 
 
 def check_base(checkpoint: Path) -> None:

@@ -1,6 +1,8 @@
 """``make gpu``: stages outlive each other, and the check finds backends that are wrong."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -52,6 +54,33 @@ def test_a_stage_that_fails_or_hangs_is_a_line_and_the_next_one_runs(monkeypatch
     assert "measured" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_command_under_way(monkeypatch, tmp_path, number):
+    told = f"import os, time; os.write(1, b'%d' % os.getpid()); os.kill(os.getppid(), {number}); "
+    stage = gpu.Stage("", 1, lambda out: [python(told + "time.sleep(600)")])
+    monkeypatch.setattr(gpu, "STAGES", {"long": stage})
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(["--stages", "long", "--out", str(tmp_path)])
+    assert ended.value.code == 128 + number
+    assert signal.getsignal(number) == signal.SIG_DFL
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "long.log").read_text()), 0)
+
+
+def test_a_folder_is_taken_as_long_as_a_command_lives(tmp_path):
+    """Also one that its `make gpu`, being killed, has left behind."""
+    with gpu.alone(tmp_path) as lock:
+        left = subprocess.Popen(["sleep", "600"], pass_fds=[lock.fileno()])
+    try:
+        with pytest.raises(ConfigError, match="fuser"), gpu.alone(tmp_path):
+            pass
+    finally:
+        left.kill()
+        left.wait()
+    with gpu.alone(tmp_path) as lock:
+        assert not lock.closed
+
+
 @pytest.mark.parametrize(("gpu_here", "trainer"), [(True, "trainer=gpu"), (False, "trainer=cpu")])
 def test_only_a_gpus_figures_are_among_the_results(
     gpu_here, trainer, monkeypatch, tmp_path, capsys
@@ -60,7 +89,7 @@ def test_only_a_gpus_figures_are_among_the_results(
     monkeypatch.setattr(gpu, "machine_name", lambda device: device.type)
     monkeypatch.setattr(gpu, "FOLDER", tmp_path / "results")
     monkeypatch.setattr(gpu, "TRIAL", tmp_path / "trial")
-    monkeypatch.setattr(gpu, "run_stage", lambda name, out, limit: {"stage": name, "commands": []})
+    monkeypatch.setattr(gpu, "run_stage", lambda name, *_: {"stage": name, "commands": []})
     assert gpu.main([]) == 0
     (path,) = tmp_path.rglob("gpu-*.json")
     assert path.parent.name == ("results" if gpu_here else "trial")
@@ -163,6 +192,19 @@ def test_a_check_writes_a_row_for_every_backend_and_fails_where_one_differs(
     monkeypatch.setattr(check, "LEAST", {"logits": 0})
     assert check.main(["--out", str(tmp_path), "--device", "cpu"]) == 1
     assert "rope                  sdpa       differs" in capsys.readouterr().out
+
+
+def test_an_encoding_whose_reference_fails_is_a_row(monkeypatch, tmp_path):
+    def fails(arch):
+        raise RuntimeError("CUDA error: no room")
+
+    monkeypatch.setattr(check, "SHAPE", (1, 24))
+    monkeypatch.setattr(check, "ENCODINGS", {"tape": fails, "nope": ENCODINGS["nope"]})
+    assert check.main(["--out", str(tmp_path), "--device", "cpu"]) == 1
+    (path,) = tmp_path.glob("check-*.json")
+    first, *others = json.loads(path.read_text())["rows"]
+    assert first["why"] == "RuntimeError: CUDA error: no room"
+    assert {row["encoding"] for row in others} == {"nope"}
 
 
 def test_the_check_compares_fused_positions(monkeypatch):

@@ -235,7 +235,7 @@ def test_frozen_matrices_in_bf16():
             ["peft=lora", "peft.interpolation=0.5"],
             r"peft\.interpolation=0\.5 must be at least 1",
         ),
-        ("rope", ["peft=theta", "peft.theta=-1"], r"peft\.theta=-1.* must be positive"),
+        ("rope", ["peft=theta", "peft.theta=-1"], r"peft\.theta=-1.* must be at least 1"),
     ],
 )
 def test_what_cannot_be_adapted_says_why(model, overrides, message):

@@ -243,8 +243,10 @@ def test_alibi_bias_is_linear_in_distance(arch):
         ("t5", "model.buckets=1", "model.buckets=1 must be at least 2"),
         ("t5", "model.max_distance=32", "model.max_distance=32 must be above half of model.bu"),
         ("fire", "model.hidden=0", "model.hidden=0 must be at least 1"),
-        ("rope", "model.theta=0", "model.theta=0.0 must be positive"),
-        ("tape", "model.theta=-1", "model.theta=-1.0 must be positive"),
+        ("rope", "model.theta=1e-300", "model.theta=1e-300 must be at least 1"),
+        ("tape", "model.theta=-1", "model.theta=-1.0 must be at least 1"),
+        ("rope_ntk", "model.scaling.factor=1e300", "must be from 1 to 1e+09"),
+        ("rope_yarn", "model.theta=1", "needs model.theta above 1"),
         ("xpos", "model.scale_base=0", "model.scale_base=0.0 must be positive"),
     ],
 )
@@ -401,6 +403,8 @@ def test_turns_of_scaling_are_positive_and_in_order(words, message, arch):
 
 
 def test_randpe_says_what_to_change(arch):
+    with pytest.raises(ConfigError, match=r"range_factor=1\.001 is too near 1"):
+        make_position("randpe", arch, "model.range_factor=1.001")
     with pytest.raises(ConfigError, match="positions to draw from, of which there may be"):
         make_position("randpe", arch, "model.range_factor=1e9")
     with pytest.raises(ConfigError, match=r"model\.range_factor=1\.0 must be above 1"):

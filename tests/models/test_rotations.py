@@ -381,7 +381,7 @@ def test_angles_stay_precise_over_8192_tokens(name):
     [
         ("p_rope", "model.p=1.5", "model.p=1.5 must be from 0 to 1"),
         ("pope", "model.phases=none", "model.phases=none is not known"),
-        ("pope", "model.theta=0", "model.theta=0.0 must be positive"),
+        ("pope", "model.theta=0.5", "model.theta=0.5 must be at least 1"),
         ("repo", "model.reduction=33", "model.reduction=33 must be from 1 to task.arch.width=32"),
         ("repo", "model.start=zero", "model.start=zero is not known"),
         ("grape", "model.planes=axis", "Did you mean 'axes'?"),

@@ -17,7 +17,9 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, shown_config, without_folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
+from tests import conftest
 from tests.conftest import on_text
 from tests.processes import train
 
@@ -396,3 +398,16 @@ def test_of_several_runs_of_a_task_the_unchanged_one_is_the_base(tmp_path, monke
         weights.find(
             "c4", compose_config(["task=passkey", "checkpoint=c4", "seed=1", f"runs={tmp_path}"])
         )
+
+
+@pytest.mark.parametrize(("name", "told"), [("nope", False), ("sinusoidal", True)])
+def test_weights_of_other_positions_that_fit_are_told(name, told, tmp_path, caplog):
+    arch = Arch(1, 8, 2, 8, vocab=4, max_length=4, train_length=4)
+    checkpoint = tmp_path / "checkpoints" / "step00000001.ckpt"
+    checkpoint.parent.mkdir()
+    torch.save({"state_dict": conftest.make_decoder("nope", arch).state_dict()}, checkpoint)
+    kept = "model: {name: nope, _target_: tape_exp.models.positions.nope.NoPE}\n"
+    kept += "peft: {name: none}\nscale: {name: smoke}\ntask: {arch: {}}\n"
+    (tmp_path / "config.yaml").write_text(kept)
+    weights.begin(conftest.make_decoder(name, arch), checkpoint, None, 0)
+    assert ("was trained with model=nope" in caplog.text) == told

@@ -10,8 +10,10 @@ from torch import Tensor
 from tape_exp.models.attention import say
 from tape_exp.models.kernels import rotation
 from tape_exp.models.positions.base import Features, PositionEncoding, for_heads
-from tape_exp.settings.errors import ConfigError, one_of, positive
+from tape_exp.settings.errors import ConfigError, at_least_one, one_of, positive
 from tape_exp.settings.schema import Arch
+
+LONGEST = 1e9  # that a context may become, as a multiple of the training length
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,10 @@ class Scaling:
     def __post_init__(self) -> None:
         one_of("model.scaling.method", self.method, ("none", "linear", "ntk", "yarn", "llama3"))
         one_of("model.scaling.when", self.when, ("always", "evaluation"))
-        if self.factor is not None and self.factor < 1:
+        if self.factor is not None and not 1 <= self.factor <= LONGEST:
             raise ConfigError(
-                f"model.scaling.factor={self.factor} must be at least 1: the context grows by it."
+                f"model.scaling.factor={self.factor} must be from 1 to {LONGEST:g}: the context "
+                "grows by it."
             )
         if self.original is not None and self.original < 1:
             raise ConfigError(
@@ -79,10 +82,14 @@ class RoPE(PositionEncoding):
     """
 
     def __init__(self, arch: Arch, theta: float = 10_000.0, scaling: Scaling | None = None) -> None:
-        positive("model", theta=theta)
+        at_least_one("model", theta=theta)
         super().__init__(arch)
         self.theta = theta
         self.scaling = scaling or Scaling()
+        if theta == 1 and self.scaling.method == "yarn":
+            raise ConfigError(
+                "model.scaling.method=yarn needs model.theta above 1: it tells frequencies apart."
+            )
 
     def initial_state(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 2, d/2): cos and sin of every angle, times YaRN's factor where it applies."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tape_exp.models.positions.base import Features, Past, PositionEncoding, full_precision, precise
 from tape_exp.models.positions.rope import rotations, turn_both
-from tape_exp.settings.errors import ConfigError, at_least_one, one_of, positive
+from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch
 
 
@@ -47,8 +47,7 @@ class SelectiveRoPE(PositionEncoding):
         gate: bool = True,
         start: str = "random",
     ) -> None:
-        positive("model", theta=theta)
-        at_least_one("model", rank=rank, taps=taps)
+        at_least_one("model", theta=theta, rank=rank, taps=taps)
         one_of("model.start", start, ("random", "rope"))
         if start == "rope" and not bias:
             raise ConfigError("model.start=rope needs model.bias=true: exp(b) is RoPE's step.")
