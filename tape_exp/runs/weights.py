@@ -6,6 +6,7 @@ A checkpoint is a ``.ckpt`` of ours, with all weights or, of a run that adapted 
 
 import copy
 import logging
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,14 +85,13 @@ def find(spec: str, cfg: DictConfig) -> Path:
             f"checkpoint={spec} is neither a file, nor the folder of a run or of a Llama, nor a "
             "task; name one of these."
         )
-    make = [
-        f"python train.py task={spec} model={cfg.model.name} scale={cfg.scale.name} seed={cfg.seed}"
-    ]
+    from tape_exp.settings.overrides import choice_of_model
+
+    model = shlex.quote(f"model={choice_of_model(cfg.model)}")
+    make = [f"python train.py task={spec} {model} scale={cfg.scale.name} seed={cfg.seed}"]
     if cfg.peft.name != "none":
-        make = [
-            f"{make[0]} peft={cfg.peft.name}",
-            make[0].replace(f"model={cfg.model.name}", f"model={cfg.peft.base}"),
-        ]
+        base = make[0].replace(model, f"model={cfg.peft.base}")
+        make = [f"{make[0]} peft={cfg.peft.name}", base]
     raise ConfigError(
         f"checkpoint={spec} is neither a file nor a run's folder, and no finished run of a task of "
         f"that name is in {' or '.join(map(str, places))}. To make it: {', or: '.join(make)}."
