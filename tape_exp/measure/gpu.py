@@ -74,7 +74,7 @@ STAGES = {
         lambda out: [module("measure.check", "--out", str(out))],
     ),
     "speed": Stage(
-        "attention at every length and the training step, relative to RoPE, then decoding",
+        "the training step, relative to RoPE, decoding, then attention at every length",
         4,
         lambda out: [module("speed", "--out", str(out))],
     ),
@@ -90,10 +90,8 @@ STAGES = {
     "kernels": Stage(
         "the tests of our kernels; about 200 compilations",
         4,
-        lambda out: [
-            [PYTHON, "-m", "pytest", "-c", os.devnull, "--rootdir=.", "--noconftest", *KERNELS]
-        ],
-        ("pytest",),
+        lambda out: [[PYTHON, "-m", "pytest", "-c", os.devnull, "--rootdir=.", *KERNELS]],
+        ("pytest", *NEEDED),
     ),
 }
 USUAL = ("check", "speed", "train", "data")
