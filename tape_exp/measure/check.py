@@ -65,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in rows:
             record["rows"].append(row)
             print(line_of(row), flush=True)
-        path = write_record("check", record, given.out)
-    print(path)
+        write_record("check", record, given.out, finished=False)
+    print(write_record("check", record, given.out))
     return int(any(row["verdict"] not in ("agrees", "refuses") for row in record["rows"]))
 
 

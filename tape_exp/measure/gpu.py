@@ -74,7 +74,7 @@ STAGES = {
         lambda out: [module("measure.check", "--out", str(out))],
     ),
     "speed": Stage(
-        "attention at every length and the training step, relative to RoPE, then decoding",
+        "the training step, relative to RoPE, decoding, then attention at every length",
         4,
         lambda out: [module("speed", "--out", str(out))],
     ),
@@ -90,10 +90,8 @@ STAGES = {
     "kernels": Stage(
         "the tests of our kernels; about 200 compilations",
         4,
-        lambda out: [
-            [PYTHON, "-m", "pytest", "-c", os.devnull, "--rootdir=.", "--noconftest", *KERNELS]
-        ],
-        ("pytest",),
+        lambda out: [[PYTHON, "-m", "pytest", "-c", os.devnull, "--rootdir=.", *KERNELS]],
+        ("pytest", *NEEDED),
     ),
 }
 USUAL = ("check", "speed", "train", "data")
@@ -138,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             began = time.monotonic()
             record["stages"].append(run_stage(name, out, limit, lock))
             spare = max(limit - (time.monotonic() - began), 0.0)
-            write_record("gpu", record, out)
+            write_record("gpu", record, out, finished=False)
     failed = [
         line
         for stage in record["stages"]

@@ -6,6 +6,7 @@ query heads, K key/value heads (K divides H), D head dimension, C width of what 
 distances.
 """
 
+import functools
 import importlib.util
 import logging
 import math
@@ -412,10 +413,12 @@ def forget() -> None:
 
 def to_compile() -> None:
     """Tell torch.compile which of these functions it calls once, as it builds the graph, which then
-    is one graph: what is logged, what is installed, what a library can do, and what was fast.
+    is one graph: what is logged, what is installed, what a library can do, and what was fast. None
+    of them may be cached: torch.compile would look through the cache and trace what it finds.
     """
     here = (say, _installed, _measured, cudnn.takes_wide_values)
-    for fact in (*here, causal.installed, causal.interpreted, causal.too_old):
+    facts = causal.installed, causal.interpreted, causal.too_old, causal.too_small
+    for fact in (*here, *facts):
         torch.compiler.assume_constant_result(fact)
 
 
@@ -602,8 +605,12 @@ def _flex_refuses(inputs: Inputs) -> str | None:
     return None
 
 
+# What is absent is looked for in every folder: too slow for every call of attention.
+_find_spec = functools.cache(importlib.util.find_spec)
+
+
 def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    return _find_spec(package) is not None
 
 
 def _flash_refuses(inputs: Inputs) -> str | None:

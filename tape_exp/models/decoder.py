@@ -20,7 +20,14 @@ from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.attention import OnDemand, attend, to_compile
 from tape_exp.models.cache import Cache
 from tape_exp.models.layers import Kinds, LayerKind, whose_positions
-from tape_exp.models.positions.base import Past, PositionEncoding, for_heads, overrides, precise
+from tape_exp.models.positions.base import (
+    Past,
+    PositionEncoding,
+    check_reach,
+    for_heads,
+    overrides,
+    precise,
+)
 from tape_exp.models.window import Window
 from tape_exp.settings.schema import Arch, AttentionConfig
 
@@ -149,13 +156,15 @@ class Decoder(nn.Module):
         elif positions_BT is not None:
             if not positions_BT.is_floating_point():
                 positions_BT = positions_BT.float()
+            for block in self.firsts():
+                check_reach(block.position, positions_BT)
             consecutive = False
         else:
             positions_BT = self.positions(B, T, tokens_BT.device, sampler)
         every_id = [block.position.position_ids(known_BS, sampler) for block in self.firsts()]
         ids = tuple(None if ids_BS is None else ids_BS[:, -T:] for ids_BS in every_id)
         where = Where(positions_BT, consecutive, cache, watch, ids)
-        states = self.initial_states(where.positions_BT)
+        states = self.initial_states(positions_BT, cache)
         plain = cache is None and watch is None
         compute = self._compiled if self._compiled is not None and plain else self._compute
         found = compute(tokens_BT, states, where, last_only, logits_at, labels_BT)
@@ -206,9 +215,11 @@ class Decoder(nn.Module):
         whose = self.firsts()[self._positions_of].position
         return whose.positions(rows, length, device, sampler)
 
-    def initial_states(self, positions_BT: Tensor) -> list[Tensor | None]:
+    def initial_states(
+        self, positions_BT: Tensor, cache: Cache | None = None
+    ) -> list[Tensor | None]:
         """The state that the first layer of each kind sees."""
-        return [block.position.initial_state(positions_BT) for block in self.firsts()]
+        return [initial_state(block.position, positions_BT, cache) for block in self.firsts()]
 
     @property
     def consecutive(self) -> bool:
@@ -428,6 +439,22 @@ def mean_log(length: int) -> float:
     """The mean of ln n over n = 1 … length, at least 2; 5.9 for 1024."""
     length = max(length, 2)
     return math.lgamma(length + 1) / length
+
+
+def initial_state(
+    position: PositionEncoding, positions_BT: Tensor, cache: Cache | None
+) -> Tensor | None:
+    """The state that an encoding's first layer sees.
+
+    Where it depends on the row's length, the last position that a cache may hold goes along, so
+    that all steps see the same length.
+    """
+    if cache is None or not position.by_length:
+        return position.initial_state(positions_BT)
+    last_B1 = cache.positions_BS[:, -1:]
+    state = position.initial_state(torch.cat([positions_BT, last_B1], 1))
+    assert state is not None
+    return state[:, :-1]
 
 
 def on_demand(position: PositionEncoding, positions_BT: Tensor) -> OnDemand:

@@ -114,6 +114,7 @@ def choose(kind: Kind, candidates: tuple[str, ...], compute: Compute) -> Row | N
 
     In a distributed run all processes have the row of the one that knew one first, so that they
     choose alike; none waits for another, since not all need meet the same kinds at the same time.
+    Where a candidate lacked memory, which another run may have, no file keeps the row.
     """
     if _cache is None:
         return None

@@ -375,6 +375,13 @@ def check(cfg: "DictConfig") -> None:
             "trainer.frozen_bf16=true needs trainer.precision=bf16-mixed and whole weights on "
             "every device, as trainer.strategy=ddp has them."
         )
+    sharded = cfg.trainer.strategy == "fsdp"
+    if cfg.trainer.compile and cfg.trainer.checkpoint_activations and sharded:
+        raise ConfigError(
+            "trainer.compile=true has no effect where weights are sharded "
+            "(trainer.strategy=fsdp) and activations are computed again: torch.compile skips "
+            "such a pass. Set it or trainer.checkpoint_activations to false."
+        )
 
 
 def _check_scale(cfg: "DictConfig") -> None:

@@ -199,12 +199,16 @@ def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
             f"peft={adaptation.name} adapts a trained model: name it in checkpoint=<run, folder or "
             "repository>."
         )
-    weights.check_base(task.surroundings.checkpoint)
-    length, reach = task.arch.train_length, weights.trained_length(task.surroundings.checkpoint)
+    checkpoint = task.surroundings.checkpoint
+    weights.check_base(checkpoint)
+    length, reach = task.arch.train_length, weights.trained_length(checkpoint)
+    stretched = OmegaConf.select(cfg, "model.scaling.method", default="none") != "none"
     if (
         task.trains
         and reach
         and adaptation.theta is None
+        and not adaptation.drop
+        and not (stretched and checkpoint.is_file())  # a Llama's length counts its own scaling
         and length > reach * adaptation.interpolation
     ):
         raise ConfigError(
@@ -225,6 +229,8 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
     kinds = kinds_of(model, task.arch)
     decoder = Decoder(task.arch, kinds, cfg.seed, cfg.trainer.attention, blank)
     if checkpoint is not None:
+        if adaptation is not None:
+            weights.check_encoding(cfg, checkpoint, adaptation, decoder)
         weights.begin(decoder, checkpoint, adaptation, cfg.seed, task.trains)
         log.info("Weights of %s.", weights.title(checkpoint))
     elif adaptation is not None:

@@ -119,6 +119,14 @@ def test_the_commands_of_a_stage_exist(name, tmp_path):
         assert program.is_file(), words
 
 
+def test_the_tests_of_kernels_find_what_they_are_given(monkeypatch, capsys):
+    """Every fixture: nothing is run."""
+    monkeypatch.chdir(ROOT)
+    ((_, _, _, *words),) = gpu.STAGES["kernels"].commands(ROOT)
+    assert pytest.main([*words, "--setup-plan", "-q"]) == 0
+    assert "SETUP    F arch" in capsys.readouterr().out
+
+
 def test_the_check_needs_only_torch():
     program = (
         "import sys; sys.modules |= dict.fromkeys(['hydra', 'omegaconf', 'lightning', 'rich']); "
@@ -266,3 +274,18 @@ def test_a_measurement_that_fails_leaves_the_others(monkeypatch):
     assert ("step", "tape", "eager") in cases
     assert len(kept) == 4
     assert kept[0] > 0, "after each part the record is kept"
+    assert record["rows"][0]["what"] == "step", "what matters most comes first"
+
+
+def test_attention_alone_is_timed():
+    """No loss, and no gradients that are added up."""
+    from tape_exp.measure import speed
+
+    arch = Arch(2, 32, 2, 32, vocab=20, max_length=16, train_length=16)
+    shapes = speed.Shapes(arch, 1, (16,), (), 0.01, torch.float32)
+    cases = speed.core_cases(shapes, 16, True, torch.device("cpu"), lambda *_: None)
+    for name in ("tape/sdpa", "fire/sdpa", "t5/reference"):
+        once = cases[name].func.__defaults__
+        (learns,) = (x for x in once if isinstance(x, list))
+        assert len(learns) > 3
+        assert all(x.grad is None for x in learns)

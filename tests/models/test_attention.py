@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
-from tape_exp.models import cudnn, fastest
+from tape_exp.models import attention, cudnn, fastest
 from tape_exp.models.attention import (
     BACKENDS,
     Inputs,
@@ -363,6 +363,17 @@ def test_without_a_plan_or_where_order_matters_cudnn_is_not_given_wider_values(m
     assert cudnn.takes_wide_values(device, torch.bfloat16, 16, 32)
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     assert not cudnn.takes_wide_values(device, torch.bfloat16, 16, 32)
+
+
+def test_what_is_installed_is_looked_for_once_and_is_a_constant_of_a_graph():
+    """torch.compile would trace a function that is cached, however it is marked."""
+    attention.to_compile()
+    facts = causal.installed, causal.too_old, causal.too_small, attention._installed
+    assert all(fact._dynamo_marked_constant and not hasattr(fact, "__wrapped__") for fact in facts)
+    attention._installed("flash_attn")
+    looked_for = attention._find_spec.cache_info().misses
+    attention._installed("flash_attn")
+    assert attention._find_spec.cache_info().misses == looked_for
 
 
 def test_a_choice_is_told_once_in_a_run(caplog):

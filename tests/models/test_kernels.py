@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tape_exp.models.attention import attend
 from tape_exp.models.kernels import causal
@@ -16,6 +18,7 @@ from tape_exp.models.kernels.causal import Piecewise, fused_attention, supports
 from tests.conftest import by_pair, make_decoder, randomise
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+causal_triton = pytest.importorskip("tape_exp.models.kernels.causal_triton")
 
 CUDA = torch.cuda.is_available()
 needs_gpu = pytest.mark.skipif(not CUDA, reason="no CUDA device")
@@ -373,6 +376,28 @@ def test_what_is_not_supported_is_refused_with_the_reason(device):
     assert "meta" in supports(q.to("meta"), k, v)
     with pytest.raises(ValueError, match="cannot serve this call: There are 5 queries for 3 keys"):
         fused_attention(q, k[:, :3], v[:, :3])
+
+
+@pytest.mark.parametrize(("gpu", "kib"), [("RTX 4090", 99), ("A100", 163)])
+def test_wide_heads_in_fp32_need_a_gpu_with_room_for_them(gpu, kib, monkeypatch):
+    """As the smallest tiles, compiled, tell: up to 160 KiB."""
+    properties = SimpleNamespace(name=gpu, major=8, shared_memory_per_block_optin=kib * 1024)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    with FakeTensorMode():
+        wide, narrow = (torch.empty(1, 4, 1, D, device="cuda") for D in (128, 64))
+        assert supports(narrow, narrow, narrow) is None
+        assert supports(*[wide.bfloat16()] * 3) is None
+        reason = supports(wide, wide, wide)
+    assert reason is None if kib == 163 else f"a block of the {gpu} has too little" in reason
+
+
+@pytest.mark.parametrize(("arch", "keys"), [(80, 32), (89, 32), (90, 64), (100, 64), (120, 32)])
+def test_a_bias_that_bends_keeps_sums_of_as_many_keys_as_have_registers(arch, keys, monkeypatch):
+    gpu = SimpleNamespace(get_current_target=lambda: SimpleNamespace(arch=arch))
+    monkeypatch.setattr(causal_triton, "INTERPRETED", False)
+    monkeypatch.setattr(triton.runtime.driver, "_active", gpu)
+    assert causal_triton.owned_keys(torch.bfloat16, 32) == keys
+    assert causal_triton.owned_keys(torch.bfloat16, 0) == 64
 
 
 def test_without_triton_the_module_imports_and_says_so(device, monkeypatch):

@@ -348,6 +348,72 @@ def test_scaled_frequencies_match_transformers(method):
     assert magnitude == pytest.approx(attention)
 
 
+LONGROPE = (
+    "model.scaling.method=longrope",
+    "+model.scaling.short_factor=[1,1.5,2,3]",
+    "+model.scaling.long_factor=[1,2,4,8]",
+)
+
+
+@pytest.mark.parametrize("length", [500, 1024, 1025, 3000])
+@pytest.mark.parametrize("method", ["dynamic", "longrope"])
+def test_frequencies_by_length_match_transformers(method, length):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    sizes = {"layers": 1, "width": 16, "heads": 2, "ffn": 8, "vocab": 14}
+    arch = Arch(**sizes, max_length=4096, train_length=1024)
+    words = LONGROPE if method == "longrope" else ("model.scaling.method=dynamic",)
+    encoding = make_position("rope", arch, *words)
+    ours, magnitude = encoding.frequencies(torch.arange(float(length))[None])
+    config = LlamaConfig(
+        hidden_size=16,
+        num_attention_heads=2,
+        max_position_embeddings=1024,
+        rope_parameters={
+            "rope_type": method,
+            "factor": 4.0,
+            "rope_theta": 10_000.0,
+            "original_max_position_embeddings": 1024,
+            "short_factor": [1.0, 1.5, 2.0, 3.0],
+            "long_factor": [1.0, 2.0, 4.0, 8.0],
+        },
+    )
+    theirs, attention = ROPE_INIT_FUNCTIONS[method](config, device="cpu", seq_len=length)
+    assert torch.allclose(ours.flatten(), theirs, rtol=1e-6, atol=0)
+    assert magnitude == pytest.approx(attention, rel=1e-6)
+    late = make_position("rope", arch, *words, "model.scaling.when=evaluation").train()
+    plain = make_position("rope", arch).frequencies(torch.zeros(1))[0]
+    unscaled, one = late.frequencies(torch.arange(float(length))[None])
+    assert (torch.allclose(unscaled, plain, rtol=1e-6), one) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (LONGROPE[:1], "method=longrope needs model.scaling.short_factor: a number for each"),
+        (LONGROPE[:2], "method=longrope needs model.scaling.long_factor: a number for each"),
+        (LONGROPE[1:], "model.scaling.short_factor has no effect with model.scaling.method=none"),
+        (
+            (*LONGROPE, "+model.scaling.long_factor=[1,2,4,-1]"),
+            "factor=-1.0 must be from 1e-09",
+        ),
+        ((*LONGROPE, "+model.scaling.long_factor=[1,2]"), "a head of 8 channels has 4 frequencies"),
+        ((*LONGROPE, "model.scaling.original=1"), "scaling.original=1 must be at least 2"),
+        (("+model.scaling.attention_factor=2",), "attention_factor has no effect with"),
+    ],
+)
+def test_longrope_says_what_it_needs(words, message, arch):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make_position("rope", arch, *words)
+
+
+@pytest.mark.parametrize("name", ["grape", "repo", "selective_rope"])
+def test_layers_with_positions_of_their_own_have_no_row_length(name, arch):
+    with pytest.raises(ConfigError, match=r"reads the length of a row.* use model=rope"):
+        make_position(name, arch, "++model.scaling.method=dynamic")
+
+
 def test_scaling_at_evaluation_leaves_training_alone(arch):
     encoding = make_position("rope_linear", arch, "model.scaling.when=evaluation")
     plain = make_position("rope", arch)

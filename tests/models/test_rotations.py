@@ -10,13 +10,16 @@ import re
 import pytest
 import torch
 
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import peft
 from tape_exp.models.attention import attend, probabilities
+from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions.alibi import alibi_slopes
+from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tests.conftest import make_decoder, make_position, randomise
+from tests.conftest import MODELS, make_decoder, make_position, randomise
 
 GROUPED = Arch(
     layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24, kv_heads=2
@@ -300,6 +303,32 @@ def test_step_0_is_rope_and_learns(words):
         optimizer.step()
     for name, parameter in model.named_parameters():
         assert parameter.grad.abs().max() > 0, name
+
+
+AS_ROPE = [("p_rope", "model.p=1"), ("selective_rope", "model.start=rope")]
+AS_ROPE += [("repo", "model.start=rope"), ("grape", "model.phase=tokens")]
+
+
+SIZES = ("tape_i", "rope_")  # of one class, with other numbers
+WORDS = [*AS_ROPE, *((name,) for name in MODELS if not name.startswith(SIZES))]
+
+
+@pytest.mark.parametrize("words", WORDS, ids=str)
+def test_an_encoding_says_whether_it_begins_as_rope(words, arch):
+    """At its theta and scaling, from the same backbone."""
+    arch = dataclasses.replace(arch, layers=1)
+    model = make_decoder(words[0], arch, *words[1:])
+    own = model.blocks()[0].position
+    settings = getattr(own, "rope", own)
+    scaling = getattr(settings, "scaling", None)
+    rope = Decoder(arch, lambda a: RoPE(a, getattr(settings, "theta", 10_000.0), scaling))
+    with torch.no_grad():
+        for matrix in (m for both in (model, rope) for m in both.modules()):
+            if isinstance(matrix, torch.nn.Linear):
+                matrix.weight.mul_(3)  # so that attention is far from uniform
+        apart = (model(TOKENS, sampler=RowSampler(5)) - rope(TOKENS)).abs().max()
+    assert (apart < 1e-5) == (own.unlike_rope is None), own.unlike_rope
+    assert own.unlike_rope is None or words not in AS_ROPE
 
 
 @pytest.mark.parametrize("name", ["selective_rope", "repo"])

@@ -266,6 +266,7 @@ def test_constructor_errors(section, override, message):
             "trainer.precision=bf16",
             r"trainer\.precision=bf16 is not known\. Did you mean 'bf16-true'|'bf16-mixed'",
         ),
+        ("trainer=fsdp_7b trainer.compile=true", r"compile=true has no effect where weights are s"),
         ("logger.project=a/b:c", r"logger\.project=a/b:c holds / :, which W&B takes in no"),
     ],
 )

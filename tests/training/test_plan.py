@@ -291,6 +291,7 @@ def test_mistakes_are_those_of_a_run(override, message):
     [
         ("NVIDIA H100 80GB HBM3", 9, 989e12, "bf16-mixed"),
         ("NVIDIA H100 NVL", 9, 835e12, "bf16-mixed"),
+        ("NVIDIA H200 NVL", 9, 835e12, "bf16-mixed"),
         ("NVIDIA A10G", 8, 70e12, "bf16-mixed"),
         ("NVIDIA A100-SXM4-80GB", 8, 312e12, "bf16-mixed"),
         ("Tesla V100-SXM2-16GB", 7, 0.0, "32-true"),

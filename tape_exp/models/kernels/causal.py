@@ -6,7 +6,6 @@ this one. The programs are in :mod:`tape_exp.models.kernels.causal_triton`, whic
 first use: torch for CPUs comes without triton.
 """
 
-import functools
 import importlib.util
 import math
 import os
@@ -18,6 +17,7 @@ from torch import Tensor
 
 WIDEST = 128
 LOG2E = 1 / math.log(2)
+WIDEST_FP32, SHARED = 64, 160  # wider heads in fp32 need so many KiB of shared memory
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -151,6 +151,12 @@ def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> 
     widest = max(D, 0 if carried is None else carried.shape[-1])
     if widest > WIDEST:
         return f"A head dimension or carried width of {widest} is more than {WIDEST}."
+    single = q.dtype == torch.float32 and q.device.type == "cuda"
+    if single and widest > WIDEST_FP32 and (gpu := too_small(q.device)):
+        return (
+            f"A head dimension or carried width of {widest} is more than {WIDEST_FP32}, for which "
+            f"a block of the {gpu} has too little shared memory in fp32; bf16 and fp16 fit."
+        )
     return None
 
 
@@ -464,7 +470,6 @@ def cannot_run(x: Tensor) -> str | None:
     return None
 
 
-@functools.cache
 def installed() -> bool:
     """Whether there is triton."""
     return importlib.util.find_spec("triton") is not None
@@ -475,11 +480,16 @@ def interpreted() -> bool:
     return _programs().INTERPRETED.value
 
 
-@functools.cache
 def too_old(device: torch.device) -> str:
     """The name of a GPU that the programs cannot run on; empty for others."""
     gpu = torch.cuda.get_device_properties(device)
     return gpu.name if gpu.major < 8 else ""
+
+
+def too_small(device: torch.device) -> str:
+    """The name of a GPU with less than SHARED KiB for a block, as an RTX 4090; empty for others."""
+    gpu: Any = torch.cuda.get_device_properties(device)
+    return gpu.name if gpu.shared_memory_per_block_optin < SHARED * 2**10 else ""
 
 
 def _programs() -> Any:

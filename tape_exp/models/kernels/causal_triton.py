@@ -48,12 +48,13 @@ UNSPECIALISED = ("T", "S", "bucket")
 def owned_keys(dtype: torch.dtype, bends: int) -> int:
     """The keys of a program that keeps sums of its own: of a tile that always fits.
 
-    With bends, ptxas spills most of 64 keys before Hopper, whose products leave registers free.
+    With bends, ptxas spills most of 64 keys, but for Hopper and Blackwell's data centre GPUs (9.x
+    and 10.x), whose products leave registers free.
     """
     if INTERPRETED:
         return 16
-    before_hopper = triton.runtime.driver.active.get_current_target().arch < 90
-    return 32 if dtype == torch.float32 or (bends and before_hopper) else 64
+    roomy = triton.runtime.driver.active.get_current_target().arch // 10 in (9, 10)
+    return 32 if dtype == torch.float32 or (bends and not roomy) else 64
 
 
 def tuned(

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.kernels.causal import Piecewise
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 Past = dict[str, Tensor]  # what tokens leave to later ones, kept by a cache
@@ -61,6 +62,11 @@ class PositionEncoding(nn.Module):
     consecutive = True
     # The number of positions, where a table holds them (learned).
     reach: int | None = None
+    # Whether the initial state depends on the length of the row, which its last position tells.
+    by_length = False
+    # Why the logits of step 0 are not RoPE's at the same theta and scaling, in a clause; None where
+    # they are, so that a model which was trained with RoPE can go on with it.
+    unlike_rope: str | None = "it does not turn queries and keys as RoPE does"
     # Whether it is told which tokens are digits: a ceiling for encodings that must find this out.
     knows_digits = False
     # Whether `later_keys` changes the keys, which a cache then keeps in fp32.
@@ -233,6 +239,19 @@ class RelativeBias(PositionEncoding, ABC):
     def bias_by_distance(self, length: int, device: torch.device) -> Tensor:
         """(H, length)."""
         return self.at(torch.arange(length, device=device, dtype=torch.float32))
+
+
+def check_reach(position: PositionEncoding, positions_BT: Tensor) -> None:
+    """Raise :class:`ConfigError` where positions lie outside of the encoding's table, if any."""
+    if position.reach is None or not positions_BT.numel():
+        return
+    first, last = (int(end) for end in positions_BT.aminmax())
+    if first < 0 or last >= position.reach:
+        asked, more = (first, "") if first < 0 else (last, f"; model.length={last + 1} would do")
+        raise ConfigError(
+            f"model.length={position.reach} is the number of positions that are learned, 0 to "
+            f"{position.reach - 1}, and position {asked} is asked for{more}."
+        )
 
 
 def full_precision(x: Tensor) -> AbstractContextManager:

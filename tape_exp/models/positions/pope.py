@@ -35,6 +35,8 @@ class PoPE(PositionEncoding):
             [-2π, 0], which was better within the trained length.
     """
 
+    unlike_rope = "no start gives its softplus of queries and keys their signs back"
+
     def __init__(self, arch: Arch, theta: float = 10_000.0, phases: str = "zero") -> None:
         at_least_one("model", theta=theta)
         one_of("model.phases", phases, ("zero", "uniform"))

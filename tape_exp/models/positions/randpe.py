@@ -29,6 +29,7 @@ class RandomPositions(PositionEncoding):
     """
 
     consecutive = False
+    unlike_rope: str | None = "its positions are random"
 
     def __init__(self, arch: Arch, range_factor: float = 2.0, **settings: Any) -> None:
         super().__init__(arch, **settings)
