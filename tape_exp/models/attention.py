@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tape_exp.models import cudnn, fastest, flex
+from tape_exp.models import cudnn, fastest, fla, flex
 from tape_exp.models.kernels import causal
 from tape_exp.models.window import Window
 from tape_exp.settings.errors import ConfigError, one_of
@@ -31,6 +31,9 @@ HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of
 # serves the values and what is carried at once.
 CPU_SDPA_FROM = 64
 ROWS = 128  # of queries that it then takes at once
+# And its fused kernel wants values as wide as queries, with zeros to make them so: twice as fast as
+# its unfused one at 1024 tokens, slower below this many.
+CPU_PADS_FROM = 256
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class OnDemand:
 
     by_pair: Callable[[], Tensor | None]  # broadcasts to (B, H, T, S)
     piecewise: Callable[[], causal.Piecewise | None]  # for our kernel
+    path: fla.Path | None = None  # for fla's, of which the bias is made
 
 
 @dataclass(frozen=True)
@@ -119,8 +123,9 @@ class Inputs:
         return sum(parts[1:], parts[0]) if parts else None
 
     def at_keys(self, first: int, last: int) -> Tensor:
-        """What the key bias adds for queries ``first`` … ``last`` - 1 at the keys that they see,
-        less what it adds at each query's own key: (B, H, last - first, S), at least fp32.
+        """What the key bias adds for queries ``first`` … ``last`` - 1 at each key up to that of the
+        last of them, less what it adds at a query's own key: (B, H, last - first, S - T + last), at
+        least fp32.
 
         The softmax does not see what is subtracted, and what is left is small where probabilities
         are not: of sums of thousands it has lost no bits. Rounded to 16 bits, x is wrong by 2^-9 x,
@@ -261,7 +266,8 @@ def _compute(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
             raise ConfigError(
                 f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}."
             )
-    return BACKENDS[backend].compute(inputs if backend == "triton" else inputs.with_pairs())
+    reads = backend in ("triton", "fla")
+    return BACKENDS[backend].compute(inputs if reads else inputs.with_pairs())
 
 
 def _by_rows(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
@@ -376,17 +382,17 @@ def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
             ("flex", "the bias is fused into the scores"),
             ("sdpa", "the bias as a mask"),
         ]
-    if inputs.carried is not None:
-        return [
-            ("triton", "one pass over values and state"),
-            ("sdpa", "values and state side by side"),
-            ("flash", "values and state side by side"),
-        ]
     if inputs.window is not None:
         return [
             ("flash", "windows are native"),
             ("flex", "blocks outside of the window are skipped"),
             ("sdpa", "the window as a mask"),
+        ]
+    if inputs.carried is not None:
+        return [
+            ("triton", "one pass over values and state"),
+            ("sdpa", "values and state side by side"),
+            ("flash", "values and state side by side"),
         ]
     return [("sdpa", "cuDNN or flash"), ("flash", "its own kernels")]
 
@@ -416,7 +422,7 @@ def to_compile() -> None:
     is one graph: what is logged, what is installed, what a library can do, and what was fast. None
     of them may be cached: torch.compile would look through the cache and trace what it finds.
     """
-    here = (say, _installed, _measured, cudnn.takes_wide_values)
+    here = (say, _installed, _measured, cudnn.takes_wide_values, fla.installed)
     facts = causal.installed, causal.interpreted, causal.too_old, causal.too_small
     for fact in (*here, *facts):
         torch.compiler.assume_constant_result(fact)
@@ -451,8 +457,9 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     With something carried, a GPU does both in one call. Its kernels want values as wide as queries,
     so that q and k are padded with zeros to the joint width, but for cuDNN's where it takes them as
     they are, and values to the width of q and k. On a CPU the fused kernel gains less than
-    computing the probabilities once for both saves, or leaving out the keys that a window hides:
-    :func:`_row_blocks`. Nor has it gradients there for a mask that learns.
+    computing the probabilities once for both saves, or leaving out the keys that a window hides
+    (:func:`_row_blocks`), and it has no gradients for a mask that learns. Narrower values are
+    padded there where that pays off.
     """
     keys_learn = inputs.key_bias is not None and torch.is_grad_enabled()
     in_blocks = inputs.carried is not None or keys_learn or inputs.narrow(ROWS)
@@ -466,7 +473,7 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     # With a mask it was not tried.
     if padding > 0 and not (plain and cudnn.takes_wide_values(q.device, q.dtype, D, D + padding)):
         q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
-    if padding < 0 and q.device.type != "cpu":
+    if padding < 0 and (q.device.type != "cpu" or (plain and T >= CPU_PADS_FROM)):
         v = F.pad(v, (0, -padding))
     if plain:
         with cudnn.priority(q.device):
@@ -589,6 +596,12 @@ def _triton(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     return out.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
 
+def _fla(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention's kernels for PaTH and FoX, chosen only where they are named."""
+    path = None if inputs.on_demand is None else inputs.on_demand.path
+    return fla.attention(inputs.q, inputs.k, inputs.v, path, inputs.key_bias), None
+
+
 def _never(inputs: Inputs) -> str | None:
     return None
 
@@ -629,7 +642,7 @@ def _flash_refuses(inputs: Inputs) -> str | None:
 
 
 def _triton_refuses(inputs: Inputs) -> str | None:
-    if inputs.bias is not None:
+    if inputs.bias is not None or (inputs.on_demand is not None and inputs.on_demand.path):
         return "the Triton kernel knows no bias of single pairs"
     if inputs.window is not None:
         return "the Triton kernel knows no window"
@@ -638,6 +651,17 @@ def _triton_refuses(inputs: Inputs) -> str | None:
         inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried
     )
     return None if reason is None else reason.rstrip(".")
+
+
+def _fla_refuses(inputs: Inputs) -> str | None:
+    path = None if inputs.on_demand is None else inputs.on_demand.path
+    known = (path is not None or inputs.on_demand is None) and (path or inputs.key_bias is not None)
+    others = inputs.bias, inputs.by_distance, inputs.carried
+    if not known or any(x is not None for x in others):
+        return "flash-linear-attention serves only PaTH and FoX, in passes over whole sequences"
+    if inputs.window is not None:
+        return "flash-linear-attention knows no window here"
+    return fla.refuses(inputs.q, inputs.k, inputs.v)
 
 
 @dataclass(frozen=True)
@@ -654,4 +678,5 @@ BACKENDS = {
     "flex": Backend(_flex, _flex_refuses),
     "flash": Backend(_flash, _flash_refuses),
     "triton": Backend(_triton, _triton_refuses),
+    "fla": Backend(_fla, _fla_refuses),
 }

@@ -383,7 +383,7 @@ class Block(nn.Module):
         if where.watch is not None:
             where.watch(self, q, k, biases, state)
         values, attended = (self.attend or attend)(
-            q, k.to(q.dtype), v, carried=carried, backend=self.backend, **biases
+            q, k.to(q.dtype), v, carried=carried, backend=self._backend(where), **biases
         )
         if where.cache is not None and self.position.changes_keys:
             k.copy_(self.position.later_keys(k, features))
@@ -398,6 +398,12 @@ class Block(nn.Module):
             state = self.position.update(state, attended, context)
         return x_BTC + mlp, state
 
+    def _backend(self, where: "Where") -> str:
+        """The backend that was asked for. fla's is for whole sequences: cached decoding, padded
+        prompts and watched passes take the fastest other one, which is logged.
+        """
+        return "auto" if self.backend == "fla" and not where.whole else self.backend
+
     def _biases(
         self, where: "Where", q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]
     ) -> dict[str, Any]:
@@ -410,6 +416,9 @@ class Block(nn.Module):
         keys = where.positions_BT if where.cache is None else where.cache.positions_BS[:, :S]
         if where.whole and overrides(position, "piecewise"):
             return {"bias": on_demand(position, where.positions_BT)}
+        if self._backend(where) == "fla" and (path := position.path(features)) is not None:
+            pairs = partial(position.contextual_bias, q_BTHD, k_BSKD, features, None)
+            return {"bias": OnDemand(pairs, lambda: None, path)}
         bias = position.bias(where.positions_BT, keys)
         bias = position.contextual_bias(q_BTHD, k_BSKD, features, bias)
         return {"bias": bias}

@@ -66,7 +66,7 @@ class TrainerConfig:
     checkpoint_activations: bool = False  # recompute each block in the backward pass
     # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed
     frozen_bf16: bool = False
-    attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton
+    attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton | fla
     heartbeat: int = 30  # seconds of silence after which another process counts as lost
     rendezvous: int = 600  # seconds in which all processes of a run must have begun
     log_every: int = 10  # optimizer steps
@@ -323,7 +323,7 @@ def check(cfg: "DictConfig") -> None:
     one_of(
         "trainer.attention",
         cfg.trainer.attention,
-        ("auto", "reference", "sdpa", "flex", "flash", "triton"),
+        ("auto", "reference", "sdpa", "flex", "flash", "triton", "fla"),
     )
     one_of("trainer.accelerator", cfg.trainer.accelerator, ("auto", "cpu", "gpu"))
     if cfg.trainer.precision == "16-mixed":

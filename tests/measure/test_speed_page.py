@@ -34,6 +34,16 @@ def test_the_tables_of_the_goals_are_on_the_page():
         assert "\n".join(table) in PAGE, "copy what python -m tape_exp.measure.goals prints"
 
 
+def test_without_the_record_of_what_is_fused_the_command_that_writes_it_is_named(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(goals, "FUSED", tmp_path / "fusion.json")
+    monkeypatch.setattr(goals, "fused", goals.fused.__wrapped__)
+    monkeypatch.setattr(goals, "design", dict)
+    assert goals.main([]) == 2
+    assert "python -m tape_exp.measure.fusion writes it." in capsys.readouterr().err
+
+
 def test_products_of_attention_are_counted():
     """TAPE's values are twice as wide: 3 products for 2 forward, 7 for 5 in one walk backward."""
     assert goals.attention_ratio(goals.BEFORE) == pytest.approx(13 / 7, rel=1e-4)

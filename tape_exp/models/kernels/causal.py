@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 WIDEST = 128
-LOG2E = 1 / math.log(2)
 WIDEST_FP32, SHARED = 64, 160  # wider heads in fp32 need so many KiB of shared memory
+LOG2E = 1 / math.log(2)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -258,7 +258,9 @@ def _gradients(
         shared = carried.shape[0] < B or carried.shape[2] < H
         dc = q.new_empty(B, S, H, carried.shape[-1], dtype=torch.float32 if shared else q.dtype)
     # So do blocks of keys, for every distance and every piece of a function.
-    owns = _programs().owned_keys(q.dtype, constants["BENDS"]) if tables_learn else 0
+    owns = 0
+    if tables_learn:
+        owns = _programs().owned_keys(q.dtype, constants["BENDS"], constants["PAD_D"])
     d_table = d_far = d_level = d_rise = None
     if tables_learn:
         d_table = lse.new_zeros(B, H, -(-S // owns), S)

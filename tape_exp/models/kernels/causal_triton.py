@@ -45,16 +45,16 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 UNSPECIALISED = ("T", "S", "bucket")
 
 
-def owned_keys(dtype: torch.dtype, bends: int) -> int:
+def owned_keys(dtype: torch.dtype, bends: int, width: int) -> int:
     """The keys of a program that keeps sums of its own: of a tile that always fits.
 
-    With bends, ptxas spills most of 64 keys, but for Hopper and Blackwell's data centre GPUs (9.x
-    and 10.x), whose products leave registers free.
+    With bends, ptxas spills most of 64 keys, but for heads of at most 64 on Hopper and Blackwell's
+    data centre GPUs (9.x and 10.x), whose products leave registers free.
     """
     if INTERPRETED:
         return 16
     roomy = triton.runtime.driver.active.get_current_target().arch // 10 in (9, 10)
-    return 32 if dtype == torch.float32 or (bends and not roomy) else 64
+    return 32 if dtype == torch.float32 or (bends and not (roomy and width <= 64)) else 64
 
 
 def tuned(
@@ -300,15 +300,10 @@ def attention(
 
 
 @tuned(
-    "BLOCK_M",
-    "D",
-    3,
-    (128, 64, 8, 2),
-    (128, 32, 8, 2),
-    (64, 64, 4, 2),
-    (64, 32, 4, 2),
+    "BLOCK_M", "D", 3,
+    (128, 64, 8, 2), (128, 32, 8, 2), (64, 64, 4, 2), (64, 32, 8, 2), (64, 32, 4, 2),
     (32, 32, 4, 1),
-)
+)  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def query_gradient(
     q, k, v, c, slopes, high, low, table, far, bends, level, rise, out, out_c, lse, d_out, d_out_c,

@@ -39,6 +39,7 @@ class PositionEncoding(nn.Module):
     - ``key_bias``: what is added to the logits of a key, whatever the query (FoX),
     - ``features``: what else tokens bring to ``rotate``, to these biases (PaTH) or to
       ``accumulated``,
+    - ``path``: what a contextual bias is made of, where fla's kernels know it (PaTH),
     - ``later_keys``, with ``changes_keys``: keys that each token changes for those after it (PaTH),
     - ``carried`` and ``update``: what attention averages besides the values, and the state of the
       next layer (TAPE),
@@ -159,6 +160,12 @@ class PositionEncoding(nn.Module):
         hides may hold anything finite, and a pair depends on no token after its query.
         """
         return bias
+
+    def path(self, features: Features) -> tuple[Tensor, Tensor] | None:
+        """w (B, T, K, D) and β (B, T, K), fp32, where ``contextual_bias`` is what the matrices
+        I - β w wᵀ between query and key make of the logits.
+        """
+        return None
 
     def key_bias(self, features: Features) -> Tensor | None:
         """What is added to the scaled logits of these tokens as keys, besides any other bias, from
