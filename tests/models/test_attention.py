@@ -244,7 +244,11 @@ def test_lengths_are_padded_to_a_few():
 BACKWARD = ("tape", "t5", "fire", "cope", "path", "pope", "selective_rope", "tape_householder")
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
+# Two kinds of layers with every key of a layer
+PATTERN = "[{name:tape,window:8,sinks:2,qk_norm:true},{name:alibi,window:5,ssmax:true}]"
+
+
+@pytest.mark.parametrize("name", [*ENCODINGS, PATTERN])
 def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
     """The choice included, which is logged all the same; the backward pass too of some, since it
     takes as long again.
