@@ -403,7 +403,7 @@ def test_backends_that_cannot_say_which_can():
 
 def test_flash_refuses_queries_wider_than_values_and_state(monkeypatch):
     """Flattened blocks make them so; padding to the width of the values would cut them."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr(attention, "_installed", lambda name: True)
     q, v = torch.zeros(1, 1, 2, 32), torch.zeros(1, 1, 2, 8)
     reasons = [
         BACKENDS["flash"].refuses(Inputs(q, q, v, carried, None, None, None))
