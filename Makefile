@@ -3,7 +3,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),python3)
-GPU_OUT ?= results/speed
 STAGES ?= check speed train data
 MINUTES ?= 9
 
@@ -49,7 +48,9 @@ soak: setup  ## kill small runs 50 times, compare them with undisturbed ones, wr
 	$(BIN)/python -m tape_exp.soak --kills 50
 
 gpu:  ## check, speed, training and data on a GPU, in stages that survive each other: STAGES= MINUTES= GPU_PYTHON= GPU_OUT=
-	$(GPU_PYTHON) -m tape_exp.measure.gpu --stages $(STAGES) --minutes $(MINUTES) --out $(GPU_OUT)
+	@$(GPU_PYTHON) -c 'import sys, importlib.util as u; sys.exit(u.find_spec("torch") is None)' || \
+		{ echo "error: $(GPU_PYTHON) has no torch; make setup installs it, or name a Python that has it as GPU_PYTHON=." >&2; exit 2; }
+	$(GPU_PYTHON) -m tape_exp.measure.gpu --stages $(STAGES) --minutes $(MINUTES) $(if $(GPU_OUT),--out $(GPU_OUT))
 
 audit:  ## look for known vulnerabilities of the pinned packages with pip-audit (needs a network)
 	@mkdir -p .audit

@@ -31,7 +31,9 @@ torch.set_num_threads(1)
 # A suite that was started in the background ignores Ctrl-C, and so would the runs that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
+# Those that change nothing but a number of another are only composed and built.
+NUMBERS = {"rope_theta", "tape_i2", "tape_i8", "tape_i16"}
+MODELS = sorted({path.stem for path in (CONF / "model").glob("*.yaml")} - NUMBERS)
 DIGITS = tuple(range(4, 14))  # as in addition: what an encoding that knows digits must be told
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 SMALL = [

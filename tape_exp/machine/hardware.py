@@ -10,13 +10,16 @@ import torch
 # get_available_flops does not know "NVIDIA H200" and "NVIDIA A10", takes an L40S for an L4, and
 # gives RTX 4090 and A6000 the peak of fp32 and an H100 NVL that of sparse matrices.
 PEAK_FLOPS = {
+    "H200 NVL": 835e12,
     "H200": 989e12,
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,
     "RTX 4090": 165e12,
     "A6000": 155e12,
+    "A10G": 70e12,
     "A10": 125e12,
 }
 

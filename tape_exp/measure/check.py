@@ -57,11 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rows": [],
     }
     for name in ENCODINGS:
-        for row in compared(name, given.device):
+        try:
+            rows = compared(name, given.device)
+        # Of the reference itself; the other encodings are still to be compared.
+        except Exception as error:
+            rows = [{"encoding": name, "backend": "reference", **failure(error)}]
+        for row in rows:
             record["rows"].append(row)
             print(line_of(row), flush=True)
-        path = write_record("check", record, given.out)
-    print(path)
+        write_record("check", record, given.out, finished=False)
+    print(write_record("check", record, given.out))
     return int(any(row["verdict"] not in ("agrees", "refuses") for row in record["rows"]))
 
 
@@ -105,13 +110,18 @@ def judged(
         return {"verdict": "refuses", "why": str(error)}
     # Whatever a compiler or a driver raises: the others are still to be compared.
     except Exception as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        return {"verdict": "fails", "why": why}
+        return failure(error)
     wrong = [what for what, error in found.items() if not error <= allowed[what]]
     worst = max((w for w in found if w != "logits"), key=lambda what: found[what])
     row = {"verdict": "differs" if wrong else "agrees", "logits": found["logits"]}
     row |= {"gradient": found[worst], "of": worst}
     return row | ({"wrong": wrong} if wrong else {})
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """The verdict on what raises."""
+    why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    return {"verdict": "fails", "why": why}
 
 
 def results(

@@ -9,7 +9,8 @@ them.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -71,6 +72,19 @@ class Counts:
             self.others - other.others,
         )
 
+    @property
+    def launches(self) -> int:
+        """Of all kinds."""
+        return self.products.launches + self.attention.launches + self.others.launches
+
+    def of(self, operator: Any) -> Kind:
+        """The kind that an operator belongs to, of whatever overload."""
+        if operator in flop_registry:
+            return self.products
+        if str(operator).startswith("tape_exp.fused_attention"):
+            return self.attention
+        return self.others
+
 
 class Counter(TorchDispatchMode):
     """Counts what runs below it."""
@@ -87,12 +101,9 @@ class Counter(TorchDispatchMode):
         is_view = any(x.alias_info is not None and not x.alias_info.is_write for x in returned)
         if is_view or str(packet) in FREE or str(packet).startswith("prim."):
             return out
-        kind = self.counts.others
+        kind = self.counts.of(packet)
         if packet in flop_registry:
-            kind = self.counts.products
             kind.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
-        elif str(packet).startswith("tape_exp.fused_attention"):
-            kind = self.counts.attention
         kind.launches += 1
         tensors = {id(x): x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)}
         kind.bytes += sum(map(moved, tensors.values()))
@@ -132,10 +143,9 @@ def row(name: str, phase: str, counts: Counts) -> list[str]:
     unit = BATCH * LENGTH * WIDTH
     flops = attention_flops(name, phase == "backward")
     seconds = (counts.products.flops + flops) / PEAK_FLOPS[GPU] + counts.others.bytes / BANDWIDTH
-    launches = counts.products.launches + counts.attention.launches + counts.others.launches
     return [
         f"{name}, {phase}",
-        str(launches),
+        str(counts.launches),
         f"{counts.products.flops / 1e9:.0f}",
         f"{flops / 1e9:.1f}",
         f"{counts.attention.bytes / unit:.0f}",
@@ -162,20 +172,28 @@ def layer(name: str) -> dict[str, Counts]:
 
 def model(name: str, layers: int) -> dict[str, Counts]:
     """Phase -> the counts of a small model's step; a logit has few words here."""
-    arch = Arch(layers, WIDTH, HEADS, INNER, vocab=16, max_length=LENGTH, train_length=LENGTH)
-    attention.BACKENDS["counted"] = attention.Backend(one_kernel, lambda _: None)
-    try:
-        decoder = Decoder(arch, ENCODINGS[name], backend="counted")
-        fused = patch.object(RoPE, "fuses", lambda *_: True)
-        with FakeTensorMode(allow_non_fake_inputs=True), fused:
-            tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
-            with Counter() as forward, torch.autocast("cpu", torch.bfloat16):
-                loss = decoder(tokens, sampler=RowSampler(0)).float().mean()
-            with Counter() as backward:
-                loss.backward()
-    finally:
-        del attention.BACKENDS["counted"]
+    decoder = small_model(name, layers)
+    with stand_ins(), FakeTensorMode(allow_non_fake_inputs=True):
+        tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+        with Counter() as forward, torch.autocast("cpu", torch.bfloat16):
+            loss = decoder(tokens, sampler=RowSampler(0)).float().mean()
+        with Counter() as backward:
+            loss.backward()
     return {"forward": forward.counts, "backward": backward.counts}
+
+
+@contextmanager
+def stand_ins() -> Iterator[None]:
+    """Fused kernels serve as on a GPU: attention by the backend ``counted``, rotation, update."""
+    counted = {"counted": attention.Backend(one_kernel, lambda _: None)}
+    with patch.dict(attention.BACKENDS, counted), patch.object(RoPE, "fuses", lambda *_: True):
+        yield
+
+
+def small_model(name: str, layers: int) -> Decoder:
+    """A decoder of so many layers, for :func:`stand_ins`."""
+    arch = Arch(layers, WIDTH, HEADS, INNER, vocab=16, max_length=LENGTH, train_length=LENGTH)
+    return Decoder(arch, ENCODINGS[name], backend="counted")
 
 
 def one_kernel(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
@@ -183,7 +201,7 @@ def one_kernel(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
     q, k, v = (x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v))
     carried = inputs.carried
     carried = None if carried is None else carried.to(v.dtype).transpose(1, 2)
-    out, attended, _ = causal._attention(q, k, v, carried, None, [], q.shape[-1] ** -0.5)
+    out, attended, _ = causal._attention(q, k, v, carried, None, None, [], q.shape[-1] ** -0.5)
     return out.transpose(1, 2), None if carried is None else attended.transpose(1, 2)
 
 

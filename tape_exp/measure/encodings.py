@@ -14,6 +14,7 @@ from tape_exp.models.positions.coupling import PositionCoupling
 from tape_exp.models.positions.dape import DAPE
 from tape_exp.models.positions.fire import FIRE
 from tape_exp.models.positions.fire_randpe import RandomFIRE
+from tape_exp.models.positions.fox import FoX
 from tape_exp.models.positions.grape import GRAPE
 from tape_exp.models.positions.grape_additive import AdditiveGRAPE
 from tape_exp.models.positions.kerple import Kerple
@@ -21,6 +22,7 @@ from tape_exp.models.positions.learned import Learned
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.p_rope import PRoPE
 from tape_exp.models.positions.path import PaTH
+from tape_exp.models.positions.path_fox import PaTHFoX
 from tape_exp.models.positions.pope import PoPE
 from tape_exp.models.positions.randpe import RandPE
 from tape_exp.models.positions.repo import RePo
@@ -33,6 +35,7 @@ from tape_exp.models.positions.tape_householder import HouseholderTAPE
 from tape_exp.models.positions.tape_public_addition import PublicAdditionTAPE
 from tape_exp.models.positions.tape_randpe import RandomTAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
+from tape_exp.models.positions.wall import Wall
 from tape_exp.models.positions.xpos import XPos
 from tape_exp.settings.schema import Arch
 
@@ -52,6 +55,9 @@ ENCODINGS: dict[str, Callable[[Arch], PositionEncoding]] = {
     "dape": DAPE,
     "cope": CoPE,
     "path": PaTH,
+    "fox": FoX,
+    "path_fox": PaTHFoX,
+    "wall": Wall,
     "p_rope": PRoPE,
     "pope": PoPE,
     "selective_rope": SelectiveRoPE,

@@ -1,17 +1,21 @@
 """What the GPU path is meant to reach, and what can be said of it on paper: ``python -m
 tape_exp.measure.goals``.
 
-Three figures for each goal: what the floating-point operations alone would allow, what the design
-before its fused kernels allowed, and what the design of today does. The last two add the bytes of
-every operation that is no product; they are counted as :mod:`tape_exp.measure.count` counts them,
-with the data sheet of an H100, so that no kernel reaches them. Nothing is measured here.
+Four figures for each goal: what the floating-point operations alone would allow, what the design
+before its fused kernels allowed, what the design of today does, and the same where torch.compile
+fuses the rest. The last three add the bytes of every operation that is no product, counted as
+:mod:`tape_exp.measure.count` and :mod:`tape_exp.measure.fusion` do, with the data sheet of an H100,
+so that no kernel reaches them. Nothing is measured here.
 """
 
 import functools
 import itertools
+import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -23,6 +27,8 @@ from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.models.decoder import Decoder
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.arithmetic import Arithmetic
 from tape_exp.training.assembly import make_task
@@ -30,7 +36,9 @@ from tape_exp.training.assembly import make_task
 PEAK = PEAK_FLOPS[count.GPU]
 LAYERS = 12  # of the 155 M model
 MULTIPLE = 16  # that evaluation makes of lengths on a GPU
-ADAMW_BYTES = 28  # a parameter: four numbers read, three written
+# A parameter: AdamW reads four numbers and writes three; clipping reads the gradient and scales it.
+OPTIMIZER_BYTES = 28 + 12
+FUSED = ROOT / "results" / "speed" / "fusion.json"  # of tape_exp.measure.fusion
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="python -m tape_exp.measure.goals",
         description="Print what the GPU path is meant to reach, beside what operations and bytes "
-        f"allow on an {count.GPU}, before the fused kernels and now. Nothing is measured.",
+        f"allow on an {count.GPU}: before the fused kernels, now, and compiled. Nothing is "
+        "measured.",
     )
     parser.parse_args(arguments)
     now = design()
@@ -89,11 +98,32 @@ def design() -> Design:
     }
 
 
+@functools.cache
+def fused() -> dict[str, Any]:
+    """The record of what torch.compile leaves.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not FUSED.exists():
+        raise ConfigError(f"{FUSED} is missing; python -m tape_exp.measure.fusion writes it.")
+    found: dict[str, Any] = json.loads(FUSED.read_text())
+    return found
+
+
+def compiled(now: Design) -> Design:
+    """The design of today where torch.compile fuses what is neither product nor attention."""
+    found = fused()["layers"]
+    return {
+        name: {phase: replace(after, **found[name][phase]) for phase, after in phases.items()}
+        for name, phases in now.items()
+    }
+
+
 def work(name: str, phase: str, counts: count.Counts) -> Work:
     """What was counted of a phase, in the units of this table."""
-    kinds = counts.products, counts.attention, counts.others
     return Work(
-        sum(kind.launches for kind in kinds),
+        counts.launches,
         counts.products.flops,
         count.attention_flops(name, phase == "backward"),
         counts.others.bytes / (count.BATCH * count.LENGTH * count.WIDTH),
@@ -102,57 +132,52 @@ def work(name: str, phase: str, counts: count.Counts) -> Work:
 
 def goals(now: Design) -> list[str]:
     """The lines of the table of goals."""
-    rope = {"before": step(BEFORE["rope"]), "now": step(now["rope"])}
-    tape = {"before": step(BEFORE["tape"]), "now": step(now["tape"])}
-    bare = step(now["rope"], bytes_count=False) / step(now["tape"], bytes_count=False)
+    per_logit = fused()["loss"] * count.BATCH * count.LENGTH * count.VOCABULARY
+    designs = [(BEFORE, count.loss_bytes()), (now, count.loss_bytes()), (compiled(now), per_logit)]
+    rope, tape = ([step(x[name], loss) for x, loss in designs] for name in ("rope", "tape"))
+    bare = step(now["rope"]) / step(now["tape"])
     flops = model_flops()
-    rows = [["goal", "operations alone", "the design before", "the design now"]]
-    rows.append(
-        [
-            "TAPE's attention, forward and backward: at most 1.6 × RoPE's",
-            *(f"{attention_ratio(x):.2f} ×" for x in (now, BEFORE, now)),
-        ]
-    )
-    rows.append(
-        [
-            "a step with TAPE: at least 0.90 of RoPE's tokens a second",
-            f"{bare:.2f}",
-            *(f"{rope[x] / tape[x]:.2f}" for x in ("before", "now")),
-        ]
-    )
-    rows.append(
-        [
-            "a step with TAPE: at least 40 % MFU",
-            "100 %",
-            *(f"{100 * flops / PEAK / tape[x]:.0f} %" for x in ("before", "now")),
-        ]
-    )
     after = grid_work()
-    rows.append(
+    grids = GRID_BEFORE, after, replace(after, **fused()["grid"])
+    return aligned(
         [
-            "the grid of addition with TAPE: less than 90 s",
-            *(
-                f"{grid_seconds(x, bytes_count):.0f} s"
-                for x, bytes_count in ((after, False), (GRID_BEFORE, True), (after, True))
-            ),
+            ["goal", "operations alone", "the design before", "the design now", "compiled"],
+            [
+                "TAPE's attention, forward and backward: at most 1.6 × RoPE's",
+                *(f"{attention_ratio(x):.2f} ×" for x in (now, BEFORE, now, now)),
+            ],
+            [
+                "a step with TAPE: at least 0.90 of RoPE's tokens a second",
+                f"{bare:.2f}",
+                *(f"{a / b:.2f}" for a, b in zip(rope, tape, strict=True)),
+            ],
+            [
+                "a step with TAPE: at least 40 % MFU",
+                "100 %",
+                *(f"{100 * flops / PEAK / seconds:.0f} %" for seconds in tape),
+            ],
+            [
+                "the grid of addition with TAPE: less than 90 s",
+                f"{grid_seconds(after, bytes_count=False):.0f} s",
+                *(f"{grid_seconds(x):.0f} s" for x in grids),
+            ],
         ]
     )
-    return aligned(rows)
 
 
 def layers(now: Design) -> list[str]:
-    """The lines of the table of what a middle layer's step consists of, before and now."""
+    """The lines of the table of what a middle layer's step consists of: before, now, compiled."""
     head = ["", "launches", "products: GFLOP", "attention: GFLOP", "others: bytes", "ms, at least"]
-    rows = [head]
+    rows, last = [head], compiled(now)
     for name, phases in now.items():
         for phase, after in phases.items():
-            before = BEFORE[name][phase]
-            pairs = [
+            works = [
                 (f"{x.launches}", f"{x.products / 1e9:.0f}", f"{x.attention / 1e9:.0f}",
                  f"{x.bytes:.0f}", f"{1e3 * x.seconds():.2f}")
-                for x in (before, after)
+                for x in (BEFORE[name][phase], after, last[name][phase])
             ]  # fmt: skip
-            cells = [a if a == b else f"{a} → {b}" for a, b in zip(*pairs, strict=True)]
+            changes = (itertools.groupby(values) for values in zip(*works, strict=True))
+            cells = [" → ".join(value for value, _ in values) for values in changes]
             rows.append([f"{name}, {phase}", *cells])
     return aligned(rows)
 
@@ -163,18 +188,17 @@ def attention_ratio(work: Design) -> float:
     return tape / rope
 
 
-def step(phases: dict[str, Work], bytes_count: bool = True) -> float:
-    """The least seconds of a step of the 155 M model: all layers, the head, the loss and AdamW."""
-    tokens = count.BATCH * count.LENGTH
+def step(phases: dict[str, Work], loss_bytes: float | None = None) -> float:
+    """The least seconds of a step of the 155 M model: all layers, the head, the loss, clipping and
+    AdamW; without ``loss_bytes`` as if nothing but products and attention took time.
+    """
+    tokens, bytes_count = count.BATCH * count.LENGTH, loss_bytes is not None
     head = 3 * 2 * tokens * count.WIDTH * count.VOCABULARY / PEAK
     all_layers = LAYERS * sum(x.seconds(bytes_count=bytes_count) for x in phases.values())
-    return all_layers + head + (moved_once() / count.BANDWIDTH if bytes_count else 0)
-
-
-@functools.cache
-def moved_once() -> int:
-    """Bytes of a step's loss and of AdamW."""
-    return count.loss_bytes() + ADAMW_BYTES * model().parameter_count()
+    if loss_bytes is None:
+        return all_layers + head
+    once = loss_bytes + OPTIMIZER_BYTES * model().parameter_count()
+    return all_layers + head + once / count.BANDWIDTH
 
 
 @functools.cache
@@ -201,12 +225,19 @@ def addition() -> Arithmetic:
 
 def grid_work() -> Work:
     """TAPE's forward pass of a layer of the model of addition."""
-    arch = addition().arch
-    with patch.multiple(count, WIDTH=arch.width, HEADS=arch.heads, INNER=arch.ffn):
+    with in_model_of_addition():
         return work("tape", "forward", count.layer("tape")["forward"])
 
 
-def grid_seconds(layer: Work, bytes_count: bool) -> float:
+@contextmanager
+def in_model_of_addition() -> Iterator[None]:
+    """What is counted has the sizes of the model of addition."""
+    arch = addition().arch
+    with patch.multiple(count, WIDTH=arch.width, HEADS=arch.heads, INNER=arch.ffn):
+        yield
+
+
+def grid_seconds(layer: Work, bytes_count: bool = True) -> float:
     """The least seconds of evaluating the grid. Attention is quadratic in each batch's length."""
     arch, rows = addition().arch, grid_rows()
     tokens = sum(n * length for n, length in rows)

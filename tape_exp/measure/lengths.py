@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_writable("--out", given.out)
     say = partial(print, flush=True)
     save = partial(write_record, "lengths", folder=given.out)
-    record = measure(LENGTHS, given.seconds, given.gigabytes, say=say, save=save)
+    record = measure(
+        LENGTHS, given.seconds, given.gigabytes, say=say, save=partial(save, finished=False)
+    )
     print("\n".join(table(record)))
     print(save(record))
     return 0

@@ -31,6 +31,7 @@ from tape_exp.settings.errors import ConfigError
 CAPABILITIES = {"A100": 80, "H100": 90}
 WIDTHS = (64, 128)  # of a head
 BATCH, LENGTH, HEADS = 2, 1024, 12
+BENDS = 32  # of FIRE, one for each hidden unit
 Row = dict[str, Any]
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]  # the program, its arguments and constants
 USED = re.compile(r"REG:(\d+) STACK:(\d+)")
@@ -45,12 +46,33 @@ def attention(D: int, carries: bool) -> None:
     (out.sum() + (0 if out_c is None else out_c.sum())).backward()
 
 
+def biased_attention(D: int, carries: bool) -> None:
+    """Forward and backward with a bias that learns: by distance, as T5's, in pieces, as FIRE's, and
+    of keys, as FoX's. No encoding with such a bias carries anything.
+    """
+    if carries:
+        return
+    shape = (BATCH, LENGTH, HEADS, D)
+    table, near, far, bends = (
+        torch.empty(size, requires_grad=True) for size in ((HEADS, LENGTH), LENGTH, LENGTH, BENDS)
+    )
+    level, rise = (torch.empty(HEADS, BENDS + 1, requires_grad=True) for _ in range(2))
+    pieces = causal.Piecewise(near, far, bends, level, rise)
+    gates = torch.empty(BATCH, LENGTH, HEADS, requires_grad=True)
+    for bias in ({"by_distance": table}, {"piecewise": pieces}, {"key_bias": gates}):
+        q, k, v = (torch.empty(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        with patch.object(causal, "supports", lambda *_: None):
+            out, _ = causal.fused_attention(q, k, v, **bias)
+        out.sum().backward()
+
+
 def repeatable_attention(D: int, carries: bool) -> None:
-    """The same, by programs that give the same bits every time."""
+    """All of it, by programs that give the same bits every time."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:
         attention(D, carries)
+        biased_attention(D, carries)
     finally:
         torch.use_deterministic_algorithms(before)
 
@@ -69,7 +91,12 @@ def positions(D: int, carries: bool) -> None:
     loss.backward()
 
 
-CALLS: tuple[Callable[[int, bool], None], ...] = (attention, repeatable_attention, positions)
+CALLS: tuple[Callable[[int, bool], None], ...] = (
+    attention,
+    biased_attention,
+    repeatable_attention,
+    positions,
+)
 
 
 @command
@@ -118,7 +145,7 @@ def compiled(
     """A row for each tile of each program that the call would launch on such a GPU."""
     from triton.runtime.autotuner import Autotuner
 
-    with instead_of_launching() as launches:
+    with as_if_on(capability), instead_of_launching() as launches:
         call(D, carries)
     for program, arguments, constants in launches:
         tiles: list[dict[str, Any]] = [{}]
@@ -132,6 +159,8 @@ def compiled(
             registers, spilled = used(kernel.asm["cubin"])
             yield {
                 "program": program.__name__,
+                "pass": passes(constants),
+                "bias": bias(constants),
                 "tile": {name: size for name, size in tile.items() if name.isupper()},
                 "warps": kernel.metadata.num_warps,
                 "stages": kernel.metadata.num_stages,
@@ -139,6 +168,23 @@ def compiled(
                 "spilled_bytes": spilled,
                 "shared_bytes": kernel.metadata.shared,
             }
+
+
+def passes(constants: dict[str, Any]) -> str:
+    """Which of its two kinds ``key_gradient`` is: it adds up the gradient of the queries too, or
+    leaves this to ``query_gradient``; "" for other programs.
+    """
+    kinds = {True: "one pass", False: "two passes", None: ""}
+    return kinds[constants.get("ONE_PASS")]
+
+
+def bias(constants: dict[str, Any]) -> str:
+    """What such a program adds to the logits; "no" where it knows of none."""
+    if constants.get("BENDS"):
+        return "in pieces"
+    if constants.get("KEYED"):
+        return "of keys"
+    return "by distance" if constants.get("BY_DISTANCE") else "no"
 
 
 @contextmanager
@@ -189,19 +235,19 @@ def used(cubin: bytes) -> tuple[int, int]:
 
 def table(record: dict[str, Any]) -> list[str]:
     """The lines of a Markdown table: of all tiles of a program the ranges."""
-    head = ["program", "D", "carried", "tiles"]
+    head = ["program", "bias", "D", "carried", "tiles"]
     for gpu in CAPABILITIES:
         head += [f"{gpu}: registers", "spilled bytes", "shared KiB"]
     lines = [head]
-    groups: dict[tuple[str, int, bool], dict[str, list[Row]]] = {}
+    groups: dict[tuple[Any, ...], dict[str, list[Row]]] = {}
     for row in record["rows"]:
-        key = row["program"], row["D"], row["carries"]
+        key = row["program"], row["pass"], row["bias"], row["D"], row["carries"]
         groups.setdefault(key, {}).setdefault(row["gpu"], []).append(row)
-    for (program, D, carries), by_gpu in sorted(groups.items()):
-        cells = [program, str(D), "yes" if carries else "no", ""]
+    for (program, kind, added, D, carries), by_gpu in sorted(groups.items()):
+        name = f"{program}, {kind}" if kind else program
+        cells = [name, added, str(D), "yes" if carries else "no", span(map(len, by_gpu.values()))]
         for gpu in CAPABILITIES:
             rows = by_gpu[gpu]
-            cells[3] = str(len(rows))
             cells += [span(row["registers"] for row in rows)]
             cells += [span(row["spilled_bytes"] for row in rows)]
             cells += [span(round(row["shared_bytes"] / 1024) for row in rows)]

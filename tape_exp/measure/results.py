@@ -9,9 +9,12 @@ from typing import Any
 
 import torch
 
-from tape_exp.machine.files import write_atomically
+from tape_exp.machine.files import parse_json, write_atomically
 from tape_exp.machine.hardware import file_name
+from tape_exp.settings.commit import git_state
 from tape_exp.settings.folders import ROOT
+
+FOLDER = ROOT / "results" / "speed"
 
 
 def add_folder(parser: argparse.ArgumentParser, kind: str, file: str = "") -> None:
@@ -19,7 +22,7 @@ def add_folder(parser: argparse.ArgumentParser, kind: str, file: str = "") -> No
     parser.add_argument(
         "--out",
         type=Path,
-        default=ROOT / "results" / "speed",
+        default=FOLDER,
         help=f"folder of {file or f'{kind}-<machine>.json'} (default: results/speed)",
     )
 
@@ -45,11 +48,29 @@ def _device(text: str) -> torch.device:
     return torch.device(text)
 
 
-def write_record(kind: str, record: Mapping[str, Any], folder: Path) -> Path:
-    """Write ``<folder>/<kind>-<machine>.json``, and return its path."""
+def write_record(kind: str, record: Mapping[str, Any], folder: Path, finished: bool = True) -> Path:
+    """Write ``<folder>/<kind>-<machine>.json`` with the commit, and return its path.
+
+    A record that is not ``finished`` says so. It does not take the place of one that is: then it
+    goes to ``unfinished-<kind>-<machine>.json``, until it is finished.
+    """
     path = folder / f"{kind}-{file_name(record['machine'])}.json"
-    write_atomically(path, json.dumps(record, indent=1) + "\n")
-    return path
+    aside = path.with_name(f"unfinished-{path.name}")
+    state: dict[str, Any] = {"git": git_state()} | ({} if finished else {"unfinished": True})
+    where = path if finished or not _finished(path) else aside
+    write_atomically(where, json.dumps(state | dict(record), indent=1) + "\n")
+    if finished:
+        aside.unlink(missing_ok=True)
+    return where
+
+
+def _finished(path: Path) -> bool:
+    """Whether there is a record of a measurement that came to its end."""
+    try:
+        record = parse_json(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(record, dict) and "unfinished" not in record
 
 
 def spread(values: list[float]) -> dict[str, float]:

@@ -122,7 +122,11 @@ def separate_calls(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
 def core_cases(
     shapes: Shapes, T: int, backward: bool, device: torch.device, failed: Failed
 ) -> dict[str, Callable[[], Any]]:
-    """Attention only, as ``<encoding>/<backend>`` for each able backend, with bias or state."""
+    """Attention only, as ``<encoding>/<backend>`` for each able backend, with bias or state.
+
+    The gradients of the outputs are there, and those of the inputs are not added up: at 512 tokens
+    a loss, its gradient and such sums would take a GPU longer than attention.
+    """
     arch = shapes.arch
     cases: dict[str, Callable[[], Any]] = {}
     for name in TIMED:
@@ -142,6 +146,9 @@ def core_cases(
                 heads, device=device, dtype=shapes.dtype, requires_grad=backward
             )
 
+        learns = [x for x in (q, k, v, *extra.values(), *position.parameters()) if x.requires_grad]
+        given = torch.ones_like(q)
+
         def biases(
             position: PositionEncoding = position, positions: Tensor = positions, T: int = T
         ) -> dict[str, Any]:
@@ -159,13 +166,14 @@ def core_cases(
             v: Tensor = v,
             extra: Any = extra,
             biases: Any = biases,
+            learns: list[Tensor] = learns,
+            given: Tensor = given,
         ) -> Any:
             with torch.set_grad_enabled(backward):
-                out, attended = attention.attend(q, k, v, backend=backend, **extra, **biases())
+                both = attention.attend(q, k, v, backend=backend, **extra, **biases())
                 if backward:
-                    (
-                        out.float().sum() + (0 if attended is None else attended.float().sum())
-                    ).backward()
+                    out = [x for x in both if x is not None]
+                    torch.autograd.grad(out, learns, [given] * len(out), allow_unused=True)
 
         for backend in attention.BACKENDS:
             if (backend == "reference" and T > 2048) or (
@@ -332,16 +340,21 @@ def measure(
         record["failed"].append({"what": what, "why": why})
         say(f"{what} failed: {why}")
 
+    # What is cut off lacks what comes last: the programs that are compiled the longest.
     parts: list[tuple[str, str, Callable[[], Iterable[Row]]]] = [
+        ("rows", f"step T {T}", partial(step_rows, shapes, T, device)) for T in shapes.step_lengths
+    ]
+    parts.append(("decoding", "decoding", partial(decoding, device)))
+    if device.type == "cuda":
+        parts += [
+            ("rows", f"compiled step T {T}", partial(compiled_rows, shapes, T, device, failed))
+            for T in shapes.step_lengths
+        ]
+    parts += [
         ("rows", f"core T {T}", partial(core_rows, shapes, T, backward, device, failed))
         for T in shapes.lengths
         for backward in (False, True)
     ]
-    parts += [
-        ("rows", f"step T {T}", partial(step_rows, shapes, T, device, failed))
-        for T in shapes.step_lengths
-    ]
-    parts.append(("decoding", "decoding", partial(decoding, device)))
     for key, name, part in parts:
         try:
             for row in part():
@@ -373,12 +386,13 @@ def core_rows(
         row["bytes"] = core_bytes(name, shapes, T, backward)
         if peak:
             row["share_of_peak"] = round(flops / row["ms"] * 1e3 / peak, 4)
+        if device.type == "cuda":
             row["peak_memory_bytes"] = peak_memory(cases[case], device)
         yield row
 
 
-def step_rows(shapes: Shapes, T: int, device: torch.device, failed: Failed) -> Iterator[Row]:
-    """Training steps at one length, relative to RoPE's, compiled or eager as they are."""
+def step_rows(shapes: Shapes, T: int, device: torch.device) -> Iterator[Row]:
+    """Training steps at one length, relative to RoPE's."""
     sizes = (shapes.batch, T, shapes.dtype, device)
     attention.BACKENDS["separate"] = attention.Backend(separate_calls, lambda _: None)
     try:
@@ -386,11 +400,25 @@ def step_rows(shapes: Shapes, T: int, device: torch.device, failed: Failed) -> I
         cases["tape_separate/eager"] = step_case(
             shapes.arch, SeparateTAPE, *sizes, backend="separate", updates_last=True
         )
-        if device.type == "cuda":
-            cases |= compiled_cases(shapes, T, device, failed)
         times = round_robin(cases, device, 4 * shapes.seconds)
     finally:
         del attention.BACKENDS["separate"]
+    for row in rows_of_steps(times, shapes, T, device):
+        if row["encoding"] in TIMED:
+            row["activation_bytes"] = activation_bytes(shapes, T, device, row["encoding"])
+        yield row
+
+
+def compiled_rows(shapes: Shapes, T: int, device: torch.device, failed: Failed) -> Iterator[Row]:
+    """Those of RoPE and TAPE by torch.compile, relative to RoPE's."""
+    if cases := compiled_cases(shapes, T, device, failed):
+        yield from rows_of_steps(round_robin(cases, device, shapes.seconds), shapes, T, device)
+
+
+def rows_of_steps(
+    times: dict[str, list[float]], shapes: Shapes, T: int, device: torch.device
+) -> Iterator[Row]:
+    """A row for each case ``<encoding>/<eager or compiled>``."""
     with torch.device("meta"):
         flops = Decoder(shapes.arch, RoPE).flops_per_token(T)
     peak = peak_flops(device)
@@ -401,8 +429,6 @@ def step_rows(shapes: Shapes, T: int, device: torch.device, failed: Failed) -> I
         row["tokens_per_second"] = round(1e3 * shapes.batch * T / row["ms"], 1)
         if peak:
             row["mfu"] = round(row["tokens_per_second"] * flops / peak, 4)
-        if name in TIMED:
-            row["activation_bytes"] = activation_bytes(shapes, T, device, name)
         yield row
 
 
@@ -459,8 +485,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     require_writable("--out", given.out)
     shapes = default_shapes(given.device)
-    say, keep = partial(print, flush=True), partial(write_record, "speed", folder=given.out)
-    record = measure(given.device, shapes, say, keep)
+    keep = partial(write_record, "speed", folder=given.out)
+    say = partial(print, flush=True)
+    record = measure(given.device, shapes, say, partial(keep, finished=False))
     path = keep(record)
     print(path, draw(record, path.with_suffix(".png")), sep="\n")
     return 0

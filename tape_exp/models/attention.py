@@ -6,6 +6,7 @@ query heads, K key/value heads (K divides H), D head dimension, C width of what 
 distances.
 """
 
+import functools
 import importlib.util
 import logging
 import math
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tape_exp.models import cudnn, fastest, flex
+from tape_exp.models import cudnn, fastest, fla, flex
 from tape_exp.models.kernels import causal
 from tape_exp.settings.errors import ConfigError, one_of
 
@@ -28,6 +29,9 @@ HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of
 # On a CPU the fused kernel pays off only from this many tokens on; for fewer, one explicit softmax
 # serves the values and what is carried at once.
 CPU_SDPA_FROM = 64
+# And its fused kernel wants values as wide as queries, with zeros to make them so: twice as fast as
+# its unfused one at 1024 tokens, slower below this many.
+CPU_PADS_FROM = 256
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class OnDemand:
 
     by_pair: Callable[[], Tensor | None]  # broadcasts to (B, H, T, S)
     piecewise: Callable[[], causal.Piecewise | None]  # for our kernel
+    path: fla.Path | None = None  # for fla's, of which the bias is made
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Inputs:
     slopes: Tensor | None  # (H,)
     padding: Tensor | None = None  # (B,), the keys of a row that are hidden, from its first on
     on_demand: OnDemand | None = None  # instead of a bias
+    key_bias: Tensor | None = None  # (B, H, S)
 
     @property
     def groups(self) -> int:
@@ -60,7 +66,8 @@ class Inputs:
     @property
     def biased(self) -> bool:
         """Whether anything is added to the logits."""
-        return any(x is not None for x in (self.bias, self.by_distance, self.on_demand))
+        parts = (self.bias, self.by_distance, self.on_demand, self.key_bias)
+        return any(x is not None for x in parts)
 
     def with_pairs(self) -> "Inputs":
         """The same with a bias by pair, where one is computed on demand."""
@@ -75,10 +82,28 @@ class Inputs:
         if self.by_distance is not None:
             keys = torch.arange(S, device=self.q.device)
             distance = torch.arange(S - T, S, device=self.q.device)[:, None] - keys
-            parts.insert(0, self.by_distance[:, distance.clamp(min=0)])
+            parts.insert(0, self.by_distance[:, distance.clamp(min=0)][None])
+        if self.key_bias is not None:
+            parts.append(self.at_keys(0, T))
         if self.padding is not None:
             parts.append(self.hidden() * HIDDEN)
         return sum(parts[1:], parts[0]) if parts else None
+
+    def at_keys(self, first: int, last: int) -> Tensor:
+        """What the key bias adds for queries ``first`` … ``last`` - 1 at each key up to that of the
+        last of them, less what it adds at a query's own key: (B, H, last - first, S - T + last), at
+        least fp32.
+
+        The softmax does not see what is subtracted, and what is left is small where probabilities
+        are not: of sums of thousands it has lost no bits. Rounded to 16 bits, x is wrong by 2^-9 x,
+        which changes a probability by x e^-x 2^-9 of that of a key without bias: by less than the
+        rounding of the probability itself.
+        """
+        assert self.key_bias is not None
+        T, S = self.q.shape[2], self.k.shape[2]
+        own = self.key_bias[:, :, S - T + first : S - T + last, None].detach()
+        precise = torch.promote_types(self.q.dtype, torch.float32)
+        return (self.key_bias[:, :, None, : S - T + last] - own).to(precise)
 
     def hidden(self) -> Tensor:
         """(B, 1, 1, S) fp32: 1 where a key is padding."""
@@ -101,8 +126,9 @@ class Inputs:
                 return row
 
             q, k, v = (x[b : b + 1, :, skip:] for x in (self.q, self.k, self.v))
-            carried, bias = cut(self.carried, 2), cut(self.bias, 2, 3)
-            parts.append((skip, Inputs(q, k, v, carried, bias, self.by_distance, self.slopes)))
+            carried, bias, keys = cut(self.carried, 2), cut(self.bias, 2, 3), cut(self.key_bias, 2)
+            rest = self.by_distance, self.slopes
+            parts.append((skip, Inputs(q, k, v, carried, bias, *rest, key_bias=keys)))
         return parts
 
     def per_query_head(self) -> tuple[Tensor, Tensor]:
@@ -129,6 +155,7 @@ def attend(
     bias: Tensor | OnDemand | None = None,
     by_distance: Tensor | None = None,
     slopes: Tensor | None = None,
+    key_bias: Tensor | None = None,
     carried: Tensor | None = None,
     padding: Tensor | None = None,
     backend: str = "auto",
@@ -149,6 +176,8 @@ def attend(
         by_distance: (H, N), N >= S: a bias that depends only on the distance t + S - T - s.
         slopes: (H,), if ``by_distance`` is -slope · distance: kernels that know ALiBi compute it
             themselves.
+        key_bias: (B, S, H): added to the scaled logits of a key, whatever the query. Only
+            differences within a row matter; those of fp64 lose nothing where the numbers are large.
         carried: (B, S, H, C), or with 1 in place of B or H; averaged by the probabilities of each
             query head.
         padding: (B,), how many of the first keys of each row no query sees. What the queries at
@@ -166,10 +195,11 @@ def attend(
     """
     q, k, v = (x.transpose(1, 2) for x in (q_BTHD, k_BSKD, v_BSKD))
     carried = None if carried is None else carried.transpose(1, 2)
+    key_bias = None if key_bias is None else key_bias.transpose(1, 2)
     if isinstance(bias, OnDemand):
-        inputs = Inputs(q, k, v, carried, None, by_distance, slopes, padding, bias)
+        inputs = Inputs(q, k, v, carried, None, by_distance, slopes, padding, bias, key_bias)
     else:
-        inputs = Inputs(q, k, v, carried, bias, by_distance, slopes, padding)
+        inputs = Inputs(q, k, v, carried, bias, by_distance, slopes, padding, None, key_bias)
     values, attended = _compute(inputs, backend)
     return values.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
@@ -195,7 +225,8 @@ def _compute(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
             raise ConfigError(
                 f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}."
             )
-    return BACKENDS[backend].compute(inputs if backend == "triton" else inputs.with_pairs())
+    reads = backend in ("triton", "fla")
+    return BACKENDS[backend].compute(inputs if reads else inputs.with_pairs())
 
 
 def _by_rows(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
@@ -216,6 +247,7 @@ def probabilities(
     bias: Tensor | None = None,
     by_distance: Tensor | None = None,
     slopes: Tensor | None = None,
+    key_bias: Tensor | None = None,
     padding: Tensor | None = None,
 ) -> Tensor:
     """(B, H, T, S), at least fp32: what :func:`attend` averages with, from the same arguments.
@@ -224,7 +256,8 @@ def probabilities(
     """
     precise = torch.promote_types(q_BTHD.dtype, torch.float32)
     q, k = (x.transpose(1, 2).to(precise) for x in (q_BTHD, k_BSKD))
-    inputs = Inputs(q, k, k[..., :0], None, bias, by_distance, slopes, padding)
+    key_bias = None if key_bias is None else key_bias.transpose(1, 2)
+    inputs = Inputs(q, k, k[..., :0], None, bias, by_distance, slopes, padding, None, key_bias)
     with torch.autocast(q.device.type, enabled=False):
         return _probabilities(inputs, inputs.per_query_head()[0])
 
@@ -255,6 +288,8 @@ def _kind(inputs: Inputs) -> tuple[Any, ...]:
         bias = "of each row" if inputs.bias.shape[0] > 1 else "shared by rows"
     elif inputs.by_distance is not None:
         bias = "by_distance" if inputs.slopes is None else "slopes"
+    if inputs.key_bias is not None:
+        bias += " and of keys"
     carried = 0 if inputs.carried is None else inputs.carried.shape[-1]
     return q.device, q.dtype, q.shape[1], inputs.k.shape[1], q.shape[-1], carried, bias
 
@@ -330,10 +365,12 @@ def forget() -> None:
 
 def to_compile() -> None:
     """Tell torch.compile which of these functions it calls once, as it builds the graph, which then
-    is one graph: what is logged, what is installed, what a library can do, and what was fast.
+    is one graph: what is logged, what is installed, what a library can do, and what was fast. None
+    of them may be cached: torch.compile would look through the cache and trace what it finds.
     """
-    here = (say, _installed, _measured, cudnn.takes_wide_values)
-    for fact in (*here, causal.installed, causal.interpreted, causal.too_old):
+    here = (say, _installed, _measured, cudnn.takes_wide_values, fla.installed)
+    facts = causal.installed, causal.interpreted, causal.too_old, causal.too_small
+    for fact in (*here, *facts):
         torch.compiler.assume_constant_result(fact)
 
 
@@ -366,9 +403,11 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     With something carried, a GPU does both in one call. Its kernels want values as wide as queries,
     so that q and k are padded with zeros to the joint width, but for cuDNN's where it takes them as
     they are, and values to the width of q and k. On a CPU the fused kernel gains less than
-    computing the probabilities once for both saves: :func:`_row_blocks`.
+    computing the probabilities once for both saves (:func:`_row_blocks`), and it has no gradients
+    for a mask that learns. Narrower values are padded there where that pays off.
     """
-    if inputs.carried is not None and inputs.q.device.type == "cpu":
+    keys_learn = inputs.key_bias is not None and torch.is_grad_enabled()
+    if (inputs.carried is not None or keys_learn) and inputs.q.device.type == "cpu":
         return _row_blocks(inputs)
     q, (k, v) = inputs.q, inputs.per_query_head()
     scale = 1 / math.sqrt(q.shape[-1])
@@ -378,7 +417,7 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     # With a mask it was not tried.
     if padding > 0 and not (plain and cudnn.takes_wide_values(q.device, q.dtype, D, D + padding)):
         q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
-    if padding < 0 and q.device.type != "cpu":
+    if padding < 0 and (q.device.type != "cpu" or (plain and T >= CPU_PADS_FROM)):
         v = F.pad(v, (0, -padding))
     if plain:
         with cudnn.priority(q.device):
@@ -393,24 +432,29 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 
 def _row_blocks(inputs: Inputs, rows: int = 128) -> tuple[Tensor, Tensor | None]:
     """The explicit softmax for ``rows`` queries at a time, over only the keys that they may see."""
-    assert inputs.carried is not None
     k, v = replace(inputs, carried=None).per_query_head()
-    state = inputs.carried.to(v.dtype).expand(*v.shape[:3], -1)
-    q, bias = inputs.q / math.sqrt(inputs.q.shape[-1]), inputs.dense_bias()
+    averaged = [v]
+    if inputs.carried is not None:
+        averaged.append(inputs.carried.to(v.dtype).expand(*v.shape[:3], -1))
+    q = inputs.q / math.sqrt(inputs.q.shape[-1])
+    bias = replace(inputs, key_bias=None).dense_bias()
     T, S = q.shape[2], k.shape[2]
-    values, attended = [], []
+    averages: list[list[Tensor]] = [[] for _ in averaged]
     for first in range(0, T, rows):
         last = min(first + rows, T)
         seen = last + S - T
         logits = q[:, :, first:last] @ k[:, :, :seen].transpose(-1, -2)
         if bias is not None:
             logits = logits + bias.expand(-1, -1, T, S)[:, :, first:last, :seen]
+        if inputs.key_bias is not None:
+            logits = logits + inputs.at_keys(first, last)
         hidden = ~causal_mask(last - first, seen, q.device)
         precise = torch.promote_types(logits.dtype, torch.float32)
         probabilities = logits.masked_fill_(hidden, float("-inf")).softmax(-1, precise).to(v.dtype)
-        values.append(probabilities @ v[:, :, :seen])
-        attended.append(probabilities @ state[:, :, :seen])
-    return torch.cat(values, 2), torch.cat(attended, 2)
+        for parts, x in zip(averages, averaged, strict=True):
+            parts.append(probabilities @ x[:, :, :seen])
+    values, *attended = (torch.cat(parts, 2) for parts in averages)
+    return values, attended[0] if attended else None
 
 
 def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
@@ -434,12 +478,18 @@ def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
             else bias.expand(q.shape[0], q.shape[1], T, S)
         )
     one_batch = bias is not None and bias.shape[0] == 1
+    if inputs.key_bias is not None:
+        keys = F.pad(inputs.key_bias.expand(len(q), -1, -1), (0, more))
+        high, low = causal.in_two(keys)
+        own = high[:, :, offset:].detach()
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         if table is not None:
             score = score + table[h, (t + offset - s).clamp(min=0)]
         if bias is not None:
             score = score + (bias[0, h, t, s] if one_batch else bias[b, h, t, s])
+        if inputs.key_bias is not None:
+            score = score + ((high[b, h, s] - own[b, h, t]) + low[b, h, s])
         return score
 
     out = flex.function(q.device.type)(
@@ -473,8 +523,17 @@ def _triton(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     q, k, v = (x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v))
     table = inputs.by_distance if inputs.slopes is None else None
     pieces = None if inputs.on_demand is None else inputs.on_demand.piecewise()
-    out, attended = causal.fused_attention(q, k, v, carried, inputs.slopes, table, pieces)
+    keys = None if inputs.key_bias is None else inputs.key_bias.transpose(1, 2)
+    out, attended = causal.fused_attention(
+        q, k, v, carried, inputs.slopes, table, pieces, key_bias=keys
+    )
     return out.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
+
+
+def _fla(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention's kernels for PaTH and FoX, chosen only where they are named."""
+    path = None if inputs.on_demand is None else inputs.on_demand.path
+    return fla.attention(inputs.q, inputs.k, inputs.v, path, inputs.key_bias), None
 
 
 def _never(inputs: Inputs) -> str | None:
@@ -482,7 +541,8 @@ def _never(inputs: Inputs) -> str | None:
 
 
 def _flex_refuses(inputs: Inputs) -> str | None:
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.carried, inputs.bias, inputs.by_distance)
+    biases = (inputs.bias, inputs.by_distance, inputs.key_bias)
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.carried, *biases)
     if (
         inputs.q.device.type == "cpu"
         and torch.is_grad_enabled()
@@ -492,31 +552,44 @@ def _flex_refuses(inputs: Inputs) -> str | None:
     return None
 
 
+# What is absent is looked for in every folder: too slow for every call of attention.
+_find_spec = functools.cache(importlib.util.find_spec)
+
+
 def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    return _find_spec(package) is not None
 
 
 def _flash_refuses(inputs: Inputs) -> str | None:
     width = inputs.v.shape[-1] + (0 if inputs.carried is None else inputs.carried.shape[-1])
     if not _installed("flash_attn"):
-        return "flash-attn is not installed (pip install 'tape_exp[gpu]')"
+        return "flash-attn is not installed (docs/faq.md says how)"
     if inputs.q.shape[-1] > width:
         return "flash-attn needs values and state together as wide as the queries"
     if inputs.q.device.type != "cuda" or inputs.q.dtype not in (torch.float16, torch.bfloat16):
         return "flash-attn computes only in fp16 and bf16, on a GPU"
-    if inputs.biased and inputs.slopes is None:
+    if inputs.key_bias is not None or (inputs.biased and inputs.slopes is None):
         return "flash-attn knows no bias but ALiBi's slopes"
     return "flash-attn's heads are at most 256 wide" if width > 256 else None
 
 
 def _triton_refuses(inputs: Inputs) -> str | None:
-    if inputs.bias is not None:
+    if inputs.bias is not None or (inputs.on_demand is not None and inputs.on_demand.path):
         return "the Triton kernel knows no bias of single pairs"
     carried = None if inputs.carried is None else inputs.carried.transpose(1, 2)
     reason = causal.supports(
         inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried
     )
     return None if reason is None else reason.rstrip(".")
+
+
+def _fla_refuses(inputs: Inputs) -> str | None:
+    path = None if inputs.on_demand is None else inputs.on_demand.path
+    known = (path is not None or inputs.on_demand is None) and (path or inputs.key_bias is not None)
+    others = inputs.bias, inputs.by_distance, inputs.carried
+    if not known or any(x is not None for x in others):
+        return "flash-linear-attention serves only PaTH and FoX, in passes over whole sequences"
+    return fla.refuses(inputs.q, inputs.k, inputs.v)
 
 
 @dataclass(frozen=True)
@@ -533,4 +606,5 @@ BACKENDS = {
     "flex": Backend(_flex, _flex_refuses),
     "flash": Backend(_flash, _flash_refuses),
     "triton": Backend(_triton, _triton_refuses),
+    "fla": Backend(_fla, _fla_refuses),
 }

@@ -14,9 +14,9 @@ from tape_exp.machine.seeding import RowSampler
 
 
 class Cache:
-    """Keys, values and carried states of up to ``capacity`` tokens a row, in buffers that are
-    filled from the left; and ``past``, what a layer's encoding reads and leaves in ``features`` and
-    ``accumulated``, which does not grow with the tokens.
+    """Keys and their biases, values and carried states of up to ``capacity`` tokens a row, in
+    buffers that are filled from the left; and ``past``, what a layer's encoding reads and leaves in
+    ``features`` and ``accumulated``, which does not grow with the tokens.
 
     Rows may begin with padding: the first ``padding_B[b]`` tokens of row b are hidden from its
     queries, and its positions count from the first real token. Positions are fixed when the cache

@@ -18,7 +18,14 @@ from torch.utils.checkpoint import checkpoint
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.attention import OnDemand, attend, to_compile
 from tape_exp.models.cache import Cache
-from tape_exp.models.positions.base import Past, PositionEncoding, for_heads, overrides, precise
+from tape_exp.models.positions.base import (
+    Past,
+    PositionEncoding,
+    check_reach,
+    for_heads,
+    overrides,
+    precise,
+)
 from tape_exp.settings.schema import Arch
 
 
@@ -132,13 +139,14 @@ class Decoder(nn.Module):
         elif positions_BT is not None:
             if not positions_BT.is_floating_point():
                 positions_BT = positions_BT.float()
+            check_reach(first, positions_BT)
             consecutive = False
         else:
             positions_BT = self.positions(B, T, tokens_BT.device, sampler)
         ids_BS = first.position_ids(known_BS, sampler)
         ids_BT = None if ids_BS is None else ids_BS[:, -T:]
         where = Where(positions_BT, consecutive, cache, watch, ids_BT)
-        state = first.initial_state(where.positions_BT)
+        state = initial_state(first, positions_BT, cache)
         plain = cache is None and watch is None
         compute = self._compiled if self._compiled is not None and plain else self._compute
         found = compute(tokens_BT, state, where, last_only, logits_at, labels_BT)
@@ -292,19 +300,23 @@ class Block(nn.Module):
         q, k = self.position.rotate(q, k, state, features)
         v = for_heads(v, k.shape[2])
         carried = self.position.carried(state) if self.updates_state else None
+        key_bias = self.position.key_bias(features)
         if where.cache is not None:
             new = {"k": precise(k) if self.position.changes_keys else k, "v": v}
-            if carried is not None:
-                new["carried"] = carried
+            more = {"carried": carried, "key_bias": key_bias}
+            new |= {name: x for name, x in more.items() if x is not None}
             cached = where.cache.extend(self.layer, new)
             k, v, carried = cached["k"], cached["v"], cached.get("carried")
+            key_bias = cached.get("key_bias")
         biases = self._biases(where, q, k, features)
+        if key_bias is not None:
+            biases["key_bias"] = key_bias
         if where.cache is not None:
             biases["padding"] = where.cache.padding_B
         if where.watch is not None:
             where.watch(self, q, k, biases, state)
         values, attended = (self.attend or attend)(
-            q, k.to(q.dtype), v, carried=carried, backend=self.backend, **biases
+            q, k.to(q.dtype), v, carried=carried, backend=self._backend(where), **biases
         )
         if where.cache is not None and self.position.changes_keys:
             k.copy_(self.position.later_keys(k, features))
@@ -319,6 +331,12 @@ class Block(nn.Module):
             state = self.position.update(state, attended, context)
         return x_BTC + mlp, state
 
+    def _backend(self, where: "Where") -> str:
+        """The backend that was asked for. fla's is for whole sequences: cached decoding, padded
+        prompts and watched passes take the fastest other one, which is logged.
+        """
+        return "auto" if self.backend == "fla" and not where.whole else self.backend
+
     def _biases(
         self, where: "Where", q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]
     ) -> dict[str, Any]:
@@ -331,9 +349,28 @@ class Block(nn.Module):
         keys = where.positions_BT if where.cache is None else where.cache.positions_BS[:, :S]
         if where.whole and overrides(position, "piecewise"):
             return {"bias": on_demand(position, where.positions_BT)}
+        if self._backend(where) == "fla" and (path := position.path(features)) is not None:
+            pairs = partial(position.contextual_bias, q_BTHD, k_BSKD, features, None)
+            return {"bias": OnDemand(pairs, lambda: None, path)}
         bias = position.bias(where.positions_BT, keys)
         bias = position.contextual_bias(q_BTHD, k_BSKD, features, bias)
         return {"bias": bias}
+
+
+def initial_state(
+    position: PositionEncoding, positions_BT: Tensor, cache: Cache | None
+) -> Tensor | None:
+    """The state that the first layer sees.
+
+    Where it depends on the row's length, the last position that a cache may hold goes along, so
+    that all steps see the same length.
+    """
+    if cache is None or not position.by_length:
+        return position.initial_state(positions_BT)
+    last_B1 = cache.positions_BS[:, -1:]
+    state = position.initial_state(torch.cat([positions_BT, last_B1], 1))
+    assert state is not None
+    return state[:, :-1]
 
 
 def on_demand(position: PositionEncoding, positions_BT: Tensor) -> OnDemand:

@@ -108,8 +108,15 @@ def llama_config(decoder: Decoder) -> dict[str, Any]:
             "low_freq_factor": scaling.low_frequency,
             "high_freq_factor": scaling.high_frequency,
         }
-    if scaling.method in ("yarn", "llama3"):
+    if scaling.method == "longrope":
+        rope |= {
+            "short_factor": list(scaling.short_factor or ()),
+            "long_factor": list(scaling.long_factor or ()),
+            "attention_factor": position.attention_factor,
+        }
+    if scaling.method in ("yarn", "llama3", "longrope"):
         rope |= {"original_max_position_embeddings": position.original_length}
+    longest = max(arch.max_length, arch.train_length)
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -120,7 +127,10 @@ def llama_config(decoder: Decoder) -> dict[str, Any]:
         "num_key_value_heads": arch.key_heads,
         "head_dim": arch.head_dim,
         "vocab_size": arch.vocab,
-        "max_position_embeddings": max(arch.max_length, arch.train_length),
+        # Where transformers begins to stretch dynamic frequencies.
+        "max_position_embeddings": position.original_length
+        if scaling.method == "dynamic"
+        else longest,
         "rms_norm_eps": arch.norm_eps,
         "rope_theta": position.base(s) if scaling.method == "ntk" else position.theta,
         "rope_scaling": None if scaling.method in ("none", "ntk") else rope,

@@ -2,7 +2,8 @@
 kept in a file.
 
 The file is ``<cache>/attention/<GPU>-<versions of torch and triton>.json``: other versions have
-another file, and a file that is removed is measured anew. Nothing is measured before
+another file, and a file that is removed is measured anew. Where a backend lacks memory, which
+another run may have for it, the times serve this run alone. Nothing is measured before
 :func:`keep_in` has said where.
 """
 
@@ -47,7 +48,9 @@ class Kind:
     key_heads: int
     width: int
     carried: int  # width of what is carried, 0 where nothing is
-    bias: str  # "none", "slopes", "by_distance", "shared by rows" or "of each row"
+    # "none", "slopes", "by_distance", "shared by rows" or "of each row"; ends with "and of keys"
+    # where keys have a bias too
+    bias: str
     length: int  # one of LENGTHS
 
     def __str__(self) -> str:
@@ -70,18 +73,21 @@ class Kind:
             return make(rows, T, count, width, dtype=self.dtype).transpose(1, 2)
 
         call: Call = dict.fromkeys(("carried", "bias", "by_distance", "slopes"))
+        bias = self.bias.removesuffix(" and of keys")
         call["q"] = heads(H, self.width)
         call["k"], call["v"] = heads(self.key_heads, self.width), heads(self.key_heads, self.width)
         if self.carried:
             call["carried"] = heads(H, self.carried)
-        if self.bias == "slopes":
+        if bias != self.bias:
+            call["key_bias"] = make(rows, H, T)
+        if bias == "slopes":
             slopes = torch.full((H,), 0.1, device=self.device)
             distances = torch.arange(T, device=self.device)
             call |= {"slopes": slopes, "by_distance": -slopes[:, None] * distances}
-        elif self.bias == "by_distance":
+        elif bias == "by_distance":
             call["by_distance"] = make(H, T)
-        elif self.bias != "none":
-            call["bias"] = make(1 if self.bias == "shared by rows" else rows, H, T, T)
+        elif bias != "none":
+            call["bias"] = make(1 if bias == "shared by rows" else rows, H, T, T)
         return call, learns
 
 
@@ -102,6 +108,7 @@ def choose(kind: Kind, candidates: tuple[str, ...], compute: Compute) -> Row | N
 
     In a distributed run all processes have the row of the one that knew one first, so that they
     choose alike; none waits for another, since not all need meet the same kinds at the same time.
+    Where a candidate lacked memory, which another run may have, no file keeps the row.
     """
     if _cache is None:
         return None
@@ -111,11 +118,14 @@ def choose(kind: Kind, candidates: tuple[str, ...], compute: Compute) -> Row | N
     machine = f"{machine_name(kind.device)} {versions()}"
     path = _cache / "attention" / f"{file_name(machine)}.json"
     known = _read(path).get(key)
+    if known is not None and {*known["ms"], *known["failed"]} != {*candidates}:
+        log.warning("%s has no times of %s: attention is timed again.", path, key)
+        known = None
     if known is None:
         log.info("Timing attention, once on this machine (%s).", key)
     row = known or measured(kind, candidates, compute)
     agreed: Row = json.loads(first_said(f"attention {key}", json.dumps(row)))
-    if agreed != known:
+    if agreed != known and not _lacked_memory(agreed):
         _keep(path, key, agreed)
     _chosen[kind, candidates] = agreed
     return agreed
@@ -186,6 +196,11 @@ def _read(path: Path) -> dict[str, Row]:
     if not whole:
         log.warning("%s is no table of times: attention is timed again.", path)
     return rows if whole else {}
+
+
+def _lacked_memory(row: Row) -> bool:
+    """Whether a candidate failed for what else the GPU held: that is no property of the machine."""
+    return any(str(why).startswith("OutOfMemoryError") for why in row["failed"].values())
 
 
 def _is_row(row: Any) -> bool:

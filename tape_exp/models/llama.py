@@ -233,17 +233,23 @@ def _rope(path: Path, config: dict[str, Any], max_positions: int) -> tuple[float
         )
     if method == "default":
         return theta, {"method": "none"}
-    if method not in ("linear", "yarn", "llama3"):
+    known = ("linear", "yarn", "llama3", "dynamic", "longrope")
+    if method not in known:
         raise ConfigError(
-            f"{path}: the rope type {method} is not known; default, linear, yarn and llama3 are."
+            f"{path}: the rope type {method} is not known; default, {', '.join(known)} are."
         )
+    # As transformers has it: dynamic begins to stretch at max_position_embeddings.
     original = (
-        config.get("original_max_position_embeddings")
-        or rope.get("original_max_position_embeddings")
-        or max_positions
+        max_positions
+        if method == "dynamic"
+        else (
+            config.get("original_max_position_embeddings")
+            or rope.get("original_max_position_embeddings")
+            or max_positions
+        )
     )
     factor = rope.get("factor")
-    if factor is None and method == "yarn":
+    if factor is None and method in ("yarn", "longrope"):
         factor = max_positions / original
     try:
         scaling: dict[str, Any] = {
@@ -255,6 +261,13 @@ def _rope(path: Path, config: dict[str, Any], max_positions: int) -> tuple[float
                 "low_frequency": float(rope["low_freq_factor"]),
                 "high_frequency": float(rope["high_freq_factor"]),
             }
+        if method == "longrope":
+            scaling |= {
+                key: [float(number) for number in rope[key]]
+                for key in ("short_factor", "long_factor")
+            }
+            if rope.get("attention_factor") is not None:
+                scaling["attention_factor"] = float(rope["attention_factor"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path}: the rope type {method} lacks a number ({error}); fetch the file again."

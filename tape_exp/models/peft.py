@@ -17,7 +17,11 @@ from tape_exp.machine.seeding import seed_for
 from tape_exp.models.attention import attend
 from tape_exp.models.decoder import Block, Decoder
 from tape_exp.models.positions.base import PositionEncoding, for_heads, overrides
+from tape_exp.models.positions.nope import NoPE
+from tape_exp.models.positions.rope import RoPE
+from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.targets import locate
 
 PARTS = {  # what `peft.train` names, as patterns of parameter names
     "everything": "",
@@ -63,7 +67,9 @@ class Adaptation:
     ``conf/peft``.
 
     The base model was trained with RoPE on C tokens. With every method, the first logits are those
-    of the base model under RoPE with the new ``theta`` and ``interpolation``.
+    of the base model under RoPE with the new ``theta`` and ``interpolation``, or, where positions
+    are dropped, without RoPE. A model with another encoding than the base's must begin as RoPE
+    (:attr:`~tape_exp.models.positions.base.PositionEncoding.unlike_rope`).
 
     Args:
         name: of the YAML.
@@ -77,6 +83,9 @@ class Adaptation:
             model's.
         sparse_groups: in training, attention within so many groups of the row: see
             :func:`shifted_sparse`; null: full.
+        drop: train on without any positional encoding (DroPE, Gelberg et al., "Extending the
+            Context of Pretrained LLMs by Dropping Their Positional Embeddings", 2025). Left out
+            are its QK norm and the temperature by which it scales logits at longer contexts.
     """
 
     def __init__(
@@ -88,6 +97,7 @@ class Adaptation:
         interpolation: float = 1.0,
         theta: float | None = None,
         sparse_groups: int | None = None,
+        drop: bool = False,
     ) -> None:
         for part in train:
             one_of("peft.train", part, PARTS)
@@ -101,14 +111,21 @@ class Adaptation:
             raise ConfigError(
                 f"peft.interpolation={interpolation} must be at least 1: the context grows by it."
             )
-        if theta is not None and not theta > 0:
-            raise ConfigError(f"peft.theta={theta} must be positive, as 1000000.")
+        if theta is not None and not theta >= 1:
+            raise ConfigError(f"peft.theta={theta} must be at least 1, as 1000000.")
         if sparse_groups is not None and sparse_groups < 1:
             raise ConfigError(
                 f"peft.sparse_groups={sparse_groups} must be at least 1, or null for full "
                 "attention."
             )
+        if drop and (interpolation != 1 or theta is not None):
+            key = "interpolation" if interpolation != 1 else "theta"
+            raise ConfigError(
+                f"peft.{key} has no effect with peft.drop=true, which leaves no positions to "
+                "change; leave it out."
+            )
         self.name, self.base, self.lora, self.train = name, base, lora, tuple(train)
+        self.drop = drop
         self.interpolation, self.theta, self.sparse_groups = interpolation, theta, sparse_groups
 
     @property
@@ -117,7 +134,17 @@ class Adaptation:
         return "everything" not in self.train
 
     def positions(self, model: dict[str, Any]) -> dict[str, Any]:
-        """The ``model`` section with the new theta and interpolation; it must have these keys."""
+        """The ``model`` section with the new theta and interpolation, for which it must have the
+        keys, or without positions.
+        """
+        cls: Any = locate(model["_target_"], "model")
+        if self.drop:
+            if cls is not RoPE:
+                raise ConfigError(
+                    f"peft={self.name} drops RoPE, and model={model['name']} is not RoPE alone; "
+                    "use model=rope, with a base that was trained with it."
+                )
+            return {"name": "nope", "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}
         adapted = dict(model)
         if self.theta is not None:
             if "theta" not in model:
@@ -127,8 +154,8 @@ class Adaptation:
                 )
             adapted["theta"] = self.theta
         if self.interpolation != 1:
-            scaling = model.get("scaling")
-            if scaling is None:
+            scaling = model.get("scaling") or {}
+            if not takes(cls, "scaling"):
                 raise ConfigError(
                     f"peft.interpolation={self.interpolation} is for rotary encodings that can be "
                     f"scaled, and model={model['name']} is none; set peft.interpolation=1."
@@ -182,7 +209,7 @@ class Adaptation:
 def _in_queries_and_keys(position: PositionEncoding) -> bool:
     """Whether the encoding neither adds to the logits nor averages anything."""
     # Sparse attention would silently drop whatever these return.
-    names = ("bias", "bias_by_distance", "contextual_bias", "accumulated", "carried")
+    names = ("bias", "bias_by_distance", "contextual_bias", "key_bias", "accumulated", "carried")
     return not any(overrides(position, name) for name in names)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch import config as autograd_config
 
 Row = dict[str, Any]
 LONG_ENOUGH, MOST_CALLS = 20.0, 50  # milliseconds of a round of one case on a GPU, and its calls
@@ -48,7 +49,10 @@ def apart() -> Iterator[None]:
     """
     # Detached, since an operation that kept its own output in this way would never be freed.
     unchanged = torch.autograd.graph.saved_tensors_hooks(Tensor.detach, lambda x: x)
-    with torch.inference_mode(False), torch.enable_grad(), unchanged:
+    # While a graph is built, whose constant this is, no backward pass can be compiled by itself:
+    # torch would take it for a part of that compilation, and fail.
+    at_once = autograd_config.patch(force_non_lazy_backward_lowering=True)
+    with torch.inference_mode(False), torch.enable_grad(), unchanged, at_once:
         yield
 
 

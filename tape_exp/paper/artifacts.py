@@ -18,6 +18,7 @@ from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.patterns import Patterns
 from tape_exp.paper import tables
+from tape_exp.paper.ceilings import ceilings, marked_figure, marked_table
 from tape_exp.paper.claims import Contest, Verdict, decide
 from tape_exp.paper.records import Record, warn
 from tape_exp.paper.tables import Table
@@ -174,7 +175,8 @@ class Artifact(ABC):
         cells = (cell for row in table.rows for cell in row.values())
         two = any(isinstance(cell, Value) and cell.seeds for cell in cells)
         words = [self.caption(scale, records), TWO if two else "", self.notes(records)]
-        return replace(table, caption=" ".join(filter(None, words)))
+        table = replace(table, caption=" ".join(filter(None, words)))
+        return marked_table(table, ceilings(records))
 
     def cells(self, scale: str, records: Records) -> Table | None:
         """The columns and rows of :meth:`table`."""
@@ -191,18 +193,23 @@ class Artifact(ABC):
         return [Curves(self.title, panels, suffix=None)] if panels else []
 
     def shown(self, scale: str, records: Records) -> list[Figure]:
-        """Its figures, or none where they would show nothing."""
-        return [] if self.without_figures(records) else self.figures(scale, records)
+        """Its figures, with ceilings marked, or none where they would show nothing."""
+        figures = [] if self.without_figures(records) else self.figures(scale, records)
+        return [marked_figure(figure, ceilings(records)) for figure in figures]
 
     def without_figures(self, records: Records) -> str:
         """The sentence that stands in the place of figures which would show nothing, if any."""
         return ""
 
     def verdict(self, scale: str, records: Records) -> Verdict:
-        """Whether the claim holds in the records of a scale; no verdict without a claim."""
+        """Whether the claim holds in the records of a scale; no verdict without a claim.
+
+        Models that are told which tokens are digits are no rivals.
+        """
         if not self.claim:
             return Verdict()
-        return decide(self.contests(scale, records))
+        contests, told = self.contests(scale, records), ceilings(records)
+        return decide([replace(c, rivals=[r for r in c.rivals if r not in told]) for c in contests])
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """The comparisons that the claim makes; none: its records do not test it."""

@@ -101,7 +101,7 @@ class Contest:
         if self.favourite not in self.measured:
             return UNTESTED
         outcomes = {self._against(rival) for rival in self.rivals}
-        return next(outcome for outcome in GRAVITY if outcome in outcomes)
+        return next((outcome for outcome in GRAVITY if outcome in outcomes), UNTESTED)
 
     def _against(self, rival: str) -> str:
         ours, theirs = self.measured[self.favourite], self.measured.get(rival)

@@ -69,7 +69,9 @@ class Flops(RunArtifact):
         return (
             f"{self.title}. FLOPs, MACs: the paper's convention ({self.paper()['source']}): no "
             "causality, einsums count as FLOPs only; M is 2^20. True FLOPs: the matrix products of "
-            "this code with causal attention fused. Counts do not depend on the scale."
+            "this code with causal attention fused; of PaTH without its triangular solves. An "
+            "encoding that the paper does not have is free in its convention. Counts do not depend "
+            "on the scale."
         )
 
 
@@ -95,7 +97,7 @@ class Speed(Artifact):
         return {
             name: [record]
             for name, (record,) in machines.items()
-            if scale == ("smoke" if record.get("peak_flops") is None else "small")
+            if scale == ("small" if _on_gpu(record) else "smoke")
         }
 
     def place(self, scale: str) -> str:
@@ -181,4 +183,9 @@ class Speed(Artifact):
 
 
 def _gpus(records: Records) -> list[Record]:
-    return [record for (record,) in records.values() if record["peak_flops"] is not None]
+    return [record for (record,) in records.values() if record["rows"] and _on_gpu(record)]
+
+
+def _on_gpu(record: Record) -> bool:
+    """Whether a GPU was measured, of a known peak or not; a CPU is named with its threads."""
+    return not str(record.get("machine", " threads")).endswith(" threads")

@@ -3,23 +3,20 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import cast
 
 import numpy as np
 
 from tape_exp.drawing.figures import Figure
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.paper import ceilings
 from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, load, task_of
 from tape_exp.paper.tables import Column, Row, Table, commits
 from tape_exp.paper.trend import Trend
 from tape_exp.paper.values import NOT_RUN, NOTHING, Value, known, mean_of
 from tape_exp.paper.word_problem import guesses
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.targets import locate
 
 ADDITION, WORDS, TEXT = "arithmetic", "word_problem", "c4"
 TASKS = (ADDITION, WORDS, TEXT)
-CEILING = "told the digits"
 SIGNS = {"addition": -1, "words": -1, "text": 1}  # -1 where more is better
 
 
@@ -76,7 +73,7 @@ class Encodings(LanguageArtifact):
 
     def _row(self, model: str, records: Records) -> Row:
         runs = {task: records.get(f"{model} {task}", []) for task in TASKS}
-        row: Row = {"model": model, "note": CEILING if knows_digits(model) else ""}
+        row: Row = {"model": model}
         row["trained"] = mean_of(runs[ADDITION], "id/exact_match")
         row["addition"] = mean_of(runs[ADDITION], "ood/exact_match")
         if not knows_digits(model):
@@ -101,7 +98,6 @@ class Encodings(LanguageArtifact):
                 digits = str(task["train_digits"])
         return [
             Column("model"),
-            Column("note"),
             Column("rank", "mean rank"),
             Column("trained", f"addition, ≤ {digits} digits", "%"),
             Column("addition", f"addition, > {digits} digits", "%"),
@@ -128,16 +124,14 @@ class Encodings(LanguageArtifact):
             "lengths and the perplexity, among the models that have all three. Seeds of each task "
             f"in turn; scale {scale}. What has one seed has no interval, and neighbours may change "
             "places with another one; where there are three, ± is half of a 95 % interval. Rates "
-            f"were searched for the methods of fig_rates only. {CEILING.capitalize()}: a ceiling, "
-            "since the others have to find this out."
+            "were searched for the methods of fig_rates only."
         )
 
 
 @cache
 def knows_digits(model: str) -> bool:
     """Whether an encoding is told which tokens are digits."""
-    target = compose_config([f"model={model}"]).model._target_
-    return cast(type[PositionEncoding], locate(target, "model")).knows_digits
+    return ceilings.knows_digits(compose_config([f"model={model}"]).model._target_)
 
 
 def longest(runs: Sequence[Record]) -> int:

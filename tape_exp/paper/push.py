@@ -9,8 +9,8 @@ from typing import Any
 
 from tape_exp.paper.tables import Table, plain
 from tape_exp.runs import sinks
-from tape_exp.runs.record import git_state
 from tape_exp.settings.arguments import require_writable
+from tape_exp.settings.commit import git_state
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.redaction import redact
 

@@ -301,9 +301,11 @@ def _end_with_parent() -> None:
 
 
 def run_and_record(cfg: DictConfig, records: Path) -> None:
-    """Run a config, or find its run done, and write its record into the folder of records."""
+    """Run a config, or find its run done, and write its record into the folder of records, unless
+    ``debug=`` has shortened it.
+    """
     from tape_exp.training.run import run
 
     record = run(cfg)
-    if record:  # of the first process, and not of a plan
+    if record and cfg.debug.name == "none":  # of the first process
         write_atomically(records / f"{record['run']}.json", dump_record(record))

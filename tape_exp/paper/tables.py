@@ -175,6 +175,7 @@ SYMBOLS = {
     "−": "-",
     "ᵀ": r"^\top",
     "√": r"\surd",
+    "†": r"\dagger",
 }
 SYMBOLS |= {"<": "<", ">": ">", "|": "|"}
 TEX = str.maketrans(SPECIAL | {character: f"${command}$" for character, command in SYMBOLS.items()})

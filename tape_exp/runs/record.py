@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import subprocess
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tape_exp.machine.files import parse_json
 from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.settings.commit import git_state
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
 from tape_exp.settings.redaction import redact, redact_tree
 
 if TYPE_CHECKING:
@@ -50,33 +49,6 @@ def circumstances() -> dict[str, Any]:
         "hardware": hardware(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def git_state() -> dict[str, Any]:
-    """The commit, and whether tracked files outside results/, or new ones of the code, differ.
-
-    Neither a variable of the environment nor a ``core.fsmonitor`` makes git run a program.
-    """
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", *arguments],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
-        added = git(
-            "ls-files", "--others", "--exclude-standard", "--", "tape_exp", "conf", "launch"
-        )
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changed or added)}
-    except (OSError, subprocess.CalledProcessError):
-        return {"commit": None, "dirty": None}
 
 
 def package_versions() -> dict[str, str]:

@@ -5,23 +5,30 @@ A checkpoint is a ``.ckpt`` of ours, with all weights or, of a run that adapted 
 """
 
 import copy
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from tape_exp.machine.files import sha256
+from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_yaml
 from tape_exp.settings.folders import CONF, path_of
+from tape_exp.settings.targets import locate
 
 if TYPE_CHECKING:
     from tape_exp.models.decoder import Decoder
     from tape_exp.models.peft import Adaptation
 
+log = logging.getLogger("tape_exp")
 
 ADOPTED = ("task.arch", "model.theta", "model.scaling", "task.tokenizer.bos", "task.tokenizer.eos")
 """What follows from the Llama that a run begins from, whatever the config says."""
+
+
+ROPE = "tape_exp.models.positions.rope.RoPE"
 
 
 def stored_config(path: Path) -> Any:
@@ -228,7 +235,7 @@ def adopt(cfg: DictConfig) -> DictConfig:
     from tape_exp.models import llama
 
     llama_config = llama.read_config(folder)
-    if "scaling" not in cfg.model:
+    if not takes(locate(cfg.model._target_, "model"), "scaling"):
         raise ConfigError(
             f"checkpoint={spec} is a Llama, whose positions are RoPE's; model={cfg.model.name} "
             "cannot take them up."
@@ -237,7 +244,8 @@ def adopt(cfg: DictConfig) -> DictConfig:
     with open_dict(cfg):
         cfg.task.arch = llama_config.sizes()
         cfg.model.theta = llama_config.theta
-        cfg.model.scaling = OmegaConf.merge(cfg.model.scaling, llama_config.scaling)
+        own = cfg.model.get("scaling") or {}
+        cfg.model.scaling = OmegaConf.merge(own, llama_config.scaling)
         for kind, token in (("bos", llama_config.bos), ("eos", llama_config.eos)):
             if token is not None:
                 cfg.task.tokenizer[kind] = token
@@ -290,6 +298,8 @@ def begin(
         _load_base(decoder, checkpoint, adaptation)
         if adaptation is not None:
             adaptation.apply(decoder, seed)
+        else:
+            _warn_of_other_positions(decoder, checkpoint)
         return
     if adaptation is None or adaptation.name != cfg.peft.name:
         raise ConfigError(
@@ -303,6 +313,62 @@ def begin(
     _load_base(decoder, base_of(checkpoint, cfg), adaptation)
     adaptation.apply(decoder, seed)
     _load_trained(decoder, checkpoint)
+
+
+def check_encoding(
+    cfg: DictConfig, checkpoint: Path, adaptation: "Adaptation", decoder: "Decoder"
+) -> None:
+    """Refuse a base whose encoding the adapted model does not begin as, or has no RoPE to drop.
+
+    A base with the model's own encoding is taken as it is, and so is one whose run is not known.
+
+    Raises:
+        ConfigError: the base has no RoPE, or one of another theta, or the model does not begin as
+            RoPE; the sentence says which key to change.
+    """
+    kept = None if checkpoint.is_dir() else companion(checkpoint, "config.yaml")
+    if adapted(checkpoint) is not None or (kept is None and not checkpoint.is_dir()):
+        return
+    base = stored_config(kept).model if kept else None  # a Llama's positions are adopted
+    if base is not None and base._target_ == cfg.model._target_ and not adaptation.drop:
+        return
+    if base is not None and base._target_ != ROPE:
+        raise ConfigError(
+            f"checkpoint {checkpoint} was trained with model={base.name}, and peft="
+            f"{adaptation.name} with model={cfg.model.name} goes on from model=rope; name a run of "
+            "that."
+        )
+    reason = None if adaptation.drop else decoder.blocks()[0].position.unlike_rope
+    if reason is not None:
+        raise ConfigError(
+            f"model={cfg.model.name} cannot go on from a model that was trained with RoPE, since "
+            f"{reason}."
+        )
+    if base is None or adaptation.drop:
+        return
+    for key, free in (("theta", adaptation.theta is not None), ("scaling.method", False)):
+        theirs = OmegaConf.select(base, key)
+        own = OmegaConf.select(cfg.model, key, default="none")
+        if theirs not in ("none", own) and not free:
+            raise ConfigError(
+                f"checkpoint {checkpoint} was trained with model.{key}={theirs}, and "
+                f"model={cfg.model.name} has {own}; set model.{key}={theirs}."
+            )
+
+
+def _warn_of_other_positions(decoder: "Decoder", checkpoint: Path) -> None:
+    """Say that weights were trained with another encoding, where all fit since neither has any."""
+    kept = None if checkpoint.is_dir() else companion(checkpoint, "config.yaml")
+    trained: Any = stored_config(kept).model if kept else None
+    own = type(decoder.blocks()[0].position)
+    if trained is not None and trained.get("_target_") != f"{own.__module__}.{own.__qualname__}":
+        log.warning(
+            "checkpoint %s was trained with model=%s, whose weights fit this model too, but its "
+            "positions are others; set model=%s unless that is meant.",
+            checkpoint,
+            trained.name,
+            trained.name,
+        )
 
 
 def check_base(checkpoint: Path) -> None:
@@ -328,7 +394,8 @@ def _load_base(decoder: "Decoder", checkpoint: Path, adaptation: "Adaptation | N
         load_weights(
             decoder,
             checkpoint,
-            without_positions=adaptation is not None and "positions" in adaptation.train,
+            without_positions=adaptation is not None
+            and not {"positions", "everything"}.isdisjoint(adaptation.train),
         )
 
 

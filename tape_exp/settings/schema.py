@@ -67,7 +67,7 @@ class TrainerConfig:
     checkpoint_activations: bool = False  # recompute each block in the backward pass
     # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed
     frozen_bf16: bool = False
-    attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton
+    attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton | fla
     heartbeat: int = 30  # seconds of silence after which another process counts as lost
     rendezvous: int = 600  # seconds in which all processes of a run must have begun
     log_every: int = 10  # optimizer steps
@@ -287,7 +287,7 @@ def check(cfg: "DictConfig") -> None:
     one_of(
         "trainer.attention",
         cfg.trainer.attention,
-        ("auto", "reference", "sdpa", "flex", "flash", "triton"),
+        ("auto", "reference", "sdpa", "flex", "flash", "triton", "fla"),
     )
     one_of("trainer.accelerator", cfg.trainer.accelerator, ("auto", "cpu", "gpu"))
     if cfg.trainer.precision == "16-mixed":
@@ -338,6 +338,13 @@ def check(cfg: "DictConfig") -> None:
         raise ConfigError(
             "trainer.frozen_bf16=true needs trainer.precision=bf16-mixed and whole weights on "
             "every device, as trainer.strategy=ddp has them."
+        )
+    sharded = cfg.trainer.strategy == "fsdp"
+    if cfg.trainer.compile and cfg.trainer.checkpoint_activations and sharded:
+        raise ConfigError(
+            "trainer.compile=true has no effect where weights are sharded "
+            "(trainer.strategy=fsdp) and activations are computed again: torch.compile skips "
+            "such a pass. Set it or trainer.checkpoint_activations to false."
         )
 
 

@@ -15,6 +15,7 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
+from tape_exp.tasks.index_hints import Rows, letter, with_hints
 from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
 from tape_exp.tasks.slices import LazyBatches, Scores, next_tokens
 from tape_exp.tasks.sum_faults import fault_metrics, fault_tables, longest_carry_chain, sum_scores
@@ -39,11 +40,21 @@ class Arithmetic(Task):
     and ``causal/<what is reset>/…``, the exact match of up to :attr:`diagnosed_per_cell` samples a
     cell with updates of the state left out (:mod:`~tape_exp.tasks.position_use`).
 
+    With index hints (Zhou et al., "What Algorithms can Transformers Learn?", 2023) a letter is
+    before each digit of the operands and of the answer, the same for digits of equal place:
+    ``a1b2+a9=a0b3<eos>``. This tells which digits belong together, whatever the encoding: a result
+    with hints is a ceiling for those without. The model writes the letters of its answer, so the
+    loss counts them, and a sum is right if greedy decoding writes all of it; places and faults are
+    counted by digits as ever. Test rows begin with ``a``; in training a row begins with any letter
+    from which the longest trained sum stays within those of the longest test, so that all are
+    trained. The sums are those without hints.
+
     Args:
         train_digits: n, the longest operand in training.
         test_digits: the longest operand in the test; above n to measure generalisation.
         samples_per_cell: test samples for each pair of lengths.
         rows_per_batch: rows of an evaluation batch, at least one cell.
+        index_hints: whether letters are before digits.
     """
 
     measures = ("exact_match",)
@@ -58,6 +69,7 @@ class Arithmetic(Task):
         test_digits: int,
         samples_per_cell: int = 100,
         rows_per_batch: int = 1000,
+        index_hints: bool = False,
     ) -> None:
         at_least_one("task", train_digits=train_digits, samples_per_cell=samples_per_cell)
         at_least_one("task", rows_per_batch=rows_per_batch)
@@ -71,11 +83,12 @@ class Arithmetic(Task):
             arch,
             optim,
             seed,
-            vocab=len(VOCABULARY),
-            max_length=row_length(test_digits) - 1,
-            train_length=row_length(train_digits) - 1,
-            digits=tuple(range(ZERO, ZERO + 10)),
+            vocab=len(VOCABULARY) + (test_digits + 1 if index_hints else 0),
+            max_length=row_length(test_digits, index_hints) - 1,
+            train_length=row_length(train_digits, index_hints) - 1,
+            digits=() if index_hints else tuple(range(ZERO, ZERO + 10)),  # numbers are no runs then
         )
+        self.index_hints = index_hints
         lengths = range(1, test_digits + 1)
         self.axes = {
             "digits of the first operand": lengths,
@@ -87,14 +100,20 @@ class Arithmetic(Task):
 
     def train_batch(self, first: int, count: int) -> Batch:
         """Samples of the bucket method, right-padded to the longest possible row."""
-        return as_batch(
-            *bucket_samples(seed_for(self.seed, "train"), first, count, self.train_digits)
-        )
+        return self.bucket_batch(self.seed, "train", first, count)
 
     def validation_batches(self) -> list[Batch]:
         """512 fresh samples of the trained lengths, the same for every seed."""
-        key, digits = seed_for(0, "validation"), self.train_digits
-        return [as_batch(*bucket_samples(key, first, 256, digits)) for first in (0, 256)]
+        return [self.bucket_batch(0, "validation", first, 256) for first in (0, 256)]
+
+    def bucket_batch(self, seed: int, purpose: str, first: int, count: int) -> Batch:
+        """Samples of trained lengths, with hints that begin anywhere if there are any."""
+        rows = bucket_samples(seed_for(seed, purpose), first, count, self.train_digits)
+        if self.index_hints:
+            lane = lanes(seed_for(seed, purpose, "index hints"), first, count, 1)[:, 0]
+            offset = below(self.test_digits - self.train_digits + 1, lane).astype(np.int64)
+            rows = with_hints(rows, ZERO, len(VOCABULARY), offset)
+        return as_batch(*rows)
 
     def test_batches(self) -> LazyBatches:
         """The grid in batches of cells, the shortest rows first so that there is little padding."""
@@ -162,7 +181,8 @@ class Arithmetic(Task):
 
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Exact match, and what :func:`~tape_exp.tasks.sum_faults.sum_scores` tells of mistakes."""
-        own = sum_scores(logits, labels, EOS, places=self.test_digits + 1)
+        step = 2 if self.index_hints else 1
+        own = sum_scores(logits, labels, EOS, places=self.test_digits + 1, step=step)
         return super().score_rows(logits, labels) | own
 
     def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
@@ -185,41 +205,44 @@ class Arithmetic(Task):
 
     def carry_chains(self, cell: tuple[int, int]) -> np.ndarray:
         """The longest carry chain of each test sample of a cell."""
-        (a, b), tokens = cell, self.grid_batch([cell])["inputs"].numpy()
+        (a, b), (tokens, _, _) = cell, self.grid_rows([cell])
+        tokens = tokens.astype(np.int64)
         return longest_carry_chain(tokens[:, :a] - ZERO, tokens[:, a + 1 : a + 1 + b] - ZERO)
 
     def grid_batch(self, cells: Iterable[tuple[int, int]]) -> Batch:
         """All test samples of the given cells; those of a cell depend only on its two lengths."""
-        cells = list(cells)
+        rows = self.grid_rows(list(cells))
+        if self.index_hints:
+            rows = with_hints(rows, ZERO, len(VOCABULARY), np.zeros(len(rows[0]), dtype=np.int64))
+        tokens, equals, end = rows
+        return as_batch(tokens[:, : int(end.max())], equals, end)
+
+    def grid_rows(self, cells: list[tuple[int, int]]) -> Rows:
+        """The same without hints, as :func:`write_rows` returns them."""
         longest, rows = max(map(max, cells)), self.samples_per_cell
         lane = np.zeros((len(cells), rows, 2, longest), dtype=np.uint32)
         for cell, (a, b) in zip(lane, cells, strict=True):
             drawn = lanes(seed_for(0, "test", a, b), 0, rows, a + b)
             cell[:, 0, :a], cell[:, 1, :b] = drawn[:, :a], drawn[:, a:]
         lengths = np.repeat(np.array(cells, dtype=np.int64), rows, 0)
-        tokens, equals, end = write_rows(
-            lengths[:, 0], lengths[:, 1], lane.reshape(len(lengths), -1)
-        )
-        return as_batch(tokens[:, : int(end.max())], equals, end)
+        return write_rows(lengths[:, 0], lengths[:, 1], lane.reshape(len(lengths), -1))
 
 
-def row_length(digits: int) -> int:
-    """Tokens of the longest row: two operands, a sum of one digit more, ``+``, ``=`` and EOS."""
-    return 3 * digits + 4
+def row_length(digits: int, index_hints: bool = False) -> int:
+    """Tokens of the longest row: two operands, a sum of one digit more, ``+``, ``=`` and EOS; with
+    hints two for each digit.
+    """
+    return (3 * digits + 1) * (1 + index_hints) + 3
 
 
-def bucket_samples(
-    key: int, first: int, count: int, digits: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def bucket_samples(key: int, first: int, count: int, digits: int) -> Rows:
     """Rows ``first`` … of the bucket method, with lengths from 1 … digits: :func:`write_rows`."""
     lane = lanes(key, first, count, 2 * digits + 2)
     lengths = below(digits, lane[:, :2]).astype(np.int64) + 1
     return write_rows(lengths[:, 0], lengths[:, 1], lane[:, 2:])
 
 
-def write_rows(
-    a: np.ndarray, b: np.ndarray, lane: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def write_rows(a: np.ndarray, b: np.ndarray, lane: np.ndarray) -> Rows:
     """Additions of operands of lengths ``a`` and ``b``; ``lane`` (rows, 2 n) gives their digits.
 
     Returns:
@@ -279,4 +302,6 @@ def as_batch(tokens: np.ndarray, equals: np.ndarray, end: np.ndarray) -> Batch:
 
 def text(tokens: Iterable[int]) -> str:
     """A row as people read it, without padding: ``12+9=03<eos>`` is 21 + 9 = 30."""
-    return "".join(VOCABULARY[t] for t in tokens if t != PAD)
+    after = len(VOCABULARY)  # letters of index hints
+    words = (VOCABULARY[t] if t < after else letter(t - after) for t in tokens if t != PAD)
+    return "".join(words)

@@ -141,6 +141,9 @@ class Task(LightningDataModule, ABC):
         }
         return self.summarise(scores)
 
+    def forget(self) -> None:
+        """Remove what an evaluation that was cut off has kept: the weights are trained anew."""
+
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """What :meth:`summarise` needs of each row (B, …) of a test batch."""
         scores = row_scores(logits, labels)

@@ -195,6 +195,12 @@ class Scrolls(TextTask):
         ]
         return Evaluation(metrics, tables={"predictions": table}, samples=short)
 
+    def forget(self) -> None:
+        """Remove the answers: those of other weights would be scored as of these."""
+        if self.surroundings.folder is not None:
+            for path in self.surroundings.folder.glob("predictions*.jsonl"):
+                path.unlink(missing_ok=True)
+
     def _epoch(self, epoch: int) -> np.ndarray:
         return epoch_order(self.seed, epoch, len(self.pairs))
 
@@ -222,12 +228,14 @@ class Predictions:
             return
         rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
         for file in sorted(path.parent.glob(f"{path.stem}*{path.suffix}")):
-            for line in file.read_text().splitlines():
+            for line in file.read_text(errors="replace").splitlines():
                 try:
                     row = parse_json(line)
-                except ValueError:  # cut short when the process was killed
+                    id_, text = row["id"], row["prediction"]
+                except (ValueError, KeyError, TypeError):  # cut short when the process was killed
                     continue
-                self.texts[row["id"]] = row["prediction"]
+                if line.isascii() and isinstance(id_, str) and isinstance(text, str):
+                    self.texts[id_] = text
         self.path = path.with_stem(f"{path.stem}-{rank}") if rank else path
 
     def add(self, texts: dict[str, str]) -> None:

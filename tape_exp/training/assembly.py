@@ -198,12 +198,16 @@ def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
             f"peft={adaptation.name} adapts a trained model: name it in checkpoint=<run, folder or "
             "repository>."
         )
-    weights.check_base(task.surroundings.checkpoint)
-    length, reach = task.arch.train_length, weights.trained_length(task.surroundings.checkpoint)
+    checkpoint = task.surroundings.checkpoint
+    weights.check_base(checkpoint)
+    length, reach = task.arch.train_length, weights.trained_length(checkpoint)
+    stretched = OmegaConf.select(cfg, "model.scaling.method", default="none") != "none"
     if (
         task.trains
         and reach
         and adaptation.theta is None
+        and not adaptation.drop
+        and not (stretched and checkpoint.is_file())  # a Llama's length counts its own scaling
         and length > reach * adaptation.interpolation
     ):
         raise ConfigError(
@@ -225,6 +229,8 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
         task.arch, partial(make_position, model), cfg.seed, cfg.trainer.attention, blank
     )
     if checkpoint is not None:
+        if adaptation is not None:
+            weights.check_encoding(cfg, checkpoint, adaptation, decoder)
         weights.begin(decoder, checkpoint, adaptation, cfg.seed, task.trains)
         log.info("Weights of %s.", weights.title(checkpoint))
     elif adaptation is not None:
@@ -318,11 +324,12 @@ def without_requeue() -> list[SLURMEnvironment]:
 
 
 def precision(name: str, accelerator: str) -> str:
-    """bf16-mixed where a GPU has it and ``auto`` is asked for; 32-true on a CPU."""
+    """bf16-mixed where a GPU has it, not emulated, and ``auto`` is asked for; 32-true on a CPU."""
     if name != "auto":
         return name
     on_gpu = accelerator != "cpu" and torch.cuda.is_available()
-    return "bf16-mixed" if on_gpu and torch.cuda.is_bf16_supported() else "32-true"
+    native = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16-mixed" if native else "32-true"
 
 
 def profiler(name: str | None, directory: RunDirectory) -> Any:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from tape_exp.machine.preemption import Preempted, Preemption
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -36,25 +37,34 @@ def explained(
     cfg: DictConfig, directory: RunDirectory, preemption: Preemption, watch: "ProcessWatch"
 ) -> Iterator[None]:
     """Log how a run ends early, write FAILED if it failed, and raise :func:`explain`'s error."""
-    goes_on = f"The same command goes on from the last checkpoint in {directory.checkpoints}."
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as error:
         by = f" by {error.name}" if isinstance(error, Preempted) else ""
-        log.info("Stopped%s. %s", by, goes_on)
+        log.info("Stopped%s. %s", by, what_next(directory))
         if isinstance(error.__context__, KeyboardInterrupt):  # Lightning made it a status of 1
             raise KeyboardInterrupt from error
         raise
     except Exception as error:
         # What fails after a signal fails because of it: another process has left before this one.
         if preemption.received is not None:
-            log.info("Stopped by %s (%s). %s", preemption.received, type(error).__name__, goes_on)
+            by = f"{preemption.received} ({type(error).__name__})"
+            log.info("Stopped by %s. %s", by, what_next(directory))
             raise Preempted(preemption.received) from error
         explanation = explain(error, cfg, directory, watch.lost_process())
         failed = directory.fail(explanation)
         where = f"The traceback is in {failed}." if failed else "FAILED could not be written."
-        log.info("%s %s", where, goes_on)
+        mistake = isinstance(explanation, ConfigError)  # with which the command fails again
+        log.info("%s", where if mistake else f"{where} {what_next(directory)}")
         raise explanation from (None if explanation is error else error)
+
+
+def what_next(directory: RunDirectory) -> str:
+    """What the same command does after this one."""
+    kept = directory.checkpoints.glob("step*.ckpt")
+    if directory.cfg.debug.name == "none" and any(kept):
+        return f"The same command goes on from the last checkpoint in {directory.checkpoints}."
+    return "The same command begins anew."
 
 
 def explain(

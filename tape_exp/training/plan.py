@@ -281,17 +281,21 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
     known = "" if setting.gpu != ASSUMED else ", since no GPU of a known peak is here"
     ddp = "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
     pairs = pairs_kept(decoder, task, setting) / 2**30
+    scores = "by a fused attention that keeps no T × T scores"
+    if decoder.blocks()[0].backend == "reference":
+        scores = "without the T × T scores that trainer.attention=reference keeps"
     computed = (
         f"Pairs of tokens: {type(decoder.blocks()[0].position).__name__} computes something for "
-        f"each, {_short(pairs)} GiB in a layer, four times as much at twice the length."
+        f"each, {_short(pairs)} GiB in a layer, four times as much at twice the length; "
+        "FLOPs and hours leave it out."
     )
     return [
         f"Gradients: {setting.width} bytes a trainable parameter; AdamW: two numbers of "
         f"{setting.width} bytes each.",
         *([ddp] if setting.strategy == "ddp" else []),
-        f"Activations: {formula} bytes a token and layer (C width, F inner size, H heads), by a "
-        "fused attention that keeps no T × T scores; recomputed: each block's input, and one block "
-        "whole. Frozen weights are not taken to save any.",
+        f"Activations: {formula} bytes a token and layer (C width, F inner size, H heads), "
+        f"{scores}; recomputed: each block's input, and one block whole. Frozen weights are not "
+        "taken to save any.",
         *([computed] if pairs else []),
         f"Logits: {LOGITS} bytes a token and word of the vocabulary (log-softmax and two gradients "
         "in fp32).",
@@ -355,7 +359,7 @@ def _fit(plan: Plan, setting: Setting) -> str:
     needed = sum(plan.memory.values())
     size = f"{_short(needed / 2**30)} GiB a device, {_short(plan.hours)} hours"
     if not setting.memory:
-        return f"{size}; no GPU here to compare with."
+        return f"{size} on an {setting.gpu}; no GPU here to compare with."
     if needed <= setting.memory:
         return f"{size}; it fits."
     return (

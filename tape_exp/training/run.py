@@ -116,6 +116,8 @@ def train_and_evaluate(run: Run, watch: ProcessWatch) -> dict[str, Any]:
     trainer = make_trainer(run, callbacks)
 
     if run.task.trains:
+        if step < run.task.optim.max_steps:
+            run.task.forget()
         train(run, trainer, module, saving, checkpoint)
     seconds = {"training": run.clock.seconds(), "checkpoints": saving.seconds}
     trainer.test(module, run.task, verbose=False)

@@ -8,6 +8,7 @@ from hydra.errors import OverrideParseException
 
 from tape_exp.measure import (
     data_speed,
+    fusion,
     lengths,
     overhead,
     page_speed,
@@ -22,6 +23,7 @@ from tape_exp.theory import __main__ as theory
 
 BEGINNINGS = [
     (data_speed, "tokenising"),
+    (fusion, "measure"),
     (lengths, "measure"),
     (overhead, "overhead"),
     (page_speed, "opened"),

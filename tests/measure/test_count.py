@@ -41,7 +41,8 @@ def test_a_rotation_is_one_kernel_that_reads_and_writes_queries_and_keys_once(la
         assert added == count.Kind(1, 4 * tensor + state)
 
 
-def test_positions_move_more_bytes_and_the_table_says_so(layers, capsys):
+def test_positions_move_more_bytes_and_the_table_says_so(layers, monkeypatch, capsys):
+    monkeypatch.setattr(count, "layer", layers.get)
     for phase in count.PHASES:
         moved = [layers[name][phase].others.bytes for name in count.COUNTED]
         assert moved == sorted(moved)

@@ -1,6 +1,8 @@
 """``make gpu``: stages outlive each other, and the check finds backends that are wrong."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -52,6 +54,55 @@ def test_a_stage_that_fails_or_hangs_is_a_line_and_the_next_one_runs(monkeypatch
     assert "measured" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_command_under_way(monkeypatch, tmp_path, number):
+    told = f"import os, time; os.write(1, b'%d' % os.getpid()); os.kill(os.getppid(), {number}); "
+    stage = gpu.Stage("", 1, lambda out: [python(told + "time.sleep(600)")])
+    monkeypatch.setattr(gpu, "STAGES", {"long": stage})
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(["--stages", "long", "--out", str(tmp_path)])
+    assert ended.value.code == 128 + number
+    assert signal.getsignal(number) == signal.SIG_DFL
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "long.log").read_text()), 0)
+
+
+def test_a_folder_is_taken_as_long_as_a_command_lives(tmp_path):
+    """Also one that its `make gpu`, being killed, has left behind."""
+    with gpu.alone(tmp_path) as lock:
+        left = subprocess.Popen(["sleep", "600"], pass_fds=[lock.fileno()])
+    try:
+        with pytest.raises(ConfigError, match="fuser"), gpu.alone(tmp_path):
+            pass
+    finally:
+        left.kill()
+        left.wait()
+    with gpu.alone(tmp_path) as lock:
+        assert not lock.closed
+
+
+@pytest.mark.parametrize(("gpu_here", "trainer"), [(True, "trainer=gpu"), (False, "trainer=cpu")])
+def test_only_a_gpus_figures_are_among_the_results(
+    gpu_here, trainer, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu_here)
+    monkeypatch.setattr(gpu, "machine_name", lambda device: device.type)
+    monkeypatch.setattr(gpu, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(gpu, "TRIAL", tmp_path / "trial")
+    monkeypatch.setattr(gpu, "run_stage", lambda name, *_: {"stage": name, "commands": []})
+    assert gpu.main([]) == 0
+    (path,) = tmp_path.rglob("gpu-*.json")
+    assert path.parent.name == ("results" if gpu_here else "trial")
+    assert ("No GPU is here" in capsys.readouterr().out) == (not gpu_here)
+    assert all(trainer in words for words in gpu.trains(tmp_path))
+
+
+def test_a_python_without_torch_is_told():
+    words = ["make", "gpu", "GPU_PYTHON=false"]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.stderr.startswith("error: false has no torch; make setup installs it")
+
+
 def test_the_minutes_are_a_number_and_stages_are_known(capsys):
     for words, told in ((["--minutes", "0"], "--minutes"), (["--stages", "chek"], "chek")):
         with pytest.raises(SystemExit):
@@ -66,6 +117,14 @@ def test_the_commands_of_a_stage_exist(name, tmp_path):
         if words[1] == "-m":
             program = ROOT / f"{words[2].replace('.', '/')}.py"
         assert program.is_file(), words
+
+
+def test_the_tests_of_kernels_find_what_they_are_given(monkeypatch, capsys):
+    """Every fixture: nothing is run."""
+    monkeypatch.chdir(ROOT)
+    ((_, _, _, *words),) = gpu.STAGES["kernels"].commands(ROOT)
+    assert pytest.main([*words, "--setup-plan", "-q"]) == 0
+    assert "SETUP    F arch" in capsys.readouterr().out
 
 
 def test_the_check_needs_only_torch():
@@ -143,6 +202,19 @@ def test_a_check_writes_a_row_for_every_backend_and_fails_where_one_differs(
     assert "rope                  sdpa       differs" in capsys.readouterr().out
 
 
+def test_an_encoding_whose_reference_fails_is_a_row(monkeypatch, tmp_path):
+    def fails(arch):
+        raise RuntimeError("CUDA error: no room")
+
+    monkeypatch.setattr(check, "SHAPE", (1, 24))
+    monkeypatch.setattr(check, "ENCODINGS", {"tape": fails, "nope": ENCODINGS["nope"]})
+    assert check.main(["--out", str(tmp_path), "--device", "cpu"]) == 1
+    (path,) = tmp_path.glob("check-*.json")
+    first, *others = json.loads(path.read_text())["rows"]
+    assert first["why"] == "RuntimeError: CUDA error: no room"
+    assert {row["encoding"] for row in others} == {"nope"}
+
+
 def test_the_check_compares_fused_positions(monkeypatch):
     """In triton's interpreter; none are asked for on a CPU."""
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
@@ -202,3 +274,18 @@ def test_a_measurement_that_fails_leaves_the_others(monkeypatch):
     assert ("step", "tape", "eager") in cases
     assert len(kept) == 4
     assert kept[0] > 0, "after each part the record is kept"
+    assert record["rows"][0]["what"] == "step", "what matters most comes first"
+
+
+def test_attention_alone_is_timed():
+    """No loss, and no gradients that are added up."""
+    from tape_exp.measure import speed
+
+    arch = Arch(2, 32, 2, 32, vocab=20, max_length=16, train_length=16)
+    shapes = speed.Shapes(arch, 1, (16,), (), 0.01, torch.float32)
+    cases = speed.core_cases(shapes, 16, True, torch.device("cpu"), lambda *_: None)
+    for name in ("tape/sdpa", "fire/sdpa", "t5/reference"):
+        once = cases[name].func.__defaults__
+        (learns,) = (x for x in once if isinstance(x, list))
+        assert len(learns) > 3
+        assert all(x.grad is None for x in learns)

@@ -6,7 +6,13 @@ import sys
 import pytest
 
 COMMANDS = ["measure.speed", "measure.overhead", "measure.data_speed", "measure.soak"]
-COMMANDS += ["measure.goals", "measure.lengths", "measure.registers", "measure.utilisation"]
+COMMANDS += [
+    "measure.fusion",
+    "measure.goals",
+    "measure.lengths",
+    "measure.registers",
+    "measure.utilisation",
+]
 COMMANDS += ["measure.page_speed", "theory.__main__", "export"]
 
 

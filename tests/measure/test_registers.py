@@ -27,6 +27,7 @@ def test_a_program_is_compiled_for_a_gpu_that_is_not_there(tmp_path):
     assert ended.returncode == 0, ended.stderr
     row = json.loads(ended.stdout)
     assert row["program"] == "attention"
+    assert (row["pass"], row["bias"]) == ("", "no")
     assert row["tile"] == {"BLOCK_M": 128, "BLOCK_N": 128}
     assert (row["warps"], row["stages"]) == (8, 2)
     assert 32 <= row["registers"] <= 255
@@ -61,11 +62,13 @@ def test_every_program_that_is_tuned_has_been_compiled():
 def test_the_table_has_the_range_of_all_tiles():
     rows = [
         {
-            "gpu": gpu, "D": 64, "carries": False, "program": "attention", "tile": {}, "warps": 4,
-            "stages": 2, "registers": registers_, "spilled_bytes": spilled, "shared_bytes": 65536,
+            "gpu": gpu, "D": 64, "carries": False, "program": "key_gradient", "pass": "one pass",
+            "bias": "by distance", "tile": {}, "warps": 4, "stages": 2,
+            "registers": registers_, "spilled_bytes": spilled, "shared_bytes": 65536,
         }
         for gpu in registers.CAPABILITIES
         for registers_, spilled in ((255, 16), (127, 0))
     ]  # fmt: skip
     cells = [cell.strip() for cell in registers.table({"rows": rows})[-1].split("|")[1:-1]]
-    assert cells == ["attention", "64", "no", "2", *["127 to 255", "0 to 16", "64"] * 2]
+    assert cells[:5] == ["key_gradient, one pass", "by distance", "64", "no", "2"]
+    assert cells[5:] == ["127 to 255", "0 to 16", "64"] * 2

@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 
 import pytest
 
@@ -9,10 +10,15 @@ from tape_exp.measure import count, goals, lengths, registers, utilisation
 from tape_exp.settings.folders import ROOT
 
 PAGE = (ROOT / "docs" / "speed.md").read_text()
+# Those that are committed: a user may have measured a machine of one's own.
+COMMITTED = subprocess.run(
+    ["git", "ls-files", "results/speed"], cwd=ROOT, capture_output=True, text=True, check=True
+).stdout.split()
 RECORDS = [
-    (module, path)
+    (module, ROOT / name)
     for module in (lengths, registers, utilisation)
-    for path in (ROOT / "results" / "speed").glob(f"{module.__name__.rpartition('.')[2]}*.json")
+    for name in COMMITTED
+    if name.startswith(f"results/speed/{module.__name__.rpartition('.')[2]}")
 ]
 
 
@@ -26,6 +32,16 @@ def test_the_tables_of_the_goals_are_on_the_page():
     now = goals.design()
     for table in (goals.goals(now), goals.layers(now)):
         assert "\n".join(table) in PAGE, "copy what python -m tape_exp.measure.goals prints"
+
+
+def test_without_the_record_of_what_is_fused_the_command_that_writes_it_is_named(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(goals, "FUSED", tmp_path / "fusion.json")
+    monkeypatch.setattr(goals, "fused", goals.fused.__wrapped__)
+    monkeypatch.setattr(goals, "design", dict)
+    assert goals.main([]) == 2
+    assert "python -m tape_exp.measure.fusion writes it." in capsys.readouterr().err
 
 
 def test_products_of_attention_are_counted():

@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
-from tape_exp.models import cudnn, fastest
+from tape_exp.models import attention, cudnn, fastest
 from tape_exp.models.attention import (
     BACKENDS,
     Inputs,
@@ -26,7 +26,7 @@ from tests.conftest import make_decoder, randomise
 FAST = ["sdpa"]
 
 
-def inputs(T=13, S=13, kv_heads=4, carried_heads=4, bias=False, carried=True, seed=0):
+def inputs(T=13, S=13, kv_heads=4, carried_heads=4, bias=False, carried=True, keys=False, seed=0):
     generator = torch.Generator().manual_seed(seed)
 
     def make(*shape):
@@ -37,6 +37,8 @@ def inputs(T=13, S=13, kv_heads=4, carried_heads=4, bias=False, carried=True, se
         given["carried"] = make(2 if carried_heads > 1 else 1, S, carried_heads, 10)
     if bias:
         given["bias"] = make(1, 4, T, S)
+    if keys:
+        given["key_bias"] = make(2, S, 4)
     return given
 
 
@@ -46,6 +48,7 @@ def call(given, backend):
         given["k"],
         given["v"],
         bias=given.get("bias"),
+        key_bias=given.get("key_bias"),
         carried=given.get("carried"),
         backend=backend,
     )
@@ -67,7 +70,8 @@ def call(given, backend):
         {"carried_heads": 1},
         {"T": 1, "S": 1},
         {"T": 300, "S": 300},
-        {"T": 140, "S": 300, "bias": True},
+        {"T": 140, "S": 300, "bias": True, "keys": True},
+        {"T": 140, "S": 140, "keys": True, "carried": False},
     ],
     ids=str,
 )
@@ -82,13 +86,16 @@ def test_backends_agree_with_the_reference(backend, case):
 
 
 def test_reference_is_softmax_attention_written_out():
-    given = inputs(T=3, S=5, bias=True)
+    given = inputs(T=3, S=5, bias=True, keys=True)
     out, attended, _ = call(given, "reference")
-    q, k, v, carried, bias = (given[n].detach() for n in ("q", "k", "v", "carried", "bias"))
+    q, k, v, carried, bias, keys = (x.detach() for x in given.values())
     for t in range(3):
         seen = t + 3  # 2 earlier keys, and itself
         logits = torch.stack(
-            [q[1, t, 2] @ k[1, s, 2] / 8**0.5 + bias[0, 2, t, s] for s in range(seen)]
+            [
+                q[1, t, 2] @ k[1, s, 2] / 8**0.5 + bias[0, 2, t, s] + keys[1, s, 2]
+                for s in range(seen)
+            ]
         )
         p = torch.exp(logits) / torch.exp(logits).sum()
         assert torch.allclose(out[1, t, 2], sum(p[s] * v[1, s, 2] for s in range(seen)))
@@ -115,7 +122,10 @@ def test_auto_picks_a_backend_that_works_and_unknown_ones_are_named():
 
 @pytest.mark.parametrize(
     "case",
-    [{}, {"bias": True}, {"carried": False, "bias": True}, {"T": 5, "S": 13}, {"kv_heads": 2}],
+    [
+        *({}, {"bias": True}, {"carried": False, "bias": True}, {"kv_heads": 2}),
+        {"T": 5, "S": 13, "keys": True},
+    ],
     ids=str,
 )
 def test_flex_forward_on_a_cpu(case):
@@ -127,6 +137,7 @@ def test_flex_forward_on_a_cpu(case):
             given["k"],
             given["v"],
             bias=given.get("bias"),
+            key_bias=given.get("key_bias"),
             carried=given.get("carried"),
             backend=backend,
         )
@@ -150,7 +161,7 @@ def test_a_bias_by_distance_equals_the_dense_one(backend):
 
 
 @pytest.mark.parametrize("backend", ["flex", "triton", "sdpa", "auto"])
-@pytest.mark.parametrize("kind", ["plain", "bias", "by_distance", "carried"])
+@pytest.mark.parametrize("kind", ["plain", "bias", "by_distance", "key_bias", "carried"])
 @pytest.mark.parametrize("T", [9, 2])
 def test_padding_is_hidden(backend, kind, T):
     """Every row as if it were alone; with fewer queries than keys, from a cache."""
@@ -165,6 +176,7 @@ def test_padding_is_hidden(backend, kind, T):
         "plain": {},
         "bias": {"bias": make(3, 4, T, S)},
         "by_distance": {"by_distance": make(4, S)},
+        "key_bias": {"key_bias": make(3, S, 4)},
         "carried": {"carried": make(1, S, 4, 10)},
     }[kind]
     if backend == "triton":
@@ -181,8 +193,8 @@ def test_padding_is_hidden(backend, kind, T):
         cut = {name: x[b : b + 1] if x.shape[0] == 3 else x for name, x in options.items()}
         if kind == "bias":
             cut["bias"] = cut["bias"][:, :, first:, skip:]
-        if kind == "carried":
-            cut["carried"] = cut["carried"][:, skip:]
+        if kind in ("carried", "key_bias"):
+            cut[kind] = cut[kind][:, skip:]
         alone, state = attend(
             q[b : b + 1, first:],
             k[b : b + 1, skip:],
@@ -193,6 +205,31 @@ def test_padding_is_hidden(backend, kind, T):
         assert torch.allclose(out[b, first:], alone[0], atol=1e-5)
         if state is not None:
             assert torch.allclose(attended[b, first:], state[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "lowest", "tolerance"),
+    [
+        *((backend, torch.float32, -1e4, 1e-6) for backend in ("reference", "sdpa", "flex")),
+        ("triton", torch.float32, -1e4, 1e-6),
+        ("sdpa", torch.bfloat16, -2e3, 1e-2),
+    ],
+    ids=str,
+)
+def test_a_large_bias_of_keys_loses_no_bits(backend, dtype, lowest, tolerance):
+    """Logits of neighbours differ by 0 … 2, and here and there by hundreds, against fp64."""
+    if backend == "triton":
+        pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 48, 2, 16, generator=generator).to(dtype) for _ in range(3))
+    steps = 2 * torch.rand(1, 48, 2, generator=generator, dtype=torch.float64)
+    steps[:, ::7] += -lowest / 7
+    sums = -steps.cumsum(1)
+    assert sums.min() < lowest
+    expected, _ = attend(*(x.double() for x in (q, k, v)), key_bias=-sums, backend="reference")
+    with torch.no_grad():
+        got, _ = attend(q, k, v, key_bias=-sums, backend=backend)
+    assert (got - expected).abs().max() < tolerance * v.abs().max()
 
 
 def test_lengths_are_padded_to_a_few():
@@ -234,6 +271,7 @@ def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
         ("slopes", "triton"),
         ("by_distance", "triton"),
         ("by_distance and carried", "triton"),
+        ("keys", "triton"),
         ("on demand", "triton"),
         ("bias", "flex"),
         ("decoding", "sdpa"),
@@ -259,8 +297,12 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
         table = make(4, 512) if kind.startswith(("by_distance", "slopes")) else None
         slopes = make(4) if kind == "slopes" else None
         lazy = OnDemand(lambda: bias, lambda: None) if kind == "on demand" else None
-        given = Inputs(q, k, k, carried, bias, table, slopes, on_demand=lazy)
+        keys = make(2, 4, 512) if kind == "keys" else None
+        given = Inputs(q, k, k, carried, bias, table, slopes, on_demand=lazy, key_bias=keys)
         assert pick_backend(given) == backend
+        if keys is not None:
+            monkeypatch.setattr("tape_exp.models.attention._installed", lambda package: True)
+            assert "no bias but ALiBi's slopes" in BACKENDS["flash"].refuses(given)
 
 
 @pytest.mark.parametrize("takes", [True, False])
@@ -316,6 +358,17 @@ def test_without_a_plan_or_where_order_matters_cudnn_is_not_given_wider_values(m
     assert not cudnn.takes_wide_values(device, torch.bfloat16, 16, 32)
 
 
+def test_what_is_installed_is_looked_for_once_and_is_a_constant_of_a_graph():
+    """torch.compile would trace a function that is cached, however it is marked."""
+    attention.to_compile()
+    facts = causal.installed, causal.too_old, causal.too_small, attention._installed
+    assert all(fact._dynamo_marked_constant and not hasattr(fact, "__wrapped__") for fact in facts)
+    attention._installed("flash_attn")
+    looked_for = attention._find_spec.cache_info().misses
+    attention._installed("flash_attn")
+    assert attention._find_spec.cache_info().misses == looked_for
+
+
 def test_a_choice_is_told_once_in_a_run(caplog):
     forget()
     with caplog.at_level("INFO", logger="tape_exp"):
@@ -330,7 +383,7 @@ def test_backends_that_cannot_say_which_can():
     given = inputs(bias=True)
     with pytest.raises(
         ConfigError,
-        match=r"trainer\.attention=flash: flash-attn is not installed .*These can: reference, sdpa",
+        match=r"trainer\.attention=flash: flash-attn is not installed .*faq.*: reference, sdpa",
     ):
         attend(given["q"], given["k"], given["v"], bias=given["bias"], backend="flash")
     with pytest.raises(

@@ -33,7 +33,7 @@ LEARNED_FEATURES = [m for m in MODELS if of_class(m).features is not PositionEnc
 
 
 def test_there_are_some():
-    assert {"cope", "dape", "path"} <= set(CONTEXTUAL)
+    assert {"cope", "dape", "path", "wall"} <= set(CONTEXTUAL)
 
 
 def inputs(arch: Arch, N: int = 9, dtype=torch.float64):
@@ -44,7 +44,8 @@ def inputs(arch: Arch, N: int = 9, dtype=torch.float64):
 
 
 def encoding_and_bias(name: str, arch: Arch, *overrides: str):
-    """A random layer in fp64, q, k, x and the bias of all pairs."""
+    """A random layer in fp64, q, k, x and the bias of all pairs; Wall's with gates half open."""
+    overrides = ("model.start=0", *overrides) if name == "wall" else overrides
     encoding = make_position(name, arch, *overrides)
     encoding.init_weights(torch.Generator().manual_seed(0))
     randomise(encoding)

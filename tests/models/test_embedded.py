@@ -20,6 +20,7 @@ from tape_exp.settings.construct import constructor, takes
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.arithmetic import VOCABULARY
+from tape_exp.tasks.stability import shift_rows
 from tests.conftest import make_decoder, make_position, randomise
 
 SUMS = ("12+9=03", "7+805=505<eos>")  # 21 + 9 = 30; 7 + 508 = 515, with a wrong answer
@@ -175,6 +176,15 @@ def test_a_table_ends_in_a_sentence(arch):
         generate(model, [[4] * 40], 9)
     longer = make_decoder("learned", arch, "model.length=49").eval()
     assert len(generate(longer, [[4] * 40], 9)[0]) == 9
+    tokens = torch.full((1, 40), 4)
+    for first, told in (
+        (9, r"position 48 is asked for; model\.length=49"),
+        (-1, "position -1 "),
+    ):
+        with pytest.raises(ConfigError, match=rf"model\.length=48 is .*0 to 47, and {told}"):
+            model(tokens, positions_BT=torch.arange(first, first + 40)[None])
+    with pytest.raises(ConfigError, match=r"model\.length=50 would do"):
+        shift_rows(model, tokens, 4, [1], shift=10)
 
 
 @pytest.mark.parametrize("name", ["abacus", "coupling"])

@@ -92,8 +92,11 @@ def test_a_candidate_that_fails_is_a_line_of_the_table(tmp_path):
         "the fastest with 256 tokens: reference 3 ms, "
         "flex failed (OutOfMemoryError: no room for all scores)"
     )
+    assert choose(KIND, ("flex", "reference"), compute) is row
+    assert not (tmp_path / "attention").exists(), "another run may have the memory"
     row = choose(KIND, ("flex",), compute)
     assert row["fastest"] is None
+    assert not (tmp_path / "attention").exists(), "another run may have the memory"
     assert in_words(row, 256).startswith("none could be timed: flex failed")
 
 
@@ -105,6 +108,7 @@ def test_a_candidate_that_fails_is_a_line_of_the_table(tmp_path):
         '{"a": 1}',
         '{"a": {"fastest": "x", "ms": {}, "failed": {}}}',
         '{"a": {"fastest": [], "ms": {"x": "fast"}, "failed": {}}}',
+        f'{{"{KIND}: sdpa": {{"fastest": "x", "ms": {{"x": 1.0}}, "failed": {{}}}}}}',
     ],
 )
 def test_a_broken_file_is_replaced(tmp_path, content, caplog):
@@ -148,7 +152,10 @@ def test_processes_of_a_run_choose_alike(tmp_path, monkeypatch):
     assert processes.first_said("something else", "mine") == "mine"
 
 
-@pytest.mark.parametrize("bias", ["none", "slopes", "by_distance", "shared by rows", "of each row"])
+@pytest.mark.parametrize(
+    "bias",
+    ["none", "slopes", "by_distance", "shared by rows", "of each row", "none and of keys"],
+)
 @pytest.mark.parametrize("carried", [0, 4])
 def test_a_call_of_each_kind_can_be_computed_and_differentiated(bias, carried):
     call, learns = Kind(CPU, torch.bfloat16, 2, 1, 8, carried, bias, 16).call()
@@ -228,3 +235,21 @@ def test_a_choice_is_a_constant_of_a_compiled_graph(tmp_path, monkeypatch):
     assert len(graphs) == 3  # of the first length, of all between 8 and 32, and of longer ones
     assert len(choices()) == 2
     assert all("tokens: reference 1 ms, sdpa 1 ms" in choice for choice in choices())
+
+
+def test_a_candidate_that_is_compiled_can_be_timed_while_a_graph_is_built(tmp_path, monkeypatch):
+    """As flex is, whose backward pass is compiled too."""
+    compiled = torch.compile(lambda q, k, v: q * k * v, backend="aot_eager", fullgraph=True)
+    candidate = attention.Backend(lambda x: (compiled(x.q, x.k, x.v), None), lambda _: None)
+    monkeypatch.setitem(BACKENDS, "compiled", candidate)
+    able = [("reference", ""), ("compiled", "")]
+    monkeypatch.setattr(attention, "_preferences", lambda inputs: able)
+    monkeypatch.setattr(fastest, "clock", lambda device: lambda case, calls: case() or 1.0)
+    attention.to_compile()
+    keep_in(tmp_path)
+    forget()
+    torch._dynamo.reset()
+    q = torch.randn(1, 9, 2, 8, requires_grad=True)
+    attend = torch.compile(attention.attend, fullgraph=True, backend="eager")
+    attend(q, q, q, backend="auto")[0].sum().backward()
+    assert "reference 1 ms, compiled 1 ms" in choices()[0]

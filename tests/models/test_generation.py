@@ -30,6 +30,34 @@ def test_cached_logits_equal_full_ones(name, chunks, arch):
     assert full.abs().max() > 0.1
 
 
+@pytest.mark.parametrize("name", ["rope", "tape"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("model.scaling.method=dynamic",),
+        (
+            "model.scaling.method=longrope",
+            "+model.scaling.short_factor=[1,1,1,1]",
+            "+model.scaling.long_factor=[1,2,4,8]",
+        ),
+    ],
+    ids=["dynamic", "longrope"],
+)
+def test_frequencies_by_length_are_those_of_the_whole_row(name, words, arch):
+    """In a cache that will hold more than is trained, from the first token on; rows of other
+    lengths beside them change nothing.
+    """
+    model = make_decoder(name, arch, *words, "model.scaling.original=12").eval()
+    randomise(model)
+    with torch.no_grad():
+        full, cache = model(TOKENS), new_cache(model, 20, None, 3)
+        parts = [model(part, cache=cache) for part in TOKENS.split([7, 1, 1, 11], 1)]
+        assert (torch.cat(parts, 1) - full).abs().max() < 1e-4
+        assert (model(TOKENS[:, :12]) - full[:, :12]).abs().max() > 1e-2
+    prompts = [TOKENS[0, :5], TOKENS[1, :12], TOKENS[2, :1]]
+    assert generate(model, prompts, 8) == [generate(model, [row], 8)[0] for row in prompts]
+
+
 @pytest.mark.parametrize("name", [m for m in MODELS if "randpe" not in m])
 def test_padded_rows_equal_rows_alone(name, arch):
     model = make_decoder(name, arch).eval()

@@ -108,11 +108,13 @@ def test_every_model_reloads(name, arch, tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{}, {"kv_heads": 2, "tied": True, "norm_eps": 1e-6}], ids=str)
-@pytest.mark.parametrize("scaling", ["llama3", "yarn", "linear"])
+@pytest.mark.parametrize("scaling", ["llama3", "yarn", "linear", "dynamic", "longrope"])
 def test_out_and_in_again(scaling, changes, arch, tmp_path):
     """Export, transformers, export by transformers, and back, beyond the original length."""
     words = [f"model.scaling.method={scaling}", "model.scaling.factor=8", "model.theta=1e3"]
     words += [] if scaling == "linear" else ["model.scaling.original=12"]
+    if scaling == "longrope":
+        words += [f"+model.scaling.{key}_factor=[1,2,3,4]" for key in ("short", "long")]
     decoder, folder = exported("rope", arch, tmp_path, *words, **changes)
     tokens = TOKENS.repeat(1, 2)
     with torch.no_grad():

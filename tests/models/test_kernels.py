@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tape_exp.models.attention import attend
 from tape_exp.models.kernels import causal
@@ -16,6 +18,7 @@ from tape_exp.models.kernels.causal import Piecewise, fused_attention, supports
 from tests.conftest import by_pair, make_decoder, randomise
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+causal_triton = pytest.importorskip("tape_exp.models.kernels.causal_triton")
 
 CUDA = torch.cuda.is_available()
 needs_gpu = pytest.mark.skipif(not CUDA, reason="no CUDA device")
@@ -48,9 +51,11 @@ def inputs(
     learns=True,
     table=False,
     bends=0,
+    keys=False,
 ):
     """q, k, v, carried (C wide, for ``rows`` of the batch and ``heads``), and a ``table`` or a
-    function of so many ``bends``, with distances to spare; all that learns are leaves.
+    function of so many ``bends``, with distances to spare, and a bias of ``keys`` in fp64; all that
+    learns are leaves.
     """
     generator = torch.Generator().manual_seed(T + D)
     S, K = S or T, K or H
@@ -74,16 +79,18 @@ def inputs(
             "rise": rise,
         }
         given |= {n: x.to(device).requires_grad_(n != "bends") for n, x in pieces.items()}
+    if keys:
+        given["key_bias"] = torch.rand(B, S, H, generator=generator).to(device).double().cumsum(1)
+        given["key_bias"].requires_grad_()
     return given
 
 
 def added(given):
-    """The bias as an argument of the kernel."""
-    if "by_distance" in given:
-        return {"by_distance": given["by_distance"]}
+    """The biases as arguments of the kernel."""
+    bias = {name: given[name] for name in ("by_distance", "key_bias") if name in given}
     if "near" in given:
-        return {"piecewise": Piecewise(*(given[name] for name in Piecewise._fields))}
-    return {}
+        bias["piecewise"] = Piecewise(*(given[name] for name in Piecewise._fields))
+    return bias
 
 
 @pytest.fixture
@@ -121,10 +128,10 @@ def reference(given, slopes=None):
     given = {name: x.detach().float().requires_grad_(x.requires_grad) for name, x in given.items()}
     T, S = given["q"].shape[1], given["k"].shape[1]
 
-    def attention(q, k, v, c, by_distance=None, piecewise=None):
+    def attention(q, k, v, c, piecewise=None, **others):
         bias = None if slopes is None else alibi(slopes, T, S)
         bias = by_pair(piecewise, T, S) if piecewise else bias
-        return attend(q, k, v, bias=bias, by_distance=by_distance, carried=c, backend="reference")
+        return attend(q, k, v, bias=bias, carried=c, backend="reference", **others)
 
     return results(given, attention)
 
@@ -162,7 +169,9 @@ CASES = [
     {"B": 1, "T": 70, "H": 1, "C": 20, "table": True},
     {"T": 17, "S": 50, "H": 4, "K": 2, "D": 16, "table": True},
     {"B": 1, "T": 70, "H": 1, "C": 20, "bends": 32},
-    {"T": 17, "S": 50, "H": 4, "K": 2, "D": 16, "bends": 3},
+    {"T": 17, "S": 50, "H": 4, "K": 2, "D": 16, "bends": 3, "keys": True},
+    {"B": 1, "T": 40, "H": 1, "C": 20, "D": 16, "keys": True},
+    {"B": 1, "T": 17, "S": 33, "K": 1, "D": 16, "slopes": (0.5, 0.1), "keys": True},
 ]
 
 
@@ -175,7 +184,7 @@ def test_outputs_and_every_gradient_agree_with_the_reference(device, case):
     slopes = None if slopes is None else torch.tensor(slopes, device=device)
     given = inputs(device, **case)
     got = results(given, lambda q, k, v, c, **bias: fused_attention(q, k, v, c, slopes, **bias))
-    assert_agree(got, reference(given, slopes), 1e-5)
+    assert_agree(got, reference(given, slopes), 1e-6 if "keys" in case else 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +214,7 @@ def test_the_repeatable_order_agrees_with_the_reference_too(device, case, repeat
 )
 @pytest.mark.parametrize("heads", [2, 1])
 def test_half_precision_agrees_with_an_fp32_reference(device, dtype, tolerance, heads):
-    bias = {"table": True} if heads == 1 else {"bends": 8}
+    bias = {"table": True, "keys": True} if heads == 1 else {"bends": 8}
     given = inputs(device, T=50, S=60, K=1, C=32, heads=heads, dtype=dtype, **bias)
     got = results(given, fused_attention)
     kept = ("out", "attended", "d_q", "d_k", "d_v", "d_carried")
@@ -213,6 +222,9 @@ def test_half_precision_agrees_with_an_fp32_reference(device, dtype, tolerance, 
     assert_agree(got, reference(given), tolerance)
     if "d_level" in got:  # a constant changes no probability, whatever the rounding of the output
         assert got["d_level"].sum(1).abs().max() < 1e-4 * got["d_level"].abs().max()
+    else:
+        assert got["d_key_bias"].dtype == torch.float64
+        assert got["d_key_bias"].sum(1).abs().max() < 1e-4 * got["d_key_bias"].abs().max()
 
 
 def test_what_is_carried_in_fp32_beside_half_precision_gets_an_fp32_gradient(device):
@@ -230,7 +242,7 @@ def test_every_shape_of_tiles_computes_the_same(device, monkeypatch, block_m, bl
     config = triton.Config({"BLOCK_M": block_m, "BLOCK_N": block_n}, num_warps=4, num_stages=1)
     for program in (programs.attention, programs.query_gradient, programs.key_gradient):
         monkeypatch.setattr(program, "configs", [config])
-    monkeypatch.setattr(programs, "owned_keys", lambda dtype, bends: block_n)
+    monkeypatch.setattr(programs, "owned_keys", lambda *_: block_n)
     for sizes in ({"T": 75}, {"T": 37, "S": 75}):
         given = inputs(device, B=1, H=1, C=16, D=16, bends=8 * (block_n <= block_m), **sizes)
         assert_agree(results(given, fused_attention), reference(given), 1e-5)
@@ -298,7 +310,7 @@ def test_a_loss_on_one_output_alone(device, used):
     "case",
     [
         {"T": 20, "C": 32},
-        {"T": 20, "bends": 4},
+        {"T": 20, "bends": 4, "keys": True},
         {"T": 12, "S": 20, "H": 4, "K": 2, "C": 16, "rows": 1},
     ],
     ids=str,
@@ -309,7 +321,7 @@ def test_the_operator_is_one_that_compilers_can_take(device, case):
     tables = causal._tables(None, added(given).get("piecewise"), given["q"], given["k"])
     tables = [x.detach().requires_grad_(x.requires_grad) for x in tables]
     tensors = given["q"], given["k"], given["v"], given.get("carried")
-    arguments = (*tensors, None, tables, 0.25)
+    arguments = (*tensors, None, given.get("key_bias"), tables, 0.25)
     torch.library.opcheck(causal._attention, arguments)
     torch._dynamo.reset()
     compiled = torch.compile(fused_attention, fullgraph=True, backend="aot_eager")
@@ -366,6 +378,29 @@ def test_what_is_not_supported_is_refused_with_the_reason(device):
         fused_attention(q, k[:, :3], v[:, :3])
 
 
+@pytest.mark.parametrize(("gpu", "kib"), [("RTX 4090", 99), ("A100", 163)])
+def test_wide_heads_in_fp32_need_a_gpu_with_room_for_them(gpu, kib, monkeypatch):
+    """As the smallest tiles, compiled, tell: up to 160 KiB."""
+    properties = SimpleNamespace(name=gpu, major=8, shared_memory_per_block_optin=kib * 1024)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    with FakeTensorMode():
+        wide, narrow = (torch.empty(1, 4, 1, D, device="cuda") for D in (128, 64))
+        assert supports(narrow, narrow, narrow) is None
+        assert supports(*[wide.bfloat16()] * 3) is None
+        reason = supports(wide, wide, wide)
+    assert reason is None if kib == 163 else f"a block of the {gpu} has too little" in reason
+
+
+@pytest.mark.parametrize(("arch", "keys"), [(80, 32), (89, 32), (90, 64), (100, 64), (120, 32)])
+def test_a_bias_that_bends_keeps_sums_of_as_many_keys_as_have_registers(arch, keys, monkeypatch):
+    gpu = SimpleNamespace(get_current_target=lambda: SimpleNamespace(arch=arch))
+    monkeypatch.setattr(causal_triton, "INTERPRETED", False)
+    monkeypatch.setattr(triton.runtime.driver, "_active", gpu)
+    assert causal_triton.owned_keys(torch.bfloat16, 32, 64) == keys
+    assert causal_triton.owned_keys(torch.bfloat16, 32, 128) == 32
+    assert causal_triton.owned_keys(torch.bfloat16, 0, 128) == 64
+
+
 def test_without_triton_the_module_imports_and_says_so(device, monkeypatch):
     monkeypatch.setattr(causal, "installed", lambda: False)
     q, k, v = inputs(device, T=5).values()
@@ -404,9 +439,11 @@ causal.supports = lambda *_: None
 tables = [torch.zeros(size, requires_grad=True) for size in (64, 64, 32, (2, 33), (2, 33))]
 biases = {"80": {"by_distance": torch.zeros(2, 64, requires_grad=True)}}
 biases["90"] = {"piecewise": causal.Piecewise(*tables)}
+biases["90"]["key_bias"] = torch.zeros(1, 64, 2, dtype=torch.float64, requires_grad=True)
 calls = [(torch.bfloat16, 64, 64, 2, biases[sys.argv[1]])]
 if sys.argv[1] == "80":
-    calls.append((torch.float32, 32, 48, 1, {"slopes": torch.ones(2)}))
+    keys = torch.zeros(1, 64, 2, requires_grad=True)
+    calls.append((torch.float32, 32, 48, 1, {"slopes": torch.ones(2), "key_bias": keys}))
 else:
     calls.append((torch.bfloat16, 64, 64, 2, {}))
 for dtype, D, C, heads, bias in calls:

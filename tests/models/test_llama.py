@@ -52,6 +52,19 @@ SHAPES = {
     "llama3": {
         "rope_parameters": {**LLAMA3, "rope_theta": 5e5, "original_max_position_embeddings": 32}
     },
+    "dynamic": {
+        "max_position_embeddings": 32,
+        "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4},
+    },
+    "longrope": {
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "short_factor": [1.0, 1.0, 1.5, 2.0],
+            "long_factor": [1.0, 2.0, 4.0, 8.0],
+            "rope_theta": 1e4,
+            "original_max_position_embeddings": 32,
+        }
+    },
 }
 
 
@@ -66,7 +79,7 @@ def theirs(dtype: torch.dtype = torch.float32, **changes) -> LlamaForCausalLM:
     }
     torch.manual_seed(0)
     model = LlamaForCausalLM(
-        LlamaConfig(**sizes, max_position_embeddings=128, initializer_range=0.2, **changes)
+        LlamaConfig(**sizes | {"max_position_embeddings": 128} | changes, initializer_range=0.2)
     )
     with torch.no_grad():
         for parameter in model.parameters():
@@ -296,12 +309,13 @@ BAD_CONFIGS = [
     ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
     ({"dtype": "int8"}, "dtype is int8; float32"),
     (
-        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
-        "rope type dynamic is not known",
+        {"rope_parameters": {"rope_type": "su"}},
+        "rope type su is not known; default, linear",
     ),
+    ({"rope_parameters": {"rope_type": "dynamic"}}, "rope type dynamic lacks a number.*factor"),
     (
-        {"rope_parameters": {"rope_type": "longrope"}},
-        "rope type longrope is not known; default, linear",
+        {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}},
+        "rope type longrope lacks a number.*long_factor",
     ),
     ({"rope_parameters": {"rope_type": "linear"}}, "rope type linear lacks a number.*factor"),
     (

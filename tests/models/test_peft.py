@@ -26,6 +26,7 @@ METHODS = [
     ("rope", "longlora"),
     ("rope", "theta"),
     ("rope", "full"),
+    ("rope", "drope"),
     ("tape", "tape"),
     ("tape", "lora"),
 ]
@@ -100,7 +101,7 @@ def test_every_method_interpolates_positions_and_theta_scaling_trains_what_lora_
     methods = {
         path.stem: compose_config(["task=extend", f"peft={path.stem}"]).peft
         for path in (CONF / "peft").glob("*.yaml")
-        if path.stem != "none"
+        if path.stem not in ("none", "drope")
     }
     assert {peft.interpolation for peft in methods.values()} == {2.0}
     lora, theta = methods["lora"], methods["theta"]
@@ -207,6 +208,13 @@ def test_frozen_matrices_in_bf16():
     ("model", "overrides", "message"),
     [
         ("alibi", ["peft=lora"], r"model=alibi is none; set peft\.interpolation=1"),
+        ("alibi", ["peft=drope"], r"drops RoPE, and model=alibi is not RoPE alone; use model=rope"),
+        ("tape", ["peft=drope"], r"drops RoPE, and model=tape is not RoPE alone"),
+        (
+            "rope",
+            ["peft=drope", "peft.theta=1e6"],
+            r"peft\.theta has no effect with peft\.drop=true",
+        ),
         ("alibi", ["peft=theta", "peft.interpolation=1"], r"model=alibi is none; use model=rope"),
         ("rope_yarn", ["peft=lora"], r"model\.scaling\.method=yarn both stretch"),
         ("rope", ["peft=tape"], r"has no such parameters; model=tape has positions"),
@@ -229,7 +237,7 @@ def test_frozen_matrices_in_bf16():
             ["peft=lora", "peft.interpolation=0.5"],
             r"peft\.interpolation=0\.5 must be at least 1",
         ),
-        ("rope", ["peft=theta", "peft.theta=-1"], r"peft\.theta=-1.* must be positive"),
+        ("rope", ["peft=theta", "peft.theta=-1"], r"peft\.theta=-1.* must be at least 1"),
     ],
 )
 def test_what_cannot_be_adapted_says_why(model, overrides, message):

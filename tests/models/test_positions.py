@@ -76,7 +76,7 @@ def test_positions_are_precise_in_a_model_of_16_bit_weights(name, arch):
 
     logits = model(TOKENS, sampler=RowSampler(5), watch=watch)
     logits.float().square().mean().backward()
-    assert {bias.dtype for bias in biases} <= {torch.float32}
+    assert {bias.dtype for bias in biases} <= {torch.float32, torch.float64}
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
     # the same rounded weights, all else in fp32
     expected = model.float()(TOKENS, sampler=RowSampler(5))
@@ -243,8 +243,10 @@ def test_alibi_bias_is_linear_in_distance(arch):
         ("t5", "model.buckets=1", "model.buckets=1 must be at least 2"),
         ("t5", "model.max_distance=32", "model.max_distance=32 must be above half of model.bu"),
         ("fire", "model.hidden=0", "model.hidden=0 must be at least 1"),
-        ("rope", "model.theta=0", "model.theta=0.0 must be positive"),
-        ("tape", "model.theta=-1", "model.theta=-1.0 must be positive"),
+        ("rope", "model.theta=1e-300", "model.theta=1e-300 must be at least 1"),
+        ("tape", "model.theta=-1", "model.theta=-1.0 must be at least 1"),
+        ("rope_ntk", "model.scaling.factor=1e300", "must be from 1 to 1e+09"),
+        ("rope_yarn", "model.theta=1", "needs model.theta above 1"),
         ("xpos", "model.scale_base=0", "model.scale_base=0.0 must be positive"),
     ],
 )
@@ -346,6 +348,72 @@ def test_scaled_frequencies_match_transformers(method):
     assert magnitude == pytest.approx(attention)
 
 
+LONGROPE = (
+    "model.scaling.method=longrope",
+    "+model.scaling.short_factor=[1,1.5,2,3]",
+    "+model.scaling.long_factor=[1,2,4,8]",
+)
+
+
+@pytest.mark.parametrize("length", [500, 1024, 1025, 3000])
+@pytest.mark.parametrize("method", ["dynamic", "longrope"])
+def test_frequencies_by_length_match_transformers(method, length):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    sizes = {"layers": 1, "width": 16, "heads": 2, "ffn": 8, "vocab": 14}
+    arch = Arch(**sizes, max_length=4096, train_length=1024)
+    words = LONGROPE if method == "longrope" else ("model.scaling.method=dynamic",)
+    encoding = make_position("rope", arch, *words)
+    ours, magnitude = encoding.frequencies(torch.arange(float(length))[None])
+    config = LlamaConfig(
+        hidden_size=16,
+        num_attention_heads=2,
+        max_position_embeddings=1024,
+        rope_parameters={
+            "rope_type": method,
+            "factor": 4.0,
+            "rope_theta": 10_000.0,
+            "original_max_position_embeddings": 1024,
+            "short_factor": [1.0, 1.5, 2.0, 3.0],
+            "long_factor": [1.0, 2.0, 4.0, 8.0],
+        },
+    )
+    theirs, attention = ROPE_INIT_FUNCTIONS[method](config, device="cpu", seq_len=length)
+    assert torch.allclose(ours.flatten(), theirs, rtol=1e-6, atol=0)
+    assert magnitude == pytest.approx(attention, rel=1e-6)
+    late = make_position("rope", arch, *words, "model.scaling.when=evaluation").train()
+    plain = make_position("rope", arch).frequencies(torch.zeros(1))[0]
+    unscaled, one = late.frequencies(torch.arange(float(length))[None])
+    assert (torch.allclose(unscaled, plain, rtol=1e-6), one) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (LONGROPE[:1], "method=longrope needs model.scaling.short_factor: a number for each"),
+        (LONGROPE[:2], "method=longrope needs model.scaling.long_factor: a number for each"),
+        (LONGROPE[1:], "model.scaling.short_factor has no effect with model.scaling.method=none"),
+        (
+            (*LONGROPE, "+model.scaling.long_factor=[1,2,4,-1]"),
+            "factor=-1.0 must be from 1e-09",
+        ),
+        ((*LONGROPE, "+model.scaling.long_factor=[1,2]"), "a head of 8 channels has 4 frequencies"),
+        ((*LONGROPE, "model.scaling.original=1"), "scaling.original=1 must be at least 2"),
+        (("+model.scaling.attention_factor=2",), "attention_factor has no effect with"),
+    ],
+)
+def test_longrope_says_what_it_needs(words, message, arch):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make_position("rope", arch, *words)
+
+
+@pytest.mark.parametrize("name", ["grape", "repo", "selective_rope"])
+def test_layers_with_positions_of_their_own_have_no_row_length(name, arch):
+    with pytest.raises(ConfigError, match=r"reads the length of a row.* use model=rope"):
+        make_position(name, arch, "++model.scaling.method=dynamic")
+
+
 def test_scaling_at_evaluation_leaves_training_alone(arch):
     encoding = make_position("rope_linear", arch, "model.scaling.when=evaluation")
     plain = make_position("rope", arch)
@@ -401,6 +469,8 @@ def test_turns_of_scaling_are_positive_and_in_order(words, message, arch):
 
 
 def test_randpe_says_what_to_change(arch):
+    with pytest.raises(ConfigError, match=r"range_factor=1\.001 is too near 1"):
+        make_position("randpe", arch, "model.range_factor=1.001")
     with pytest.raises(ConfigError, match="positions to draw from, of which there may be"):
         make_position("randpe", arch, "model.range_factor=1e9")
     with pytest.raises(ConfigError, match=r"model\.range_factor=1\.0 must be above 1"):

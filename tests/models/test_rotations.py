@@ -10,13 +10,16 @@ import re
 import pytest
 import torch
 
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import peft
 from tape_exp.models.attention import attend, probabilities
+from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions.alibi import alibi_slopes
+from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tests.conftest import make_decoder, make_position, randomise
+from tests.conftest import MODELS, make_decoder, make_position, randomise
 
 GROUPED = Arch(
     layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24, kv_heads=2
@@ -183,7 +186,7 @@ def test_the_logits_of_pope_are_its_formula():
 
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])
-@pytest.mark.parametrize(("T", "S"), [(9, 9), (2, 9), (150, 150)])
+@pytest.mark.parametrize(("T", "S"), [(9, 9), (2, 9), (100, 100), (260, 260)])
 def test_queries_and_keys_may_be_wider_than_values(T, S, backend):
     generator = torch.Generator().manual_seed(0)
     q, k, v = (
@@ -232,9 +235,9 @@ def test_sparse_attention_takes_rotations_that_tokens_choose(arch):
     """It would drop what is added to logits or averaged."""
     taken = {
         name: peft._in_queries_and_keys(make_position(name, arch))
-        for name in ("selective_rope", "repo", "grape", "pope", "path", "tape_householder")
+        for name in ("selective_rope", "repo", "grape", "pope", "path", "fox", "tape_householder")
     }
-    assert [name for name, fits in taken.items() if not fits] == ["path", "tape_householder"]
+    assert [name for name, fits in taken.items() if not fits] == ["path", "fox", "tape_householder"]
 
 
 def test_uniform_phases_of_pope_lie_on_the_circle(arch):
@@ -300,6 +303,32 @@ def test_step_0_is_rope_and_learns(words):
         optimizer.step()
     for name, parameter in model.named_parameters():
         assert parameter.grad.abs().max() > 0, name
+
+
+AS_ROPE = [("p_rope", "model.p=1"), ("selective_rope", "model.start=rope")]
+AS_ROPE += [("repo", "model.start=rope"), ("grape", "model.phase=tokens")]
+
+
+SIZES = ("tape_i", "rope_")  # of one class, with other numbers
+WORDS = [*AS_ROPE, *((name,) for name in MODELS if not name.startswith(SIZES))]
+
+
+@pytest.mark.parametrize("words", WORDS, ids=str)
+def test_an_encoding_says_whether_it_begins_as_rope(words, arch):
+    """At its theta and scaling, from the same backbone."""
+    arch = dataclasses.replace(arch, layers=1)
+    model = make_decoder(words[0], arch, *words[1:])
+    own = model.blocks()[0].position
+    settings = getattr(own, "rope", own)
+    scaling = getattr(settings, "scaling", None)
+    rope = Decoder(arch, lambda a: RoPE(a, getattr(settings, "theta", 10_000.0), scaling))
+    with torch.no_grad():
+        for matrix in (m for both in (model, rope) for m in both.modules()):
+            if isinstance(matrix, torch.nn.Linear):
+                matrix.weight.mul_(3)  # so that attention is far from uniform
+        apart = (model(TOKENS, sampler=RowSampler(5)) - rope(TOKENS)).abs().max()
+    assert (apart < 1e-5) == (own.unlike_rope is None), own.unlike_rope
+    assert own.unlike_rope is None or words not in AS_ROPE
 
 
 @pytest.mark.parametrize("name", ["selective_rope", "repo"])
@@ -381,7 +410,7 @@ def test_angles_stay_precise_over_8192_tokens(name):
     [
         ("p_rope", "model.p=1.5", "model.p=1.5 must be from 0 to 1"),
         ("pope", "model.phases=none", "model.phases=none is not known"),
-        ("pope", "model.theta=0", "model.theta=0.0 must be positive"),
+        ("pope", "model.theta=0.5", "model.theta=0.5 must be at least 1"),
         ("repo", "model.reduction=33", "model.reduction=33 must be from 1 to task.arch.width=32"),
         ("repo", "model.start=zero", "model.start=zero is not known"),
         ("grape", "model.planes=axis", "Did you mean 'axes'?"),

@@ -7,9 +7,12 @@ import shutil
 
 import pytest
 
+from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, efficiency, page, tables, theory, values
+from tape_exp.paper.addition import Addition
 from tape_exp.paper.artifacts import RESULTS
+from tape_exp.paper.ceilings import ceilings, knows_digits, marked_figure
 from tape_exp.paper.records import read_records
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record
@@ -56,6 +59,33 @@ def fake_record(
         "git": {"commit": "0123456789", "dirty": False},
         "heatmap": [[value] * n for _ in range(n)],
     }
+
+
+def test_models_that_are_told_where_digits_are_are_marked_and_no_rivals():
+    models = ["tape", "rope", "abacus"]
+    shown = Addition(name="fig_addition", title="Sums", task="arithmetic", models=models, claim="c")
+    numbers = {"tape": 50.0, "rope": 30.0, "abacus": 90.0}
+    records = {m: [fake_record(m, seed, n + seed) for seed in (0, 1)] for m, n in numbers.items()}
+    table, (figure,) = shown.table("smoke", records), shown.shown("smoke", records)
+    assert [row["model"] for row in table.rows] == ["tape", "rope", "abacus†"]
+    assert "† told which tokens are digits; the others must find out" in table.caption
+    assert [name.split()[0] for name in figure.panels] == ["tape", "rope", "abacus†"]
+    assert figure.title.endswith("(† told which tokens are digits)")
+    assert r"abacus$\dagger$" in tables.latex(table)
+    verdict = shown.verdict("smoke", records)
+    rivals = {name: records[name] for name in ("tape", "rope")}
+    assert "abacus" not in verdict.ours
+    assert verdict == Addition(**vars(shown) | {"models": models[:2]}).verdict("smoke", rivals)
+    lines = [Line(name, [1.0], [2.0]) for name in ("abacus rung5", "abacus_fire")]
+    curves = marked_figure(Curves("t", [Panel("abacus", "x", "y", lines)]), {"abacus"})
+    (panel,) = curves.panels
+    assert panel.title == "abacus†"
+    assert [line.name for line in panel.lines] == ["abacus† rung5", "abacus_fire"]
+    assert "†" not in tables.markdown(shown.table("smoke", rivals))
+    told = ("coupling.PositionCoupling", "rope.RoPE", "abacus.Gone", "gone.Abacus")
+    found = [knows_digits(f"tape_exp.models.positions.{name}") for name in told]
+    assert found == [True, False, False, False]
+    assert ceilings({"speed": [{}], "word": [{"config": {}}]}) == set()
 
 
 @pytest.mark.parametrize("name", artifacts.names())

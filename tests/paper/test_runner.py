@@ -81,6 +81,15 @@ def when(records: Path, name: str) -> float:
     return json.loads((records / name).read_text())[0]
 
 
+@pytest.mark.parametrize(("words", "kept"), [([], True), (["debug=one_batch"], False)])
+def test_a_shortened_run_is_not_recorded(words, kept, records, monkeypatch):
+    from tape_exp.training import run as training
+
+    monkeypatch.setattr(training, "run", lambda cfg: {"run": "x"})
+    runner.run_and_record(compose_config(words), records)
+    assert (records / "x.json").exists() == kept
+
+
 def test_runs_side_by_side_wait_for_their_bases(records, monkeypatch):
     monkeypatch.setattr(runner, "run_and_record", beside)
     assert runner.work(jobs("rope", "tape", "alibi"), cores=2) == runner.Outcome()

@@ -16,6 +16,7 @@ from tape_exp.machine import files
 from tape_exp.runs import checkpoints, record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
+from tape_exp.settings import commit
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.module import NotFiniteError
@@ -166,15 +167,15 @@ def test_a_new_file_among_the_code_counts_as_a_change(tmp_path, monkeypatch):
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(tmp_path)]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
         subprocess.run([*git, *words], check=True)
-    monkeypatch.setattr(record, "ROOT", tmp_path)
+    monkeypatch.setattr(commit, "ROOT", tmp_path)
     (tmp_path / "results" / "new.json").write_text("")
-    assert record.git_state()["dirty"] is False
+    assert commit.git_state()["dirty"] is False
     for folder in ("tape_exp", "conf", "launch"):
         (tmp_path / folder / "mine.py").write_text("")
-        assert record.git_state()["dirty"] is True
+        assert commit.git_state()["dirty"] is True
         (tmp_path / folder / "mine.py").unlink()
     shutil.rmtree(tmp_path / ".git")
-    assert record.git_state() == {"commit": None, "dirty": None}
+    assert commit.git_state() == {"commit": None, "dirty": None}
 
 
 def test_a_metric_that_is_no_number_fails_the_run():

@@ -12,12 +12,15 @@ from safetensors.torch import load_file
 from tape_exp import export
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import peft
+from tape_exp.models.positions.nope import NoPE
 from tape_exp.runs import weights
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, shown_config, without_folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
 from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
+from tests import conftest
 from tests.conftest import on_text
 from tests.processes import train
 
@@ -143,6 +146,42 @@ def test_a_base_that_is_gone_is_named(extend, text_run, base):
         match=r"and the base is missing: checkpoint=c4 is neither .* task=c4 model=rope",
     ):
         text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
+
+
+def test_other_encodings_go_on_from_a_run_of_rope(base, text_folder, tmp_path):
+    """With its logits, or without RoPE, or not at all, which a sentence says before any step."""
+    words = ["task=extend", *on_text(text_folder, "extend"), *EXTEND, f"runs={tmp_path}/runs"]
+    words += ["trainer=cpu", "model=rope", "peft=full"]
+    selective = ["model=selective_rope", "model.start=rope"]
+    dynamic = ["model.scaling.method=dynamic", "model.scaling.original=64", "peft.interpolation=1"]
+    rope, other, stretched, dropped = (
+        loaded(compose_config([*words, *own])).eval()
+        for own in ([], [*selective, "model.theta=10000"], dynamic, ["peft=drope"])
+    )
+    assert all(len([*peft.trained(d)]) == len([*d.parameters()]) for d in (other, dropped))
+    assert {type(block.position) for block in dropped.blocks()} == {NoPE}
+    assert torch.equal(dropped.head.weight, rope.head.weight)
+    assert stretched.blocks()[0].position.by_length
+    tokens = torch.randint(0, 200, (2, 64), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for block in (*rope.blocks(), *other.blocks(), *dropped.blocks()):
+            block.q.weight.mul_(10)  # so that attention is far from uniform
+            block.k.weight.mul_(10)
+        expected = rope(tokens)
+        assert (other(tokens) - expected).abs().max() < 1e-5
+        assert (dropped(tokens) - expected).abs().max() > 1e-3
+    alibi = tmp_path / "alibi"
+    shutil.copytree(RunDirectory(base).path, alibi)
+    config = (alibi / "config.yaml").read_text()
+    config = config.replace("name: rope", "name: alibi").replace("rope.RoPE", "alibi.ALiBi")
+    (alibi / "config.yaml").write_text(config)
+    for own, message in (
+        (["model=repo"], r"model=repo cannot go on .*, since only model\.start=rope begins"),
+        (selective, r"with model\.theta=10000\.0, .* has 500000\.0; set model\.theta=10000\.0"),
+        (["peft=drope", f"checkpoint={alibi}"], "with model=alibi, .* goes on from model=rope"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            loaded(compose_config([*words, *own]))
 
 
 def test_what_does_not_fit_says_what_to_set(extend, text_run, base):
@@ -394,3 +433,16 @@ def test_of_several_runs_of_a_task_the_unchanged_one_is_the_base(tmp_path, monke
         weights.find(
             "c4", compose_config(["task=passkey", "checkpoint=c4", "seed=1", f"runs={tmp_path}"])
         )
+
+
+@pytest.mark.parametrize(("name", "told"), [("nope", False), ("sinusoidal", True)])
+def test_weights_of_other_positions_that_fit_are_told(name, told, tmp_path, caplog):
+    arch = Arch(1, 8, 2, 8, vocab=4, max_length=4, train_length=4)
+    checkpoint = tmp_path / "checkpoints" / "step00000001.ckpt"
+    checkpoint.parent.mkdir()
+    torch.save({"state_dict": conftest.make_decoder("nope", arch).state_dict()}, checkpoint)
+    kept = "model: {name: nope, _target_: tape_exp.models.positions.nope.NoPE}\n"
+    kept += "peft: {name: none}\nscale: {name: smoke}\ntask: {arch: {}}\n"
+    (tmp_path / "config.yaml").write_text(kept)
+    weights.begin(conftest.make_decoder(name, arch), checkpoint, None, 0)
+    assert ("was trained with model=nope" in caplog.text) == told

@@ -23,7 +23,7 @@ from tape_exp.training import assembly
 from tape_exp.training.assembly import blank_task, micro_batches
 from tape_exp.training.plan import decoder_of
 from tape_exp.training.run import run
-from tests.conftest import MODELS, TASKS
+from tests.conftest import MODELS, NUMBERS, TASKS
 from tests.processes import train
 
 
@@ -266,6 +266,7 @@ def test_constructor_errors(section, override, message):
             "trainer.precision=bf16",
             r"trainer\.precision=bf16 is not known\. Did you mean 'bf16-true'|'bf16-mixed'",
         ),
+        ("trainer=fsdp_7b trainer.compile=true", r"compile=true has no effect where weights are s"),
         ("logger.project=a/b:c", r"logger\.project=a/b:c holds / :, which W&B takes in no"),
     ],
 )
@@ -407,7 +408,7 @@ def test_scales_give_valid_sizes(scale):
 
 def test_every_model_can_be_built_on_every_rung():
     assert len(RUNGS) == 4
-    models = [compose_config([f"model={model}"]).model for model in MODELS]
+    models = [compose_config([f"model={model}"]).model for model in [*MODELS, *NUMBERS]]
     for scale in RUNGS:
         cfg = compose_config([f"scale={scale}"])
         for cfg.model in models:

@@ -23,7 +23,7 @@ from tape_exp.machine.files import sha256
 from tape_exp.runs import weights
 from tape_exp.runs.checkpoints import SafeCheckpointIO, newest, signature_of
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.record import git_state
+from tape_exp.settings.commit import git_state
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError

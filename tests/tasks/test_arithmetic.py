@@ -227,6 +227,56 @@ def test_evaluate_fills_the_grid_in_the_right_cells():
     assert np.isnan(partial.heatmap.values).sum() == 14
 
 
+@pytest.mark.parametrize(("n", "tested"), [(3, 6), (2, 2)])
+def test_index_hints_are_letters_before_the_digits_of_the_same_sums(n, tested):
+    """In training from any letter of the longest test row on, in the test from a on."""
+    plain, hinted = (make(n, tested, index_hints=hints) for hints in (False, True))
+    assert hinted.arch.vocab == 14 + tested + 1
+    assert (hinted.arch.max_length, hinted.arch.train_length) == (6 * tested + 4, 6 * n + 4)
+    assert hinted.train_batch(0, 300)["inputs"].shape == (300, 6 * n + 4)
+    cells = [(n, 1), (1, n)]
+    pairs = [(task.train_batch(0, 300), task.grid_batch(cells)) for task in (plain, hinted)]
+    begun: list[set[str]] = [set(), set()]
+    answered: set[str] = set()
+    for which, (without, with_) in enumerate(zip(*pairs, strict=True)):
+        sums = [text(row.tolist()).removesuffix("<eos>") for row in without["inputs"]]
+        for expected, row, labels in zip(sums, with_["inputs"], with_["labels"], strict=True):
+            written = text(row[: int((labels == EOS).nonzero()) + 1].tolist())
+            assert re.sub("[a-z]", "", written) == expected
+            numbers = [re.findall("([a-z])[0-9]", part) for part in re.split("[+=]", written)]
+            first = numbers[0][0]
+            for number in numbers:
+                assert number == [chr(ord(first) + place) for place in range(len(number))]
+            assert (labels[: row.tolist().index(EQUALS)] == IGNORE).all()
+            assert (labels != IGNORE).sum() == 2 * len(numbers[2]) + 1
+            begun[which].add(first)
+            answered |= set(numbers[2]) if which == 0 else set()
+    assert begun == [{chr(ord("a") + k) for k in range(tested - n + 1)}, {"a"}]
+    assert len(answered) == tested + 1, "each letter is trained as a part of an answer"
+
+
+def test_with_index_hints_digits_are_scored_by_their_place():
+    """A mistake in the letter of a digit, or in the digit, is a mistake in the sum."""
+    task = make(2, 4, samples_per_cell=3, index_hints=True)
+    batch = task.grid_batch([(4, 4)])
+    labels = batch["labels"]
+    answers = labels[0][labels[0] != IGNORE]
+    start = int((labels[0] != IGNORE).nonzero()[0])
+    for wrong, exact, places in ((None, 1, []), (3, 0, [1]), (2, 0, []), (len(answers) - 1, 0, [])):
+        chosen = labels.clamp(min=0).clone()
+        if wrong is not None:
+            chosen[0, start + wrong] = 2
+        scores = task.score_rows(torch.nn.functional.one_hot(chosen, 19).float(), labels)
+        assert scores["exact_match"].tolist() == [exact, 1, 1]
+        assert scores["digits"].shape == (3, 5)
+        assert (scores["digits"][0] == 0).nonzero().flatten().tolist() == places
+        assert (scores["digits"][0] >= 0).sum() == (len(answers) - 1) // 2
+    plain = make(2, 4, samples_per_cell=3)
+    assert np.array_equal(task.carry_chains((4, 4)), plain.carry_chains((4, 4)))
+    with pytest.raises(ConfigError, match="task=arithmetic does, without index hints"):
+        make_decoder("abacus", task.arch)
+
+
 def test_wrong_values_name_the_key():
     with pytest.raises(ConfigError, match=r"task\.train_digits=0 must be at least 1"):
         make(train_digits=0)

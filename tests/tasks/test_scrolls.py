@@ -133,6 +133,27 @@ def test_killed_generation_goes_on(scrolls_run):
     assert all(after[id_] == text for id_, text in made.items() if after[id_] != "kept")
 
 
+def test_answers_of_other_weights_are_not_kept(scrolls_run):
+    """Where the last checkpoint and the record are lost, the run is trained anew."""
+    words = "model=rope", "task.optim.max_steps=1", "task.new_tokens=1"
+    cfg, record = scrolls_run(*words)
+    folder = RunDirectory(cfg)
+    answers = folder.artifacts / "predictions.jsonl"
+    before = answers.read_text()
+    answers.write_text(before.replace('"prediction": "', '"prediction": "of other weights '))
+    for path in (folder.path / "DONE", *folder.checkpoints.iterdir()):
+        path.unlink()
+    _, after = scrolls_run(*words)
+    assert (answers.read_text(), after["metrics"]) == (before, record["metrics"])
+
+
+def test_damaged_answers_are_made_again(tmp_path):
+    lines = b"null", b'{"id": 1, "prediction": ""}', b'{"id": "a"}', b'{"id": "b", "pred\xff'
+    whole = b'{"id": "c", "prediction": "yes"}'
+    (tmp_path / "predictions.jsonl").write_bytes(b"\n".join([*lines, whole]))
+    assert Predictions(tmp_path / "predictions.jsonl").texts == {"c": "yes"}
+
+
 def test_it_begins_from_a_run_of_ours_and_refuses_another(scrolls_run, text_folder, tmp_path):
     words = [
         "task=c4",

@@ -231,6 +231,7 @@ def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path, m
     assert len(err.strip().splitlines()) == 1
     (failed,) = tmp_path.rglob("FAILED")
     assert str(failed.parent) in err
+    assert "The same command goes on from the last checkpoint" in full.stdout
     assert not list(tmp_path.rglob(".step*"))
     run(compose_config([*WORDS, *words]))
     assert failed.with_name("DONE").exists()
@@ -317,6 +318,8 @@ def test_out_of_memory_says_which_keys_to_turn(error, tiny_run, tmp_path, monkey
     assert "\n" not in str(told.value)
     (failed,) = tmp_path.rglob("FAILED")
     assert failed.read_text().splitlines()[-1].endswith(str(told.value))
+    told_of_it = failed.with_name("log.txt").read_text()
+    assert "FAILED. The same command begins anew." in told_of_it, "there is no checkpoint"
 
 
 def test_a_second_signal_does_not_change_the_status(tmp_path):

@@ -7,11 +7,13 @@ import resource
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tape_exp.machine.hardware import peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.models.decoder import Decoder
@@ -19,7 +21,7 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tape_exp.training.assembly import make_position
+from tape_exp.training.assembly import make_position, precision
 from tape_exp.training.plan import (
     LOGITS,
     activations,
@@ -283,3 +285,29 @@ def test_every_task_can_be_planned_before_anything_exists(task, tmp_path, capsys
 def test_mistakes_are_those_of_a_run(override, message):
     with pytest.raises(ConfigError, match=message):
         run(compose_config(["task=c4", "trainer=ddp", "debug=plan", override]))
+
+
+@pytest.mark.parametrize(
+    ("name", "major", "peak", "numbers"),
+    [
+        ("NVIDIA H100 80GB HBM3", 9, 989e12, "bf16-mixed"),
+        ("NVIDIA H100 NVL", 9, 835e12, "bf16-mixed"),
+        ("NVIDIA H200 NVL", 9, 835e12, "bf16-mixed"),
+        ("NVIDIA A10G", 8, 70e12, "bf16-mixed"),
+        ("NVIDIA A100-SXM4-80GB", 8, 312e12, "bf16-mixed"),
+        ("Tesla V100-SXM2-16GB", 7, 0.0, "32-true"),
+    ],
+)
+def test_a_gpu_is_known_by_its_name_and_trains_in_bf16_if_it_computes_in_it(
+    name, major, peak, numbers, monkeypatch
+):
+    """PyTorch also counts bf16 that is emulated, and slower than fp32."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=major)
+    )
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
+    assert peak_flops(torch.device("cuda")) == peak
+    assert precision("auto", "auto") == numbers

@@ -6,7 +6,6 @@ this one. The programs are in :mod:`tape_exp.models.kernels.causal_triton`, whic
 first use: torch for CPUs comes without triton.
 """
 
-import functools
 import importlib.util
 import math
 import os
@@ -17,6 +16,8 @@ import torch
 from torch import Tensor
 
 WIDEST = 128
+WIDEST_FP32, SHARED = 64, 160  # wider heads in fp32 need so many KiB of shared memory
+LOG2E = 1 / math.log(2)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -43,6 +44,7 @@ def fused_attention(
     by_distance: Tensor | None = None,
     piecewise: Piecewise | None = None,
     scale: float | None = None,
+    key_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """``p = softmax(scale · q kᵀ + bias)`` under the causal mask, and ``p v`` and ``p carried``; p
     is never in memory.
@@ -54,9 +56,9 @@ def fused_attention(
     The outputs and the gradients of k, v, carried and a bias repeat themselves bit for bit. The
     gradient of q is a sum over blocks of keys in the order in which a GPU finishes them, so that
     its last bits differ from run to run. With ``torch.use_deterministic_algorithms(True)``, and
-    where a piecewise bias learns, it repeats itself too: a pass of its own computes it, and p and
-    dp once more (where something is carried, 13 products in the forward and backward pass instead
-    of 10).
+    where a piecewise bias or one of keys learns, it repeats itself too: a pass of its own computes
+    it, and p and dp once more (where something is carried, 13 products in the forward and backward
+    pass instead of 10).
 
     Args:
         q_BTHD: queries: bf16, fp16 or fp32. Sums, softmax and, for fp32, products are of fp32
@@ -73,6 +75,8 @@ def fused_attention(
         piecewise: a bias that also depends on the query, added in fp32. Of it, ``by_distance`` and
             ``slopes`` only one may be given.
         scale: of the logits, positive; 1 / √D by default.
+        key_bias: (B, S, H), added to the logits of a key, besides another bias. Only its
+            differences within a row are made, of both halves of its bits: :func:`in_two`.
 
     Returns:
         The attended values (B, T, H, D) and the attended state (B, T, H, C), or None where nothing
@@ -94,8 +98,22 @@ def fused_attention(
         slopes = slopes.detach().to(q_BTHD.device, torch.float32).contiguous()
     assert [slopes, by_distance, piecewise].count(None) >= 2, "a call has one kind of bias"
     tables = _tables(by_distance, piecewise, q_BTHD, k_BSKD)
-    out, attended, _ = _attention(q_BTHD, k_BSKD, v_BSKD, carried, slopes, tables, scale)
+    if key_bias is not None:
+        assert key_bias.shape == (*k_BSKD.shape[:2], q_BTHD.shape[2]), "one for each key and head"
+    out, attended, _ = _attention(q_BTHD, k_BSKD, v_BSKD, carried, slopes, key_bias, tables, scale)
     return out, None if carried is None else attended
+
+
+def in_two(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x in two fp32 numbers, the nearest to it and the rest: of fp64 twice as many bits as of the
+    first.
+
+    A difference of two x of the same row is that of their first numbers, which is exact where it is
+    small, plus the rests. The second is a constant for autograd: all of x's gradient is the
+    first's.
+    """
+    high = x.float()
+    return high, (x - high).float().detach()
 
 
 def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> str | None:
@@ -133,6 +151,12 @@ def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> 
     widest = max(D, 0 if carried is None else carried.shape[-1])
     if widest > WIDEST:
         return f"A head dimension or carried width of {widest} is more than {WIDEST}."
+    single = q.dtype == torch.float32 and q.device.type == "cuda"
+    if single and widest > WIDEST_FP32 and (gpu := too_small(q.device)):
+        return (
+            f"A head dimension or carried width of {widest} is more than {WIDEST_FP32}, for which "
+            f"a block of the {gpu} has too little shared memory in fp32; bf16 and fp16 fit."
+        )
     return None
 
 
@@ -143,6 +167,7 @@ def _attention(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
+    key_bias: Tensor | None,
     tables: Sequence[Tensor],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,9 +182,9 @@ def _attention(
     B, T, H, _ = q.shape
     with torch.cuda.device_of(q):
         _programs().attention[_grid(B * H, T, "BLOCK_M")](
-            q, k, v, carried, slopes, *_five(tables), out, None if carried is None else out_c, lse,
-            scale, *_sizes(q, k), *_strides(q, k, v), *_carried_strides(carried, B, H),
-            **_constants(q, carried, slopes, tables),
+            q, k, v, carried, slopes, *_keys(key_bias), *_five(tables), out,
+            None if carried is None else out_c, lse, scale, *_sizes(q, k), *_strides(q, k, v),
+            *_carried_strides(carried, B, H), **_constants(q, carried, slopes, key_bias, tables),
         )  # fmt: skip
     return out, out_c, lse
 
@@ -171,6 +196,7 @@ def _outputs_of(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
+    key_bias: Tensor | None,
     tables: Sequence[Tensor],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -194,26 +220,29 @@ def _gradients(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
+    key_bias: Tensor | None,
     tables: Sequence[Tensor],
     out: Tensor,
     out_c: Tensor,
     lse: Tensor,
     scale: float,
     carried_learns: bool,
+    keys_learn: bool,
     tables_learn: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
-    """The gradients of q, k, v, carried and the tables; the last two are empty unless
-    ``carried_learns``, and ``tables_learn``.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+    """The gradients of q, k, v, carried, the key bias and the tables; the last three are empty
+    unless ``carried_learns``, ``keys_learn`` and ``tables_learn``.
     """
     q, k, v = _rows(q), _rows(k), _rows(v)
     carried = None if carried is None or d_out_c is None else _rows(carried)
     (B, T, H, D), (S, K) = q.shape, k.shape[1:3]
     d_out = torch.zeros_like(out) if d_out is None else _rows(d_out)
     d_out_c = None if d_out_c is None else _rows(d_out_c)
-    constants = _constants(q, carried, slopes, tables)
+    constants = _constants(q, carried, slopes, key_bias, tables)
+    given_bias = *_keys(key_bias), *_five(tables)
     # What belongs to a query and what corrects its delta is summed in a pass of its own.
     in_pieces = tables_learn and constants["BENDS"] > 0
-    one_pass = not (in_pieces or torch.are_deterministic_algorithms_enabled())
+    one_pass = not (in_pieces or keys_learn or torch.are_deterministic_algorithms_enabled())
     # The sum over blocks of keys is atomic, and fp32 whatever q is.
     dq = torch.zeros_like(out, dtype=torch.float32) if one_pass else torch.empty_like(out)
     delta = torch.empty_like(lse)
@@ -229,10 +258,13 @@ def _gradients(
         shared = carried.shape[0] < B or carried.shape[2] < H
         dc = q.new_empty(B, S, H, carried.shape[-1], dtype=torch.float32 if shared else q.dtype)
     # So do blocks of keys, for every distance and every piece of a function.
-    owns = _programs().owned_keys(q.dtype, constants["BENDS"]) if tables_learn else 0
+    owns = 0
+    if tables_learn:
+        owns = _programs().owned_keys(q.dtype, constants["BENDS"], constants["PAD_D"])
     d_table = d_far = d_level = d_rise = None
     if tables_learn:
         d_table = lse.new_zeros(B, H, -(-S // owns), S)
+    d_keys = lse.new_empty(B, H, S) if keys_learn else None
     if in_pieces:
         d_far = torch.empty_like(lse)
         d_level = lse.new_empty(B, H, -(-S // owns), constants["BENDS"] + 1)
@@ -246,16 +278,16 @@ def _gradients(
             )
         else:
             _programs().query_gradient[_grid(B * H, T, "BLOCK_M")](
-                q, k, v, carried, slopes, *_five(tables), *averages, lse, d_out, d_out_c, delta,
+                q, k, v, carried, slopes, *given_bias, *averages, lse, d_out, d_out_c, delta,
                 dq, d_far, scale, *_sizes(q, k), *strides, **constants,
-                FAR_LEARNS=d_far is not None,
+                CORRECTS=in_pieces or keys_learn, FAR_LEARNS=in_pieces,
             )  # fmt: skip
         # While tiles are tried this argument is zeroed: it must not be a finished dq.
         summed = dq if one_pass else dq.new_empty(0)
         _programs().key_gradient[_grid(B * H, S, "BLOCK_N")](
-            q, k, v, carried, slopes, *_five(tables), lse, d_out, d_out_c, delta, summed, dk, dv,
-            dc, d_table, d_level, d_rise, scale, *_sizes(q, k), *strides, **constants,
-            CARRIED_LEARNS=dc is not None, ONE_PASS=one_pass, OWNS=owns,
+            q, k, v, carried, slopes, *given_bias, lse, d_out, d_out_c, delta, summed, dk, dv,
+            dc, d_keys, d_table, d_level, d_rise, scale, *_sizes(q, k), *strides, **constants,
+            CARRIED_LEARNS=dc is not None, KEYS_LEARN=keys_learn, ONE_PASS=one_pass, OWNS=owns,
         )  # fmt: skip
     dq = dq.to(q.dtype)
     if K < H:
@@ -264,11 +296,15 @@ def _gradients(
         dc = q.new_empty(0)
     else:
         dc = dc.sum_to_size(_shape_of_carried(carried, S)).to(q.dtype)
+    if d_keys is None or key_bias is None:
+        d_keys = q.new_empty(0)
+    else:
+        d_keys = d_keys.transpose(1, 2).to(key_bias.dtype).contiguous()
     d_tables = [] if d_table is None else [d_table.sum((0, 2)).sum_to_size(tables[0].shape)]
     if d_far is not None and d_level is not None and d_rise is not None:
         d_tables += [d_far.sum((0, 1)), torch.zeros_like(tables[2])]
         d_tables += [d_level.sum((0, 2)), d_rise.sum((0, 2))]
-    return dq, dk, dv, dc, d_tables
+    return dq, dk, dv, dc, d_keys, d_tables
 
 
 @_gradients.register_fake
@@ -280,20 +316,25 @@ def _gradients_of(
     v: Tensor,
     carried: Tensor | None,
     slopes: Tensor | None,
+    key_bias: Tensor | None,
     tables: Sequence[Tensor],
     out: Tensor,
     out_c: Tensor,
     lse: Tensor,
     scale: float,
     carried_learns: bool,
+    keys_learn: bool,
     tables_learn: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
     dk, dv = (torch.empty(x.shape, dtype=q.dtype, device=q.device) for x in (k, v))
     dc = q.new_empty(0)
     if carried_learns and carried is not None and d_out_c is not None:
         dc = q.new_empty(_shape_of_carried(carried, k.shape[1]))
+    d_keys = q.new_empty(0)
+    if keys_learn and key_bias is not None:
+        d_keys = key_bias.new_empty(key_bias.shape)
     d_tables = [torch.empty_like(x) for x in tables] if tables_learn else []
-    return torch.empty_like(out), dk, dv, dc, d_tables
+    return torch.empty_like(out), dk, dv, dc, d_keys, d_tables
 
 
 def _shape_of_carried(carried: Tensor, S: int) -> tuple[int, ...]:
@@ -310,15 +351,18 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backward(ctx: Any, d_out: Tensor | None, d_out_c: Tensor | None, _: Any) -> tuple[Any, ...]:
     """Of :func:`_attention`, which cannot be differentiated again."""
-    q, k, v, carried, slopes, out, out_c, lse, *tables = ctx.saved_tensors
+    q, k, v, carried, slopes, key_bias, out, out_c, lse, *tables = ctx.saved_tensors
     if carried is None:
         d_out_c = None
-    learn = ctx.needs_input_grad[3] and d_out_c is not None, any(ctx.needs_input_grad[5])
-    dq, dk, dv, dc, d_tables = _gradients(
-        d_out, d_out_c, q, k, v, carried, slopes, tables, out, out_c, lse, ctx.scale, *learn
+    asked = ctx.needs_input_grad
+    learn = asked[3] and d_out_c is not None, asked[5], any(asked[6])
+    bias = slopes, key_bias, tables
+    dq, dk, dv, dc, d_keys, d_tables = _gradients(
+        d_out, d_out_c, q, k, v, carried, *bias, out, out_c, lse, ctx.scale, *learn
     )
-    d_tables = d_tables if learn[1] else [None] * len(tables)
-    return dq, dk, dv, dc if learn[0] else None, None, d_tables, None
+    dc, d_keys = dc if learn[0] else None, d_keys if learn[1] else None
+    d_tables = d_tables if learn[2] else [None] * len(tables)
+    return dq, dk, dv, dc, None, d_keys, d_tables, None
 
 
 _attention.register_autograd(_backward, setup_context=_keep)
@@ -370,13 +414,24 @@ def _tables(
     return [x.to(q.device, torch.float32).contiguous() for x in tables]
 
 
+def _keys(key_bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A key bias as the programs read it: two tensors (B, H, S), in units of ln 2."""
+    if key_bias is None:
+        return None, None
+    return in_two((key_bias.double() * LOG2E).transpose(1, 2).contiguous())
+
+
 def _five(tables: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     """The tables, and None for those that are not there."""
     return *tables, *[None] * (5 - len(tables))
 
 
 def _constants(
-    q: Tensor, carried: Tensor | None, slopes: Tensor | None, tables: Sequence[Tensor]
+    q: Tensor,
+    carried: Tensor | None,
+    slopes: Tensor | None,
+    key_bias: Tensor | None,
+    tables: Sequence[Tensor],
 ) -> dict[str, Any]:
     """The compile-time constants; widths are powers of two, at least the 16 of a tensor core."""
     D, C = q.shape[-1], 0 if carried is None else carried.shape[-1]
@@ -388,6 +443,7 @@ def _constants(
         "PAD_C": max(16, 1 << (C - 1).bit_length()),
         "CARRIES": carried is not None,
         "SLOPED": slopes is not None,
+        "KEYED": key_bias is not None,
         "BY_DISTANCE": bool(tables),
         "BENDS": bends,
         "PAD_K": max(16, 1 << bends.bit_length()),
@@ -406,7 +462,7 @@ def cannot_run(x: Tensor) -> str | None:
     if x.device.type != "cuda" and not (
         x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     ):
-        return f"The tensors are on {x.device.type}, not cuda (and TRITON_INTERPRET=1 is not set)."
+        return f"Triton's programs run on a CUDA GPU, not on {x.device.type}."
     if not installed():
         return "triton is not installed."
     if x.device.type == "cpu" and not interpreted():
@@ -416,7 +472,6 @@ def cannot_run(x: Tensor) -> str | None:
     return None
 
 
-@functools.cache
 def installed() -> bool:
     """Whether there is triton."""
     return importlib.util.find_spec("triton") is not None
@@ -427,11 +482,16 @@ def interpreted() -> bool:
     return _programs().INTERPRETED.value
 
 
-@functools.cache
 def too_old(device: torch.device) -> str:
     """The name of a GPU that the programs cannot run on; empty for others."""
     gpu = torch.cuda.get_device_properties(device)
     return gpu.name if gpu.major < 8 else ""
+
+
+def too_small(device: torch.device) -> str:
+    """The name of a GPU with less than SHARED KiB for a block, as an RTX 4090; empty for others."""
+    gpu: Any = torch.cuda.get_device_properties(device)
+    return gpu.name if gpu.shared_memory_per_block_optin < SHARED * 2**10 else ""
 
 
 def _programs() -> Any:

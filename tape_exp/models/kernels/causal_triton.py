@@ -16,7 +16,8 @@ serialised. Logits are kept in units of ln 2, since exp2 is what the hardware ha
 
 The bias is ALiBi's, or one of :mod:`tape_exp.models.kernels.bias_triton`: ``table`` by distance, to
 which the other arguments belong where it BENDS: ``far`` of the queries, ``bends`` (K,), and of each
-head ``level`` and ``rise`` (K + 1,) of the pieces.
+head ``level`` and ``rise`` (K + 1,) of the pieces. Where KEYED, keys have a bias besides: ``high``
+and ``low`` (B, H, S), see :func:`~tape_exp.models.kernels.causal.in_two`, in units of ln 2.
 
 A product whose fp32 inputs must not lose their lower bits has PRECISION ``tf32x3``: three products
 on the tensor cores.
@@ -44,15 +45,16 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 UNSPECIALISED = ("T", "S", "bucket")
 
 
-def owned_keys(dtype: torch.dtype, bends: int) -> int:
+def owned_keys(dtype: torch.dtype, bends: int, width: int) -> int:
     """The keys of a program that keeps sums of its own: of a tile that always fits.
 
-    With bends, ptxas spills most of 64 keys before Hopper, whose products leave registers free.
+    With bends, ptxas spills most of 64 keys, but for heads of at most 64 on Hopper and Blackwell's
+    data centre GPUs (9.x and 10.x), whose products leave registers free.
     """
     if INTERPRETED:
         return 16
-    before_hopper = triton.runtime.driver.active.get_current_target().arch < 90
-    return 32 if dtype == torch.float32 or (bends and before_hopper) else 64
+    roomy = triton.runtime.driver.active.get_current_target().arch // 10 in (9, 10)
+    return 32 if dtype == torch.float32 or (bends and not (roomy and width <= 64)) else 64
 
 
 def tuned(
@@ -107,7 +109,7 @@ def tuned(
         ],
         key=[
             *("bucket", "D", "C", "CARRIES", "CARRIED_LEARNS", "SLOPED", "BY_DISTANCE", "BENDS"),
-            *("FAR_LEARNS", "OWNS", "ONE_PASS", "PRECISION"),
+            *("FAR_LEARNS", "OWNS", "ONE_PASS", "PRECISION", "KEYED", "CORRECTS", "KEYS_LEARN"),
         ],
         prune_configs_by={"early_config_prune": affordable},
         reset_to_zero=adds_to,
@@ -198,12 +200,12 @@ def product(a, b, total, PRECISION: tl.constexpr):
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def attention(
-    q, k, v, c, slopes, table, far, bends, level, rise, out, out_c, lse,
+    q, k, v, c, slopes, high, low, table, far, bends, level, rise, out, out_c, lse,
     scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
-    CARRIES: tl.constexpr, SLOPED: tl.constexpr, BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr,
-    PAD_K: tl.constexpr, PRECISION: tl.constexpr,
+    CARRIES: tl.constexpr, SLOPED: tl.constexpr, KEYED: tl.constexpr, BY_DISTANCE: tl.constexpr,
+    BENDS: tl.constexpr, PAD_K: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """out = p v, out_c = p c and lse, for one block of queries of one head, by online softmax."""
@@ -223,6 +225,10 @@ def attention(
         c += b * c_b + h * c_h
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
+    if KEYED:
+        high += pair * S
+        low += pair * S
+        own_M = tl.load(high + rows + past, mask=rows < T, other=0.0)
     if BENDS:
         far_M = tl.load(far + rows, mask=rows < T, other=0.0)
         ends = tl.load(far + tl.minimum(m0 + BLOCK_M, T) - 1), tl.load(far + m0)
@@ -246,12 +252,17 @@ def attention(
             columns = n0 + tl.arange(0, BLOCK_N)
             k_ND = tile(k, n0, S, k_s, BLOCK_N, D, PAD_D, not inner)
             z = product(q_MD, tl.trans(k_ND), tl.zeros((BLOCK_M, BLOCK_N), tl.float32), PRECISION)
+            if SLOPED or BY_DISTANCE or KEYED:
+                z = z * z_scale
             if SLOPED:
-                z = z * z_scale + slope * (
+                z += slope * (
                     columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None]
                 )
+            if KEYED:
+                high_N = tl.load(high + columns, mask=columns < S, other=0.0)
+                low_N = tl.load(low + columns, mask=columns < S, other=0.0)
+                z += (high_N[None, :] - own_M[:, None]) + low_N[None, :]
             if BY_DISTANCE:
-                z = z * z_scale
                 near = looked_up(table, (rows + past)[:, None] - columns[None, :], S)
                 if BENDS:
                     last = m0 + BLOCK_M - 1 + past - n0
@@ -263,7 +274,7 @@ def attention(
                 z = tl.where(columns[None, :] <= (rows + past)[:, None], z, float("-inf"))
             # Every row sees a key in the first block visited, so that `higher` is finite from there
             # on.
-            if SLOPED or BY_DISTANCE:
+            if SLOPED or BY_DISTANCE or KEYED:
                 higher_M = tl.maximum(top_M, tl.max(z, 1))
                 p = tl.exp2(z - higher_M[:, None])
             else:  # scaled in the exponent: one fused multiply-add an entry
@@ -289,23 +300,19 @@ def attention(
 
 
 @tuned(
-    "BLOCK_M",
-    "D",
-    3,
-    (128, 64, 8, 2),
-    (128, 32, 8, 2),
-    (64, 64, 4, 2),
-    (64, 32, 4, 2),
+    "BLOCK_M", "D", 3,
+    (128, 64, 8, 2), (128, 32, 8, 2), (64, 64, 4, 2), (64, 32, 8, 2), (64, 32, 4, 2),
     (32, 32, 4, 1),
-)
+)  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def query_gradient(
-    q, k, v, c, slopes, table, far, bends, level, rise, out, out_c, lse, d_out, d_out_c, delta,
-    dq, d_far, scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, high, low, table, far, bends, level, rise, out, out_c, lse, d_out, d_out_c,
+    delta, dq, d_far, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
-    CARRIES: tl.constexpr, SLOPED: tl.constexpr, BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr,
-    PAD_K: tl.constexpr, FAR_LEARNS: tl.constexpr, PRECISION: tl.constexpr,
+    CARRIES: tl.constexpr, SLOPED: tl.constexpr, KEYED: tl.constexpr, BY_DISTANCE: tl.constexpr,
+    BENDS: tl.constexpr, PAD_K: tl.constexpr, CORRECTS: tl.constexpr, FAR_LEARNS: tl.constexpr,
+    PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dq for one block of queries of one head, and delta = rowsum(d_out ∘ out + d_out_c ∘ out_c),
@@ -314,9 +321,10 @@ def query_gradient(
     dp = d_out vᵀ + d_out_c cᵀ,  dz = p ∘ (dp - delta),  dq = scale · dz k.
 
     A sum of dz over keys is 0. But delta is that of a rounded out, and what a bend multiplies is
-    often the same for most keys, so that this error would be the greater part of its gradient.
-    Where FAR_LEARNS, the sum is therefore taken and added to delta, for dk and the bias, and the
-    gradient of far is written to d_far (B, H, T).
+    often the same for most keys, so that this error would be the greater part of its gradient; so
+    it would be of what sums the gradients of a key bias over tokens. Where it CORRECTS, the sum is
+    therefore taken and added to delta, for dk and the bias. Where FAR_LEARNS, the gradient of far
+    is written to d_far (B, H, T).
     """
     past = S - T
     blocks = tl.cdiv(T, BLOCK_M)
@@ -334,7 +342,7 @@ def query_gradient(
         out_MC = tile(out_c + (b * T * H + h) * C, m0, T, H * C, BLOCK_M, C, PAD_C, True)
         delta_M += tl.sum(dc_MC.to(tl.float32) * out_MC.to(tl.float32), 1)
         c += b * c_b + h * c_h
-    if not FAR_LEARNS:
+    if not CORRECTS:
         tl.store(delta + pair * T + rows, delta_M, mask=rows < T)
     # p = 0 in rows that do not exist.
     lse_M = tl.load(lse + pair * T + rows, mask=rows < T, other=float("inf"))
@@ -342,6 +350,10 @@ def query_gradient(
     v += b * v_b + h // group * v_h
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
+    if KEYED:
+        high += pair * S
+        low += pair * S
+        own_M = tl.load(high + rows + past, mask=rows < T, other=0.0)
     if BENDS:
         far_M = tl.load(far + rows, mask=rows < T, other=0.0)
         ends = tl.load(far + tl.minimum(m0 + BLOCK_M, T) - 1), tl.load(far + m0)
@@ -354,8 +366,9 @@ def query_gradient(
     z_scale = scale * LOG2E
 
     dq_MD = tl.zeros((BLOCK_M, PAD_D), tl.float32)
-    if FAR_LEARNS:
+    if CORRECTS:
         excess_M = tl.zeros((BLOCK_M,), tl.float32)
+    if FAR_LEARNS:
         d_far_M = tl.zeros((BLOCK_M,), tl.float32)
         mean_M = tl.zeros((BLOCK_M,), tl.float32)
     whole = (m0 + past) // BLOCK_N * BLOCK_N
@@ -374,6 +387,10 @@ def query_gradient(
                 z += slope * (
                     columns.to(tl.float32)[None, :] - (rows + past).to(tl.float32)[:, None]
                 )
+            if KEYED:
+                high_N = tl.load(high + columns, mask=columns < S, other=0.0)
+                low_N = tl.load(low + columns, mask=columns < S, other=0.0)
+                z += (high_N[None, :] - own_M[:, None]) + low_N[None, :]
             if BY_DISTANCE:
                 near = looked_up(table, (rows + past)[:, None] - columns[None, :], S)
                 if BENDS:
@@ -391,15 +408,17 @@ def query_gradient(
                 dp = product(dc_MC, tl.trans(c_NC), dp, PRECISION)
             dz = p * (dp - delta_M[:, None])
             dq_MD = product(dz.to(k_ND.dtype), k_ND, dq_MD, PRECISION)
+            if CORRECTS:
+                excess_M += tl.sum(dz, 1)
             if FAR_LEARNS:
                 by_far = times_rise(near, near * far_M[:, None], below, bends, rise)
-                excess_M += tl.sum(dz, 1)
                 d_far_M += tl.sum(dz * by_far, 1)
                 mean_M += tl.sum(p * by_far, 1)
 
     put(dq + (b * T * H + h) * D, m0, T, H * D, dq_MD * scale, BLOCK_M, D, PAD_D)
-    if FAR_LEARNS:
+    if CORRECTS:
         tl.store(delta + pair * T + rows, delta_M + excess_M, mask=rows < T)
+    if FAR_LEARNS:
         tl.store(d_far + pair * T + rows, d_far_M - excess_M * mean_M, mask=rows < T)
 
 
@@ -436,19 +455,21 @@ def row_sums(
 )  # fmt: skip
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def key_gradient(
-    q, k, v, c, slopes, table, far, bends, level, rise, lse, d_out, d_out_c, delta,
-    dq, dk, dv, dc, d_table, d_level, d_rise, scale, T, S, H, group, bucket,
+    q, k, v, c, slopes, high, low, table, far, bends, level, rise, lse, d_out, d_out_c, delta,
+    dq, dk, dv, dc, d_keys, d_table, d_level, d_rise, scale, T, S, H, group, bucket,
     q_b, q_t, q_h, k_b, k_s, k_h, v_b, v_s, v_h, c_b, c_s, c_h, do_b, do_t, do_h, dc_b, dc_t, dc_h,
     D: tl.constexpr, C: tl.constexpr, PAD_D: tl.constexpr, PAD_C: tl.constexpr,
     CARRIES: tl.constexpr, CARRIED_LEARNS: tl.constexpr, SLOPED: tl.constexpr,
-    BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr, PAD_K: tl.constexpr, OWNS: tl.constexpr,
-    PRECISION: tl.constexpr, ONE_PASS: tl.constexpr,
+    KEYED: tl.constexpr, KEYS_LEARN: tl.constexpr, BY_DISTANCE: tl.constexpr, BENDS: tl.constexpr,
+    PAD_K: tl.constexpr, OWNS: tl.constexpr, PRECISION: tl.constexpr, ONE_PASS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk, dv and dc for one block of keys of one query head; transposed throughout: keys are the
     rows. In ONE_PASS also what these keys add to dq, which is fp32.
 
-    dv = pᵀ d_out,  dc = pᵀ d_out_c,  dk = scale · dzᵀ q, with dz as in :func:`query_gradient`.
+    dv = pᵀ d_out,  dc = pᵀ d_out_c,  dk = scale · dzᵀ q, with dz as in :func:`query_gradient`; its
+    sum over queries is the gradient of a key's bias, which where KEYS_LEARN goes to d_keys (B, H,
+    S).
     Where OWNS, the sums for the table at each distance go to d_table (B, H, blocks, S), and those
     for the pieces of a function to d_level and d_rise (B, H, blocks, K + 1).
     """
@@ -473,6 +494,13 @@ def key_gradient(
         dq += (b * T * H + h) * D
     if SLOPED:
         slope = tl.load(slopes + h) * LOG2E
+    if KEYED:
+        high += pair * S
+        low += pair * S
+        high_N = tl.load(high + columns, mask=columns < S, other=0.0)
+        low_N = tl.load(low + columns, mask=columns < S, other=0.0)
+    if KEYS_LEARN:
+        d_keys_N = tl.zeros((BLOCK_N,), tl.float32)
     if BENDS:
         level += h * (BENDS + 1)
         rise += h * (BENDS + 1)
@@ -511,6 +539,9 @@ def key_gradient(
                 z += slope * (
                     columns.to(tl.float32)[:, None] - (rows + past).to(tl.float32)[None, :]
                 )
+            if KEYED:
+                own_M = tl.load(high + rows + past, mask=rows < T, other=0.0)
+                z += (high_N[:, None] - own_M[None, :]) + low_N[:, None]
             if BY_DISTANCE:
                 near = looked_up(table, (rows + past)[None, :] - columns[:, None], S)
                 if BENDS:
@@ -534,6 +565,8 @@ def key_gradient(
                     dc_NC = product(p.to(do_MC.dtype), do_MC, dc_NC, PRECISION)
             dz = p * (dp - delta_M[None, :])
             dk_ND = product(dz.to(q_MD.dtype), q_MD, dk_ND, PRECISION)
+            if KEYS_LEARN:
+                d_keys_N += tl.sum(dz, 1)
             if ONE_PASS:
                 dq_MD = tl.zeros((BLOCK_M, PAD_D), tl.float32)
                 dq_MD = product(tl.trans(dz.to(k_ND.dtype)), k_ND, dq_MD, PRECISION)
@@ -554,6 +587,8 @@ def key_gradient(
     put(dv + (b * S * H + h) * D, n0, S, H * D, dv_ND, BLOCK_N, D, PAD_D)
     if CARRIED_LEARNS:
         put(dc + (b * S * H + h) * C, n0, S, H * C, dc_NC, BLOCK_N, C, PAD_C)
+    if KEYS_LEARN:
+        tl.store(d_keys + pair * S + columns, d_keys_N, mask=columns < S)
     if OWNS:
         distance = tl.cdiv(T, BLOCK_M) * BLOCK_M + past - n0 - BLOCK_M + lags
         tl.store(d_table + distance, shared_M, mask=(distance >= 0) & (distance < S))

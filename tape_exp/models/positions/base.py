@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.kernels.causal import Piecewise
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 Past = dict[str, Tensor]  # what tokens leave to later ones, kept by a cache
@@ -35,7 +36,10 @@ class PositionEncoding(nn.Module):
       (FIRE),
     - ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE); it is computed for
       every pair, so no fused kernel can serve it,
-    - ``features``: what else tokens bring to ``rotate``, to that bias (PaTH) or to ``accumulated``,
+    - ``key_bias``: what is added to the logits of a key, whatever the query (FoX),
+    - ``features``: what else tokens bring to ``rotate``, to these biases (PaTH) or to
+      ``accumulated``,
+    - ``path``: what a contextual bias is made of, where fla's kernels know it (PaTH),
     - ``later_keys``, with ``changes_keys``: keys that each token changes for those after it (PaTH),
     - ``carried`` and ``update``: what attention averages besides the values, and the state of the
       next layer (TAPE),
@@ -59,6 +63,11 @@ class PositionEncoding(nn.Module):
     consecutive = True
     # The number of positions, where a table holds them (learned).
     reach: int | None = None
+    # Whether the initial state depends on the length of the row, which its last position tells.
+    by_length = False
+    # Why the logits of step 0 are not RoPE's at the same theta and scaling, in a clause; None where
+    # they are, so that a model which was trained with RoPE can go on with it.
+    unlike_rope: str | None = "it does not turn queries and keys as RoPE does"
     # Whether it is told which tokens are digits: a ceiling for encodings that must find this out.
     knows_digits = False
     # Whether `later_keys` changes the keys, which a cache then keeps in fp32.
@@ -132,7 +141,7 @@ class PositionEncoding(nn.Module):
         return None
 
     def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> Features:
-        """What tokens bring to ``rotate``, ``contextual_bias`` and ``accumulated``.
+        """What tokens bring to ``rotate``, ``contextual_bias``, ``key_bias`` and ``accumulated``.
 
         x is what queries and keys are made of, and 0 for padding. ``past`` is what the tokens
         before these left, and where these leave what later ones need of all so far: a few tensors
@@ -151,6 +160,23 @@ class PositionEncoding(nn.Module):
         hides may hold anything finite, and a pair depends on no token after its query.
         """
         return bias
+
+    def path(self, features: Features) -> tuple[Tensor, Tensor] | None:
+        """w (B, T, K, D) and β (B, T, K), fp32, where ``contextual_bias`` is what the matrices
+        I - β w wᵀ between query and key make of the logits.
+        """
+        return None
+
+    def key_bias(self, features: Features) -> Tensor | None:
+        """What is added to the scaled logits of these tokens as keys, besides any other bias, from
+        the same features: (B, T, H).
+
+        What depends only on the query would cancel in the softmax: so a sum from key to query, c_i
+        - c_j, needs nothing but -c_j. Attention reads differences within a row, and where the
+        numbers grow with the tokens they are fp64, so that none of these loses bits. A cache keeps
+        it like a key.
+        """
+        return None
 
     def later_keys(self, k_BSKD: Tensor, features: Features) -> Tensor:
         """The keys as tokens after these find them, from the same as ``contextual_bias``."""
@@ -220,6 +246,19 @@ class RelativeBias(PositionEncoding, ABC):
     def bias_by_distance(self, length: int, device: torch.device) -> Tensor:
         """(H, length)."""
         return self.at(torch.arange(length, device=device, dtype=torch.float32))
+
+
+def check_reach(position: PositionEncoding, positions_BT: Tensor) -> None:
+    """Raise :class:`ConfigError` where positions lie outside of the encoding's table, if any."""
+    if position.reach is None or not positions_BT.numel():
+        return
+    first, last = (int(end) for end in positions_BT.aminmax())
+    if first < 0 or last >= position.reach:
+        asked, more = (first, "") if first < 0 else (last, f"; model.length={last + 1} would do")
+        raise ConfigError(
+            f"model.length={position.reach} is the number of positions that are learned, 0 to "
+            f"{position.reach - 1}, and position {asked} is asked for{more}."
+        )
 
 
 def full_precision(x: Tensor) -> AbstractContextManager:

@@ -25,13 +25,11 @@ class GRAPE(RoPE):
     learned and skew-symmetric, of each key head. (The second gives no logits that other W_q and W_k
     would not give to the first, but learns differently.) r = S = 0 at first: step 0 is RoPE.
 
-    n is the index, or a phase that the tokens before choose, as in the public code
-    (model-architectures/GRAPE)::
+    n is the index, or a phase that earlier tokens choose (public code: model-architectures/GRAPE)::
 
         n_t = Σ_{s<t} softplus(w·x_s + c)
 
-    Left out: planes that do not commute, and a frequency per head. The unipotent form is
-    :class:`~tape_exp.models.positions.grape_additive.AdditiveGRAPE`.
+    Left out: planes that do not commute, a frequency per head. The unipotent form: grape_additive.
 
     Args:
         theta, scaling: as in RoPE.
@@ -53,7 +51,10 @@ class GRAPE(RoPE):
         one_of("model.phase", phase, ("index", "tokens"))
         positive("model", step=step)
         super().__init__(arch, theta, scaling)
+        self.scaling.refuse_lengths()
         self.planes, self.phase = planes, phase
+        as_rope = phase == "index" or step == 1
+        self.unlike_rope = None if as_rope else "only model.step=1 begins as RoPE"
         self.r = nn.Parameter(torch.zeros(arch.head_dim // 2))
         if planes == "learned":
             self.skew = nn.Parameter(torch.zeros(arch.key_heads, arch.head_dim, arch.head_dim))

@@ -31,9 +31,12 @@ class PRoPE(RoPE):
         between("model", 0, 1, p=p)
         super().__init__(arch, theta, scaling)
         self.p = p
+        if int(p * (arch.head_dim // 2)) < arch.head_dim // 2:
+            self.unlike_rope = f"model.p={p} drops frequencies; model.p=1 drops none"
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
         """RoPE's θ_m, 0 from m = ⌊p d/2⌋ on; its factor on q and k."""
         frequencies, magnitude = super().frequencies(like)
-        index = torch.arange(len(frequencies), device=like.device)
-        return frequencies * (index < int(self.p * len(frequencies))), magnitude
+        pairs = frequencies.shape[-1]
+        index = torch.arange(pairs, device=like.device)
+        return frequencies * (index < int(self.p * pairs)), magnitude

@@ -111,6 +111,10 @@ class PaTH(PositionEncoding):
             reached_BHTS = (w_BHTD @ k_BHSD.mT).tril(S - T - 1)
             return -(solved_BHTT @ reached_BHTS) / math.sqrt(D)
 
+    def path(self, features: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """w and β."""
+        return features["w"], features["beta"]
+
     def later_keys(self, k_BSKD: Tensor, features: dict[str, Tensor]) -> Tensor:
         """K - (U tril(W Kᵀ))ᵀ W in fp32, block after block: see :meth:`_blockwise`."""
         earlier = k_BSKD.shape[1] - features["w"].shape[1]
@@ -176,7 +180,9 @@ class PaTH(PositionEncoding):
         )
 
     def pair_bytes(self) -> int:
-        """The bias of every pair, and of every query and block what has passed it."""
+        """The bias of every pair, and of every query and block what has passed it; fla's kernels
+        keep neither.
+        """
         H, D = self.arch.heads, self.arch.head_dim
         return 6 * H + 4 * H * D // BLOCK + 1
 

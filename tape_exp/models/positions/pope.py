@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tape_exp.models.positions.base import Features, PositionEncoding, full_precision, precise
 from tape_exp.models.positions.rope import rotations
-from tape_exp.settings.errors import one_of, positive
+from tape_exp.settings.errors import at_least_one, one_of
 from tape_exp.settings.schema import Arch
 
 
@@ -35,8 +35,10 @@ class PoPE(PositionEncoding):
             [-2π, 0], which was better within the trained length.
     """
 
+    unlike_rope = "no start gives its softplus of queries and keys their signs back"
+
     def __init__(self, arch: Arch, theta: float = 10_000.0, phases: str = "zero") -> None:
-        positive("model", theta=theta)
+        at_least_one("model", theta=theta)
         one_of("model.phases", phases, ("zero", "uniform"))
         super().__init__(arch)
         self.theta = theta

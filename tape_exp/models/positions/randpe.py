@@ -29,6 +29,7 @@ class RandomPositions(PositionEncoding):
     """
 
     consecutive = False
+    unlike_rope: str | None = "its positions are random"
 
     def __init__(self, arch: Arch, range_factor: float = 2.0, **settings: Any) -> None:
         super().__init__(arch, **settings)
@@ -38,6 +39,11 @@ class RandomPositions(PositionEncoding):
                 "draw from."
             )
         self.range = round(range_factor * arch.max_length)
+        if self.range == arch.max_length > 0:
+            raise ConfigError(
+                f"model.range_factor={range_factor} is too near 1: all of {self.range} positions "
+                "would be drawn; model.range_factor=2 is usual."
+            )
         if self.range > MOST:
             raise ConfigError(
                 f"model.range_factor={range_factor} makes {self.range:,} positions to draw "

@@ -41,6 +41,7 @@ class RePo(RoPE):
         start: str = "content",
     ) -> None:
         super().__init__(arch, theta, scaling)
+        self.scaling.refuse_lengths()
         one_of("model.start", start, ("content", "rope"))
         if not 1 <= reduction <= arch.width:
             raise ConfigError(
@@ -48,6 +49,8 @@ class RePo(RoPE):
                 "divides the width; 8 is the paper's."
             )
         self.start = start
+        if start != "rope":
+            self.unlike_rope = "only model.start=rope begins at the indices"
         inner = arch.width // reduction
         self.wg = nn.Parameter(torch.empty(inner, arch.width))
         self.wc = nn.Parameter(torch.empty(inner, arch.width))

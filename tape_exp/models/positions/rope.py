@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,8 +11,12 @@ from torch import Tensor
 from tape_exp.models.attention import say
 from tape_exp.models.kernels import rotation
 from tape_exp.models.positions.base import Features, PositionEncoding, for_heads
-from tape_exp.settings.errors import ConfigError, one_of, positive
+from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of, positive
 from tape_exp.settings.schema import Arch
+
+METHODS = ("none", "linear", "ntk", "yarn", "llama3", "dynamic", "longrope")
+BY_LENGTH = ("dynamic", "longrope")  # the methods whose frequencies depend on a row's length
+LONGEST = 1e9  # that a context may become, as a multiple of the training length
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,17 @@ class Scaling:
     - ``llama3``: frequencies that turn more than ``high_frequency`` times within the training
       length stay, those that turn less than ``low_frequency`` times are divided by s, and between
       the two the number of turns interpolates linearly (Llama 3.1)
+    - ``dynamic``: as ``ntk`` with s L / original - (s - 1) instead of s, for rows of L > original
+      tokens; shorter rows are not stretched (emozilla, 2023)
+    - ``longrope``: θ_m / f_m, f being ``long_factor`` for rows of L > original tokens and
+      ``short_factor`` for others; q and k are multiplied by ``attention_factor``, or else by √(1 +
+      ln s / ln original) (Ding et al., 2024)
+
+    L is the length of the whole row, its highest position plus one: with padding at its end, and in
+    cached decoding with all tokens that the cache may hold for it. Every key of a row is turned by
+    the same frequencies, so cached decoding says what a pass over that many tokens says.
+    Deliberately different from transformers, where L is the length so far: there a key that is
+    cached before L grows keeps the frequencies of its time, while new queries and keys have others.
 
     A larger base ("theta scaling", Liu et al., 2023) is the encoding's own ``theta``.
     """
@@ -41,13 +57,18 @@ class Scaling:
     beta_slow: float = 1.0
     low_frequency: float = 1.0
     high_frequency: float = 4.0
+    # Of longrope: what divides each of the d/2 frequencies, and what multiplies q and k.
+    short_factor: tuple[float, ...] | None = None
+    long_factor: tuple[float, ...] | None = None
+    attention_factor: float | None = None
 
     def __post_init__(self) -> None:
-        one_of("model.scaling.method", self.method, ("none", "linear", "ntk", "yarn", "llama3"))
+        one_of("model.scaling.method", self.method, METHODS)
         one_of("model.scaling.when", self.when, ("always", "evaluation"))
-        if self.factor is not None and self.factor < 1:
+        if self.factor is not None and not 1 <= self.factor <= LONGEST:
             raise ConfigError(
-                f"model.scaling.factor={self.factor} must be at least 1: the context grows by it."
+                f"model.scaling.factor={self.factor} must be from 1 to {LONGEST:g}: the context "
+                "grows by it."
             )
         if self.original is not None and self.original < 1:
             raise ConfigError(
@@ -62,6 +83,43 @@ class Scaling:
                     f"model.scaling.{low}={ends[low]} must be below model.scaling.{high}="
                     f"{ends[high]}."
                 )
+        self._check_longrope()
+
+    def _check_longrope(self) -> None:
+        """Raise where the keys of longrope are missing, or are given to another method."""
+        lists = {"short_factor": self.short_factor, "long_factor": self.long_factor}
+        for key, value in {**lists, "attention_factor": self.attention_factor}.items():
+            if value is not None and self.method != "longrope":
+                raise ConfigError(
+                    f"model.scaling.{key} has no effect with model.scaling.method={self.method}; "
+                    "leave it out, or set model.scaling.method=longrope."
+                )
+        if self.method != "longrope":
+            return
+        for key, numbers in lists.items():
+            if not numbers:
+                raise ConfigError(
+                    f"model.scaling.method=longrope needs model.scaling.{key}: a number for each "
+                    "frequency, which divides it."
+                )
+            for end in (min(numbers), max(numbers)):
+                between("model.scaling", 1 / LONGEST, LONGEST, **{key: end})
+        if self.attention_factor is not None:
+            between("model.scaling", 0.01, 100, attention_factor=self.attention_factor)
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the frequencies depend on the length of the row."""
+        return self.method in BY_LENGTH
+
+    def refuse_lengths(self) -> None:
+        """Raise, for encodings whose layers have positions of their own, which tell no length."""
+        if self.by_length:
+            raise ConfigError(
+                f"model.scaling.method={self.method} reads the length of a row from its positions, "
+                "and the layers of this encoding have positions of their own; set "
+                "model.scaling.method=yarn, or use model=rope."
+            )
 
 
 class RoPE(PositionEncoding):
@@ -78,20 +136,36 @@ class RoPE(PositionEncoding):
         scaling: see :class:`Scaling`.
     """
 
+    unlike_rope: str | None = None
+
     def __init__(self, arch: Arch, theta: float = 10_000.0, scaling: Scaling | None = None) -> None:
-        positive("model", theta=theta)
+        at_least_one("model", theta=theta)
         super().__init__(arch)
         self.theta = theta
         self.scaling = scaling or Scaling()
+        self.by_length = self.scaling.by_length
+        if self.scaling.method == "longrope":
+            self._check_longrope()
+        if theta == 1 and self.scaling.method == "yarn":
+            raise ConfigError(
+                "model.scaling.method=yarn needs model.theta above 1: it tells frequencies apart."
+            )
 
     def initial_state(self, positions_BT: Tensor) -> Tensor:
-        """(B, T, 1, 2, d/2): cos and sin of every angle, times YaRN's factor where it applies."""
+        """(B, T, 1, 2, d/2): cos and sin of every angle, times the factor on q and k."""
         frequencies, magnitude = self.frequencies(positions_BT)
         angles = positions_BT[:, :, None, None] * frequencies
         return torch.stack([angles.cos(), angles.sin()], -2) * magnitude
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
-        """θ_m, (d/2,), on ``like``'s dtype and device; the factor on q and k, 1 except for YaRN."""
+        """θ_m in ``like``'s dtype and device, and the factor on q and k, 1 except for YaRN and
+        LongRoPE.
+
+        θ_m is (d/2,), or (B, 1, 1, d/2) where it depends on the lengths of the rows, whose
+        positions ``like`` then holds, (B, T).
+        """
+        if self.by_length:
+            return self._frequencies_by_length(like)
         d = self.arch.head_dim
         method, s = self.scaling.method, self._factor()
         theta = self.base(s) if method == "ntk" else self.theta
@@ -116,6 +190,45 @@ class RoPE(PositionEncoding):
         frequencies = frequencies * (1 - interpolated) + frequencies / s * interpolated
         return frequencies, 0.1 * math.log(s) + 1
 
+    def _frequencies_by_length(self, positions_BT: Tensor) -> tuple[Tensor, float]:
+        scaling, original, d = self.scaling, self.original_length, self.arch.head_dim
+        numbers: Any = {"device": positions_BT.device, "dtype": positions_BT.dtype}
+        powers = torch.arange(0, d, 2, **numbers) / d
+        if scaling.when == "evaluation" and self.training:
+            return self.theta**-powers, 1.0
+        length_B111 = positions_BT.amax(-1)[..., None, None, None] + 1
+        if scaling.method == "dynamic":
+            s = self.stretch
+            grown = (s * length_B111 / max(original, 1) - (s - 1)).clamp(min=1)
+            return self.base(grown) ** -powers, 1.0
+        short, long = (
+            torch.tensor(f, **numbers) for f in (scaling.short_factor, scaling.long_factor)
+        )
+        factors = torch.where(length_B111 > original, long, short)
+        return 1 / (factors * self.theta**powers), self.attention_factor
+
+    def _check_longrope(self) -> None:
+        """Raise where the lists do not fit the head, or the original length has no logarithm."""
+        pairs = self.arch.head_dim // 2
+        for key in ("short_factor", "long_factor"):
+            if (given := len(getattr(self.scaling, key))) != pairs:
+                raise ConfigError(
+                    f"model.scaling.{key} holds {given} numbers, and a head of "
+                    f"{self.arch.head_dim} channels has {pairs} frequencies; give {pairs}."
+                )
+        if self.original_length < 2:
+            raise ConfigError(
+                f"model.scaling.original={self.original_length} must be at least 2 with "
+                "model.scaling.method=longrope, which divides by its logarithm."
+            )
+
+    @property
+    def attention_factor(self) -> float:
+        """What LongRoPE multiplies q and k by."""
+        if self.scaling.attention_factor is not None:
+            return self.scaling.attention_factor
+        return math.sqrt(1 + math.log(self.stretch) / math.log(self.original_length))
+
     @property
     def stretch(self) -> float:
         """The factor s, where the scaling is on."""
@@ -123,8 +236,8 @@ class RoPE(PositionEncoding):
             return self.scaling.factor
         return max(self.arch.max_length / max(self.original_length, 1), 1.0)
 
-    def base(self, s: float) -> float:
-        """The base θ that NTK scaling by s amounts to."""
+    def base(self, s: Any) -> Any:
+        """The base θ that NTK scaling by s amounts to, a number or a tensor as s is."""
         d = self.arch.head_dim
         return self.theta * s ** (d / max(d - 2, 1))
 

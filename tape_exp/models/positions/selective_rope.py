@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tape_exp.models.positions.base import Features, Past, PositionEncoding, full_precision, precise
-from tape_exp.models.positions.rope import rotations, turn_both
-from tape_exp.settings.errors import ConfigError, at_least_one, one_of, positive
+from tape_exp.models.positions.rope import RoPE, Scaling, rotations, turn_both
+from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch
 
 
@@ -25,13 +25,12 @@ class SelectiveRoPE(PositionEncoding):
 
     Map, convolution, θ and unit vectors are those of the public code (package selective_rope); the
     paper's results have some of the three additions SiLU, bias exp(b) and gate σ. Without them and
-    with ``taps=1`` the angles are accumulated from a linear map of the tokens, as in Godavarti,
-    "Why Do Accumulated Transformations Extrapolate?" (2026), of which only the abstract could be
-    read; its rotation of values is left out.
+    with ``taps=1`` the angles sum a linear map of the tokens, as in Godavarti, "Why Do Accumulated
+    Transformations Extrapolate?" (2026; only its abstract could be read), but values stay as is.
 
     Args:
-        theta, rank: base of the temperatures θ_m; of W_up W_down.
-        taps: tokens of the convolution; 1: none but a factor.
+        theta, scaling: of the temperatures θ_m, as in RoPE.
+        rank, taps: of W_up W_down; tokens of the convolution, 1: none but a factor.
         silu, bias, gate: the three additions.
         start: ``random``, as torch's layers begin, or ``rope``: φ = 1, so that step 0 is RoPE.
     """
@@ -46,14 +45,17 @@ class SelectiveRoPE(PositionEncoding):
         bias: bool = True,
         gate: bool = True,
         start: str = "random",
+        scaling: Scaling | None = None,
     ) -> None:
-        positive("model", theta=theta)
         at_least_one("model", rank=rank, taps=taps)
         one_of("model.start", start, ("random", "rope"))
         if start == "rope" and not bias:
             raise ConfigError("model.start=rope needs model.bias=true: exp(b) is RoPE's step.")
         super().__init__(arch)
-        self.theta, self.silu, self.start = theta, silu, start
+        self.rope = RoPE(arch, theta, scaling)  # for θ_m
+        self.rope.scaling.refuse_lengths()
+        self.silu, self.start = silu, start
+        self.unlike_rope = None if start == "rope" else "only model.start=rope begins as RoPE"
         K, pairs = arch.key_heads, arch.head_dim // 2
         self.down = nn.Parameter(torch.empty(rank, arch.width))
         self.up = nn.Parameter(torch.empty(K * pairs, rank))
@@ -91,11 +93,10 @@ class SelectiveRoPE(PositionEncoding):
                 gate_BTK = torch.sigmoid(u_BTC @ precise(self.w).T + precise(self.c))
                 phi_BTKM = phi_BTKM * gate_BTK[..., None]
             phi_BTKM = phi_BTKM * x_BTC.any(-1)[..., None, None]  # of padding x is 0
-            twice = torch.arange(0, self.arch.head_dim, 2, device=x_BTC.device, dtype=down.dtype)
-            steps = phi_BTKM * self.theta ** (-twice / self.arch.head_dim)
-            angles = steps.cumsum(1) + past.get("angles", steps.new_zeros(1, 1, 1, 1))
+            frequencies, magnitude = self.rope.frequencies(down)
+            angles = (phi_BTKM * frequencies).cumsum(1) + past.get("angles", 0)
             past["angles"] = angles[:, -1:].clone()
-            return {"rotations": rotations(angles)}
+            return {"rotations": rotations(angles) * magnitude}
 
     def rotate(
         self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
@@ -115,6 +116,5 @@ class SelectiveRoPE(PositionEncoding):
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """MACs of all maps; FLOPs of gate, bias, sum and rotation."""
-        parts = (self.down, self.up, self.taps, self.w)
-        maps = sum(matrix.numel() for matrix in parts if matrix is not None)
+        maps = sum(p.numel() for p in (self.down, self.up, self.taps, self.w) if p is not None)
         return length * maps, 8 * length * self.taps.shape[1]

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.settings.errors import positive
+from tape_exp.settings.errors import at_least_one, positive
 from tape_exp.settings.schema import Arch
 
 
@@ -26,7 +26,8 @@ class Sinusoidal(PositionEncoding):
     absolute_positions = True
 
     def __init__(self, arch: Arch, theta: float = 10_000.0, scale: float = 0.02) -> None:
-        positive("model", theta=theta, scale=scale)
+        at_least_one("model", theta=theta)
+        positive("model", scale=scale)
         super().__init__(arch)
         self.theta, self.scale = theta, scale
 

@@ -98,6 +98,8 @@ class TensorTAPE(TAPE):
                 "to true."
             )
         self.initial, self.weights, self.equivariant = initial, weights, equivariant
+        if initial != "rope" or L != R:
+            self.unlike_rope = "only model.initial=rope model.L=2 model.R=2 begins as RoPE"
         # A block has the two channels of a rotation, or one for each of its L vectors.
         self.L, self.R, self.M = L, R, arch.head_dim // max(L, 2)
         super().__init__(

@@ -22,6 +22,8 @@ class XPos(RoPE):
         scale_base: B, in tokens.
     """
 
+    unlike_rope = "its logits decay with the distance from the start"
+
     def __init__(self, arch: Arch, theta: float = 10_000.0, scale_base: float = 512.0) -> None:
         positive("model", scale_base=scale_base)
         super().__init__(arch, theta)
