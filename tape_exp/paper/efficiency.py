@@ -69,9 +69,9 @@ class Flops(RunArtifact):
         return (
             f"{self.title}. FLOPs, MACs: the paper's convention ({self.paper()['source']}): no "
             "causality, einsums count as FLOPs only; M is 2^20. True FLOPs: the matrix products of "
-            "this code with causal attention fused; of PaTH without its triangular solves. An "
-            "encoding that the paper does not have is free in its convention. Counts do not depend "
-            "on the scale."
+            "this code with causal attention fused; of PaTH without its triangular solves. Of an "
+            "encoding that the paper does not have, matrix products count in both. Counts do not "
+            "depend on the scale."
         )
 
 

@@ -32,6 +32,12 @@ def test_counts_are_the_papers(model):
     )
 
 
+def test_positions_of_a_table_are_counted_without_their_values():
+    with torch.device("meta"):
+        learned, rope = (make_decoder(name, PAPER) for name in ("learned", "rope"))
+    assert paper_convention(learned, 1024) == paper_convention(rope, 1024)
+
+
 def test_true_count_of_rope_by_hand():
     """Linear layers and the head, and causal attention: 2 products, half of the square."""
     parameters = 12 * (4 * 768**2 + 3 * 768 * 3072) + 768 * 32_000

@@ -250,7 +250,7 @@ class RelativeBias(PositionEncoding, ABC):
 
 def check_reach(position: PositionEncoding, positions_BT: Tensor) -> None:
     """Raise :class:`ConfigError` where positions lie outside of the encoding's table, if any."""
-    if position.reach is None or not positions_BT.numel():
+    if position.reach is None or not positions_BT.numel() or positions_BT.is_meta:
         return
     first, last = (int(end) for end in positions_BT.aminmax())
     if first < 0 or last >= position.reach:
