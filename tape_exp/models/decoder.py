@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.attention import OnDemand, attend, to_compile
+from tape_exp.models.attention.window import Window
 from tape_exp.models.cache import Cache
 from tape_exp.models.layers import Kinds, LayerKind, whose_positions
 from tape_exp.models.positions.base import (
@@ -28,7 +29,6 @@ from tape_exp.models.positions.base import (
     overrides,
     precise,
 )
-from tape_exp.models.window import Window
 from tape_exp.settings.schema import Arch, AttentionConfig
 
 

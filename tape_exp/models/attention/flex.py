@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tape_exp.models.window import Window
+from tape_exp.models.attention.window import Window
 from tape_exp.settings.errors import ConfigError
 
 SIZES = 64  # that it is compiled for: batches, buckets of lengths, kinds of bias

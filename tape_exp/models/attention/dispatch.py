@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tape_exp.models import cudnn, fastest, fla, flex
+from tape_exp.models.attention import cudnn, fastest, fla, flex
+from tape_exp.models.attention.window import Window
 from tape_exp.models.kernels import causal
-from tape_exp.models.window import Window
 from tape_exp.settings.errors import ConfigError, one_of
 
 log = logging.getLogger("tape_exp")
