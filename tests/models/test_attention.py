@@ -16,8 +16,8 @@ from tape_exp.models.attention import (
     causal_mask,
     choices,
     cudnn,
-    dispatch,
     fastest,
+    flash,
     forget,
     pick_backend,
 )
@@ -290,7 +290,7 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
     monkeypatch.setattr(fastest, "_cache", None)
     monkeypatch.setattr(causal, "too_old", lambda device: "")
-    monkeypatch.setattr("tape_exp.models.attention.dispatch._installed", lambda package: False)
+    monkeypatch.setattr(flash, "installed", lambda: False)
     with FakeTensorMode():
 
         def make(*shape):
@@ -308,9 +308,7 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
         given = Inputs(q, k, k, carried, bias, table, slopes, on_demand=lazy, key_bias=keys)
         assert pick_backend(given) == backend
         if keys is not None:
-            monkeypatch.setattr(
-                "tape_exp.models.attention.dispatch._installed", lambda package: True
-            )
+            monkeypatch.setattr(flash, "installed", lambda: True)
             assert "no bias but ALiBi's slopes" in BACKENDS["flash"].refuses(given)
 
 
@@ -370,12 +368,12 @@ def test_without_a_plan_or_where_order_matters_cudnn_is_not_given_wider_values(m
 def test_what_is_installed_is_looked_for_once_and_is_a_constant_of_a_graph():
     """torch.compile would trace a function that is cached, however it is marked."""
     attention.to_compile()
-    facts = causal.installed, causal.too_old, causal.too_small, dispatch._installed
+    facts = causal.installed, causal.too_old, causal.too_small, flash.installed
     assert all(fact._dynamo_marked_constant and not hasattr(fact, "__wrapped__") for fact in facts)
-    dispatch._installed("flash_attn")
-    looked_for = dispatch._find_spec.cache_info().misses
-    dispatch._installed("flash_attn")
-    assert dispatch._find_spec.cache_info().misses == looked_for
+    flash.installed()
+    looked_for = flash._find_spec.cache_info().misses
+    flash.installed()
+    assert flash._find_spec.cache_info().misses == looked_for
 
 
 def test_a_choice_is_told_once_in_a_run(caplog):
@@ -408,7 +406,7 @@ def test_backends_that_cannot_say_which_can():
 
 def test_flash_refuses_queries_wider_than_values_and_state(monkeypatch):
     """Flattened blocks make them so; padding to the width of the values would cut them."""
-    monkeypatch.setattr(dispatch, "_installed", lambda name: True)
+    monkeypatch.setattr(flash, "installed", lambda: True)
     q, v = torch.zeros(1, 1, 2, 32), torch.zeros(1, 1, 2, 8)
     reasons = [
         BACKENDS["flash"].refuses(Inputs(q, q, v, carried, None, None, None))
