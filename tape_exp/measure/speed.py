@@ -25,7 +25,8 @@ from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.measure.results import add_device, add_folder, write_record
 from tape_exp.models import attention
 from tape_exp.models.attention import sdpa
-from tape_exp.models.decoder import Decoder, on_demand
+from tape_exp.models.block import on_demand
+from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions.base import Features, PositionEncoding, overrides
 from tape_exp.models.positions.rope import RoPE
