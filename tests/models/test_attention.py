@@ -22,7 +22,7 @@ from tape_exp.models.attention import (
     pick_backend,
 )
 from tape_exp.models.attention.flex import bucket
-from tape_exp.models.kernels import causal
+from tape_exp.models.kernels import runtime
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import make_decoder, randomise
 
@@ -289,7 +289,7 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
     """Of tensors without storage; which one is fastest is for `make gpu` to say."""
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
     monkeypatch.setattr(fastest, "_cache", None)
-    monkeypatch.setattr(causal, "too_old", lambda device: "")
+    monkeypatch.setattr(runtime, "too_old", lambda device: "")
     monkeypatch.setattr(flash, "installed", lambda: False)
     with FakeTensorMode():
 
@@ -368,7 +368,7 @@ def test_without_a_plan_or_where_order_matters_cudnn_is_not_given_wider_values(m
 def test_what_is_installed_is_looked_for_once_and_is_a_constant_of_a_graph():
     """torch.compile would trace a function that is cached, however it is marked."""
     attention.to_compile()
-    facts = causal.installed, causal.too_old, causal.too_small, flash.installed
+    facts = runtime.installed, runtime.too_old, runtime.too_small, flash.installed
     assert all(fact._dynamo_marked_constant and not hasattr(fact, "__wrapped__") for fact in facts)
     flash.installed()
     looked_for = flash._find_spec.cache_info().misses

@@ -11,7 +11,7 @@ from tape_exp.machine import processes
 from tape_exp.models import attention
 from tape_exp.models.attention import BACKENDS, Inputs, choices, fastest, forget, pick_backend
 from tape_exp.models.attention.fastest import Kind, choose, in_words, keep_in
-from tape_exp.models.kernels import causal
+from tape_exp.models.kernels import runtime
 
 CPU = torch.device("cpu")
 KIND = Kind(CPU, torch.float32, 2, 1, 8, 4, "none", 256)
@@ -195,7 +195,7 @@ def test_auto_takes_the_fastest_and_says_the_times(monkeypatch):
         return row
 
     monkeypatch.setattr(fastest, "choose", choose)
-    monkeypatch.setattr(causal, "too_old", lambda device: "")
+    monkeypatch.setattr(runtime, "too_old", lambda device: "")
     monkeypatch.setattr(attention.flash, "installed", lambda: False)
     forget()
     with FakeTensorMode():

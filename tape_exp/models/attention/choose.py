@@ -9,7 +9,7 @@ from tape_exp.models.attention import cudnn, fastest, fla, flash
 from tape_exp.models.attention.backends import BACKENDS
 from tape_exp.models.attention.inputs import Inputs
 from tape_exp.models.attention.window import Window
-from tape_exp.models.kernels import causal
+from tape_exp.models.kernels import runtime
 
 log = logging.getLogger("tape_exp")
 
@@ -133,6 +133,6 @@ def to_compile() -> None:
     of them may be cached: torch.compile would look through the cache and trace what it finds.
     """
     here = (say, flash.installed, _measured, cudnn.takes_wide_values, fla.installed)
-    facts = causal.installed, causal.interpreted, causal.too_old, causal.too_small
+    facts = runtime.installed, runtime.interpreted, runtime.too_old, runtime.too_small
     for fact in (*here, *facts):
         torch.compiler.assume_constant_result(fact)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.models.attention.inputs import Inputs, Path
-from tape_exp.models.kernels import causal
+from tape_exp.models.kernels import runtime
 
 PACKAGE = "fla-core"  # what pip calls the part of flash-linear-attention with the kernels
 WIDTHS = (16, 32, 64, 128)
@@ -37,7 +37,7 @@ def refuses(inputs: Inputs) -> str | None:
     q, k, v = inputs.q, inputs.k, inputs.v
     if not installed():
         return f"flash-linear-attention is not installed (pip install {PACKAGE})"
-    if reason := causal.cannot_run(q):
+    if reason := runtime.cannot_run(q):
         return reason.rstrip(".")
     if q.dtype not in DTYPES:
         return "flash-linear-attention's kernels are for fp16 and bf16"
