@@ -39,7 +39,9 @@ class Encodings(LanguageArtifact):
     best: dict[str, list[str]] = field(default_factory=dict)
 
     def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
-        """Every model on every task that it can have."""
+        """Every model on every task that it can have; none at a scale that is not smoke."""
+        if scale not in self.scales():
+            return
         ladder = load(self.ladder)
         assert isinstance(ladder, Trend)
         for model in self.models:
