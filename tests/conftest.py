@@ -30,8 +30,10 @@ from tape_exp.settings.schema import Arch
 from tape_exp.training.run import run
 
 torch.set_num_threads(1)
-# A suite that was started in the background ignores Ctrl-C, and so would the runs that it starts.
+# A suite that was started in the background ignores Ctrl-C, and one under nohup that the terminal
+# closes; so would the runs that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Those that change nothing but a number of another are only composed and built.
 NUMBERS = {"rope_theta", "tape_i2", "tape_i8", "tape_i16"}
