@@ -234,7 +234,7 @@ def test_on_a_gpu_narrower_values_are_padded_for_fused_kernels(monkeypatch):
 def test_sparse_attention_takes_rotations_that_tokens_choose(arch):
     """It would drop what is added to logits or averaged."""
     taken = {
-        name: peft._in_queries_and_keys(make_position(name, arch))
+        name: peft._in_queries_and_keys(make_decoder(name, arch).blocks()[0])
         for name in ("selective_rope", "repo", "grape", "pope", "path", "fox", "tape_householder")
     }
     assert [name for name, fits in taken.items() if not fits] == ["path", "fox", "tape_householder"]
@@ -309,7 +309,8 @@ AS_ROPE = [("p_rope", "model.p=1"), ("selective_rope", "model.start=rope")]
 AS_ROPE += [("repo", "model.start=rope"), ("grape", "model.phase=tokens")]
 
 
-SIZES = ("tape_i", "rope_")  # of one class, with other numbers
+# Of one class, with other numbers, or with keys of attention.
+SIZES = ("tape_i", "rope_", "ssmax", "rnope_swa")
 WORDS = [*AS_ROPE, *((name,) for name in MODELS if not name.startswith(SIZES))]
 
 
