@@ -12,7 +12,7 @@ os.environ.pop("WANDB_API_KEY", None)
 
 import pytest
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 if (
     not torch.cuda.is_available()
@@ -27,6 +27,7 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
+from tape_exp.settings.targets import locate
 from tape_exp.training.run import run
 
 torch.set_num_threads(1)
@@ -67,6 +68,13 @@ def model_of(name: str, *overrides: str) -> dict[str, Any]:
     """The section ``model`` of a YAML, or of a pattern as the command line has it."""
     cfg = compose_config([f"model={name}", *overrides])
     return OmegaConf.to_container(cfg.model, resolve=True)
+
+
+def knows_digits(cfg: DictConfig) -> bool:
+    """Whether the encoding of any layer of a config is told which tokens are digits."""
+    model = OmegaConf.to_container(cfg.model, resolve=True)
+    layers = model.get("layers", [model])
+    return any(locate(layer["_target_"], "model").knows_digits for layer in layers)
 
 
 def randomise(model: torch.nn.Module, std: float = 0.3, seed: int = 1) -> None:

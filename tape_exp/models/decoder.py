@@ -228,6 +228,10 @@ class Decoder(nn.Module):
         """The layers, with their type."""
         return [cast(Block, layer) for layer in self.layers]
 
+    def knows_digits(self) -> bool:
+        """Whether the encoding of any layer is told which tokens are digits."""
+        return any(block.position.knows_digits for block in self.blocks())
+
     def parameter_count(self) -> int:
         """All parameters, trainable or not."""
         return sum(p.numel() for p in self.parameters())

@@ -283,7 +283,10 @@ class RunArtifact(Artifact):
         at_scale = [r for r in records if self.of_scale(scale, r)]
         if not at_scale:
             return {}
+        ran = {f"model={record['config']['model']['name']}" for record in at_scale}
         for label, words in self.lines(scale, [], self._trainer(scale)):
+            if ran.isdisjoint(words):  # nothing of that model: it need not be composed
+                continue
             identity = _identity(tuple(words))
             fitting = [r for r in at_scale if matches(r, identity)]
             for record in sorted(fitting, key=lambda r: r["started"]):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from tape_exp.drawing.curves import Curves
@@ -11,50 +11,15 @@ from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.patterns import Patterns
 from tape_exp.paper.tables import Table
-from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
-from tape_exp.settings.targets import locate
 
 MARK = "†"
 TOLD = f"{MARK} told which tokens are digits"
-POSITIONS = "tape_exp.models.positions."
 
 
 def ceilings(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> set[str]:
     """The names of the models in some records whose encoding knows digits."""
-    configs = [run.get("config") or {} for runs in records.values() for run in runs]
-    models = [config.get("model") for config in configs]
-    return {m["name"] for m in models if isinstance(m, dict) and knows_digits(m)}
-
-
-def knows_digits(model: Mapping[str, Any]) -> bool:
-    """Whether a model of some config has an encoding, in any layer, with ``knows_digits``."""
-    layers = model.get("layers") or [model]
-    return any(_knows_digits(layer.get("_target_")) for layer in layers)
-
-
-@cache
-def _knows_digits(target: Any) -> bool:
-    """Whether the class that a record names has ``knows_digits``.
-
-    Encodings whose file, and those that it imports encodings from, do not speak of it are not
-    imported: they would bring torch, which takes seconds.
-    """
-    if not isinstance(target, str) or not _speaks_of_it(target.rpartition(".")[0]):
-        return False
-    try:
-        return bool(getattr(locate(target, "model"), "knows_digits", False))
-    except ConfigError:  # a record of a class that is no more
-        return False
-
-
-def _speaks_of_it(module: str) -> bool:
-    path = ROOT / f"{module.replace('.', '/')}.py"
-    if not module.startswith(POSITIONS) or module == f"{POSITIONS}base" or not path.is_file():
-        return False
-    text = path.read_text()
-    others = re.findall(rf"^from ({re.escape(POSITIONS)}\w+) import", text, re.MULTILINE)
-    return "knows_digits" in text or any(map(_speaks_of_it, others))
+    every = (run for runs in records.values() for run in runs)
+    return {run["config"]["model"]["name"] for run in every if run.get("knows_digits")}
 
 
 def marked(text: str, names: Iterable[str]) -> str:

@@ -2,20 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from tape_exp.drawing.figures import Figure
-from tape_exp.paper import ceilings
 from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, load, task_of
 from tape_exp.paper.tables import Column, Row, Table, commits
 from tape_exp.paper.trend import Trend
 from tape_exp.paper.values import NOT_RUN, NOTHING, Value, known, mean_of
 from tape_exp.paper.word_problem import guesses
-from tape_exp.settings.compose import compose_config
 
 ADDITION, WORDS, TEXT = "arithmetic", "word_problem", "c4"
 TASKS = (ADDITION, WORDS, TEXT)
@@ -33,11 +28,13 @@ class Encodings(LanguageArtifact):
     Args:
         ladder: the artifact of the rungs.
         group: of the word problem.
+        ceilings: the models that are told which tokens are digits.
         best: task -> the models that have seeds beyond the first.
     """
 
     ladder: str
     group: str
+    ceilings: list[str] = field(default_factory=list)
     best: dict[str, list[str]] = field(default_factory=dict)
 
     def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
@@ -48,7 +45,7 @@ class Encodings(LanguageArtifact):
         assert isinstance(ladder, Trend)
         for model in self.models:
             yield f"{model} {ADDITION}", ladder.words_at(model, next(iter(ladder.rungs)))
-            if not knows_digits(model):
+            if model not in self.ceilings:
                 for task, words in ((WORDS, [f"task.group={self.group}"]), (TEXT, [])):
                     choice = [f"model={model}", f"task={task}", f"scale={scale}"]
                     yield f"{model} {task}", [*choice, *words]
@@ -80,7 +77,7 @@ class Encodings(LanguageArtifact):
         row: Row = {"model": model}
         row["trained"] = mean_of(runs[ADDITION], "id/exact_match")
         row["addition"] = mean_of(runs[ADDITION], "ood/exact_match")
-        if not knows_digits(model):
+        if model not in self.ceilings:
             row["words"] = mean_of(runs[WORDS], "id/state")
             row["longer words"] = mean_of(runs[WORDS], "ood/state")
             length = longest(runs[TEXT]) if runs[TEXT] else 0
@@ -130,13 +127,6 @@ class Encodings(LanguageArtifact):
             "places with another one; where there are three, ± is half of a 95 % interval. Rates "
             "were searched for the methods of fig_rates only."
         )
-
-
-@cache
-def knows_digits(model: str) -> bool:
-    """Whether an encoding is told which tokens are digits."""
-    chosen: Any = OmegaConf.to_container(compose_config([f"model={model}"]).model)
-    return ceilings.knows_digits(chosen)
 
 
 def longest(runs: Sequence[Record]) -> int:

@@ -250,6 +250,7 @@ def record_of(
         curves=curves(read_metrics(run.directory.metrics)),
         **({"begun_from": weights.title(begun_from)} if begun_from else {}),
         **({"llama": weights.title(llama)} if llama else {}),
+        **({"knows_digits": True} if run.decoder.knows_digits() else {}),
         **evaluation.for_record(),
     )
 

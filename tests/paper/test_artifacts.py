@@ -12,7 +12,7 @@ from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, efficiency, page, tables, theory, values
 from tape_exp.paper.addition import Addition
 from tape_exp.paper.artifacts import RESULTS
-from tape_exp.paper.ceilings import ceilings, knows_digits, marked_figure
+from tape_exp.paper.ceilings import ceilings, marked_figure
 from tape_exp.paper.records import read_records
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record
@@ -66,6 +66,7 @@ def test_models_that_are_told_where_digits_are_are_marked_and_no_rivals():
     shown = Addition(name="fig_addition", title="Sums", task="arithmetic", models=models, claim="c")
     numbers = {"tape": 50.0, "rope": 30.0, "abacus": 90.0}
     records = {m: [fake_record(m, seed, n + seed) for seed in (0, 1)] for m, n in numbers.items()}
+    records["abacus"] = [record | {"knows_digits": True} for record in records["abacus"]]
     table, (figure,) = shown.table("smoke", records), shown.shown("smoke", records)
     assert [row["model"] for row in table.rows] == ["tape", "rope", "abacus†"]
     assert "† told which tokens are digits; the others must find out" in table.caption
@@ -82,10 +83,6 @@ def test_models_that_are_told_where_digits_are_are_marked_and_no_rivals():
     assert panel.title == "abacus†"
     assert [line.name for line in panel.lines] == ["abacus† rung5", "abacus_fire"]
     assert "†" not in tables.markdown(shown.table("smoke", rivals))
-    told = ("coupling.PositionCoupling", "rope.RoPE", "abacus.Gone", "gone.Abacus")
-    models = [{"_target_": f"tape_exp.models.positions.{name}"} for name in told]
-    assert [knows_digits(model) for model in models] == [True, False, False, False]
-    assert knows_digits({"layers": models[1::-1]}), "a pattern that has one"
     assert ceilings({"speed": [{}], "word": [{"config": {}}]}) == set()
 
 

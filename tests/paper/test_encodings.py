@@ -3,6 +3,8 @@
 from tape_exp.paper import artifacts
 from tape_exp.paper.encodings import mean_ranks
 from tape_exp.paper.values import NOT_RUN, Value
+from tape_exp.settings.compose import compose_config
+from tests.conftest import knows_digits
 
 ARTIFACT = artifacts.load("tab_encodings")
 
@@ -22,6 +24,11 @@ def test_what_is_told_the_digits_only_adds():
     assert "abacus arithmetic" in labels
     assert not {"abacus c4", "abacus word_problem", "coupling c4"} & labels
     assert {"rope c4", "rope word_problem"} <= labels
+
+
+def test_ceilings_are_the_encodings_that_know_digits():
+    told = {model for model in ARTIFACT.models if knows_digits(compose_config([f"model={model}"]))}
+    assert told == set(ARTIFACT.ceilings)
 
 
 def test_there_is_no_other_scale():

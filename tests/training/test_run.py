@@ -16,9 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from tape_exp.paper.ceilings import knows_digits
 from tape_exp.runs import checkpoints
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
@@ -30,7 +28,7 @@ from tape_exp.training import run as run_module
 from tape_exp.training.assembly import check_parts, make_task, micro_batches
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import run
-from tests.conftest import MODELS, SMALL, TASKS, on_text
+from tests.conftest import MODELS, SMALL, TASKS, knows_digits, on_text
 from tests.processes import Command, script, train
 
 
@@ -66,12 +64,14 @@ def test_every_model_runs_every_task(model, task, tmp_path, text_folder):
             *sizes,
         ]
     )
-    if knows_digits(OmegaConf.to_container(cfg.model)) and task != "arithmetic":
+    told = knows_digits(cfg)
+    if told and task != "arithmetic":
         with pytest.raises(ConfigError, match=r"which tokens are digits.* task=arithmetic"):
             check_parts(cfg)
         return
     record = run(cfg)
     assert record["steps"] == int(make_task(cfg).trains)
+    assert record.get("knows_digits", False) is told
     assert all(value == value for value in record["metrics"].values())
     assert RunDirectory(cfg).done
 
