@@ -62,7 +62,7 @@ class Retrieval(Questions):
         train_tokens: int | None = None,
         items: int | None = None,
         lengths: Sequence[int] | None = None,
-        trials: int = 20,
+        trials: int = 50,
         threshold: float = 85.6,
         depth_bins: int = 5,
         rows_per_batch: int = 20,
