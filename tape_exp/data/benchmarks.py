@@ -221,6 +221,11 @@ def _loaded(manager: Any, names: Sequence[str], folder: Path | None, prepared: P
             return manager.load(list(names))
     except ConfigError:
         raise
+    except ImportError as error:
+        raise ConfigError(
+            f"task.tasks={list(names)} needs a package that is missing "
+            f"({' '.join(str(error).split())}); install it."
+        ) from error
     # lm-eval and datasets raise whatever a wrong YAML, or one whose data is elsewhere, leads to
     except Exception as error:
         if folder is not None:

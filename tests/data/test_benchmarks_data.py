@@ -115,6 +115,9 @@ def test_scores_by_length_are_accepted_as_ruler_has_them(tmp_path, cache):
     }
     with pytest.raises(ConfigError, match=r"RULER asks at 4096 .* takes 300; set task\.longest="):
         load(300)
+    (tmp_path / "made.py").write_text("import no_such_package")
+    with pytest.raises(ConfigError, match=r"needs a package that is missing \(.*no_such_package"):
+        load(4096)
 
 
 @pytest.mark.parametrize("name", DRAFTS)
