@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
 
 from tape_exp.drawing.figures import Figure
 from tape_exp.paper import ceilings
@@ -133,7 +135,8 @@ class Encodings(LanguageArtifact):
 @cache
 def knows_digits(model: str) -> bool:
     """Whether an encoding is told which tokens are digits."""
-    return ceilings.knows_digits(compose_config([f"model={model}"]).model._target_)
+    chosen: Any = OmegaConf.to_container(compose_config([f"model={model}"]).model)
+    return ceilings.knows_digits(chosen)
 
 
 def longest(runs: Sequence[Record]) -> int:
