@@ -153,7 +153,8 @@ def on_text(folder: Path, task: str = "c4") -> list[str]:
         words += ["task.windows.lengths=[16,32]", "task.windows.tokens=500"]
         words += ["task.windows.stride=8"] if node.windows.stride else []
     if "depth_bins" in node:
-        words += ["task.lengths=[160,192]", "task.trials=3"]
+        lengths = "[160,192]" if task == "passkey" else "[256,320]"
+        words += [f"task.lengths={lengths}", "task.trials=3"]
     if "tests" in node:
         words += [
             "task.validation_rows=4",

@@ -6,15 +6,20 @@ import importlib.util
 import io
 import json
 import logging
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import yaml
 
 from tape_exp.data import benchmarks_builtin
+from tape_exp.data.cache import writing_cache
 from tape_exp.data.sources import check_hub, hub_refusal
+from tape_exp.data.tokenizers import Tokenizer
+from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import path_of
 
@@ -23,8 +28,12 @@ OFFLINE = (
     "Two sources need no network: task.source=local with task.path=<a folder of lm-eval task YAMLs "
     "and their data> and task.trust=true, and task.source=builtin."
 )
-# The first of them that a benchmark has is the one that is reported.
+# The first of them that a benchmark has is the one that is reported. RULER's metrics are named by
+# the length in tokens, and all that were asked are reported.
 METRICS = ("acc_norm", "acc", "exact_match")
+RULER = (4096, 8192, 16384, 32768, 65536, 131072)
+NOT_ASKED = -1  # RULER's value of a length without questions
+DOCUMENT_SEED = 0
 FEW_SHOT_SEED = 1234  # lm-eval's own
 
 
@@ -54,7 +63,12 @@ def check_source(source: str, path: str | None, cache: Path, trust: bool = False
 
 
 def load(
-    names: Sequence[str], source: str, path: str | None, cache: Path, shots: int | None = None
+    names: Sequence[str],
+    source: str,
+    path: str | None,
+    cache: Path,
+    shots: int | None = None,
+    needed: dict[str, Any] | None = None,
 ) -> Any:
     """lm-eval's task objects with their documents: ``tasks``, ``groups`` and ``group_map`` by name.
 
@@ -67,6 +81,7 @@ def load(
             hub's own cache.
         shots: solved examples before each question; null: the benchmark's own number, else 0. A
             benchmark that fixes 0 keeps it, as in lm-eval.
+        needed: what benchmarks take that make their documents: :func:`ruler`.
 
     Raises:
         ConfigError: an unknown name, a damaged YAML, missing data; the sentence says which.
@@ -76,8 +91,8 @@ def load(
         folder = path_of("task.path", str(path)).resolve()
     if source == "builtin":
         folder = benchmarks_builtin.write(cache.resolve() / "benchmarks" / "builtin")
-    with _quiet():
-        manager = _manager(folder)
+    with _quiet(), _seeded(), contextlib.redirect_stdout(io.StringIO()):
+        manager = _manager(folder, needed)
         for name in names:
             if name not in manager.task_index:
                 known = (
@@ -112,15 +127,28 @@ def evaluate(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dic
 def metrics_of(result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
     """Percent and standard error (None of a single document) by metric, the reported one first."""
     metrics = {}
-    for metric in METRICS:
+    lengths = sorted({name for key in result if is_length(name := key.partition(",")[0])}, key=int)
+    for metric in (*METRICS, *lengths):
         key = next((key for key in result if key.startswith(f"{metric},")), None)
-        if key is not None:
+        if key is not None and not (metric in lengths and result[key] == NOT_ASKED):
             error = result.get(key.replace(",", "_stderr,", 1))
             metrics[metric] = (
                 100 * float(result[key]),
                 100 * float(error) if isinstance(error, int | float) else None,
             )
     return metrics
+
+
+def reported(name: str, result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
+    """What the record keeps of a benchmark: one metric by its name, or ``<name>@<length>`` each."""
+    metrics = metrics_of(result)
+    lengths = {f"{name}@{key}": value for key, value in metrics.items() if is_length(key)}
+    return lengths or {name: next(iter(metrics.values()))}
+
+
+def is_length(metric: str) -> bool:
+    """Whether a metric is the score at a length, as RULER's ``4096`` is."""
+    return metric.isdecimal()
 
 
 def fingerprint(loaded: Any) -> str:
@@ -138,12 +166,39 @@ def fingerprint(loaded: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def _manager(folder: Path | None) -> Any:
+def ruler(tokenizer: Tokenizer, longest: int, cache: Path) -> dict[str, Any]:
+    """What RULER's tasks take, whose prompts fill their length: a tokenizer and the lengths."""
+    folder = cache.resolve() / "benchmarks" / "tokenizers" / tokenizer.fingerprint
+    if not (folder / "tokenizer_config.json").exists():
+        with writing_cache(cache):
+            write_atomically(folder / "tokenizer.json", tokenizer.save())
+            kind = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+            write_atomically(folder / "tokenizer_config.json", kind)
+    return {"tokenizer": str(folder), "max_seq_lengths": Lengths(longest)}
+
+
+class Lengths:
+    """RULER's lengths in tokens up to ``longest``; whoever asks for them needs one."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+
+    def __iter__(self) -> Iterator[int]:
+        if self.longest < RULER[0]:
+            raise ConfigError(
+                f"task.tasks: RULER asks at {RULER[0]} tokens and more, and the model takes "
+                f"{self.longest}; set task.longest={RULER[0]}, or use task=retrieval, which asks "
+                "at any length."
+            )
+        return iter([length for length in RULER if length <= self.longest])
+
+
+def _manager(folder: Path | None, needed: dict[str, Any] | None) -> Any:
     """lm-eval's index of its own or a folder's benchmarks; here a damaged YAML is an error."""
     from lm_eval.tasks import TaskManager
 
     if folder is None:
-        return TaskManager()
+        return TaskManager(metadata=needed)
     files = sorted(folder.rglob("*.yaml"))
     if not files:
         raise ConfigError(
@@ -156,7 +211,7 @@ def _manager(folder: Path | None) -> Any:
             raise ConfigError(
                 f"{file} is not YAML ({' '.join(str(error).split())}). Correct or remove it."
             ) from error
-    return TaskManager(include_path=folder, include_defaults=False)
+    return TaskManager(include_path=folder, include_defaults=False, metadata=needed)
 
 
 def _loaded(manager: Any, names: Sequence[str], folder: Path | None, prepared: Path) -> Any:
@@ -164,6 +219,13 @@ def _loaded(manager: Any, names: Sequence[str], folder: Path | None, prepared: P
     try:
         with _reading(prepared, folder, offline=True):
             return manager.load(list(names))
+    except ConfigError:
+        raise
+    except ImportError as error:
+        raise ConfigError(
+            f"task.tasks={list(names)} needs a package that is missing "
+            f"({' '.join(str(error).split())}); install it."
+        ) from error
     # lm-eval and datasets raise whatever a wrong YAML, or one whose data is elsewhere, leads to
     except Exception as error:
         if folder is not None:
@@ -223,10 +285,10 @@ def _leaves(manager: Any, name: str) -> Iterator[str]:
 
 def _check_metric(task: Any) -> None:
     known = list(task.aggregation())
-    if not set(METRICS) & set(known):
+    if not set(METRICS) & set(known) and not any(map(is_length, known)):
         raise ConfigError(
             f"task.tasks: {task.task_name} reports {', '.join(known)}; task=benchmarks takes "
-            f"benchmarks that report one of {', '.join(METRICS)}."
+            f"benchmarks that report one of {', '.join(METRICS)}, or RULER's scores by length."
         )
 
 
@@ -244,6 +306,19 @@ def _reading(prepared: Path, folder: Path | None, offline: bool) -> Iterator[Non
         if folder is not None:
             stack.enter_context(contextlib.chdir(folder))
         yield
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """Documents that are drawn from global random numbers are the same each time."""
+    before, arrays = random.getstate(), np.random.get_state()
+    random.seed(DOCUMENT_SEED)
+    np.random.seed(DOCUMENT_SEED)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(arrays)
 
 
 @contextlib.contextmanager

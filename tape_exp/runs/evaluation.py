@@ -58,13 +58,15 @@ class Evaluation:
         return kept
 
 
-def depth_heatmap(values: np.ndarray, lengths: list[int], train_length: int) -> Heatmap:
+def depth_heatmap(
+    values: np.ndarray, lengths: list[int], train_length: int, what: str = "pass key"
+) -> Heatmap:
     """Accuracy by depth (rows) and length (columns), in percent; NaN where nothing was asked."""
     bins = len(values)
     return Heatmap(
         values,
         title="accuracy (%)",
-        row_label="depth of the pass key (%)",
+        row_label=f"depth of the {what} (%)",
         column_label="length (tokens)",
         trained=(bins, sum(length <= train_length for length in lengths)),
         rows=[f"{100 * n / bins:.0f} – {100 * (n + 1) / bins:.0f}" for n in range(bins)],
@@ -72,7 +74,7 @@ def depth_heatmap(values: np.ndarray, lengths: list[int], train_length: int) -> 
     )
 
 
-def wilson(correct: int, trials: int) -> tuple[float, float]:
+def wilson(correct: float, trials: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share of successes, in percent.
 
     ``scipy.stats`` has it too, and takes a second to import.

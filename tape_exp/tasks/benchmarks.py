@@ -22,7 +22,9 @@ class Benchmarks(NothingTrained, TextTask):
     the letter. Of ARC it is ``acc_norm``, the choice with the highest log-likelihood per character:
     the paper names no metric, but its ARC numbers are near acc_norm of Llama-2-7B, and its MMLU
     numbers near those without solved examples, lm-eval's default. The table has ``acc`` as well,
-    and every subject. Metrics of the generated set begin with ``builtin_benchmarks/``.
+    and every subject. RULER's tasks are reported as ``benchmarks/<task>@<length>``, at its lengths
+    up to ``longest``, in tokens of the tokenizer. Metrics of the generated set begin with
+    ``builtin_benchmarks/``.
 
     Args:
         tasks: lm-eval's names of tasks, groups or tags.
@@ -84,8 +86,9 @@ class Benchmarks(NothingTrained, TextTask):
 
     def prepare(self) -> None:
         """Read the documents."""
+        needed = benchmarks.ruler(self.tokenizer, self.longest, self.surroundings.cache)
         self.loaded = benchmarks.load(
-            self.names, self.source, self.path, self.surroundings.cache, self.shots
+            self.names, self.source, self.path, self.surroundings.cache, self.shots, needed
         )
 
     def fingerprint(self) -> str:
@@ -104,10 +107,10 @@ class Benchmarks(NothingTrained, TextTask):
         metrics: dict[str, float] = {}
         kind = Text("benchmarks", self.source).label
         for name in self._reported():
-            value, error = next(iter(benchmarks.metrics_of(results[name]).values()))
-            metrics[f"{kind}/{name}"] = value
-            if error is not None:
-                metrics[f"{kind}/{name}_stderr"] = error
+            for key, (value, error) in benchmarks.reported(name, results[name]).items():
+                metrics[f"{kind}/{key}"] = value
+                if error is not None:
+                    metrics[f"{kind}/{key}_stderr"] = error
         return Evaluation(metrics, tables={"benchmarks": self._table(results)})
 
     def _reported(self) -> list[str]:

@@ -27,7 +27,7 @@ class TextTask(Task):
     """
 
     tokenizer: Tokenizer
-    measures = ()
+    measures: tuple[str, ...] = ()
 
     def __init__(
         self,

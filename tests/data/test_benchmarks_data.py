@@ -16,6 +16,7 @@ from huggingface_hub import constants
 
 from tape_exp.data import benchmarks, benchmarks_builtin
 from tape_exp.data.benchmarks_builtin import DRAFTS, SUBJECTS, question
+from tape_exp.data.tokenizers import Tokenization
 from tape_exp.settings.errors import ConfigError
 from tests.data.test_hub import hub  # noqa: F401  the fixture
 
@@ -52,6 +53,71 @@ def folder(tmp_path) -> Path:
         "".join(json.dumps(row) + "\n" for row in rows)
     )
     return tmp_path / "mine"
+
+
+RULER_TASK = """
+task: needle
+custom_dataset: !function made.documents
+test_split: test
+output_type: generate_until
+doc_to_text: "{{input}}"
+doc_to_target: "{{outputs}}"
+process_results: !function made.results
+metric_list:
+  - {metric: "4096", aggregation: !function made.mean, higher_is_better: true}
+  - {metric: "8192", aggregation: !function made.mean, higher_is_better: true}
+  - {metric: "16384", aggregation: !function made.mean, higher_is_better: true}
+generation_kwargs: {do_sample: false, max_gen_toks: 8, until: []}
+"""
+MADE = """
+import random
+import datasets
+from transformers import AutoTokenizer
+
+def documents(tokenizer, max_seq_lengths, **_):
+    tokens = AutoTokenizer.from_pretrained(tokenizer)("needle").input_ids
+    rows = [
+        {"input": f"{n} {len(tokens)} {random.random()}", "outputs": str(n), "max_length": n}
+        for n in max_seq_lengths for _ in range(2)
+    ]
+    return {"test": datasets.Dataset.from_list(rows, split=datasets.Split.TEST)}
+
+def results(document, answers):
+    found = float(document["outputs"] in answers[0])
+    return {"4096": -1.0, "8192": -1.0} | {str(document["max_length"]): found}
+
+def mean(values):
+    kept = [value for value in values if value != -1]
+    return sum(kept) / len(kept) if kept else -1
+"""
+
+
+def test_scores_by_length_are_accepted_as_ruler_has_them(tmp_path, cache):
+    """A stand-in with RULER's shape: documents made for a tokenizer, a metric for each length."""
+    (tmp_path / "needle.yaml").write_text(RULER_TASK)
+    (tmp_path / "made.py").write_text(MADE)
+
+    def load(longest):
+        tokenizer = Tokenization("byte").make(None, cache)
+        needed = benchmarks.ruler(tokenizer, longest, cache)
+        return benchmarks.load(["needle"], "local", str(tmp_path), cache, needed=needed)
+
+    task = load(8192)["tasks"]["needle"]
+    documents = [document["input"].split() for document in task.eval_docs]
+    assert [row[:2] for row in documents] == [[n, "6"] for n in ("4096", "8192") for _ in "ab"]
+    assert [document["input"] for document in load(8192)["tasks"]["needle"].eval_docs] == [
+        " ".join(row) for row in documents
+    ]
+    result = {"alias": "needle", "8192,none": 0.5, "4096,none": 0.25, "16384,none": -1}
+    assert benchmarks.reported("needle", result) == {
+        "needle@4096": (25, None),
+        "needle@8192": (50, None),
+    }
+    with pytest.raises(ConfigError, match=r"RULER asks at 4096 .* takes 300; set task\.longest="):
+        load(300)
+    (tmp_path / "made.py").write_text("import no_such_package")
+    with pytest.raises(ConfigError, match=r"needs a package that is missing \(.*no_such_package"):
+        load(4096)
 
 
 @pytest.mark.parametrize("name", DRAFTS)
@@ -235,7 +301,7 @@ def test_arc_is_read_from_the_hub_and_once_fetched_without(hub, tmp_path, monkey
     seconds to read.
     """
     monkeypatch.setattr(
-        benchmarks, "_manager", lambda _: TaskManager(include_path=ARC, include_defaults=False)
+        benchmarks, "_manager", lambda *_: TaskManager(include_path=ARC, include_defaults=False)
     )
     splits = ("train", "validation", "test")
     places = "".join(f"  - split: {split}\n    path: ARC-Easy/{split}-*\n" for split in splits)

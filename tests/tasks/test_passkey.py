@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from tape_exp.data.retrieval import FILLER
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.tasks import passkey
+from tape_exp.tasks import questions
 from tape_exp.tasks.passkey import (
-    FILLER,
     HIGHEST,
     KEY_LINE,
     QUESTION,
@@ -66,7 +66,7 @@ def ask(text_folder, monkeypatch):
                 for p in prompts
             ]
 
-        monkeypatch.setattr(passkey, "generate", generate)
+        monkeypatch.setattr(questions, "generate", generate)
         return task, task.evaluate(
             torch.nn.ModuleDict({"decoder": torch.nn.Identity()}), silent, limit
         )
@@ -234,9 +234,9 @@ def test_answers_are_greedy_whatever_the_batch(model, text_folder):
         row = list(ids)
         for _ in range(task.new_tokens):
             row.append(int(decoder(torch.tensor([row]))[0, -1].argmax()))
-        assert task._text(row[len(ids) :]) == answer
+        assert task.text_of(row[len(ids) :]) == answer
     ids = task.tokenizer.encode([" 12 34"])[0].tolist()
-    assert task._text([*ids[:3], task.tokenizer.eos, *ids[3:]]) == "12"
+    assert task.text_of([*ids[:3], task.tokenizer.eos, *ids[3:]]) == "12"
 
 
 def test_of_a_trained_run_with_its_tokenizer(text_run):
