@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.data.sources import BUILTIN
 from tape_exp.drawing.curves import Curves
+from tape_exp.drawing.diagnostics import diagnostic_figures
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.patterns import Patterns
@@ -330,7 +331,9 @@ class RunArtifact(Artifact):
         return " ".join(sentences)
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
-        """Curves of its table, and every grid and matrix of its records' first seeds."""
+        """Curves of its table, and every grid, matrix and length diagnostic of its records' first
+        seeds.
+        """
         figures, title = super().figures(scale, records), f"{self.title} — scale {scale}"
         first = {label: runs[0] for label, runs in records.items()}
         heatmaps = {
@@ -344,6 +347,9 @@ class RunArtifact(Artifact):
             for name, rows in r.get("matrices", {}).items()
         }
         figures += [Heatmaps(title, heatmaps, suffix=None)] if heatmaps else []
+        for label, r in first.items():
+            drawn = diagnostic_figures(r.get("tables", {}), label).values()
+            figures += [replace(figure, suffix=None) for figure in drawn]
         return figures + ([Patterns(title, matrices, suffix=None)] if matrices else [])
 
     def others(self) -> list[str]:
