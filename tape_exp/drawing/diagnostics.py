@@ -1,5 +1,6 @@
 """Figures of the length diagnostics, from the tables that a record holds."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,17 +38,6 @@ def diagnostic_figures(tables: Tables, name: str) -> dict[str, Curves]:
     }
 
 
-def _ticks(facts: Row) -> list[int]:
-    """1, 4, 16 … for lengths that double at equal distances."""
-    return [4**n for n in range(16) if 4**n <= facts["length"]]
-
-
-def _layers(tables: Tables) -> list[int]:
-    """Some of the numbers of layers."""
-    every = [row["layer"] for row in tables["attention_layers"]]
-    return every[:: -(-len(every) // 8)]
-
-
 def _marks(facts: Row) -> list[float]:
     """The trained length, if the model has one, as a vertical line."""
     return [facts["trained_length"]] if facts["trained_length"] else []
@@ -65,89 +55,68 @@ def _loss_by_position(tables: Tables, facts: Row) -> list[Panel]:
     marks = _marks(facts)
     beyond = f", dotted: trained to {marks[0]:,}" if marks else ""
     return [
-        Panel(f"loss by position{beyond}", *labels, [line], marks, _ticks(facts), logarithmic=True),
+        _by_length(f"loss by position{beyond}", *labels, [line], facts),
         Panel("the same, equal distances", *labels, [line], marks),
     ]
 
 
 def _loss_by_context(tables: Tables, facts: Row) -> list[Panel]:
     rows, margin = tables["loss_by_context"], facts["margin"]
-    loss = _band(rows, "mean over windows, 95 %", "context", "loss", "low", "high")
+    contexts = [row["context"] for row in rows]
+    band: Any = (
+        [None if row[key] is None else math.exp(min(row[key], 700)) for row in rows]
+        for key in ("low", "high")
+    )
+    name = "mean over windows, 95 %"
+    perplexity = Line(name, contexts, [row["perplexity"] for row in rows], *band)
     keys = ("context", "excess", "excess_low", "excess_high")
-    excess = _band(rows, "mean over windows, 95 %", *keys)
-    ends = [rows[0]["context"], rows[-1]["context"]]
+    ends = [contexts[0], contexts[-1]]
     allowed = Line(f"margin {margin:g}", ends, [margin, margin], style=None, dash="--")
-    marks, scored = _marks(facts), f"last {facts['scored'] // facts['windows']:,} tokens of each"
+    scored = facts["scored"] // facts["windows"]
     return [
-        Panel(
-            f"{scored} of {facts['windows']} windows",
+        _by_length(
+            f"the last {scored:,} tokens of {facts['windows']:,} windows",
             "context (tokens)",
-            "loss (nats a token)",
-            [loss],
-            marks,
-            _ticks(facts),
-            logarithmic=True,
+            "perplexity",
+            [perplexity],
+            facts,
         ),
-        Panel(
-            f"above the longest; effective context {facts['effective_context']:,}",
+        _by_length(
+            f"loss above the longest's; effective: {facts['effective_context']:,}",
             "context (tokens)",
             "difference (nats a token)",
-            [excess, allowed],
-            marks,
-            _ticks(facts),
-            logarithmic=True,
+            [_band(rows, name, *keys), allowed],
+            facts,
         ),
     ]
 
 
 def _sinks(tables: Tables, facts: Row) -> list[Panel]:
-    lines = _lines(tables["attention_sinks"], _middle, "probability", 100)
-    label, title = "attention (%)", f"on the first {facts['sinks']} tokens, by query"
-    return [
-        Panel(
-            title, SEEN, label, lines, _marks(facts), _ticks(facts), logarithmic=True, percent=True
-        ),
-        Panel(
-            "by layer",
-            "layer",
-            label,
-            [_of_heads(tables, "sinks", 100)],
-            ticks=_layers(tables),
-            percent=True,
-        ),
-    ]
+    rows = tables["attention_sinks"]
+    lines = [*_lines(rows, _middle, "probability", 100), _uniform(rows, _middle, 100)]
+    title, label = f"attention on the first {facts['sinks']} tokens, by query", "attention (%)"
+    return [_by_length(title, SEEN, label, lines, facts), _by_layer(tables, "sinks", label, 100)]
 
 
 def _distance(tables: Tables, facts: Row) -> list[Panel]:
+    def end(row: Row) -> float:
+        return row["to"]
+
     rows = [row for row in tables["attention_distance"] if row["from"]]
-    lines = _lines(rows, lambda row: row["from"], "probability", 100)
-    label = "distance (tokens), from … to the next"
-    mean = _of_heads(tables, "distance")
-    marks = _marks(facts)
+    lines = [*_lines(rows, end, "probability", 100), _uniform(rows, end, 100)]
+    label = "distance (tokens), from the last mark to this"
     return [
-        Panel(
-            "by distance of the key",
-            label,
-            "attention (%)",
-            lines,
-            marks,
-            _ticks(facts),
-            logarithmic=True,
-        ),
-        Panel("by layer", "layer", "mean distance (tokens)", [mean], ticks=_layers(tables)),
+        _by_length("attention by distance of the key", label, "attention (%)", lines, facts),
+        _by_layer(tables, "distance", "mean distance (tokens)"),
     ]
 
 
 def _entropy(tables: Tables, facts: Row) -> list[Panel]:
-    rows = tables["attention_entropy"]
-    lines = _lines(rows, _middle, "entropy")
-    first = [row for row in rows if row["layer"] == rows[0]["layer"]]
-    x, y = [_middle(row) for row in first], [row["uniform"] for row in first]
-    lines.append(Line("uniform: ln n", x, y, style=None, dash="--"))
-    label = "entropy of attention (nats)"
+    rows, label = tables["attention_entropy"], "entropy (nats)"
+    lines = [*_lines(rows, _middle, "entropy"), _uniform(rows, _middle)]
     return [
-        Panel("by query", SEEN, label, lines, _marks(facts), _ticks(facts), logarithmic=True),
-        Panel("by layer", "layer", label, [_of_heads(tables, "entropy")], ticks=_layers(tables)),
+        _by_length("entropy of attention, by query", SEEN, label, lines, facts),
+        _by_layer(tables, "entropy", label),
     ]
 
 
@@ -182,11 +151,27 @@ def _lines(rows: Sequence[Row], x: Callable[[Row], float], y: str, times: float 
     return lines
 
 
-def _of_heads(tables: Tables, measure: str, times: float = 1) -> Line:
+def _uniform(rows: Sequence[Row], x: Callable[[Row], float], times: float = 1) -> Line:
+    """What attention would be if it were uniform."""
+    first = [row for row in rows if row["layer"] == rows[0]["layer"]]
+    values = [times * row["uniform"] for row in first]
+    return Line("uniform", [x(row) for row in first], values, style=None, dash="--")
+
+
+def _by_length(title: str, xlabel: str, ylabel: str, lines: list[Line], facts: Row) -> Panel:
+    """Lengths that double at equal distances: 1, 4, 16 …"""
+    ticks = [4**n for n in range(16) if 4**n <= facts["length"]]
+    return Panel(title, xlabel, ylabel, lines, _marks(facts), ticks, logarithmic=True)
+
+
+def _by_layer(tables: Tables, measure: str, label: str, times: float = 1) -> Panel:
     """The mean of each layer, in a band from its lowest to its highest head."""
     rows = tables["attention_layers"]
+    layers = [row["layer"] for row in rows]
     mean, low, high = (
         [times * row[measure + end] for row in rows] for end in ("", "_low", "_high")
     )
     name = "mean over heads, lowest to highest"
-    return Line(name, [row["layer"] for row in rows], mean, low, high, None, "black")
+    line = Line(name, layers, mean, low, high, None, "black")
+    ticks = layers[:: -(-len(layers) // LAYERS)]
+    return Panel("by layer, queries of the second half", "layer", label, [line], ticks=ticks)

@@ -49,10 +49,11 @@ def attention_use(
     first: int,
     edges: Sequence[int],
     sampler: RowSampler | None = None,
+    at_once: int = ROWS,
 ) -> dict[int, AttentionUse]:
     """A forward pass that measures every layer, counted from 1, and leaves the decoder as it is.
 
-    Probabilities are in memory for :data:`ROWS` queries of one layer at a time; a bias of pairs,
+    Probabilities are in memory for ``at_once`` queries of one layer at a time; a bias of pairs,
     where the encoding has one, is for all queries of one layer.
 
     Args:
@@ -72,7 +73,7 @@ def attention_use(
     ) -> None:
         parts = [
             _measured(rows, A_BHTS, first, edges)
-            for rows, A_BHTS in by_rows(q_BTHD, k_BSHD, biases)
+            for rows, A_BHTS in by_rows(q_BTHD, k_BSHD, biases, at_once)
         ]
         first_BHT, distance, by_distance, entropy = (
             torch.cat(pieces, 2) for pieces in zip(*parts, strict=True)
@@ -85,7 +86,7 @@ def attention_use(
 
 
 def by_rows(
-    q_BTHD: Tensor, k_BTHD: Tensor, biases: dict[str, Any], at_once: int = ROWS
+    q_BTHD: Tensor, k_BTHD: Tensor, biases: dict[str, Any], at_once: int
 ) -> Iterator[tuple[range, Tensor]]:
     """The probabilities of some queries at a time, with the keys up to the last of them.
 

@@ -34,7 +34,7 @@ SCORED = 16  # one of so many tokens of a window are scored with every context
 class Diagnostics(NothingTrained, TextTask):
     """Loss by position and by context, and use of attention, of ``checkpoint=``'s model.
 
-    The text's first ``windows`` blocks of ``length`` tokens are read. The tables, which the record
+    The text's first ``rows`` windows of ``length`` tokens are read. The tables, which the record
     holds too, and each of which is drawn:
 
     | table              | value                                                                 |
@@ -54,7 +54,7 @@ class Diagnostics(NothingTrained, TextTask):
     Args:
         split: of ``text``, that is read.
         length: of a window, in tokens; null: twice the trained length.
-        windows: how many are read.
+        rows: how many windows are read.
         traced: in how many of them attention is looked at.
         contexts: in tokens; null: the powers of two, the trained length and ``length``. A pass
             holds exactly so many, and its last sixteenth is scored.
@@ -72,7 +72,7 @@ class Diagnostics(NothingTrained, TextTask):
         tokenizer: Tokenization,
         train_length: int,
         length: int | None = None,
-        windows: int = 16,
+        rows: int = 16,
         traced: int = 2,
         contexts: tuple[int, ...] | None = None,
         margin: float = 0.01,
@@ -81,7 +81,7 @@ class Diagnostics(NothingTrained, TextTask):
         split: str = "test",
     ) -> None:
         self.length = 2 * train_length if length is None else length
-        at_least_one("task", windows=windows, traced=traced, sinks=sinks)
+        at_least_one("task", rows=rows, traced=traced, sinks=sinks)
         at_least_one("task", tokens_per_batch=tokens_per_batch)
         between("task", 2, math.inf, length=self.length)
         between("task", 0, 1, margin=margin)
@@ -95,28 +95,28 @@ class Diagnostics(NothingTrained, TextTask):
             raise ConfigError(
                 f"task.contexts={list(contexts)} must be from 1 to task.length={self.length}."
             )
-        self.windows, self.traced, self.split = windows, min(traced, windows), split
+        self.rows, self.traced, self.split = rows, min(traced, rows), split
         self.margin, self.sinks, self.tokens_per_batch = margin, sinks, tokens_per_batch
 
     def prepare(self) -> None:
         """Take the windows, and what follows the last of them."""
-        needed = self.windows * self.length + 1
+        needed = self.rows * self.length + 1
         tokens = self.tokens(self.text, self.split, needed)
         fitting = (len(tokens) - 1) // self.length
-        if fitting < self.windows:
+        if fitting < self.rows:
             advice = (
-                f"task.windows={fitting}"
+                f"task.rows={fitting}"
                 if fitting
-                else f"task.windows=1 and a task.length of at most {len(tokens) - 1}"
+                else f"task.rows=1 and a task.length of at most {len(tokens) - 1}"
             )
             raise ConfigError(
                 f"text {self.text.name}: its split {self.split} has {len(tokens)} tokens, and "
-                f"task.windows={self.windows} of task.length={self.length} need {needed}; set "
+                f"task.rows={self.rows} of task.length={self.length} need {needed}; set "
                 f"{advice}, or give it more text."
             )
         self.read, ids = tokens, torch.from_numpy(tokens[:].astype(np.int64))
         self.inputs, self.labels = (
-            ids[first : first + needed - 1].view(self.windows, self.length) for first in (0, 1)
+            ids[first : first + needed - 1].view(self.rows, self.length) for first in (0, 1)
         )
 
     def fingerprint(self) -> str:
@@ -136,7 +136,7 @@ class Diagnostics(NothingTrained, TextTask):
         trained = self._trained_length()
         positions = ranges(self.length, 4, trained or self.length)
         losses: list[tuple[np.ndarray, np.ndarray]] = []
-        for number, counts in progress(share(range(self.windows)[:limit]), "reading windows"):
+        for number, counts in progress(share(range(self.rows)[:limit]), "reading windows"):
             nll_T = self._losses(model, number)
             by_context = [self._with_context(model, number, n) for n in self.contexts]
             if counts:
@@ -151,7 +151,7 @@ class Diagnostics(NothingTrained, TextTask):
         layers = [layer for process in gather(uses) for layer in process]
         tables = {"loss_by_position": position_rows(positions, losses_NP)}
         tables["loss_by_context"] = context_rows(self.contexts, losses_NC)
-        tables |= attention_tables(layers, self.length)
+        tables |= attention_tables(layers, self.length, self.sinks)
         begun = self.surroundings.checkpoint
         facts = {
             "model": weights.title(begun) if begun else "untrained",
@@ -324,33 +324,37 @@ def reduced(use: AttentionUse, positions: Sequence[tuple[int, int]]) -> dict[str
 
 
 def attention_tables(
-    windows: Sequence[dict[int, dict[str, np.ndarray]]], length: int
+    windows: Sequence[dict[int, dict[str, np.ndarray]]], length: int, sinks: int
 ) -> dict[str, list[Row]]:
-    """Means over windows of what :func:`reduced` gives; probabilities are from 0 to 1."""
+    """Means over windows of what :func:`reduced` gives, and the same of uniform attention;
+    probabilities are from 0 to 1.
+    """
     tables: dict[str, list[Row]] = {
         f"attention_{name}": [] for name in ("sinks", "distance", "entropy", "layers")
     }
     turning: list[Row] = []
     positions, distances = ranges(length, 2), [(0, 0), *ranges(length - 1, 1)]
-    uniform = [np.log(np.arange(a, b + 1)).mean() for a, b in positions]
+    seen = np.arange(1, length + 1)
+    late = seen[length // 2 :]
     for layer in sorted(windows[0]):
         mean = {
             name: np.mean([window[layer][name] for window in windows], axis=0)
             for name in windows[0][layer]
         }
         for n, (a, b) in enumerate(positions):
-            where = {"layer": layer, "from": a, "to": b}
-            on_sinks = rounded(mean["sinks by position"][n])
-            entropy = rounded(mean["entropy by position"][n])
-            tables["attention_sinks"].append(where | {"probability": on_sinks})
-            tables["attention_entropy"].append(
-                where | {"entropy": entropy, "uniform": rounded(uniform[n])}
-            )
+            where, among = {"layer": layer, "from": a, "to": b}, seen[a - 1 : b]
+            for table, name, uniform in (
+                ("sinks", "probability", np.minimum(sinks / among, 1)),
+                ("entropy", "entropy", np.log(among)),
+            ):
+                found = {name: rounded(mean[f"{table} by position"][n])}
+                row = where | found | {"uniform": rounded(uniform.mean())}
+                tables[f"attention_{table}"].append(row)
         for (a, b), probability in zip(distances, mean["by distance"], strict=True):
-            tables["attention_distance"].append(
-                {"layer": layer, "from": a, "to": b, "probability": rounded(probability)}
-            )
-        row: Row = {"layer": layer}
+            uniform = (np.minimum(b + 1, late) - np.minimum(a, late)) / late
+            row = {"layer": layer, "from": a, "to": b, "probability": rounded(probability)}
+            tables["attention_distance"].append(row | {"uniform": rounded(uniform.mean())})
+        row = {"layer": layer}
         for measure in ("sinks", "distance", "entropy"):
             heads = mean[measure]
             row[measure] = rounded(heads.mean())
