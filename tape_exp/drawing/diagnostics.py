@@ -39,8 +39,9 @@ def diagnostic_figures(tables: Tables, name: str) -> dict[str, Curves]:
 
 
 def _marks(facts: Row) -> list[float]:
-    """The trained length, if the model has one, as a vertical line."""
-    return [facts["trained_length"]] if facts["trained_length"] else []
+    """The trained length as a vertical line, if there is one and the picture reaches it."""
+    trained = facts["trained_length"]
+    return [trained] if trained and trained <= facts["length"] else []
 
 
 def _band(rows: Sequence[Row], name: str, x: str, y: str, low: str, high: str, **how: Any) -> Line:

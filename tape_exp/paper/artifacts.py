@@ -348,8 +348,10 @@ class RunArtifact(Artifact):
         }
         figures += [Heatmaps(title, heatmaps, suffix=None)] if heatmaps else []
         for label, r in first.items():
-            drawn = diagnostic_figures(r.get("tables", {}), label).values()
-            figures += [replace(figure, suffix=None) for figure in drawn]
+            for figure in diagnostic_figures(r.get("tables", {}), label).values():
+                # The page shows panels, each with its own title only.
+                panels = [replace(p, title=f"{label}: {p.title}") for p in figure.panels]
+                figures.append(replace(figure, panels=panels, suffix=None))
         return figures + ([Patterns(title, matrices, suffix=None)] if matrices else [])
 
     def others(self) -> list[str]:

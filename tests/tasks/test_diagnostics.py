@@ -16,6 +16,7 @@ from tape_exp.models.attention_use import attention_use
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding, RelativeBias
 from tape_exp.models.positions.rope import RoPE
+from tape_exp.paper.compare import Compare
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -224,6 +225,21 @@ def test_tables_reach_the_record_and_each_is_drawn(tmp_path, monkeypatch):
     assert list(drawn) == [image.stem for image in images]
     assert set(drawn.values()) == {"rope (untrained) on set"}
     assert diagnostic_figures({"places": []}, "rope") == {}
+    artifact = Compare(
+        name="tab",
+        title="A table",
+        task="diagnostics",
+        models=["rope"],
+        metrics=["set/best_context"],
+    )
+    record = {"tables": tables, "metrics": evaluation.metrics, "seed": 0, "parameters": 1}
+    on_page = artifact.figures("smoke", {"rope": [record]})
+    assert [figure.suffix for figure in on_page][-6:] == [None] * 6
+    assert all(p.title.startswith("rope: ") for figure in on_page[-6:] for p in figure.panels)
+    tables["summary"][0]["trained_length"] = 32
+    assert diagnostic_figures(tables, "rope")["loss_by_position"].panels[0].marks == [32]
+    tables["summary"][0]["trained_length"] = LENGTH + 1
+    assert diagnostic_figures(tables, "rope")["loss_by_position"].panels[0].marks == []
 
 
 @pytest.mark.parametrize(
