@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.data.sources import BUILTIN
 from tape_exp.drawing.curves import Curves
+from tape_exp.drawing.diagnostics import diagnostic_figures
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.patterns import Patterns
@@ -333,7 +334,9 @@ class RunArtifact(Artifact):
         return " ".join(sentences)
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
-        """Curves of its table, and every grid and matrix of its records' first seeds."""
+        """Curves of its table, and every grid, matrix and length diagnostic of its records' first
+        seeds.
+        """
         figures, title = super().figures(scale, records), f"{self.title} — scale {scale}"
         first = {label: runs[0] for label, runs in records.items()}
         heatmaps = {
@@ -347,6 +350,11 @@ class RunArtifact(Artifact):
             for name, rows in r.get("matrices", {}).items()
         }
         figures += [Heatmaps(title, heatmaps, suffix=None)] if heatmaps else []
+        for label, r in first.items():
+            for figure in diagnostic_figures(r.get("tables", {}), label).values():
+                # The page shows panels, each with its own title only.
+                panels = [replace(p, title=f"{label}: {p.title}") for p in figure.panels]
+                figures.append(replace(figure, panels=panels, suffix=None))
         return figures + ([Patterns(title, matrices, suffix=None)] if matrices else [])
 
     def others(self) -> list[str]:

@@ -45,12 +45,15 @@ class Evaluation:
     )  # a few rows of a table, small enough for a record
     matrices: dict[str, np.ndarray] = field(default_factory=dict)  # (T, T) each, drawn side by side
     record_matrices: bool = True  # else they are among the artifacts only
+    record_tables: bool = False  # as well as among the artifacts
 
     def for_record(self) -> dict[str, Any]:
         """What a record keeps of samples and pictures: rounded, since it is committed."""
         kept: dict[str, Any] = {"samples": self.samples} if self.samples else {}
         if self.heatmap:
             kept["heatmap"] = self.heatmap.to_rows()
+        if self.tables and self.record_tables:
+            kept["tables"] = self.tables
         if self.matrices and self.record_matrices:
             kept["matrices"] = {
                 name: np.round(values, 4).tolist() for name, values in self.matrices.items()

@@ -12,6 +12,7 @@ from lightning import Trainer
 from omegaconf import DictConfig
 
 from tape_exp.drawing import heatmap
+from tape_exp.drawing.diagnostics import diagnostic_figures
 from tape_exp.drawing.patterns import draw_patterns
 from tape_exp.machine.preemption import Preemption, workers_dismissed
 from tape_exp.models import attention, peft
@@ -196,7 +197,9 @@ def save_results(
 
 
 def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
-    """Write the heatmap and patterns (PNG and NPZ) and the tables (JSON); return the images."""
+    """Write the heatmap and patterns (PNG and NPZ), the tables (JSON) and what is drawn of those
+    (PNG); return the images.
+    """
     images = []
     if evaluation.heatmap is not None:
         panels = {directory.cfg.model.name: evaluation.heatmap}
@@ -211,6 +214,8 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
         np.savez_compressed(directory.artifacts / "patterns.npz", **evaluation.matrices)  # type: ignore[arg-type]
     for name, rows in evaluation.tables.items():
         directory.write_json(f"artifacts/{name}.json", rows)
+    for name, figure in diagnostic_figures(evaluation.tables, directory.cfg.model.name).items():
+        images.append(figure.draw(directory.artifacts / f"{name}.png"))
     return images
 
 

@@ -2,12 +2,15 @@
 compute.
 """
 
+import itertools
+
 import pytest
 import torch
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import block as block_module
 from tape_exp.models.attention import attend, probabilities
+from tape_exp.models.attention_use import attention_use
 from tape_exp.models.trace import trace
 from tape_exp.settings.schema import Arch
 from tests.conftest import DIGITS, MODELS, make_decoder, make_position, randomise
@@ -56,6 +59,22 @@ def test_probabilities_times_values_are_what_the_blocks_attend(name, arch, monke
         if carried is not None:
             expected = torch.einsum("bhts,bshc->bthc", attention, carried.expand(2, 20, 4, -1))
             assert torch.allclose(expected, attended, atol=1e-5)
+    check_use(model, traces)
+
+
+def check_use(model, traces):
+    """What is measured of some queries at a time against the probabilities of all pairs."""
+    edges = [0, 1, 3, 8, 20]
+    uses = attention_use(model, TOKENS, 2, edges, sampler(), at_once=7)
+    assert list(uses) == list(traces)
+    distance = torch.arange(20)[:, None] - torch.arange(20)
+    for use, A in ((uses[layer], traces[layer].attention) for layer in traces):
+        for n, (low, high) in enumerate(itertools.pairwise(edges)):
+            there = (A * ((distance >= low) & (distance < high))).sum(-1)
+            assert torch.allclose(use.by_distance[..., n], there, atol=1e-5)
+        assert torch.allclose(use.first, A[..., :2].sum(-1), atol=1e-5)
+        assert torch.allclose(use.distance, (A * distance).sum(-1), atol=1e-4)
+        assert torch.allclose(use.entropy, -torch.xlogy(A, A).sum(-1), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", MODELS)

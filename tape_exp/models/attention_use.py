@@ -1,0 +1,137 @@
+"""How a model uses its attention, layer by layer, in numbers that grow with the tokens only.
+
+Shape suffixes: B batch, T query tokens, S key tokens, H heads, D head dimension, N ranges of
+distances, M frequencies.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.attention import probabilities
+from tape_exp.models.block import Block
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.positions.pope import PoPE
+from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.selective_rope import SelectiveRoPE
+
+ROTATING = RoPE, PoPE, SelectiveRoPE  # and what inherits from them
+ROWS = 128  # of queries whose probabilities are in memory at once
+
+
+@dataclass(frozen=True)
+class AttentionUse:
+    """One layer of one forward pass; all are fp32.
+
+    Args:
+        first: (B, H, T), the probability of each query's first keys of the row.
+        distance: (B, H, T), the mean distance Σ_s A_ts (t - s), in tokens.
+        by_distance: (B, H, T, N), the probability of the keys in each range of distances.
+        entropy: (B, H, T), -Σ_s A_ts ln A_ts, in nats; ln (t + 1) where attention is uniform.
+        norms: (2, M), of queries and of keys: √(x_m² + x_{m+d/2}²) as it enters the dot product,
+            averaged over tokens and heads; None where the encoding turns no pairs of channels.
+    """
+
+    first: Tensor
+    distance: Tensor
+    by_distance: Tensor
+    entropy: Tensor
+    norms: Tensor | None
+
+
+@torch.no_grad()
+def attention_use(
+    decoder: Decoder,
+    tokens_BT: Tensor,
+    first: int,
+    edges: Sequence[int],
+    sampler: RowSampler | None = None,
+    at_once: int = ROWS,
+) -> dict[int, AttentionUse]:
+    """A forward pass that measures every layer, counted from 1, and leaves the decoder as it is.
+
+    Probabilities are in memory for ``at_once`` queries of one layer at a time; a bias of pairs,
+    where the encoding has one, is for all queries of one layer.
+
+    Args:
+        tokens_BT: token ids.
+        first: how many keys count as the first of a row.
+        edges: ascending distances; range n is of distances edges[n] … edges[n + 1] - 1.
+        sampler: as in :meth:`~tape_exp.models.decoder.Decoder.forward`.
+    """
+    uses: dict[int, AttentionUse] = {}
+
+    def watch(
+        block: Block,
+        q_BTHD: Tensor,
+        k_BSHD: Tensor,
+        biases: dict[str, Any],
+        state: Tensor | None,
+    ) -> None:
+        parts = [
+            _measured(rows, A_BHTS, first, edges)
+            for rows, A_BHTS in by_rows(q_BTHD, k_BSHD, biases, at_once)
+        ]
+        first_BHT, distance, by_distance, entropy = (
+            torch.cat(pieces, 2) for pieces in zip(*parts, strict=True)
+        )
+        norms = _norms(block, q_BTHD, k_BSHD, state)
+        uses[block.layer + 1] = AttentionUse(first_BHT, distance, by_distance, entropy, norms)
+
+    decoder(tokens_BT, sampler=sampler, last_only=True, watch=watch)
+    return uses
+
+
+def by_rows(
+    q_BTHD: Tensor, k_BTHD: Tensor, biases: dict[str, Any], at_once: int
+) -> Iterator[tuple[range, Tensor]]:
+    """The probabilities of some queries at a time, with the keys up to the last of them.
+
+    Yields the range of the queries, and (B, H, rows, S) for the S keys before its end.
+    """
+    T = q_BTHD.shape[1]
+    for start in range(0, T, at_once):
+        end = min(start + at_once, T)
+        of_rows = dict(biases)
+        if (bias := biases.get("bias")) is not None:
+            rows = slice(start, end) if bias.shape[-2] > 1 else slice(None)
+            of_rows["bias"] = bias[..., rows, : end if bias.shape[-1] > 1 else 1]
+        if (key_bias := biases.get("key_bias")) is not None:
+            of_rows["key_bias"] = key_bias[:, :end]
+        if (scale := biases.get("scale")) is not None:
+            of_rows["scale"] = scale[:, start:end]
+        yield range(start, end), probabilities(q_BTHD[:, start:end], k_BTHD[:, :end], **of_rows)
+
+
+def _measured(rows: range, A_BHTS: Tensor, first: int, edges: Sequence[int]) -> tuple[Tensor, ...]:
+    """``first``, ``distance``, ``by_distance`` and ``entropy`` of some queries."""
+    S = A_BHTS.shape[-1]
+    t = torch.arange(rows.start, rows.stop, device=A_BHTS.device)
+    keys = torch.arange(S, device=A_BHTS.device, dtype=A_BHTS.dtype)
+    distance = t.to(A_BHTS.dtype) - A_BHTS @ keys
+    entropy = torch.special.entr(A_BHTS).sum(-1)
+    # The probability of all keys before the n-th: (B, H, T, S + 1).
+    before = torch.nn.functional.pad(A_BHTS.cumsum(-1), (1, 0))
+    # Keys at a distance of at least d are the first t + 1 - d.
+    ends = (t[:, None] + 1 - torch.tensor(edges, device=t.device)).clamp(min=0)
+    at_least = before.gather(-1, ends.expand(*A_BHTS.shape[:2], -1, -1))
+    by_distance = (at_least[..., :-1] - at_least[..., 1:]).clamp(min=0)
+    return before[..., min(first, S)], distance, by_distance, entropy
+
+
+def _norms(block: Block, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> Tensor | None:
+    """The mean norm of the channels of each frequency, queries and keys: (2, M)."""
+    if not isinstance(block.position, ROTATING):
+        return None
+    matrices = block.position.matrices(state)
+    M = q_BTHD.shape[-1] // 2 if matrices is None else matrices[0].shape[3]
+    return torch.stack(
+        [
+            x.float().unflatten(-1, (-1, M)).norm(dim=-2).mean(dim=(0, 1, 2))
+            for x in (q_BTHD, k_BTHD)
+        ]
+    )

@@ -1,0 +1,366 @@
+"""Length diagnostics of a model on any text: what it makes of far tokens, and where it looks.
+
+Shape suffixes: B batch, T tokens, H heads, N windows, P ranges of positions, C contexts.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tape_exp.data.batch import IGNORE
+from tape_exp.data.sources import SPLITS, Text
+from tape_exp.data.tokenizers import Tokenization
+from tape_exp.machine.processes import gather, share
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.attention_use import AttentionUse, attention_use
+from tape_exp.runs import weights
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of
+from tape_exp.settings.schema import Arch
+from tape_exp.tasks.base import NO_OPTIM, NothingTrained
+from tape_exp.tasks.text import TextTask
+
+log = logging.getLogger("tape_exp")
+Row = dict[str, Any]
+SCORED = 16  # one of so many tokens of a window are scored with every context
+
+
+class Diagnostics(NothingTrained, TextTask):
+    """Loss by position and by context, and use of attention, of ``checkpoint=``'s model.
+
+    The text's first ``rows`` windows of ``length`` tokens are read. The tables, which the record
+    holds too, and each of which is drawn:
+
+    | table              | value                                                                 |
+    |--------------------|-----------------------------------------------------------------------|
+    | loss_by_position   | nats a token by the number of tokens that are seen                    |
+    | loss_by_context    | the same last tokens of each window, scored with shorter contexts     |
+    | attention_sinks    | attention on the first ``sinks`` tokens of a window, by query         |
+    | attention_distance | attention by the distance of the key                                  |
+    | attention_entropy  | its entropy in nats, by query                                         |
+    | frequency_use      | norms of queries and keys by frequency, where pairs of them turn      |
+
+    Bands are 95 % intervals of Student's t over windows. ``attention_layers`` has each layer's
+    means and its lowest and highest head; they and ``attention_distance`` are over queries of the
+    second half of a window, which all see length / 2 tokens or more. ``summary`` says of what all
+    this is, an untrained model among others. Metrics: :meth:`_metrics`.
+
+    Args:
+        split: of ``text``, that is read.
+        length: of a window, in tokens; null: twice the trained length.
+        rows: how many windows are read.
+        traced: in how many of them attention is looked at.
+        contexts: in tokens; null: the powers of two, the trained length and ``length``. A pass
+            holds exactly so many, and its last sixteenth is scored.
+        margin: in nats a token; the effective context is the shortest whose loss is above that of
+            the longest by no more.
+        sinks: how many tokens count as the first.
+        tokens_per_batch: of one forward pass.
+    """
+
+    def __init__(
+        self,
+        arch: Arch,
+        seed: int,
+        text: Text,
+        tokenizer: Tokenization,
+        train_length: int,
+        length: int | None = None,
+        rows: int = 16,
+        traced: int = 2,
+        contexts: tuple[int, ...] | None = None,
+        margin: float = 0.01,
+        sinks: int = 4,
+        tokens_per_batch: int = 8192,
+        split: str = "test",
+    ) -> None:
+        self.length = 2 * train_length if length is None else length
+        at_least_one("task", rows=rows, traced=traced, sinks=sinks)
+        at_least_one("task", tokens_per_batch=tokens_per_batch)
+        between("task", 2, math.inf, length=self.length)
+        between("task", 0, 1, margin=margin)
+        one_of("task.split", split, SPLITS)
+        super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, self.length)
+        if contexts is None:
+            doubled = [1 << n for n in range(self.length.bit_length())]
+            contexts = (*doubled, min(train_length, self.length))
+        self.contexts = sorted({*contexts, self.length})
+        if self.contexts[0] < 1 or self.contexts[-1] > self.length:
+            raise ConfigError(
+                f"task.contexts={list(contexts)} must be from 1 to task.length={self.length}."
+            )
+        self.rows, self.traced, self.split = rows, min(traced, rows), split
+        self.margin, self.sinks, self.tokens_per_batch = margin, sinks, tokens_per_batch
+
+    def prepare(self) -> None:
+        """Take the windows, and what follows the last of them."""
+        needed = self.rows * self.length + 1
+        tokens = self.tokens(self.text, self.split, needed)
+        fitting = (len(tokens) - 1) // self.length
+        if fitting < self.rows:
+            advice = (
+                f"task.rows={fitting}"
+                if fitting
+                else f"task.rows=1 and a task.length of at most {len(tokens) - 1}"
+            )
+            raise ConfigError(
+                f"text {self.text.name}: its split {self.split} has {len(tokens)} tokens, and "
+                f"task.rows={self.rows} of task.length={self.length} need {needed}; set "
+                f"{advice}, or give it more text."
+            )
+        self.read, ids = tokens, torch.from_numpy(tokens[:].astype(np.int64))
+        self.inputs, self.labels = (
+            ids[first : first + needed - 1].view(self.rows, self.length) for first in (0, 1)
+        )
+
+    def fingerprint(self) -> str:
+        """A hash of the tokens."""
+        return self.read.fingerprint()
+
+    def evaluate(
+        self, model: Any, progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
+        """Read the windows one by one; ``limit`` of them."""
+        reach = model.decoder.reach
+        if reach is not None and reach < self.length:
+            raise ConfigError(
+                f"task.length={self.length} is more than the {reach} positions that the model has; "
+                f"set task.length={reach}."
+            )
+        trained = self._trained_length()
+        positions = ranges(self.length, 4, trained or self.length)
+        losses: list[tuple[np.ndarray, np.ndarray]] = []
+        for number, counts in progress(share(range(self.rows)[:limit]), "reading windows"):
+            nll_T = self._losses(model, number)
+            by_context = [self._with_context(model, number, n) for n in self.contexts]
+            if counts:
+                by_range = [nll_T[a - 1 : b].mean() for a, b in positions]
+                losses.append((np.array(by_range), np.array(by_context)))
+        uses: list[dict[int, dict[str, np.ndarray]]] = []
+        for number, counts in progress(share(range(self.traced)[:limit]), "looking at attention"):
+            use = self._attention(model, number)
+            uses += [use] if counts else []
+        every = [pair for process in gather(losses) for pair in process]
+        losses_NP, losses_NC = (np.stack(values) for values in zip(*every, strict=True))
+        layers = [layer for process in gather(uses) for layer in process]
+        tables = {"loss_by_position": position_rows(positions, losses_NP)}
+        tables["loss_by_context"] = context_rows(self.contexts, losses_NC)
+        tables |= attention_tables(layers, self.length, self.sinks)
+        begun = self.surroundings.checkpoint
+        facts = {
+            "model": weights.title(begun) if begun else "untrained",
+            "trained_length": trained,
+            "text": self.text.label,
+            "length": self.length,
+            "windows": len(every),
+            "traced": len(layers),
+            "scored": max(self.length // SCORED, 1) * len(every),
+            "margin": self.margin,
+            "sinks": self.sinks,
+        }
+        if begun is None:
+            log.warning("No checkpoint= is given: these are the diagnostics of an untrained model.")
+        metrics = self._metrics(tables)
+        found = ("effective_context", "best_context")
+        tables["summary"] = [facts | {key: metrics[f"{self.text.label}/{key}"] for key in found}]
+        return Evaluation(metrics, tables=tables, record_tables=True)
+
+    def _metrics(self, tables: dict[str, list[Row]]) -> dict[str, float]:
+        """``<text>/effective_context`` and ``best_context``, which has the lowest loss;
+        ``<text>/last_perplexity@<context>``; ``attention/sinks@<layer>`` in percent, ``distance``
+        in tokens and ``entropy`` in nats.
+        """
+        name, rows = self.text.label, tables["loss_by_context"]
+        metrics: dict[str, float] = {
+            f"{name}/effective_context": effective_context(rows, self.margin),
+            f"{name}/best_context": min(rows, key=lambda row: row["loss"])["context"],
+        }
+        for row in rows:
+            metrics[f"{name}/last_perplexity@{row['context']}"] = row["perplexity"]
+        for row in tables["attention_layers"]:
+            for measure, times in (("sinks", 100), ("distance", 1), ("entropy", 1)):
+                metrics[f"attention/{measure}@{row['layer']}"] = times * row[measure]
+        return metrics
+
+    def _trained_length(self) -> int | None:
+        """Of the model; None where it is untrained."""
+        begun = self.surroundings.checkpoint
+        return None if begun is None else weights.trained_length(begun) or self.train_length
+
+    def _losses(self, model: Callable[..., Tensor], number: int) -> np.ndarray:
+        """Of every token of a window, (T,) fp64."""
+        sampler = RowSampler(0, "evaluation", first=number)
+        rows = slice(number, number + 1)
+        nll_BT = model(self.inputs[rows], labels_BT=self.labels[rows], sampler=sampler)
+        return nll_BT[0].double().cpu().numpy()
+
+    def _with_context(self, model: Callable[..., Tensor], number: int, context: int) -> float:
+        """The mean loss of the last tokens of a window, from passes of so many tokens.
+
+        The last sixteenth of each pass is scored, if that leaves no pass that would begin before
+        the window; else one pass scores them all.
+        """
+        scored = max(self.length // SCORED, 1)
+        if context > self.length - scored:
+            at_once = min(scored, context)
+        else:
+            at_once = min(scored, max(context // SCORED, 1))
+        ends = torch.arange(self.length, self.length - scored, -at_once)
+        total, left = 0.0, scored
+        for some in ends.split(max(self.tokens_per_batch // context, 1)):
+            places = some[:, None] - context + torch.arange(context)
+            labels = self.labels[number][places][:, -at_once:]
+            # The first pass of a window may score tokens that are none of the last.
+            labels = labels.masked_fill(places[:, -at_once:] < self.length - scored, IGNORE)
+            at = torch.arange(len(some))[:, None] * context + context - at_once
+            at = (at + torch.arange(at_once)).flatten()
+            sampler = RowSampler(0, "evaluation", number, context, first=int(some[0]))
+            logits = model(self.inputs[number][places], logits_at=at, sampler=sampler).float()
+            nll = F.cross_entropy(
+                logits, labels.flatten().to(logits.device), ignore_index=IGNORE, reduction="none"
+            )
+            total += float(nll.double().sum())
+            left -= int((labels != IGNORE).sum())
+        assert left == 0
+        return total / scored
+
+    def _attention(self, model: Any, number: int) -> dict[int, dict[str, np.ndarray]]:
+        """What :func:`attention_tables` needs of each layer, in fp32."""
+        tokens = self.inputs[number : number + 1].to(model.device)
+        edges = [0, *(a for a, _ in ranges(self.length - 1, 1)), self.length]
+        sampler = RowSampler(0, "evaluation", first=number)
+        with torch.autocast(tokens.device.type, enabled=False):
+            uses = attention_use(model.decoder, tokens, self.sinks, edges, sampler)
+        return {layer: reduced(use, ranges(self.length, 2)) for layer, use in uses.items()}
+
+
+def ranges(length: int, per_doubling: int, *also: int) -> list[tuple[int, int]]:
+    """1 … length in ranges (first, last) whose ends grow alike; ``also`` are ends too."""
+    steps = per_doubling * length.bit_length()
+    ends = {round(2 ** (n / per_doubling)) for n in range(steps)} | {*also, length}
+    last = sorted(end for end in ends if end <= length)
+    return [(before + 1, end) for before, end in zip([0, *last], last, strict=False)]
+
+
+def interval(values: np.ndarray) -> tuple[float | None, float | None]:
+    """The 95 % interval of the mean over units, by Student's t; none for a single one."""
+    if len(values) < 2:
+        return None, None
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(len(values) - 1, 0.975)) * values.std(ddof=1) / math.sqrt(len(values))
+    return rounded(values.mean() - half), rounded(values.mean() + half)
+
+
+def rounded(value: Any) -> float:
+    """Six significant digits, as records hold them."""
+    return float(f"{float(value):.6g}")
+
+
+def position_rows(positions: Sequence[tuple[int, int]], losses_NP: np.ndarray) -> list[Row]:
+    """The mean loss of each range of positions over windows, and its interval."""
+    rows = []
+    for (first, last), values in zip(positions, losses_NP.T, strict=True):
+        low, high = interval(values)
+        row = {"from": first, "to": last, "loss": rounded(values.mean()), "low": low, "high": high}
+        rows.append(row)
+    return rows
+
+
+def context_rows(contexts: Sequence[int], losses_NC: np.ndarray) -> list[Row]:
+    """The mean loss with each context, and how far it is above that of the longest, window by
+    window: the tokens are the same.
+    """
+    rows = []
+    for context, values in zip(contexts, losses_NC.T, strict=True):
+        excess = values - losses_NC[:, -1]
+        (low, high), (excess_low, excess_high) = interval(values), interval(excess)
+        rows.append(
+            {
+                "context": context,
+                "loss": rounded(values.mean()),
+                "low": low,
+                "high": high,
+                "perplexity": rounded(math.exp(min(values.mean(), 700))),
+                "excess": rounded(excess.mean()),
+                "excess_low": excess_low,
+                "excess_high": excess_high,
+            }
+        )
+    return rows
+
+
+def effective_context(rows: Sequence[Row], margin: float) -> int:
+    """The shortest context of :func:`context_rows` that is within the margin of the longest."""
+    return min(row["context"] for row in rows if row["excess"] <= margin)
+
+
+def reduced(use: AttentionUse, positions: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
+    """A layer's means over queries: of each range of positions, and of the second half by head."""
+    half = use.first.shape[-1] // 2
+
+    def by_position(values_BHT: Tensor) -> np.ndarray:
+        mean_T = values_BHT.double().mean(dim=(0, 1)).cpu().numpy()
+        return np.array([mean_T[a - 1 : b].mean() for a, b in positions])
+
+    def by_head(values_BHT: Tensor) -> np.ndarray:
+        return values_BHT[..., half:].double().mean(dim=(0, 2)).cpu().numpy()
+
+    kept = {
+        "sinks by position": by_position(use.first),
+        "entropy by position": by_position(use.entropy),
+        "sinks": by_head(use.first),
+        "entropy": by_head(use.entropy),
+        "distance": by_head(use.distance),
+        "by distance": use.by_distance[:, :, half:].double().mean(dim=(0, 1, 2)).cpu().numpy(),
+    }
+    return kept if use.norms is None else kept | {"norms": use.norms.double().cpu().numpy()}
+
+
+def attention_tables(
+    windows: Sequence[dict[int, dict[str, np.ndarray]]], length: int, sinks: int
+) -> dict[str, list[Row]]:
+    """Means over windows of what :func:`reduced` gives, and the same of uniform attention;
+    probabilities are from 0 to 1.
+    """
+    tables: dict[str, list[Row]] = {
+        f"attention_{name}": [] for name in ("sinks", "distance", "entropy", "layers")
+    }
+    turning: list[Row] = []
+    positions, distances = ranges(length, 2), [(0, 0), *ranges(length - 1, 1)]
+    seen = np.arange(1, length + 1)
+    late = seen[length // 2 :]
+    for layer in sorted(windows[0]):
+        mean = {
+            name: np.mean([window[layer][name] for window in windows], axis=0)
+            for name in windows[0][layer]
+        }
+        for n, (a, b) in enumerate(positions):
+            where, among = {"layer": layer, "from": a, "to": b}, seen[a - 1 : b]
+            for table, name, uniform in (
+                ("sinks", "probability", np.minimum(sinks / among, 1)),
+                ("entropy", "entropy", np.log(among)),
+            ):
+                found = {name: rounded(mean[f"{table} by position"][n])}
+                row = where | found | {"uniform": rounded(uniform.mean())}
+                tables[f"attention_{table}"].append(row)
+        for (a, b), probability in zip(distances, mean["by distance"], strict=True):
+            uniform = (np.minimum(b + 1, late) - np.minimum(a, late)) / late
+            row = {"layer": layer, "from": a, "to": b, "probability": rounded(probability)}
+            tables["attention_distance"].append(row | {"uniform": rounded(uniform.mean())})
+        row = {"layer": layer}
+        for measure in ("sinks", "distance", "entropy"):
+            heads = mean[measure]
+            row[measure] = rounded(heads.mean())
+            row |= {f"{measure}_low": rounded(heads.min()), f"{measure}_high": rounded(heads.max())}
+        tables["attention_layers"].append(row)
+        for pair, (q, k) in enumerate(mean.get("norms", np.zeros((2, 0))).T, 1):
+            norms = {"queries": rounded(q), "keys": rounded(k)}
+            turning.append({"layer": layer, "pair": pair, **norms})
+    return tables | ({"frequency_use": turning} if turning else {})
