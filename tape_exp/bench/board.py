@@ -141,7 +141,7 @@ class Board:
         for model in self.order:
             rank, difference = self.places.get(model, (without, without))
             row: Row = {"model": model, "rank": rank, "lead": difference}
-            row |= {task: cell for task, cell in self.scores[model].items()}
+            row.update(self.scores[model].items())
             runs = [
                 run
                 for entry in self.bench.entries
@@ -225,8 +225,8 @@ class Board:
         given += ", ".join(map(str, self.seeds))
         text = (
             f"Mean rank over tasks (1 is best; {given}, which all of them have), and the mean "
-            "difference in percentage points, from five tasks on with the 95 % interval of a bootstrap "
-            "over tasks and seeds."
+            "difference in percentage points, from five tasks on with the 95 % interval of a "
+            "bootstrap over tasks and seeds."
         )
         if reason := ranks.too_few(self.numbers):
             return f"{text} {reason}"
