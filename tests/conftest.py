@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["WANDB_MODE"] = "offline"
@@ -11,6 +12,7 @@ os.environ.pop("WANDB_API_KEY", None)
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 if (
     not torch.cuda.is_available()
@@ -19,10 +21,10 @@ if (
 
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.kernels.causal import Piecewise
+from tape_exp.models.layers import kinds_of
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.construct import build
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
 from tape_exp.training.run import run
@@ -46,16 +48,23 @@ SMALL = [
 
 
 def make_position(name: str, arch: Arch, *overrides: str):
-    """One layer's positional encoding from its YAML."""
-    return build(compose_config([f"model={name}", *overrides]).model, "model", arch=arch)
+    """The first layer's positional encoding from its YAML."""
+    node = model_of(name, *overrides)
+    first = node.get("layers", [node])[0]
+    return kinds_of(first, arch)[0].position(arch)
 
 
 def make_decoder(
     name: str, arch: Arch, *overrides: str, seed: int = 0, backend: str = "auto"
 ) -> Decoder:
     """A decoder with the positional encoding of a YAML."""
-    node = compose_config([f"model={name}", *overrides]).model
-    return Decoder(arch, lambda a: build(node, "model", arch=a), seed, backend)
+    return Decoder(arch, kinds_of(model_of(name, *overrides), arch), seed, backend)
+
+
+def model_of(name: str, *overrides: str) -> dict[str, Any]:
+    """The section ``model`` of a YAML, or of a pattern as the command line has it."""
+    cfg = compose_config([f"model={name}", *overrides])
+    return OmegaConf.to_container(cfg.model, resolve=True)
 
 
 def randomise(model: torch.nn.Module, std: float = 0.3, seed: int = 1) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tape_exp.models import cudnn, fastest, fla, flex
 from tape_exp.models.kernels import causal
+from tape_exp.models.window import Window
 from tape_exp.settings.errors import ConfigError, one_of
 
 log = logging.getLogger("tape_exp")
@@ -29,6 +30,7 @@ HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of
 # On a CPU the fused kernel pays off only from this many tokens on; for fewer, one explicit softmax
 # serves the values and what is carried at once.
 CPU_SDPA_FROM = 64
+ROWS = 128  # of queries that it then takes at once
 # And its fused kernel wants values as wide as queries, with zeros to make them so: twice as fast as
 # its unfused one at 1024 tokens, slower below this many.
 CPU_PADS_FROM = 256
@@ -57,6 +59,7 @@ class Inputs:
     padding: Tensor | None = None  # (B,), the keys of a row that are hidden, from its first on
     on_demand: OnDemand | None = None  # instead of a bias
     key_bias: Tensor | None = None  # (B, H, S)
+    window: Window | None = None  # None: a query sees all keys before it
 
     @property
     def groups(self) -> int:
@@ -74,6 +77,36 @@ class Inputs:
         if self.on_demand is None:
             return self
         return replace(self, bias=self.on_demand.by_pair(), on_demand=None)
+
+    def scaled(self, scale: Tensor) -> "Inputs":
+        """The same with logits, biases included, times (B or 1, H, T): a bias by pair, if any."""
+        bias = replace(self.with_pairs(), padding=None).dense_bias()
+        return replace(
+            self,
+            q=(self.q * scale[..., None]).to(self.q.dtype),
+            bias=None if bias is None else bias * scale[..., None],
+            by_distance=None,
+            slopes=None,
+            on_demand=None,
+            key_bias=None,
+        )
+
+    def mask(self) -> Tensor:
+        """Booleans that broadcast to (B, H, T, S): where query t may look at key s, if s is not
+        padding.
+        """
+        T, S, device = self.q.shape[2], self.k.shape[2], self.q.device
+        if self.window is None:
+            return causal_mask(T, S, device)
+        places = torch.arange(S, device=device)
+        return self.window.mask(places[S - T :], places, self.padding)
+
+    def narrow(self, rows: int) -> bool:
+        """Whether a window hides at least half of the keys from so many queries in a row."""
+        if self.window is None:
+            return False
+        seen = self.window.size + self.window.sinks + min(rows, self.q.shape[2])
+        return 2 * seen <= self.k.shape[2]
 
     def dense_bias(self) -> Tensor | None:
         """Biases and padding as one tensor that broadcasts to (B, H, T, S)."""
@@ -128,7 +161,8 @@ class Inputs:
             q, k, v = (x[b : b + 1, :, skip:] for x in (self.q, self.k, self.v))
             carried, bias, keys = cut(self.carried, 2), cut(self.bias, 2, 3), cut(self.key_bias, 2)
             rest = self.by_distance, self.slopes
-            parts.append((skip, Inputs(q, k, v, carried, bias, *rest, key_bias=keys)))
+            row = Inputs(q, k, v, carried, bias, *rest, key_bias=keys, window=self.window)
+            parts.append((skip, row))
         return parts
 
     def per_query_head(self) -> tuple[Tensor, Tensor]:
@@ -158,6 +192,8 @@ def attend(
     key_bias: Tensor | None = None,
     carried: Tensor | None = None,
     padding: Tensor | None = None,
+    window: Window | None = None,
+    scale: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor | None]:
     """Causal attention: ``softmax(q kᵀ / √D + bias) v``, and the same probabilities times
@@ -182,6 +218,8 @@ def attend(
             query head.
         padding: (B,), how many of the first keys of each row no query sees. What the queries at
             these places give is not defined.
+        window: the keys that a query sees; None: all up to its own.
+        scale: (B or 1, T, H): what the logits, biases included, are multiplied by.
         backend: a key of :data:`BACKENDS`, or ``auto``: the fastest that is correct here, said once
             in the log.
 
@@ -200,6 +238,9 @@ def attend(
         inputs = Inputs(q, k, v, carried, None, by_distance, slopes, padding, bias, key_bias)
     else:
         inputs = Inputs(q, k, v, carried, bias, by_distance, slopes, padding, None, key_bias)
+    inputs = replace(inputs, window=window)
+    if scale is not None:
+        inputs = inputs.scaled(scale.transpose(1, 2))
     values, attended = _compute(inputs, backend)
     return values.transpose(1, 2), None if attended is None else attended.transpose(1, 2)
 
@@ -249,6 +290,8 @@ def probabilities(
     slopes: Tensor | None = None,
     key_bias: Tensor | None = None,
     padding: Tensor | None = None,
+    window: Window | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
     """(B, H, T, S), at least fp32: what :func:`attend` averages with, from the same arguments.
 
@@ -258,6 +301,9 @@ def probabilities(
     q, k = (x.transpose(1, 2).to(precise) for x in (q_BTHD, k_BSKD))
     key_bias = None if key_bias is None else key_bias.transpose(1, 2)
     inputs = Inputs(q, k, k[..., :0], None, bias, by_distance, slopes, padding, None, key_bias)
+    inputs = replace(inputs, window=window)
+    if scale is not None:
+        inputs = inputs.scaled(scale.transpose(1, 2))
     with torch.autocast(q.device.type, enabled=False):
         return _probabilities(inputs, inputs.per_query_head()[0])
 
@@ -274,7 +320,9 @@ def pick_backend(inputs: Inputs) -> str:
     if len(able) > 1:
         T = inputs.q.shape[2]
         length = next((x for x in fastest.LENGTHS if x <= T), fastest.LENGTHS[-1])
-        measured = _measured(tuple(able), *_kind(inputs), length)
+        window = inputs.window or Window(0)
+        size = (window.size, window.sinks)
+        measured = _measured(tuple(able), *_kind(inputs), length, *size)
         if measured is not None:
             name, why = measured
     say(f"attention ({kind}, {inputs.q.device.type}, {inputs.q.dtype}): {name}, {why}")
@@ -282,7 +330,7 @@ def pick_backend(inputs: Inputs) -> str:
 
 
 def _kind(inputs: Inputs) -> tuple[Any, ...]:
-    """The fields of :class:`fastest.Kind`, but for the length."""
+    """The fields of :class:`fastest.Kind`, but for the length and the window."""
     q, bias = inputs.q, "none"
     if inputs.bias is not None:
         bias = "of each row" if inputs.bias.shape[0] > 1 else "shared by rows"
@@ -333,6 +381,12 @@ def _preferences(inputs: Inputs) -> list[tuple[str, str]]:
             ("triton", "the bias is looked up by distance"),
             ("flex", "the bias is fused into the scores"),
             ("sdpa", "the bias as a mask"),
+        ]
+    if inputs.window is not None:
+        return [
+            ("flash", "windows are native"),
+            ("flex", "blocks outside of the window are skipped"),
+            ("sdpa", "the window as a mask"),
         ]
     if inputs.carried is not None:
         return [
@@ -387,7 +441,7 @@ def _probabilities(inputs: Inputs, k_BHSD: Tensor) -> Tensor:
     bias = inputs.dense_bias()
     if bias is not None:
         logits = logits + bias
-    logits = logits.masked_fill(~causal_mask(q.shape[2], k.shape[2], q.device), float("-inf"))
+    logits = logits.masked_fill(~inputs.mask(), float("-inf"))
     return logits.softmax(-1)
 
 
@@ -403,17 +457,19 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     With something carried, a GPU does both in one call. Its kernels want values as wide as queries,
     so that q and k are padded with zeros to the joint width, but for cuDNN's where it takes them as
     they are, and values to the width of q and k. On a CPU the fused kernel gains less than
-    computing the probabilities once for both saves (:func:`_row_blocks`), and it has no gradients
-    for a mask that learns. Narrower values are padded there where that pays off.
+    computing the probabilities once for both saves, or leaving out the keys that a window hides
+    (:func:`_row_blocks`), and it has no gradients for a mask that learns. Narrower values are
+    padded there where that pays off.
     """
     keys_learn = inputs.key_bias is not None and torch.is_grad_enabled()
-    if (inputs.carried is not None or keys_learn) and inputs.q.device.type == "cpu":
+    in_blocks = inputs.carried is not None or keys_learn or inputs.narrow(ROWS)
+    if in_blocks and inputs.q.device.type == "cpu":
         return _row_blocks(inputs)
     q, (k, v) = inputs.q, inputs.per_query_head()
     scale = 1 / math.sqrt(q.shape[-1])
     T, S, D, padding = q.shape[2], k.shape[2], q.shape[-1], v.shape[-1] - q.shape[-1]
     bias = inputs.dense_bias()
-    plain = bias is None and T == S
+    plain = bias is None and T == S and inputs.window is None
     # With a mask it was not tried.
     if padding > 0 and not (plain and cudnn.takes_wide_values(q.device, q.dtype, D, D + padding)):
         q, k = F.pad(q, (0, padding)), F.pad(k, (0, padding))
@@ -423,14 +479,14 @@ def _sdpa(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         with cudnn.priority(q.device):
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
             return inputs.split(out[..., : D + padding])
-    mask = causal_mask(T, S, q.device)
+    mask = inputs.mask()
     if bias is not None:
         mask = torch.where(mask, bias.to(q.dtype), float("-inf")).expand(*q.shape[:2], T, S)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     return inputs.split(out[..., : D + padding])
 
 
-def _row_blocks(inputs: Inputs, rows: int = 128) -> tuple[Tensor, Tensor | None]:
+def _row_blocks(inputs: Inputs, rows: int = ROWS) -> tuple[Tensor, Tensor | None]:
     """The explicit softmax for ``rows`` queries at a time, over only the keys that they may see."""
     k, v = replace(inputs, carried=None).per_query_head()
     averaged = [v]
@@ -439,20 +495,27 @@ def _row_blocks(inputs: Inputs, rows: int = 128) -> tuple[Tensor, Tensor | None]
     q = inputs.q / math.sqrt(inputs.q.shape[-1])
     bias = replace(inputs, key_bias=None).dense_bias()
     T, S = q.shape[2], k.shape[2]
+    places = torch.arange(S, device=q.device)
     averages: list[list[Tensor]] = [[] for _ in averaged]
     for first in range(0, T, rows):
         last = min(first + rows, T)
         seen = last + S - T
-        logits = q[:, :, first:last] @ k[:, :, :seen].transpose(-1, -2)
+        keys: slice | list[int] = slice(seen)
+        if inputs.window is None:
+            visible = causal_mask(last - first, seen, q.device)
+        else:
+            keys = inputs.window.keys(first + S - T, seen, inputs.padding)
+            visible = inputs.window.mask(places[first + S - T : seen], places[keys], inputs.padding)
+        logits = q[:, :, first:last] @ k[:, :, keys].transpose(-1, -2)
         if bias is not None:
-            logits = logits + bias.expand(-1, -1, T, S)[:, :, first:last, :seen]
+            logits = logits + bias.expand(*q.shape[:2], T, S)[:, :, first:last, keys]
         if inputs.key_bias is not None:
-            logits = logits + inputs.at_keys(first, last)
-        hidden = ~causal_mask(last - first, seen, q.device)
+            logits = logits + inputs.at_keys(first, last)[..., keys]
         precise = torch.promote_types(logits.dtype, torch.float32)
-        probabilities = logits.masked_fill_(hidden, float("-inf")).softmax(-1, precise).to(v.dtype)
+        logits = logits.masked_fill_(~visible, float("-inf"))
+        probabilities = logits.softmax(-1, precise).to(v.dtype)
         for parts, x in zip(averages, averaged, strict=True):
-            parts.append(probabilities @ x[:, :, :seen])
+            parts.append(probabilities @ x[:, :, keys])
     values, *attended = (torch.cat(parts, 2) for parts in averages)
     return values, attended[0] if attended else None
 
@@ -497,7 +560,7 @@ def _flex(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         k,
         v,
         score_mod=score_mod if inputs.biased else None,
-        block_mask=flex.causal_blocks(T, S, str(q.device)),
+        block_mask=flex.causal_blocks(T, S, str(q.device), inputs.window),
         scale=1 / math.sqrt(q.shape[-1]),
     )
     return inputs.split(out[:, :, :length])
@@ -513,7 +576,10 @@ def _flash(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
     q, k = F.pad(inputs.q, (0, padding)), F.pad(k, (0, padding))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     slopes = None if inputs.slopes is None else inputs.slopes.float()
-    out = flash_attn_func(q, k, v, softmax_scale=scale, causal=True, alibi_slopes=slopes)
+    before = -1 if inputs.window is None else inputs.window.size - 1
+    out = flash_attn_func(
+        q, k, v, softmax_scale=scale, causal=True, window_size=(before, -1), alibi_slopes=slopes
+    )
     return inputs.split(out.transpose(1, 2))
 
 
@@ -570,12 +636,16 @@ def _flash_refuses(inputs: Inputs) -> str | None:
         return "flash-attn computes only in fp16 and bf16, on a GPU"
     if inputs.key_bias is not None or (inputs.biased and inputs.slopes is None):
         return "flash-attn knows no bias but ALiBi's slopes"
+    if inputs.window is not None and inputs.window.sinks:
+        return "flash-attn knows no attention sinks"
     return "flash-attn's heads are at most 256 wide" if width > 256 else None
 
 
 def _triton_refuses(inputs: Inputs) -> str | None:
     if inputs.bias is not None or (inputs.on_demand is not None and inputs.on_demand.path):
         return "the Triton kernel knows no bias of single pairs"
+    if inputs.window is not None:
+        return "the Triton kernel knows no window"
     carried = None if inputs.carried is None else inputs.carried.transpose(1, 2)
     reason = causal.supports(
         inputs.q.transpose(1, 2), inputs.k.transpose(1, 2), inputs.v.transpose(1, 2), carried
@@ -589,6 +659,8 @@ def _fla_refuses(inputs: Inputs) -> str | None:
     others = inputs.bias, inputs.by_distance, inputs.carried
     if not known or any(x is not None for x in others):
         return "flash-linear-attention serves only PaTH and FoX, in passes over whole sequences"
+    if inputs.window is not None:
+        return "flash-linear-attention knows no window here"
     return fla.refuses(inputs.q, inputs.k, inputs.v)
 
 

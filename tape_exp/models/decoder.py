@@ -4,6 +4,7 @@ Shape suffixes: B batch, T tokens, C width, H heads, D head dimension, V vocabul
 may have K < H heads.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.attention import OnDemand, attend, to_compile
 from tape_exp.models.cache import Cache
+from tape_exp.models.layers import Kinds, LayerKind, whose_positions
 from tape_exp.models.positions.base import (
     Past,
     PositionEncoding,
@@ -26,7 +28,8 @@ from tape_exp.models.positions.base import (
     overrides,
     precise,
 )
-from tape_exp.settings.schema import Arch
+from tape_exp.models.window import Window
+from tape_exp.settings.schema import Arch, AttentionConfig
 
 
 class Decoder(nn.Module):
@@ -36,6 +39,8 @@ class Decoder(nn.Module):
     Args:
         arch: sizes.
         position: makes the positional encoding of one layer from ``arch``; called once per layer.
+            Or the kinds of the layers: layer l has kind l modulo their number, and a kind's first
+            layer is asked for what comes before the layers, such as the initial state.
         seed: of the initial weights. Each parameter has a generator of its own, named after it, so
             that models that differ only in their positional encoding begin with the same backbone.
         backend: of :func:`~tape_exp.models.attention.attend`.
@@ -46,7 +51,7 @@ class Decoder(nn.Module):
     def __init__(
         self,
         arch: Arch,
-        position: Callable[[Arch], PositionEncoding],
+        position: Kinds,
         seed: int = 0,
         backend: str = "auto",
         blank: bool = False,
@@ -62,12 +67,26 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding.from_pretrained(
             torch.empty(arch.vocab, arch.width), freeze=False
         )
-        blocks = [Block(arch, position(arch), backend, layer) for layer in range(arch.layers)]
+        pattern = [LayerKind(position)] if callable(position) else position
+        chosen = [pattern[layer % len(pattern)] for layer in range(arch.layers)]
+        self.kinds = list(dict.fromkeys(chosen))
+        blocks = [
+            Block(arch, kind.position(arch), backend, layer, kind.attention, self.kinds.index(kind))
+            for layer, kind in enumerate(chosen)
+        ]
         self.layers = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(arch.width, eps=arch.norm_eps)
         self.head = matrix(arch.width, arch.vocab)
         if arch.tied:
             self.head.weight = self.embedding.weight
+        for chain in range(len(self.kinds)):
+            self._mark_ends([block for block in blocks if block.chain == chain])
+        self._positions_of = whose_positions([block.position for block in self.firsts()])
+        self.init_weights(seed, blank)
+
+    def _mark_ends(self, blocks: list["Block"]) -> None:
+        """Take from the layers of a kind what only its first or all but its last have."""
+        blocks[0].begins = True
         # Only the first layer's encoding is asked for what is added to the input.
         for block in blocks[1:]:
             for name in block.position.embedding_parameters:
@@ -78,7 +97,6 @@ class Decoder(nn.Module):
         last.updates_state = False
         for name, parameter in last.position.named_parameters():
             parameter.requires_grad = name not in last.position.update_parameters
-        self.init_weights(seed, blank)
 
     def init_weights(self, seed: int, blank: bool = False) -> None:
         """Every matrix N(0, 0.02), norms 1, positional encodings by their own ``init_weights``;
@@ -131,25 +149,25 @@ class Decoder(nn.Module):
                 :func:`~tape_exp.models.trace.trace`.
         """
         B, T = tokens_BT.shape
-        first = self.blocks()[0].position
-        known_BS, consecutive = tokens_BT, first.consecutive
+        known_BS, consecutive = tokens_BT, self.consecutive
         if cache is not None:
             positions_BT = cache.next_positions(T)
             known_BS, sampler = cache.read(tokens_BT), cache.sampler
         elif positions_BT is not None:
             if not positions_BT.is_floating_point():
                 positions_BT = positions_BT.float()
-            check_reach(first, positions_BT)
+            for block in self.firsts():
+                check_reach(block.position, positions_BT)
             consecutive = False
         else:
             positions_BT = self.positions(B, T, tokens_BT.device, sampler)
-        ids_BS = first.position_ids(known_BS, sampler)
-        ids_BT = None if ids_BS is None else ids_BS[:, -T:]
-        where = Where(positions_BT, consecutive, cache, watch, ids_BT)
-        state = initial_state(first, positions_BT, cache)
+        every_id = [block.position.position_ids(known_BS, sampler) for block in self.firsts()]
+        ids = tuple(None if ids_BS is None else ids_BS[:, -T:] for ids_BS in every_id)
+        where = Where(positions_BT, consecutive, cache, watch, ids)
+        states = self.initial_states(positions_BT, cache)
         plain = cache is None and watch is None
         compute = self._compiled if self._compiled is not None and plain else self._compute
-        found = compute(tokens_BT, state, where, last_only, logits_at, labels_BT)
+        found = compute(tokens_BT, states, where, last_only, logits_at, labels_BT)
         if cache is not None:
             cache.length += T
         return found
@@ -157,20 +175,23 @@ class Decoder(nn.Module):
     def _compute(
         self,
         tokens_BT: Tensor,
-        state: Tensor | None,
+        states: list[Tensor | None],
         where: "Where",
         last_only: bool,
         logits_at: Tensor | None,
         labels_BT: Tensor | None,
     ) -> Tensor:
-        """All of a forward pass that is a function of tokens, state and places: one graph."""
+        """All of a forward pass that is a function of tokens, states and places: one graph."""
         x_BTC = self.embedding(tokens_BT)
         recompute = self.recompute and self.training and torch.is_grad_enabled()
-        for layer in self.layers:
+        states = list(states)
+        for layer in self.blocks():
+            state = states[layer.chain]
             if recompute:
                 x_BTC, state = checkpoint(layer, x_BTC, state, where, use_reentrant=False)
             else:
                 x_BTC, state = layer(x_BTC, state, where)
+            states[layer.chain] = state
         if last_only:
             x_BTC = x_BTC[:, -1:]
         if logits_at is not None:
@@ -191,7 +212,29 @@ class Decoder(nn.Module):
         self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None
     ) -> Tensor:
         """The positions that the encoding gives to the tokens: (1, T) or (rows, T), fp32."""
-        return self.blocks()[0].position.positions(rows, length, device, sampler)
+        whose = self.firsts()[self._positions_of].position
+        return whose.positions(rows, length, device, sampler)
+
+    def initial_states(
+        self, positions_BT: Tensor, cache: Cache | None = None
+    ) -> list[Tensor | None]:
+        """The state that the first layer of each kind sees."""
+        return [initial_state(block.position, positions_BT, cache) for block in self.firsts()]
+
+    @property
+    def consecutive(self) -> bool:
+        """Whether the encoding's positions are 0 … T-1."""
+        return all(block.position.consecutive for block in self.firsts())
+
+    @property
+    def reach(self) -> int | None:
+        """The number of positions, where a table holds them."""
+        reaches = (block.position.reach for block in self.firsts())
+        return min((reach for reach in reaches if reach is not None), default=None)
+
+    def firsts(self) -> list["Block"]:
+        """The first layer of each kind, in order."""
+        return [block for block in self.blocks() if block.begins]
 
     def blocks(self) -> list["Block"]:
         """The layers, with their type."""
@@ -261,13 +304,25 @@ def matrix(inputs: int, outputs: int) -> nn.Linear:
 class Block(nn.Module):
     """Attention and SwiGLU, each after an RMSNorm, with a residual and the encoding's part."""
 
-    def __init__(self, arch: Arch, position: PositionEncoding, backend: str, layer: int) -> None:
+    def __init__(
+        self,
+        arch: Arch,
+        position: PositionEncoding,
+        backend: str,
+        layer: int,
+        attention: AttentionConfig,
+        chain: int,
+    ) -> None:
         super().__init__()
         C, queries, keys = arch.width, arch.heads * arch.head_dim, arch.key_heads * arch.head_dim
         self.layer = layer
         self.head_dim = arch.head_dim
         self.backend = backend
+        self.chain = chain  # the number of its kind, whose layers share a state
+        self.begins = False  # whether it is the first of them
         self.updates_state = True
+        size = attention.window
+        self.window = None if size is None else Window(size, attention.sinks)
         # Called instead of `attend`, with the same arguments (LongLoRA's sparse attention).
         self.attend: Callable[..., tuple[Tensor, Tensor | None]] | None = None
         self.attention_norm = nn.RMSNorm(C, eps=arch.norm_eps)
@@ -279,6 +334,11 @@ class Block(nn.Module):
         self.gate = matrix(C, arch.ffn)
         self.up = matrix(C, arch.ffn)
         self.down = matrix(arch.ffn, C)
+        self.q_norm = nn.RMSNorm(arch.head_dim, arch.norm_eps) if attention.qk_norm else None
+        self.k_norm = nn.RMSNorm(arch.head_dim, arch.norm_eps) if attention.qk_norm else None
+        # Its factor is 1 on average over the rows of training.
+        s = torch.full((arch.heads,), 1 / mean_log(arch.train_length)) if attention.ssmax else None
+        self.ssmax = None if s is None else nn.Parameter(s)
         self.position = position
         position.fused = backend != "reference"
 
@@ -286,15 +346,18 @@ class Block(nn.Module):
         self, x_BTC: Tensor, state: Tensor | None, where: "Where"
     ) -> tuple[Tensor, Tensor | None]:
         """The block's output and the position state for the next one."""
-        if self.layer == 0:
+        if self.begins:
             # Here, not before the first block: where parameters are sharded, a block's own are
             # whole only in its own pass.
-            ids_BT = where.positions_BT if where.ids_BT is None else where.ids_BT
+            ids_BT = where.ids[self.chain]
+            ids_BT = where.positions_BT if ids_BT is None else ids_BT
             if (embedded := self.position.embed(ids_BT)) is not None:
                 x_BTC = (x_BTC + embedded).to(x_BTC.dtype)
         normed = self.attention_norm(x_BTC)
         read = for_products(normed)
         q, k, v = (f(read).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = normed_heads(self.q_norm, q), normed_heads(self.k_norm, k)
         past: Past = {} if where.cache is None else where.cache.past[self.layer]
         features = self.position.features(where.without_padding(normed), state, past)
         q, k = self.position.rotate(q, k, state, features)
@@ -313,6 +376,10 @@ class Block(nn.Module):
             biases["key_bias"] = key_bias
         if where.cache is not None:
             biases["padding"] = where.cache.padding_B
+        if self.window is not None:
+            biases["window"] = self.window
+        if self.ssmax is not None:
+            biases["scale"] = self._scale(where, k.shape[1])
         if where.watch is not None:
             where.watch(self, q, k, biases, state)
         values, attended = (self.attend or attend)(
@@ -356,11 +423,37 @@ class Block(nn.Module):
         bias = position.contextual_bias(q_BTHD, k_BSKD, features, bias)
         return {"bias": bias}
 
+    def _scale(self, where: "Where", S: int) -> Tensor:
+        """s · ln n, (B or 1, T, H), for queries that see n of the S keys. A query that sees one
+        key has nothing to choose from, so that ln 1 = 0 does no harm.
+        """
+        assert self.ssmax is not None
+        before = torch.arange(S, device=self.ssmax.device)[None] + 1
+        if where.cache is not None and where.cache.padding_B is not None:
+            before = (before - where.cache.padding_B[:, None]).clamp(min=1)
+        before = before[:, -where.positions_BT.shape[1] :]
+        seen = before if self.window is None else self.window.count(before)
+        s = precise(self.ssmax)
+        return s * seen[..., None].to(s.dtype).log()
+
+
+def normed_heads(norm: nn.RMSNorm, x_BTHD: Tensor) -> Tensor:
+    """The norm over the channels of each head, computed in at least fp32; returned in x's dtype."""
+    wide = precise(x_BTHD)
+    weight = norm.weight.to(wide.dtype)
+    return F.rms_norm(wide, norm.normalized_shape, weight, norm.eps).to(x_BTHD.dtype)
+
+
+def mean_log(length: int) -> float:
+    """The mean of ln n over n = 1 … length, at least 2; 5.9 for 1024."""
+    length = max(length, 2)
+    return math.lgamma(length + 1) / length
+
 
 def initial_state(
     position: PositionEncoding, positions_BT: Tensor, cache: Cache | None
 ) -> Tensor | None:
-    """The state that the first layer sees.
+    """The state that an encoding's first layer sees.
 
     Where it depends on the row's length, the last position that a cache may hold goes along, so
     that all steps see the same length.
@@ -389,7 +482,7 @@ class Watch(Protocol):
         block: Block,
         q_BTHD: Tensor,
         k_BSHD: Tensor,
-        biases: dict[str, Tensor | None],
+        biases: dict[str, Any],
         state: Tensor | None,
     ) -> None:
         """Take a block, its rotated queries and keys, its biases, and the state that they saw."""
@@ -403,7 +496,8 @@ class Where:
     consecutive: bool = False  # positions count tokens, so a bias by distance can be looked up
     cache: Cache | None = None
     watch: Watch | None = None
-    ids_BT: Tensor | None = None  # noqa: N815  # what `embed` reads; None: positions
+    # What `embed` reads in the first layer of each kind; None: positions.
+    ids: tuple[Tensor | None, ...] = (None,)
 
     @property
     def whole(self) -> bool:

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.layers import PLAIN
 from tape_exp.models.llama import llama_name
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.stored import INDEX
@@ -90,9 +91,12 @@ def save(
 
 
 def is_plain_llama(decoder: Decoder) -> bool:
-    """Whether transformers' Llama computes the same: RoPE, and heads that divide the width."""
+    """Whether transformers' Llama computes the same: RoPE and nothing else in every layer, and
+    heads that divide the width.
+    """
     arch, position = decoder.arch, decoder.blocks()[0].position
-    return type(position) is RoPE and arch.width % arch.heads == 0
+    alone = [kind.attention for kind in decoder.kinds] == [PLAIN]
+    return alone and type(position) is RoPE and arch.width % arch.heads == 0
 
 
 def llama_config(decoder: Decoder) -> dict[str, Any]:

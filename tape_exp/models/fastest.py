@@ -24,6 +24,7 @@ from tape_exp.machine.files import parse_json, write_atomically
 from tape_exp.machine.hardware import file_name, machine_name
 from tape_exp.machine.processes import first_said
 from tape_exp.models.timing import apart, clock
+from tape_exp.models.window import Window
 
 log = logging.getLogger("tape_exp")
 
@@ -52,9 +53,13 @@ class Kind:
     # where keys have a bias too
     bias: str
     length: int  # one of LENGTHS
+    window: int = 0  # the tokens that a query sees, 0: all; and the sinks
+    sinks: int = 0
 
     def __str__(self) -> str:
         parts = asdict(self) | {"device": self.device.type, "dtype": str(self.dtype)}
+        if not self.window:  # as before there were windows: their times stay known
+            del parts["window"], parts["sinks"]
         return ", ".join(f"{name} {value}" for name, value in parts.items())
 
     def call(self) -> tuple[Call, list[Tensor]]:
@@ -73,6 +78,7 @@ class Kind:
             return make(rows, T, count, width, dtype=self.dtype).transpose(1, 2)
 
         call: Call = dict.fromkeys(("carried", "bias", "by_distance", "slopes"))
+        call["window"] = Window(self.window, self.sinks) if self.window else None
         bias = self.bias.removesuffix(" and of keys")
         call["q"] = heads(H, self.width)
         call["k"], call["v"] = heads(self.key_heads, self.width), heads(self.key_heads, self.width)

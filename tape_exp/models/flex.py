@@ -4,6 +4,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
+from tape_exp.models.window import Window
 from tape_exp.settings.errors import ConfigError
 
 SIZES = 64  # that it is compiled for: batches, buckets of lengths, kinds of bias
@@ -44,8 +47,14 @@ def function(device: str) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=32)
-def causal_blocks(T: int, S: int, device: str) -> Any:
-    """The blocks of (T, S) in which query t looks at keys up to t + S - T: others are skipped."""
+def causal_blocks(T: int, S: int, device: str, window: Window | None = None) -> Any:
+    """The blocks of (T, S) in which query t looks at keys up to t + S - T, of a window only at
+    those that it shows: others are skipped.
+    """
     from torch.nn.attention.flex_attention import create_block_mask
 
-    return create_block_mask(lambda b, h, t, s: s <= t + S - T, None, None, T, S, device=device)
+    def seen(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        distance = t + S - T - s
+        return distance >= 0 if window is None else window.shows(distance, s)
+
+    return create_block_mask(seen, None, None, T, S, device=device)

@@ -20,8 +20,8 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import cache
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import new_cache
+from tape_exp.models.layers import kinds_of
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.settings.construct import build
 from tape_exp.settings.schema import Arch
 
 
@@ -84,13 +84,13 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: TapeExpConfig, decoder: Decoder | None = None) -> None:
         super().__init__(config)
-        self.decoder = decoder or Decoder(Arch(**config.arch or {}), self._position)
+        if decoder is None:
+            arch = Arch(**config.arch or {})
+            decoder = Decoder(arch, kinds_of(config.model or {}, arch))
+        self.decoder = decoder
         for tensor in (*self.decoder.parameters(), *self.decoder.buffers()):
             tensor._is_hf_initialized = tensor.device.type != "meta"  # type: ignore[attr-defined]
         self.post_init()
-
-    def _position(self, arch: Arch) -> PositionEncoding:
-        return build(self.config.model, "model", arch=arch)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -99,7 +99,8 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             super()._init_weights(module)
             return
         with torch.device("cpu"):
-            fresh = self._position(module.arch)
+            (chain,) = (x.chain for x in self.decoder.blocks() if x.position is module)
+            fresh = self.decoder.kinds[chain].position(module.arch)
             fresh.init_weights(torch.Generator().manual_seed(0))
         made = {**dict(fresh.named_parameters()), **dict(fresh.named_buffers())}
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):

@@ -16,11 +16,12 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
 from tape_exp.models.attention import attend
 from tape_exp.models.decoder import Block, Decoder
-from tape_exp.models.positions.base import PositionEncoding, for_heads, overrides
+from tape_exp.models.positions.base import for_heads, overrides
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.schema import AttentionConfig, fields_of
 from tape_exp.settings.targets import locate
 
 PARTS = {  # what `peft.train` names, as patterns of parameter names
@@ -137,14 +138,15 @@ class Adaptation:
         """The ``model`` section with the new theta and interpolation, for which it must have the
         keys, or without positions.
         """
-        cls: Any = locate(model["_target_"], "model")
+        cls: Any = None if "layers" in model else locate(model["_target_"], "model")
         if self.drop:
             if cls is not RoPE:
                 raise ConfigError(
                     f"peft={self.name} drops RoPE, and model={model['name']} is not RoPE alone; "
                     "use model=rope, with a base that was trained with it."
                 )
-            return {"name": "nope", "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}
+            kept = {key: model[key] for key in fields_of(AttentionConfig) if key in model}
+            return kept | {"name": "nope", "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}
         adapted = dict(model)
         if self.theta is not None:
             if "theta" not in model:
@@ -155,7 +157,7 @@ class Adaptation:
             adapted["theta"] = self.theta
         if self.interpolation != 1:
             scaling = model.get("scaling") or {}
-            if not takes(cls, "scaling"):
+            if cls is None or not takes(cls, "scaling"):
                 raise ConfigError(
                     f"peft.interpolation={self.interpolation} is for rotary encodings that can be "
                     f"scaled, and model={model['name']} is none; set peft.interpolation=1."
@@ -198,19 +200,23 @@ class Adaptation:
                 decoder.get_parameter(name).requires_grad_(name not in idle)
         if self.sparse_groups is not None:
             for block in decoder.blocks():
-                if not _in_queries_and_keys(block.position):
+                if not _in_queries_and_keys(block):
                     raise ConfigError(
                         f"peft.sparse_groups={self.sparse_groups} needs positions in queries and "
-                        "keys only, as model=rope has."
+                        "keys only, and no window or scaled logits, as model=rope has."
                     )
                 block.attend = partial(sparse_in_training, block, self.sparse_groups)
 
 
-def _in_queries_and_keys(position: PositionEncoding) -> bool:
-    """Whether the encoding neither adds to the logits nor averages anything."""
+def _in_queries_and_keys(block: Block) -> bool:
+    """Whether attention averages nothing but values, sees all tokens, and whether the encoding
+    leaves the logits as they are.
+    """
+    if block.window is not None or block.ssmax is not None:
+        return False
     # Sparse attention would silently drop whatever these return.
     names = ("bias", "bias_by_distance", "contextual_bias", "key_bias", "accumulated", "carried")
-    return not any(overrides(position, name) for name in names)
+    return not any(overrides(block.position, name) for name in names)
 
 
 def sparse_in_training(

@@ -7,13 +7,13 @@ import torch.nn.functional as F
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.layers import Kinds
 from tape_exp.settings.schema import Arch
 
 
 def step_case(
     arch: Arch,
-    make: Callable[[Arch], PositionEncoding],
+    make: Kinds,
     batch: int,
     length: int,
     dtype: torch.dtype,
@@ -28,7 +28,7 @@ def step_case(
 
     Args:
         arch: sizes of the decoder.
-        make: its positional encoding.
+        make: its positional encoding, or the kinds of its layers.
         batch, length: rows and tokens of the input.
         dtype: of the autocast; fp32: none.
         device: where it runs.

@@ -5,6 +5,7 @@ Shape suffixes: B batch, T tokens (queries, then keys), H heads, D head dimensio
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,7 +91,7 @@ def trace(
         block: Block,
         q_BTHD: Tensor,
         k_BSHD: Tensor,
-        biases: dict[str, Tensor | None],
+        biases: dict[str, Any],
         state: Tensor | None,
     ) -> None:
         if block.layer + 1 in kept:

@@ -24,12 +24,18 @@ def ceilings(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> set[str]:
     """The names of the models in some records whose encoding knows digits."""
     configs = [run.get("config") or {} for runs in records.values() for run in runs]
     models = [config.get("model") for config in configs]
-    return {m["name"] for m in models if isinstance(m, dict) and knows_digits(m.get("_target_"))}
+    return {m["name"] for m in models if isinstance(m, dict) and knows_digits(m)}
+
+
+def knows_digits(model: Mapping[str, Any]) -> bool:
+    """Whether a model of some config has an encoding, in any layer, with ``knows_digits``."""
+    layers = model.get("layers") or [model]
+    return any(_knows_digits(layer.get("_target_")) for layer in layers)
 
 
 @cache
-def knows_digits(target: Any) -> bool:
-    """Whether the encoding that a record names has ``knows_digits``.
+def _knows_digits(target: Any) -> bool:
+    """Whether the class that a record names has ``knows_digits``.
 
     Encodings whose file, and those that it imports encodings from, do not speak of it are not
     imported: they would bring torch, which takes seconds.

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
 
 from tape_exp.drawing.figures import Figure
 from tape_exp.paper import ceilings
@@ -39,7 +41,9 @@ class Encodings(LanguageArtifact):
     best: dict[str, list[str]] = field(default_factory=dict)
 
     def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
-        """Every model on every task that it can have."""
+        """Every model on every task that it can have; none at a scale that is not smoke."""
+        if scale not in self.scales():
+            return
         ladder = load(self.ladder)
         assert isinstance(ladder, Trend)
         for model in self.models:
@@ -131,7 +135,8 @@ class Encodings(LanguageArtifact):
 @cache
 def knows_digits(model: str) -> bool:
     """Whether an encoding is told which tokens are digits."""
-    return ceilings.knows_digits(compose_config([f"model={model}"]).model._target_)
+    chosen: Any = OmegaConf.to_container(compose_config([f"model={model}"]).model)
+    return ceilings.knows_digits(chosen)
 
 
 def longest(runs: Sequence[Record]) -> int:

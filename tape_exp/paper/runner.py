@@ -28,6 +28,7 @@ from tape_exp.runs.record import dump_record
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.overrides import choice_of_model
 
 log = logging.getLogger("tape_exp")
 
@@ -133,7 +134,8 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
         if not re.match(r"(\+?task|text@task[.\w]*|model|peft|checkpoint)[.=]", word)
     ]
     shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
-    before = compose_config([*shared, f"model={cfg.model.name}", f"peft={cfg.peft.name}"])
+    chosen = f"model={choice_of_model(cfg.model)}"
+    before = compose_config([*shared, chosen, f"peft={cfg.peft.name}"])
     before.model, before.peft = cfg.model, cfg.peft
     if cfg.peft.name != "none" and weights.wanted(before) is None:
         before = compose_config(

@@ -6,6 +6,7 @@ A checkpoint is a ``.ckpt`` of ours, with all weights or, of a run that adapted 
 
 import copy
 import logging
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,14 +90,13 @@ def find(spec: str, cfg: DictConfig) -> Path:
             f"checkpoint={spec} is neither a file, nor the folder of a run or of a Llama, nor a "
             "task; name one of these."
         )
-    make = [
-        f"python train.py task={spec} model={cfg.model.name} scale={cfg.scale.name} seed={cfg.seed}"
-    ]
+    from tape_exp.settings.overrides import choice_of_model
+
+    model = shlex.quote(f"model={choice_of_model(cfg.model)}")
+    make = [f"python train.py task={spec} {model} scale={cfg.scale.name} seed={cfg.seed}"]
     if cfg.peft.name != "none":
-        make = [
-            f"{make[0]} peft={cfg.peft.name}",
-            make[0].replace(f"model={cfg.model.name}", f"model={cfg.peft.base}"),
-        ]
+        base = make[0].replace(model, f"model={cfg.peft.base}")
+        make = [f"{make[0]} peft={cfg.peft.name}", base]
     raise ConfigError(
         f"checkpoint={spec} is neither a file nor a run's folder, and no finished run of a task of "
         f"that name is in {' or '.join(map(str, places))}. To make it: {', or: '.join(make)}."
@@ -235,11 +235,17 @@ def adopt(cfg: DictConfig) -> DictConfig:
     from tape_exp.models import llama
 
     llama_config = llama.read_config(folder)
-    if not takes(locate(cfg.model._target_, "model"), "scaling"):
+    if "layers" in cfg.model or not takes(locate(cfg.model._target_, "model"), "scaling"):
         raise ConfigError(
             f"checkpoint={spec} is a Llama, whose positions are RoPE's; model={cfg.model.name} "
             "cannot take them up."
         )
+    for key in ("ssmax", "qk_norm"):
+        if cfg.model.get(key):
+            raise ConfigError(
+                f"checkpoint={spec} is a Llama, which has learned to attend without model.{key}; "
+                "leave it out."
+            )
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
         cfg.task.arch = llama_config.sizes()
@@ -330,15 +336,17 @@ def check_encoding(
     if adapted(checkpoint) is not None or (kept is None and not checkpoint.is_dir()):
         return
     base = stored_config(kept).model if kept else None  # a Llama's positions are adopted
-    if base is not None and base._target_ == cfg.model._target_ and not adaptation.drop:
+    ours, of_base = (x and x.get("_target_", x.get("layers")) for x in (cfg.model, base))
+    if ours == of_base and not adaptation.drop:
         return
-    if base is not None and base._target_ != ROPE:
+    if base is not None and of_base != ROPE:
         raise ConfigError(
             f"checkpoint {checkpoint} was trained with model={base.name}, and peft="
             f"{adaptation.name} with model={cfg.model.name} goes on from model=rope; name a run of "
             "that."
         )
-    reason = None if adaptation.drop else decoder.blocks()[0].position.unlike_rope
+    reasons = (block.position.unlike_rope for block in decoder.blocks())
+    reason = None if adaptation.drop else next(filter(None, reasons), None)
     if reason is not None:
         raise ConfigError(
             f"model={cfg.model.name} cannot go on from a model that was trained with RoPE, since "
@@ -359,9 +367,13 @@ def check_encoding(
 def _warn_of_other_positions(decoder: "Decoder", checkpoint: Path) -> None:
     """Say that weights were trained with another encoding, where all fit since neither has any."""
     kept = None if checkpoint.is_dir() else companion(checkpoint, "config.yaml")
-    trained: Any = stored_config(kept).model if kept else None
-    own = type(decoder.blocks()[0].position)
-    if trained is not None and trained.get("_target_") != f"{own.__module__}.{own.__qualname__}":
+    if kept is None:
+        return
+    trained: Any = stored_config(kept).model
+    own = [type(block.position) for block in decoder.blocks()]
+    entries = trained.get("layers", [trained])
+    theirs = [entries[layer % len(entries)].get("_target_") for layer in range(len(own))]
+    if theirs != [f"{one.__module__}.{one.__qualname__}" for one in own]:
         log.warning(
             "checkpoint %s was trained with model=%s, whose weights fit this model too, but its "
             "positions are others; set model=%s unless that is meant.",

@@ -20,7 +20,8 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError, did_you_mean, no_override, refused
 from tape_exp.settings.folders import CONF, names_in
-from tape_exp.settings.schema import Config, check_sections
+from tape_exp.settings.patterns import write_out
+from tape_exp.settings.schema import AttentionConfig, Config, check_sections, fields_of
 from tape_exp.settings.targets import HOMES, check_choices, check_targets, guard, locate
 
 MISTAKES = (ConfigError, HydraException, OmegaConfBaseException)  # of the user
@@ -62,6 +63,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         cfg = copy.deepcopy(_composed(tuple(choices)))
         values = [override for override in parsed if _sets_value(override)]
         ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
+        write_out(cfg.get("model"))
         check_targets(cfg)
         check_sections(cfg)
         _check_scale(cfg)
@@ -136,6 +138,8 @@ def _sections(group: str, scale: str) -> dict[str, DictConfig]:
         return {}
     sections = {name: cfg[group]._get_node(name) for name in names}
     for node in sections.values():
+        if group == "model":
+            write_out(node)
         node._set_parent(None)  # or a copy would be one of all the sections
     fit = set(cfg) == {group, "scale"} and all("name" in node for node in sections.values())
     return sections if fit else {}
@@ -230,7 +234,8 @@ def taken_by_a_constructor(key: str, arguments: Sequence[str]) -> bool:
     node = cfg.get(section)
     if section not in HOMES or not isinstance(node, DictConfig) or "_target_" not in node:
         return False
-    return takes(locate(node._target_, section), rest)
+    beside = section == "model" and rest in fields_of(AttentionConfig)
+    return beside or takes(locate(node._target_, section), rest)
 
 
 def _chosen(arguments: Sequence[str]) -> DictConfig | None:

@@ -13,12 +13,13 @@ from tape_exp.settings.errors import ConfigError, did_you_mean
 LARGEST = 10**15  # whole number that a key may have: even the tokens of a corpus are fewer
 
 
-def build(node: Any, section: str, **given: Any) -> Any:
+def build(node: Any, section: str, *, also: Sequence[str] = (), **given: Any) -> Any:
     """Instantiate ``node._target_`` with the node's keys and ``given``, checking every key against
     its constructor.
 
     Keys whose annotation is a dataclass are converted to it. ``name`` is the YAML's own and is not
-    passed on, unless the constructor asks for it. Returns a :func:`functools.partial` if required
+    passed on, unless the constructor asks for it. ``also`` are keys that were taken out of the node
+    before, for the sentence on an unknown one. Returns a :func:`functools.partial` if required
     arguments are still missing from ``given``.
 
     Raises:
@@ -42,8 +43,8 @@ def build(node: Any, section: str, **given: Any) -> Any:
     for key, value in arguments.items():
         if key not in parameters:
             raise ConfigError(
-                f"{section}.{key}{did_you_mean(key, parameters)} Known keys: "
-                f"{', '.join(parameters)}."
+                f"{section}.{key}{did_you_mean(key, [*parameters, *also])} Known keys: "
+                f"{', '.join([*parameters, *also])}."
             )
         arguments[key] = _convert(value, hints.get(key, Any), f"{section}.{key}")
     missing = [k for k, p in parameters.items() if p.default is p.empty and k not in arguments]
@@ -83,17 +84,17 @@ def takes(cls: Any, key: str) -> bool:
 def _convert(value: Any, hint: Any, key: str) -> Any:
     """``value`` as ``hint`` asks: dataclasses are built, simple types and lists of them checked."""
     if dataclasses.is_dataclass(hint):
-        return _as_dataclass(value, hint, key)
+        return as_dataclass(value, hint, key)
     if typing.get_origin(hint) is dict and dataclasses.is_dataclass(typing.get_args(hint)[1]):
         _check_mapping(value, key)
         return {
-            name: _as_dataclass(one, typing.get_args(hint)[1], f"{key}.{name}")
+            name: as_dataclass(one, typing.get_args(hint)[1], f"{key}.{name}")
             for name, one in value.items()
         }
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         if dataclasses.is_dataclass(option) and value is not None:
-            return _as_dataclass(value, option, key)
+            return as_dataclass(value, option, key)
     for option in options:
         may_be_null = value is None and type(None) in options
         if typing.get_origin(option) in (list, tuple, Sequence) and not may_be_null:
@@ -137,7 +138,8 @@ def _check_mapping(value: Any, key: str) -> None:
         raise ConfigError(f"{key}={shown} must be a section of keys, as in {key}={{a: 1}}.")
 
 
-def _as_dataclass(value: Any, cls: Any, key: str) -> Any:
+def as_dataclass(value: Any, cls: Any, key: str) -> Any:
+    """An object of the dataclass ``cls`` from the keys and values that a config has at ``key``."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 

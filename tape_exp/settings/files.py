@@ -25,3 +25,11 @@ def read_yaml(path: Path, advice: str) -> Any:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({reason}); {advice}.") from error
     return content
+
+
+def inherited(path: Path) -> Any:
+    """A YAML on top of those of its folder that its ``defaults`` name."""
+    node: Any = OmegaConf.load(path)
+    names = [name for name in node.pop("defaults", []) if isinstance(name, str) and "/" not in name]
+    below = (path.with_name(f"{name}.yaml") for name in names if name != "_self_")
+    return OmegaConf.merge(*(inherited(other) for other in below), node)

@@ -5,8 +5,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from tape_exp.settings.compose import GROUPS
 from tape_exp.settings.folders import names_in
+from tape_exp.settings.patterns import words_of_pattern
 
 NAMED = ("model", "task", "scale")  # choices that a command names even where they are the default
 _WORDS = ("null", "true", "false", "nan", "inf")
@@ -33,6 +36,14 @@ def choice_of(group: str, name: str) -> str:
     )
 
 
+def choice_of_model(model: Any) -> str:
+    """What ``model=`` chooses a section with: a YAML's name, or a pattern of layers."""
+    model = OmegaConf.to_container(model, resolve=True) if OmegaConf.is_config(model) else model
+    if "layers" in model and model["name"] not in names_in("model"):
+        return literal(words_of_pattern(model))
+    return choice_of("model", model["name"])
+
+
 def words_of(
     wanted: dict[str, Any], compose: Callable[..., dict[str, Any]], partial: bool = False
 ) -> list[str]:
@@ -47,7 +58,11 @@ def words_of(
     plain = compose()
     words = []
     for group in (group for group in GROUPS if "name" in wanted.get(group, {})):
-        choice = choice_of(group, wanted[group]["name"])
+        choice = (
+            choice_of_model(wanted[group])
+            if group == "model"
+            else choice_of(group, wanted[group]["name"])
+        )
         if group in NAMED or choice != plain[group]["name"]:
             words.append(f"{group}={choice}")
     # The keys of the scale come first: other keys are computed from them.

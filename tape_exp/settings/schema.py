@@ -9,7 +9,6 @@ it.
 
 import math
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tape_exp.settings.errors import (
@@ -192,6 +191,43 @@ class Arch:
         attention = 2 * (self.heads + self.key_heads) * self.head_dim * self.width
         blocks = self.layers * (attention + 3 * self.width * self.ffn)
         return 4 * (blocks + (1 if self.tied else 2) * self.vocab * self.width)
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """How a layer attends: keys of ``model`` beside those of the encoding's own constructor.
+
+    With n the number of keys that a query sees, itself included:
+
+    - ``ssmax`` multiplies its logits by s · ln n, s learned per layer and head (Nakanishi,
+      "Scalable-Softmax Is Superior for Attention", 2025),
+    - ``qk_norm`` divides queries and keys, before they are rotated, by their root mean square over
+      the channels of a head, and multiplies them by a gain per channel that all heads share, as
+      Qwen3 does; OLMo 2 normalises over all heads at once.
+    """
+
+    window: int | None = None  # tokens that a query sees, itself included; null: all
+    sinks: int = 0  # the first tokens, which every query sees besides
+    ssmax: bool = False
+    qk_norm: bool = False
+
+    def __post_init__(self) -> None:
+        at_least_one("model", window=self.window)
+        between("model", 0, math.inf, sinks=self.sinks)
+        if self.sinks and self.window is None:
+            raise ConfigError(
+                f"model.sinks={self.sinks} has no effect, since every query sees all tokens before "
+                "it; set model.window, or leave it out."
+            )
+
+    def check_length(self, longest: int) -> None:
+        """Raise :class:`ConfigError` where the window hides nothing in rows of so many tokens."""
+        if self.window is not None and self.window + self.sinks >= longest:
+            raise ConfigError(
+                f"model.window={self.window} with model.sinks={self.sinks} hides nothing, since no "
+                f"row of this task is longer than {longest} tokens; lower model.window, or leave "
+                "it out."
+            )
 
 
 @dataclass(frozen=True)
@@ -393,19 +429,11 @@ def _check_finite(node: Any, key: str) -> None:
         raise ConfigError(f"{key}={value} must be a finite number.")
 
 
-def _inherited(path: Path) -> Any:
-    """A YAML on top of those of its folder that its ``defaults`` name."""
-    from omegaconf import OmegaConf
-
-    node: Any = OmegaConf.load(path)
-    names = [name for name in node.pop("defaults", []) if isinstance(name, str) and "/" not in name]
-    below = (path.with_name(f"{name}.yaml") for name in names if name != "_self_")
-    return OmegaConf.merge(*(_inherited(other) for other in below), node)
-
-
 def _check_sources(node: Any, key: str) -> None:
     """Refuse what describes a text, or another set of data, and what its source does not read."""
     from omegaconf import DictConfig, OmegaConf
+
+    from tape_exp.settings.files import inherited
 
     if not isinstance(node, DictConfig) or node._is_none():
         return
@@ -413,7 +441,7 @@ def _check_sources(node: Any, key: str) -> None:
         folder = CONF / ("task" if key == "task" else "text")  # where texts inherit from each other
         paths = sorted(folder.glob("*.yaml"), key=lambda path: len(path.stem))
         own = [path for path in paths if str(node.get("name")).startswith(path.stem)]
-        yamls = [_inherited(path) for path in own[-1:] or paths]
+        yamls = [inherited(path) for path in own[-1:] or paths]
         for part, sources in READ_BY.items():
             value = _value_of(node, part)
             written = [_value_of(yaml, part) for yaml in yamls]

@@ -39,7 +39,10 @@ def locate(target: Any, section: str) -> type:
         ConfigError: it is outside the section's part of tape_exp, does not exist, or is only
             imported there.
     """
-    home = HOMES.get(section, "tape_exp.paper" if section.startswith("conf/paper/") else "tape_exp")
+    home = HOMES.get(
+        section.partition(".")[0],
+        "tape_exp.paper" if section.startswith("conf/paper/") else "tape_exp",
+    )
     if not isinstance(target, str) or not target.startswith(f"{home}."):
         example = f", as conf/{section}/*.yaml do" if section in HOMES else ""
         raise ConfigError(f"{section}._target_={target} must name a class inside {home}{example}.")
@@ -162,14 +165,19 @@ def guard() -> None:
     """
     from hydra._internal import hydra
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from omegaconf import OmegaConf
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf, open_dict
+
+    from tape_exp.settings import patterns
 
     for name in ("oc.create", "oc.decode"):
         OmegaConf.clear_resolver(name)
     OmegaConf.register_new_resolver("oc.env", _environment, replace=True)
 
     class Loader(ConfigLoaderImpl):
-        """Hydra's loader, with the search."""
+        """Hydra's loader, with the search, and with patterns of layers."""
+
+        entries: Any = None  # of model=[…]
 
         def load_configuration(
             self, config_name: Any, overrides: list[str], run_mode: Any, *rest: Any, **options: Any
@@ -178,10 +186,29 @@ def guard() -> None:
             check_choices(overrides)
             if any(word.startswith("hydra/launcher=") for word in overrides):
                 check_cluster()
-            cfg = super().load_configuration(config_name, overrides, run_mode, *rest, **options)
+            parsed = OverridesParser.create().parse_overrides(list(overrides))
+            given = [one for one in parsed if patterns.is_pattern(one)]
+            self.entries = given[-1].value() if given else None
+            words = [str(one.input_line) for one in parsed if one not in given]
+            cfg = super().load_configuration(config_name, words, run_mode, *rest, **options)
+            if given:  # a process of another device repeats the command
+                cfg.hydra.overrides.task = [
+                    *(str(one.input_line) for one in given),
+                    *cfg.hydra.overrides.task,
+                ]
+            patterns.write_out(cfg.get("model"))
             check_targets(cfg)
             if run_mode.name == "MULTIRUN":
                 refuse_secrets(overrides)
+            return cfg
+
+        def _compose_config_from_defaults_list(self, defaults: Any, repo: Any) -> Any:
+            """The merged files, with a pattern's entries in full: values are set on these."""
+            cfg = super()._compose_config_from_defaults_list(defaults, repo)
+            if self.entries is not None:
+                with open_dict(cfg):
+                    cfg["model"] = patterns.pattern(self.entries)
+            patterns.write_out(cfg.get("model"))
             return cfg
 
     hydra.ConfigLoaderImpl = Loader  # type: ignore[misc]
@@ -232,10 +259,12 @@ def _hide_secrets(node: Any, key: str = "") -> None:
 
 
 def check_choices(overrides: Sequence[str]) -> None:
-    """Refuse anything but a YAML's name where a group's YAML is chosen; Hydra would merge a list
-    or a mapping, and runs on the schema's defaults without a group.
+    """Refuse anything but a YAML's name where a group's YAML is chosen, or a pattern of layers;
+    Hydra would merge a list or a mapping, and runs on the schema's defaults without a group.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    from tape_exp.settings.patterns import is_pattern
 
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         group = override.key_or_group
@@ -243,6 +272,8 @@ def check_choices(overrides: Sequence[str]) -> None:
             raise ConfigError(no_override(str(override.input_line)))
         choices = names_in(group)
         removed = override.is_delete()
+        if is_pattern(override):
+            continue
         if not choices or override.is_sweep_override() or (removed and override.package):
             continue
         if removed or not isinstance(override.value(), str) or not override.value():
@@ -312,7 +343,7 @@ def plain(key: str, value: Any) -> None:
             f"{key} has {len(value)} characters and becomes a folder's name, which may have "
             f"{LONGEST_NAME}."
         )
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_][\w.+-]*", value):
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_][\w.+×-]*", value):
         raise ConfigError(
             f"{key}={value} becomes a folder's name: letters, digits and _ . + - may be in it, as "
             f"in {key}=mine-1."

@@ -8,6 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.layers import Kinds
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.step import step_case
 from tape_exp.models.timing import round_robin, summary
@@ -120,27 +121,29 @@ def paper_convention(decoder: Decoder, length: int) -> tuple[float, float]:
         for name, module in decoder.named_modules()
         if isinstance(module, torch.nn.Linear) and ".position." not in name
     )
-    extra_macs, extra_flops = decoder.blocks()[0].position.counted_operations(length)
+    extra = [block.position.counted_operations(length) for block in decoder.blocks()]
+    extra_macs, extra_flops = (sum(counts) for counts in zip(*extra, strict=True))
     scores = arch.layers * arch.heads * length**2
-    macs = linear * length + 2 * scores * arch.head_dim + arch.layers * extra_macs
-    flops = 2 * macs + scores + arch.layers * (arch.ffn * length + extra_flops)
+    macs = linear * length + 2 * scores * arch.head_dim + extra_macs
+    flops = 2 * macs + scores + arch.layers * arch.ffn * length + extra_flops
     return float(macs), float(flops)
 
 
-def true_flops(arch: Arch, make_position: Callable[[Arch], Any], length: int) -> float:
+def true_flops(arch: Arch, position: Kinds, length: int) -> float:
     """FLOPs of the matrix products that this code computes in a forward pass of batch 1.
 
     Torch counts them on a model without storage. Attention is counted there with a full square of
     scores; the fused kernels skip the half above the diagonal, which is taken off.
     """
     with torch.inference_mode(False), torch.no_grad(), torch.device("meta"):
-        model = Decoder(arch, make_position, backend="reference")
+        model = Decoder(arch, position, backend="reference")
         positions = torch.zeros(1, length)
         with FlopCounterMode(display=False) as counter:
             model(torch.zeros(1, length, dtype=torch.long), positions_BT=positions)
         full = 0
-        state = model.blocks()[0].position.initial_state(positions)
+        states = model.initial_states(positions)
         for layer in model.blocks():
+            state = states[layer.chain]
             carried = layer.position.carried(state) if layer.updates_state else None
             width = arch.head_dim + (0 if carried is None else carried.shape[-1])
             first = None if state is None else state[:, :1]

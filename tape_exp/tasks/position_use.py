@@ -22,7 +22,7 @@ RESETS: dict[str, tuple[str, ...]] = {
 
 def updates_positions(decoder: Decoder) -> bool:
     """Whether the layers hand on a state that they update: TAPE and its variants."""
-    return isinstance(decoder.blocks()[0].position, TAPE)
+    return any(isinstance(block.position, TAPE) for block in decoder.blocks())
 
 
 @contextmanager
@@ -56,7 +56,8 @@ def nothing(*_: Any) -> None:
 
 @torch.no_grad()
 def state_metrics(model: Callable[..., Tensor], tokens: Tensor, counts: Tensor) -> dict[str, float]:
-    """What each layer's attention sees of the state of TAPE, next to what the first layer sees.
+    """What each layer's attention sees of the state of TAPE, next to what the first layer of its
+    kind sees; nothing of layers of other kinds.
 
     ``state/size@<layer>``: the mean norm of a block of E, over that of the first layer.
     ``state/turn@<layer>``: the mean angle between a block of E and that of the first layer, in
@@ -67,21 +68,22 @@ def state_metrics(model: Callable[..., Tensor], tokens: Tensor, counts: Tensor) 
         tokens: (B, T), the batch that is looked at.
         counts: (B, T), which of them are no padding.
     """
-    first: list[Tensor] = []
+    first: dict[int, Tensor] = {}
     metrics = {}
 
     def watch(
         block: Block, q_BTHD: Tensor, k_BSHD: Tensor, biases: Any, state: Tensor | None
     ) -> None:
+        if not isinstance(block.position, TAPE):
+            return
         matrices = block.position.matrices(state)
         assert matrices is not None
         E = matrices[0].expand(*q_BTHD.shape[:3], -1, -1, -1).flatten(4).double()
         E = E[counts.to(E.device)]
-        if not first:
-            first.append(E)
-        size = E.norm(dim=-1).mean() / first[0].norm(dim=-1).mean()
+        initial = first.setdefault(block.chain, E)
+        size = E.norm(dim=-1).mean() / initial.norm(dim=-1).mean()
         metrics[f"state/size@{block.layer + 1}"] = float(size)
-        metrics[f"state/turn@{block.layer + 1}"] = float(angle(E, first[0]).mean())
+        metrics[f"state/turn@{block.layer + 1}"] = float(angle(E, initial).mean())
 
     model(tokens, watch=watch, last_only=True, sampler=positions_of_row(0))
     return metrics

@@ -144,7 +144,7 @@ class Pretrain(TextTask):
             metrics |= perplexity(
                 model, tokens, self.tokenizer.decode, self.windows, label, progress, limit
             )
-        reach = model.decoder.blocks()[0].position.reach
+        reach = model.decoder.reach
         longest = 512 if reach is None else min(512, reach - SHIFT)  # a table ends
         rows = self._validation["inputs"][:2, :longest].to(model.device)
         with torch.autocast(rows.device.type, enabled=False):

@@ -54,7 +54,7 @@ def cases() -> list[Case]:
     defaults: dict[str, Any] = _node("tape_tensor")
     for path in sorted((CONF / "model").glob("*.yaml")):
         node = _node(path.stem)
-        if node["_target_"] in (f"{TAPE.__module__}.{TAPE.__name__}", tensor):
+        if node.get("_target_") in (f"{TAPE.__module__}.{TAPE.__name__}", tensor):
             general = {**defaults, **node, "_target_": tensor}
             variants.append(Case(path.stem, general["initial"], node, general))
             if general["L"] == 2 and general["scaling"]["method"] == "none":

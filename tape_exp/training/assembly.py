@@ -4,7 +4,6 @@ import logging
 import os
 import warnings
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tape_exp.machine.preemption import Preemption
 from tape_exp.machine.processes import RANKS, first_process
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.layers import kinds_of, whose_positions
 from tape_exp.models.peft import Adaptation
 from tape_exp.runs import checkpoints, weights
 from tape_exp.runs.clock import Stopwatch
@@ -110,7 +110,8 @@ def check_parts(cfg: DictConfig) -> None:
         build(cfg.peft, "peft", name=cfg.peft.name)
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     with torch.device("meta"):
-        make_position(model, task.arch)
+        kinds = kinds_of(model, task.arch)
+        whose_positions([kind.position(task.arch) for kind in dict.fromkeys(kinds)])
 
 
 def check_accelerator(name: str) -> None:
@@ -225,9 +226,8 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
         model = adaptation.positions(model)
     checkpoint = task.surroundings.checkpoint
     blank = checkpoint is not None and weights.llama_below(checkpoint) is not None
-    decoder = Decoder(
-        task.arch, partial(make_position, model), cfg.seed, cfg.trainer.attention, blank
-    )
+    kinds = kinds_of(model, task.arch)
+    decoder = Decoder(task.arch, kinds, cfg.seed, cfg.trainer.attention, blank)
     if checkpoint is not None:
         if adaptation is not None:
             weights.check_encoding(cfg, checkpoint, adaptation, decoder)
@@ -244,11 +244,6 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
     if cfg.trainer.frozen_bf16:
         peft.freeze_in_bf16(decoder)
     return decoder
-
-
-def make_position(model: dict[str, Any], arch: Any) -> Any:
-    """One layer's positional encoding from the ``model`` section."""
-    return build(model, "model", arch=arch)
 
 
 def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:

@@ -253,8 +253,8 @@ class OnDevice:
         }
         tokens, length = tokens.to(self.device), tokens.shape[1]
         more = -length % self.multiple
-        position = self.decoder.blocks()[0].position
-        kept = not position.consecutive or length + more > (position.reach or math.inf)
+        reach = self.decoder.reach or math.inf
+        kept = not self.decoder.consecutive or length + more > reach
         if not more or kept or moved.keys() - {"sampler"}:
             return self.decoder(tokens, **moved)
         return self.decoder(F.pad(tokens, (0, more)), **moved)[:, :length]

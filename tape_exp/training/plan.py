@@ -9,9 +9,9 @@ from rich.table import Table
 
 from tape_exp.machine.hardware import PEAK_FLOPS, device_memory, machine_name, peak_flops
 from tape_exp.machine.processes import first_process
-from tape_exp.models.decoder import Decoder
+from tape_exp.models.decoder import Block, Decoder
 from tape_exp.models.kernels.causal import WIDEST
-from tape_exp.models.positions.base import overrides
+from tape_exp.models.positions.base import PositionEncoding, overrides
 from tape_exp.settings.construct import build
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.text import TextTask
@@ -211,39 +211,49 @@ def memory(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> d
     parts["AdamW"] = 2 * setting.width * trainable / setting.shards
     tokens = setting.rows * task.arch.train_length
     parts["activations"] = tokens * activations(decoder, setting, recompute)
-    if pairs := pairs_kept(decoder, task, setting):
-        parts["pairs of tokens"] = pairs * (1 if recompute else decoder.arch.layers)
+    if any(pairs := pairs_kept(decoder, task, setting)):
+        parts["pairs of tokens"] = max(pairs) if recompute else sum(pairs)
     parts["logits"] = tokens * LOGITS * task.arch.vocab
     return parts
 
 
 def activations(decoder: Decoder, setting: Setting, recompute: bool) -> float:
     """Bytes a token keeps until the backward pass: all blocks, or their inputs and one block."""
-    arch, state = decoder.arch, _state_size(decoder)
+    arch, states = decoder.arch, _state_sizes(decoder)
     kind = "mixed" if setting.mixed else setting.precision
     per_width, per_ffn = KEPT[kind]
-    block = (
+    blocks = [
         per_width * arch.width
         + per_ffn * arch.ffn
         + (STATE[kind] * state + MAPS * arch.heads**2 if state else 0)
-    )
+        for state in states
+    ]
     if recompute:
-        return arch.layers * (setting.width * arch.width + 4 * state) + block
-    return arch.layers * block
+        return sum(setting.width * arch.width + 4 * state for state in states) + max(blocks)
+    return sum(blocks)
 
 
-def pair_memory(decoder: Decoder, rows: int, length: int) -> int:
+def pair_memory(block: Block, rows: int, length: int) -> int:
     """Bytes that a layer keeps of all pairs of tokens, 0 for encodings that compute none."""
-    return rows * length**2 * decoder.blocks()[0].position.pair_bytes()
+    return rows * length**2 * block.position.pair_bytes()
 
 
-def pairs_kept(decoder: Decoder, task: Task, setting: Setting) -> int:
-    """:func:`pair_memory`, or 0 where our kernel reads the bias in pieces: on a GPU, in 16 bits."""
-    block = decoder.blocks()[0]
-    read = overrides(block.position, "piecewise") and block.head_dim <= WIDEST
-    if read and block.backend in ("auto", "triton") and setting.precision != "32-true":
-        return 0
-    return pair_memory(decoder, setting.rows, task.arch.train_length)
+def pairs_kept(decoder: Decoder, task: Task, setting: Setting) -> list[int]:
+    """:func:`pair_memory` of each layer, or 0 where our kernel reads the bias in pieces: on a GPU,
+    in 16 bits.
+    """
+    return [
+        0
+        if _read_in_pieces(block, setting)
+        else pair_memory(block, setting.rows, task.arch.train_length)
+        for block in decoder.blocks()
+    ]
+
+
+def _read_in_pieces(block: Block, setting: Setting) -> bool:
+    served = overrides(block.position, "piecewise") and block.head_dim <= WIDEST
+    served = served and block.window is None and block.ssmax is None
+    return served and block.backend in ("auto", "triton") and setting.precision != "32-true"
 
 
 def assumptions(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
@@ -276,17 +286,18 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
     kind = "mixed" if setting.mixed else setting.precision
     per_width, per_ffn = KEPT[kind]
     formula = f"{per_width} C + {per_ffn} F"
-    if _state_size(decoder):
+    if any(_state_sizes(decoder)):
         formula += f" + {STATE[kind]} per number of the position state + {MAPS} H²"
     known = "" if setting.gpu != ASSUMED else ", since no GPU of a known peak is here"
     ddp = "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
-    pairs = pairs_kept(decoder, task, setting) / 2**30
     scores = "by a fused attention that keeps no T × T scores"
     if decoder.blocks()[0].backend == "reference":
         scores = "without the T × T scores that trainer.attention=reference keeps"
+    pairs = pairs_kept(decoder, task, setting)
+    block = decoder.blocks()[pairs.index(max(pairs))]
     computed = (
-        f"Pairs of tokens: {type(decoder.blocks()[0].position).__name__} computes something for "
-        f"each, {_short(pairs)} GiB in a layer, four times as much at twice the length; "
+        f"Pairs of tokens: {type(block.position).__name__} computes something for each, "
+        f"{_short(max(pairs) / 2**30)} GiB in a layer, four times as much at twice the length; "
         "FLOPs and hours leave it out."
     )
     return [
@@ -296,7 +307,7 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
         f"Activations: {formula} bytes a token and layer (C width, F inner size, H heads), "
         f"{scores}; recomputed: each block's input, and one block whole. Frozen weights are not "
         "taken to save any.",
-        *([computed] if pairs else []),
+        *([computed] if any(pairs) else []),
         f"Logits: {LOGITS} bytes a token and word of the vocabulary (log-softmax and two gradients "
         "in fp32).",
         "Not counted: CUDA's context (about 1 GiB), kernels' workspace, fragmentation.",
@@ -309,13 +320,16 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
     ]
 
 
-def _state_size(decoder: Decoder) -> int:
-    """Numbers a token of the position state, over all heads, where blocks update it; else 0."""
-    position = decoder.blocks()[0].position
+def _state_sizes(decoder: Decoder) -> list[int]:
+    """Numbers a token of each layer's position state, over all heads; 0 where none updates it."""
+    return [_state_size(block.position, decoder.arch.heads) for block in decoder.blocks()]
+
+
+def _state_size(position: PositionEncoding, heads: int) -> int:
     if not position.update_parameters:
         return 0
     state = position.initial_state(torch.zeros(1, 1, device="meta"))
-    return 0 if state is None else state.numel() // state.shape[2] * decoder.arch.heads
+    return 0 if state is None else state.numel() // state.shape[2] * heads
 
 
 def _model_table(plan: Plan, task: Task, origin: str) -> Table:

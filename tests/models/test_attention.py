@@ -244,7 +244,11 @@ def test_lengths_are_padded_to_a_few():
 BACKWARD = ("tape", "t5", "fire", "cope", "path", "pope", "selective_rope", "tape_householder")
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
+# Two kinds of layers with every key of a layer
+PATTERN = "[{name:tape,window:8,sinks:2,qk_norm:true},{name:alibi,window:5,ssmax:true}]"
+
+
+@pytest.mark.parametrize("name", [*ENCODINGS, PATTERN])
 def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
     """The choice included, which is logged all the same; the backward pass too of some, since it
     takes as long again.
@@ -399,7 +403,7 @@ def test_backends_that_cannot_say_which_can():
 
 def test_flash_refuses_queries_wider_than_values_and_state(monkeypatch):
     """Flattened blocks make them so; padding to the width of the values would cut them."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr(attention, "_installed", lambda name: True)
     q, v = torch.zeros(1, 1, 2, 32), torch.zeros(1, 1, 2, 8)
     reasons = [
         BACKENDS["flash"].refuses(Inputs(q, q, v, carried, None, None, None))

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.layers import kinds_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
@@ -39,10 +40,10 @@ def adapted(model: str, method: str, *overrides: str) -> tuple[Decoder, Decoder]
     section = adaptation.positions(OmegaConf.to_container(cfg.model))
     base = make_decoder("rope", ARCH)
     randomise(base)
-    ours = Decoder(ARCH, lambda arch: build(section, "model", arch=arch))
+    ours = Decoder(ARCH, kinds_of(section, ARCH))
     ours.load_state_dict(base.state_dict(), strict=False)
     rope = adaptation.positions(OmegaConf.to_container(compose_config(["model=rope"]).model))
-    reference = Decoder(ARCH, lambda arch: build(rope, "model", arch=arch))
+    reference = Decoder(ARCH, kinds_of(rope, ARCH))
     reference.load_state_dict(base.state_dict())
     adaptation.apply(ours, seed=0)
     return reference, ours
@@ -222,6 +223,11 @@ def test_frozen_matrices_in_bf16():
             "tape",
             ["peft=longlora"],
             r"peft\.sparse_groups=4 needs positions in queries and keys only",
+        ),
+        (
+            "rope_window",
+            ["peft=longlora"],
+            r"peft\.sparse_groups=4 needs .* keys only, and no window",
         ),
         (
             "rope",

@@ -83,8 +83,9 @@ def test_models_that_are_told_where_digits_are_are_marked_and_no_rivals():
     assert [line.name for line in panel.lines] == ["abacus† rung5", "abacus_fire"]
     assert "†" not in tables.markdown(shown.table("smoke", rivals))
     told = ("coupling.PositionCoupling", "rope.RoPE", "abacus.Gone", "gone.Abacus")
-    found = [knows_digits(f"tape_exp.models.positions.{name}") for name in told]
-    assert found == [True, False, False, False]
+    models = [{"_target_": f"tape_exp.models.positions.{name}"} for name in told]
+    assert [knows_digits(model) for model in models] == [True, False, False, False]
+    assert knows_digits({"layers": models[1::-1]}), "a pattern that has one"
     assert ceilings({"speed": [{}], "word": [{"config": {}}]}) == set()
 
 
@@ -92,8 +93,8 @@ def test_models_that_are_told_where_digits_are_are_marked_and_no_rivals():
 def test_every_artifact_composes_and_has_the_papers_numbers(name):
     artifact = artifacts.load(name)
     assert artifact.name == name
-    scale = "paper" if "paper" in artifact.scales() or not artifact.needs else artifact.scales()[0]
-    configs = list(artifact.configs(scale, [0]))
+    scales = ("paper", *artifact.scales()) if not artifact.needs else artifact.scales()[::-1]
+    configs = next((found for s in scales if (found := list(artifact.configs(s, [0])))), [])
     named = dict.fromkeys(re.split("[/ ]", label)[0] for label, _ in configs)
     models = list(getattr(artifact, "models", []))
     models += dict.fromkeys(

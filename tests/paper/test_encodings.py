@@ -24,6 +24,10 @@ def test_what_is_told_the_digits_only_adds():
     assert {"rope c4", "rope word_problem"} <= labels
 
 
+def test_there_is_no_other_scale():
+    assert list(ARTIFACT.configs("paper", [0])) == []
+
+
 def test_only_the_best_have_further_seeds():
     wanted = {f"{model} {task}" for task, models in ARTIFACT.best.items() for model in models}
     assert words_of(1).keys() == wanted

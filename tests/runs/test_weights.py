@@ -389,6 +389,8 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
         ConfigError, match=r"is a Llama, whose positions are RoPE's; model=alibi cannot"
     ):
         text_run("model=alibi", f"checkpoint={folder}", task="github")
+    with pytest.raises(ConfigError, match=r"has learned to attend without model\.ssmax"):
+        text_run("model=ssmax", f"checkpoint={folder}", task="github")
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"llama has no tokenizer\.json"):
         text_run("model=rope", f"checkpoint={folder}", task="github")

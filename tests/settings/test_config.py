@@ -284,7 +284,7 @@ def test_cross_checks(override, message):
         ),
         ("task=3", "task=3 must choose one YAML of conf/task, as task=arithmetic does."),
         ("model=5", "model=5 must choose one YAML"),
-        ("model=[rope,tape]", "model=[rope,tape] must choose one YAML of conf/model"),
+        ("task=[c4,pg19]", "task=[c4,pg19] must choose one YAML of conf/task"),
         *(
             (f"~{group}", f"~{group} must choose one YAML of conf/{group}, as ")
             for group in ("task", "model", "scale", "trainer", "peft", "logger", "debug")

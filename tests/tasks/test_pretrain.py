@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.layers import kinds_of
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.training.assembly import blank_task, make_position, make_task
+from tape_exp.training.assembly import blank_task, make_task
 from tests.conftest import on_text
 
 
@@ -218,7 +219,7 @@ def test_paper_scale_is_the_papers():
     assert optim.warmup + optim.decay == 1
     arch = Arch(**cfg.task.arch, vocab=32_000, max_length=1024, train_length=1024)
     with torch.device("meta"):
-        assert Decoder(arch, lambda a: make_position(cfg.model, a)).parameter_count() == 162_417_408
+        assert Decoder(arch, kinds_of(cfg.model, arch)).parameter_count() == 162_417_408
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_sizes_of_the_scales(scale, vocab, millions):
     assert cfg.task.tokenizer.vocab == vocab
     arch = Arch(**cfg.task.arch, vocab=vocab, max_length=64, train_length=64)
     with torch.device("meta"):
-        count = Decoder(arch, lambda a: make_position(cfg.model, a)).parameter_count()
+        count = Decoder(arch, kinds_of(cfg.model, arch)).parameter_count()
     assert count == pytest.approx(1e6 * millions, rel=0.02)
 
 

@@ -5,7 +5,6 @@ loaded or left behind.
 import os
 import resource
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +20,7 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tape_exp.training.assembly import make_position, precision
+from tape_exp.training.assembly import precision
 from tape_exp.training.plan import (
     LOGITS,
     activations,
@@ -52,7 +51,7 @@ def planned(*overrides: str, recompute: bool = False):
 @pytest.mark.parametrize("task", ["arithmetic", "c4"])
 def test_counts_are_those_of_a_real_decoder(model, task):
     plan, _, made, _ = planned(f"model={model}", f"task={task}")
-    real = Decoder(made.arch, partial(make_position, compose_config([f"model={model}"]).model))
+    real = conftest.make_decoder(model, made.arch)
     assert plan.parameters == real.parameter_count()
     assert plan.positional == real.positional_count()
     assert plan.trainable == sum(p.numel() for p in real.parameters() if p.requires_grad)
@@ -219,7 +218,7 @@ def test_pairs_of_tokens_are_what_autograd_keeps_of_the_square_of_the_length(mod
         return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
     decoder = conftest.make_decoder(model, Arch(*sizes, vocab=14, digits=DIGITS))
-    estimated = 2 * pair_memory(decoder, 1, 1)
+    estimated = 2 * pair_memory(decoder.layers[0], 1, 1)
     square = (held(384) - 2 * held(256) + held(128)) / (2 * 128**2)  # no part that is linear
     # what a fused kernel does not hold: a mask, and a bias that depends on the distance only
     explicit = 2 * (4 * 4 + 9) + 8 * 4

@@ -20,7 +20,11 @@ def mesh():
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
+# Two kinds of layers, with parameters of a layer's own
+PATTERN = "[tape,{name:rope,window:8,ssmax:true,qk_norm:true}]"
+
+
+@pytest.mark.parametrize("name", [*ENCODINGS, PATTERN])
 def test_a_sharded_model_computes_the_same(name, mesh, arch):
     """FSDP2 takes no parameters without dimensions."""
     model = make_decoder(name, arch)

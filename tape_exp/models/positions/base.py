@@ -51,7 +51,7 @@ class PositionEncoding(nn.Module):
     - ``counted_operations``: what a layer adds to the counts of table flops.
 
     ``positions``, ``position_ids``, ``embed`` and ``initial_state`` are asked of the first layer's
-    instance. Shape suffixes: B
+    instance, of a pattern of layers that of each kind. Shape suffixes: B
     batch (1 where all rows agree), T tokens, S tokens that keys belong to, cached ones included, H
     heads, K heads of keys and values, C width, D head dimension, E carried channels; of a state, M
     blocks of L rows and R columns. Positions, angles and phases are fp32, under every autocast.

@@ -1,0 +1,313 @@
+"""Patterns of layers, sliding windows, attention sinks, scaled logits, and norms of queries and
+keys.
+"""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.models import export
+from tape_exp.models.attention import BACKENDS, Inputs, attend, pick_backend
+from tape_exp.models.fastest import Kind
+from tape_exp.models.generation import generate, new_cache
+from tape_exp.models.hf import TapeExpForCausalLM
+from tape_exp.models.trace import trace
+from tape_exp.models.window import Window
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.overrides import words_of
+from tape_exp.training.assembly import check_parts
+from tests.conftest import make_decoder, model_of, randomise
+
+TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
+
+
+def logits_of(model, tokens=TOKENS):
+    with torch.no_grad():
+        return model(tokens, sampler=RowSampler(5))
+
+
+def shown(T: int, S: int, window: Window) -> torch.Tensor:
+    """Pair by pair."""
+    rows = [
+        [s <= t and (t - s < window.size or s < window.sinks) for s in range(S)]
+        for t in range(S - T, S)
+    ]
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize(
+    ("backend", "T", "S", "sinks", "carries"),
+    [
+        ("reference", 12, 12, 2, False),
+        ("reference", 3, 12, 0, True),
+        ("sdpa", 12, 12, 0, False),
+        ("sdpa", 12, 12, 2, False),
+        ("sdpa", 3, 12, 2, True),
+        ("sdpa", 300, 300, 0, False),
+        ("sdpa", 300, 300, 2, True),
+        ("flex", 12, 12, 0, False),
+        ("flex", 3, 12, 2, True),
+    ],
+)
+def test_a_window_is_a_mask(backend, T, S, sinks, carries):
+    """On outputs and on every gradient, where a backend has them; also in blocks of rows."""
+    size = 5
+    window, generator = Window(size, sinks), torch.Generator().manual_seed(0)
+    shapes = [(1, T, 2, 8), (1, S, 1, 8), (1, S, 1, 8), (2, S), (1, S, 2, 4)]
+    learns = backend != "flex"
+    q, k, v, table, state = (
+        torch.randn(x, generator=generator).double().requires_grad_(learns) for x in shapes
+    )
+    if backend == "flex":
+        q, k, v, table, state = (x.float() for x in (q, k, v, table, state))
+    carried = state if carries else None
+    distance = (torch.arange(S - T, S)[:, None] - torch.arange(S)).clamp(min=0)
+    hidden = torch.zeros(T, S, dtype=q.dtype).masked_fill(~shown(T, S, window), float("-inf"))
+    options = {"carried": carried, "backend": backend}
+    found = attend(q, k, v, by_distance=table, window=window, **options)
+    options["backend"] = "reference"
+    expected = attend(q, k, v, bias=(table[:, distance] + hidden)[None], **options)
+    for one, other in zip(found, expected, strict=True):
+        assert (one is None) == (other is None) == (one is not found[0] and not carries)
+        assert one is None or torch.allclose(one, other, atol=1e-9 if learns else 1e-5)
+    if learns:
+        inputs = [q, k, v, table] + ([state] if carries else [])
+        gradients = (
+            torch.autograd.grad(sum(x.pow(3).sum() for x in out if x is not None), inputs)
+            for out in (found, expected)
+        )
+        for one, other in zip(*gradients, strict=True):
+            assert torch.allclose(one, other, atol=1e-9)
+
+
+def test_backends_say_whether_they_know_a_window(monkeypatch):
+    x = torch.zeros(1, 4, 1, 16)
+    with pytest.raises(ConfigError, match=r"triton: the Triton kernel knows no window\. These can"):
+        attend(x, x, x, window=Window(2), backend="triton")
+    monkeypatch.setattr("tape_exp.models.attention._installed", lambda package: True)
+    heads = torch.zeros(1, 1, 4, 16, dtype=torch.bfloat16, device="meta")
+    given = Inputs(heads, heads, heads, None, None, None, None, window=Window(2, 1))
+    monkeypatch.setattr("tape_exp.models.attention._installed", lambda package: True)
+    assert "only in fp16 and bf16, on a GPU" in BACKENDS["flash"].refuses(given)
+    assert pick_backend(replace(given, q=x, k=x, v=x)) == "reference"
+    kind = Kind(torch.device("cpu"), torch.float32, 2, 1, 8, 0, "none", 4)
+    assert "window" not in str(kind)
+    assert str(replace(kind, window=3, sinks=1)) == f"{kind}, window 3, sinks 1"
+    assert replace(kind, window=3, sinks=1).call()[0]["window"] == Window(3, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "sinks", "T"),
+    [("rope", 0, 24), ("tape", 2, 24), ("alibi", 2, 24), ("rope", 2, 80), ("alibi", 0, 300)],
+)
+def test_what_no_layer_reaches_changes_no_bit(name, sinks, T, arch):
+    """n layers of windows of w see n (w - 1) + 1 tokens, and the sinks; of these all matter."""
+    arch = replace(arch, max_length=T)
+    model = make_decoder(name, arch, "+model.window=4", f"+model.sinks={sinks}")
+    randomise(model)
+    tokens = torch.randint(0, 14, (1, T), generator=torch.Generator().manual_seed(1))
+    before, place = logits_of(model, tokens), 10
+    changed = tokens.clone()
+    changed[0, place] = (tokens[0, place] + 3) % 14
+    moved = [bool(x) for x in (logits_of(model, changed) != before).any(-1)[0]]
+    assert moved == [place <= t <= place + 2 * 3 for t in range(T)]
+    changed = tokens.clone()
+    changed[0, 1] = (tokens[0, 1] + 3) % 14
+    moved = (logits_of(model, changed) != before).any(-1)[0]
+    assert moved[8:].all() if sinks else not moved[8:].any()
+
+
+PATTERNS = [
+    "[tape,{name:rope,window:5,sinks:2,ssmax:true}]",
+    "[learned,{name:alibi,window:5,ssmax:true,qk_norm:true}]",
+    "[randpe,nope]",
+    "[rope,abacus]",
+    "[path,{name:fire,window:4}]",
+    "[fox,{name:fox,window:4,sinks:1,ssmax:true}]",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_are_cached_padded_traced_and_exported(pattern, arch, tmp_path):
+    model = make_decoder(pattern, replace(arch, layers=4)).eval()
+    randomise(model)
+    with torch.no_grad():
+        cache = new_cache(model, 24, None, 2, RowSampler(5))
+        full = model(TOKENS, positions_BT=cache.positions_BS)
+        parts = [model(part, cache=cache) for part in TOKENS.split([7, 1, 15, 1], 1)]
+    assert (torch.cat(parts, 1) - full).abs().max() < 1e-4
+    if "randpe" not in pattern:
+        prompts = [TOKENS[0, :5], TOKENS[1, :17]]
+        together = generate(model, prompts, 4)
+        assert together == [generate(model, [prompt], 4)[0] for prompt in prompts]
+    maps = trace(model, TOKENS, sampler=RowSampler(5))
+    hidden = ~shown(24, 24, model.layers[1].window or Window(24))
+    assert not maps[2].attention[..., hidden].any()
+    assert torch.allclose(maps[4].attention.sum(-1), torch.ones(2, 4, 24))
+    export.save(model, tmp_path / "exported", None, model=model_of(pattern))
+    again = TapeExpForCausalLM.from_pretrained(tmp_path / "exported")
+    expected = model(TOKENS, sampler=RowSampler(0, "positions"))
+    assert torch.equal(again(TOKENS).logits, expected)
+
+
+@pytest.mark.parametrize("name", ["tape", "rope_window", "learned"])
+def test_a_pattern_of_one_is_the_plain_model(name, arch):
+    plain, pattern = (make_decoder(word, arch) for word in (name, f"[{name}]"))
+    assert list(plain.state_dict()) == list(pattern.state_dict())
+    for model in (plain, pattern):
+        randomise(model)
+        model(TOKENS).square().mean().backward()
+    assert torch.equal(logits_of(plain), logits_of(pattern))
+    for one, other in zip(plain.parameters(), pattern.parameters(), strict=True):
+        assert (one.grad is None and other.grad is None) or torch.equal(one.grad, other.grad)
+
+
+def test_layers_of_a_kind_share_a_state(arch):
+    """TAPE's goes from its first layer to its second, past a layer between; the other kind's first
+    layer sees its own, as does a TAPE with other keys.
+    """
+    model = make_decoder("[tape,nope,{name:tape,theta:5.0}]", replace(arch, layers=6))
+    randomise(model)
+    assert [block.chain for block in model.blocks()] == [0, 1, 2, 0, 1, 2]
+    assert [block.updates_state for block in model.blocks()] == [True] * 3 + [False] * 3
+    idle = [n for n, p in model.named_parameters() if not p.requires_grad]
+    assert {name.split(".")[1] for name in idle} == {"3", "5"}
+    seen = {}
+    model(TOKENS, watch=lambda block, *given: seen.update({block.layer: given[-1]}))
+    initial = model.initial_states(torch.arange(24.0)[None])
+    for first, start in ((0, initial[0]), (2, initial[2])):
+        assert torch.equal(seen[first], start)
+        assert not torch.equal(
+            seen[first + 3].expand_as(seen[first + 3]), start.expand_as(seen[first + 3])
+        )
+    assert seen[1] is seen[4] is None
+
+
+def test_what_is_embedded_is_added_before_the_first_layer_of_its_kind(arch):
+    model = make_decoder("[rope,learned]", replace(arch, layers=4))
+    tables = [n for n in model.state_dict() if n.endswith("table")]
+    assert tables == ["layers.1.position.table"]
+    inputs = []
+    model.layers[1].attention_norm.register_forward_pre_hook(lambda _, x: inputs.append(x[0]))
+    plain = logits_of(model)
+    with torch.no_grad():
+        model.layers[1].position.table.zero_()
+    assert not torch.equal(logits_of(model), plain)
+    added = (inputs[0] - inputs[1]).std().item()
+    assert added == pytest.approx(0.02, rel=0.1)
+    assert (model.reach, model.consecutive) == (48, True)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_ssmax_multiplies_logits_and_biases(window, arch):
+    words = [] if window is None else [f"+model.window={window}", "+model.sinks=1"]
+    model = make_decoder("alibi", arch, "+model.ssmax=true", *words)
+    plain = make_decoder("alibi", arch, *words)
+    block = model.layers[0]
+    assert block.ssmax[0].item() == pytest.approx(1 / (math.lgamma(25) / 24))
+    randomise(model)
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if "ssmax" not in k})
+    with torch.no_grad():
+        block.ssmax.copy_(torch.tensor([0.5, 1.0, 2.0, 0.0]))
+    found, before = (trace(one, TOKENS, [1])[1].attention for one in (model, plain))
+    for t in (0, 1, 4, 7, 23):
+        seen = before[0, 0, t] > 0
+        n = int(seen.sum())
+        assert n == (t + 1 if window is None else min(t + 1, 5) + (t > 4))
+        powers = block.ssmax.detach() * math.log(n)
+        expected = before[:, :, t] ** powers[None, :, None] * seen
+        expected = expected / expected.sum(-1, keepdim=True)
+        assert torch.allclose(found[:, :, t], expected, atol=1e-5)
+
+
+def test_norms_of_queries_and_keys_are_those_of_qwen3(arch):
+    sizes = replace(arch, kv_heads=2)
+    ours = make_decoder("rope", sizes, "+model.qk_norm=true")
+    with torch.no_grad():
+        for block in ours.blocks():
+            block.q_norm.weight.uniform_(0.5, 2)
+            block.k_norm.weight.uniform_(0.5, 2)
+    config = Qwen3Config(
+        vocab_size=14,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=48,
+        rope_theta=10_000.0,
+        tie_word_embeddings=False,
+    )
+    theirs = Qwen3ForCausalLM(config).eval()
+    parts = {x: f"self_attn.{x}_proj" for x in "qkvo"} | {
+        x: f"self_attn.{x}" for x in ("q_norm", "k_norm")
+    }
+    parts |= {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
+    parts |= {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+    weights = {}
+    for name, value in ours.state_dict().items():
+        if match := re.match(r"layers\.(\d)\.(\w+)\.weight", name):
+            name = f"model.layers.{match[1]}.{parts[match[2]]}.weight"
+        else:
+            name = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}[
+                name.partition(".")[0]
+            ] + ".weight"
+        weights[name] = value
+    theirs.load_state_dict(weights)
+    with torch.no_grad():
+        assert (ours(TOKENS) - theirs(TOKENS).logits).abs().max() < 1e-5
+
+
+def test_a_command_and_a_yaml_give_the_same_layers_with_all_their_keys():
+    words = ["model=[rope_window,rope_window,{name:rope,window:5},nope]", "task.arch.layers=4"]
+    cfg = compose_config(words)
+    assert cfg.model.name == "rope_window×2+rope+nope"
+    assert [len(entry) for entry in cfg.model.layers] == [6, 6, 5, 2]
+    assert cfg.model.layers[2].window == 5
+    again = compose_config(["model=rnope_swa", "model.layers.0.window=4"])
+    assert [entry.get("window") for entry in again.model.layers] == [4, None]
+    assert (
+        compose_config(["model=rnope_swa"]).model.layers
+        == compose_config(["model=[rope_window,nope]"]).model.layers
+    )
+
+    def composed(*overrides):
+        return OmegaConf.to_container(compose_config(overrides), resolve=True)
+
+    found = words_of(composed(*words), composed)
+    assert any(word.startswith("model=[rope_window,rope_window,{") for word in found)
+    assert composed(*found) == composed(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model=[rope,nop]"], "model.layers.1=nop is not known. Did you mean 'nope'? Choose one"),
+        (["model=[rope,rnope_swa]"], "model.layers.1=rnope_swa is itself a pattern of layers"),
+        (["model=[rope,3]"], "model.layers.1=3 must be an encoding, or one with keys"),
+        (["model=rnope_swa", "model.layers=nope"], "model.layers=nope must be a list"),
+        (["model=[rope,nope,rope,nope]"], "model.layers has 4 entries for task.arch.layers=3"),
+        (["model=[rope,nope]", "+model.window=3"], "model.window is no key of a pattern"),
+        (["model=[randpe,rope]"], "RandPE, which samples positions, and RoPE, which would have"),
+        (["model=rope", "+model.windo=3"], "model.windo is not known. Did you mean 'window'?"),
+        (["model=rope_window", "model.window=0"], "model.window=0 must be at least 1"),
+        (["model=rope_window", "model.window=34"], "model.window=34 with model.sinks=0 hides noth"),
+        (["model=rope", "+model.sinks=2"], "model.sinks=2 has no effect"),
+        (["model=[rope,nope]", "+model.layers.1.window=x"], "model.layers.1.window"),
+        (["model=rope_window", "model.windw=3"], "Did you mean 'model.window'?"),
+        (["model=alibi", "model.window=3"], "add it with +model.window=3"),
+    ],
+)
+def test_mistakes_are_told(words, message):
+    with pytest.raises(ConfigError) as error:
+        check_parts(compose_config(words))
+    assert message in str(error.value)
