@@ -231,10 +231,10 @@ class Board:
         if reason := ranks.too_few(self.numbers):
             return f"{text} {reason}"
         statistic, p, difference = self.test()
-        far = "do" if p < 0.05 else "do not"
+        found = f"{ranks.p_words(p)}: mean ranks {'do' if p < 0.05 else 'do not'} differ"
         return (
-            f"{text} Friedman's χ² is {statistic:.2f}, p = {p:.2g}: mean ranks {far} differ; those "
-            f"of two models are told apart from {difference:.2f} on (Nemenyi, 5 %)."
+            f"{text} Friedman's χ² is {statistic:.2f}, {found}; "
+            f"those of two models are told apart from {difference:.2f} on (Nemenyi, 5 %)."
         )
 
     def test(self) -> tuple[float, float, float]:

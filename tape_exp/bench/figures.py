@@ -24,7 +24,7 @@ def heatmap(board: Board, stem: Path) -> list[Path]:
     axis = figure.subplots()
     image = axis.imshow(values, cmap=COLOURS, vmin=0, vmax=100, aspect="auto")
     for (row, column), number in np.ndenumerate(values):
-        colour = "white" if number > 55 else "black"
+        colour = "white" if number > 68 else "black"
         if np.isfinite(number):
             axis.text(column, row, f"{number:.0f}", color=colour, ha="center", va="center")
     names = [model + (MARK if model in board.ceilings else "") for model in models]
@@ -37,7 +37,7 @@ def heatmap(board: Board, stem: Path) -> list[Path]:
     axis.tick_params(which="both", length=0)
     for side in axis.spines.values():
         side.set_visible(False)
-    figure.colorbar(image, ax=axis, label="right beyond training (%)", shrink=0.9)
+    figure.colorbar(image, ax=axis, label="right beyond training (%)", fraction=0.04, pad=0.01)
     return _save(figure, stem)
 
 
@@ -59,7 +59,7 @@ def ranking(board: Board, stem: Path) -> list[Path]:
     figure = new_figure(7.5, 1.1 + 0.55 * height, layout="constrained")
     axis = figure.subplots()
     worst = len(names)
-    axis.set_xlim(1 - 0.28 * (worst - 1), worst + 0.28 * (worst - 1))
+    axis.set_xlim(1 - 0.36 * (worst - 1), worst + 0.36 * (worst - 1))
     axis.set_ylim(height, -1.05)
     axis.axis("off")
     black: Any = {"color": "black", "linewidth": 1}
@@ -79,8 +79,8 @@ def ranking(board: Board, stem: Path) -> list[Path]:
         axis.plot([mean, mean, edge], [0, level, level], **black)
         text = f"{name} {mean:.2f} " if left else f" {mean:.2f} {name}"
         axis.text(edge, level, text, ha="right" if left else "left", va="center")
-    told = "" if p < 0.05 else "; no difference is shown"
-    axis.set_title(f"Mean rank over {board.numbers.shape[1]} tasks (Friedman p = {p:.2g}{told})")
+    told = ranks.p_words(p) + ("" if p < 0.05 else "; no difference is shown")
+    axis.set_title(f"Mean rank over {board.numbers.shape[1]} tasks (Friedman, {told})")
     return _save(figure, stem)
 
 

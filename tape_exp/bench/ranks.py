@@ -69,6 +69,11 @@ def friedman(ranks: np.ndarray) -> tuple[float, float]:
     return float(statistic), float(chdtrc(k - 1, statistic))
 
 
+def p_words(p: float) -> str:
+    """``p = 0.032``; of one that is very small only that it is."""
+    return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
+
+
 def critical_difference(methods: int, tasks: int, level: float = 0.05) -> float:
     """Nemenyi's: mean ranks that differ by less cannot be told apart at this level.
 
