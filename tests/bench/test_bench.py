@@ -27,6 +27,7 @@ def no_committed_records(tmp_path, monkeypatch):
 def record_of(cfg, score: float, loss: float, measure: str = "token_accuracy") -> dict:
     """A record as a run of the config would leave; the test says the opposite of the loss."""
     metrics = {f"ood/{measure}": score, f"ood/{measure}_stderr": 1.0, "val/loss": loss}
+    metrics |= {f"test/{measure}@16": 100.0, f"test/{measure}@32": score}
     config = json.loads(json.dumps(identity_of(cfg)))
     made = {"run": f"run-{score}-{loss}", "config": config, "seed": cfg.seed, "metrics": metrics}
     commit = {"git": {"commit": "0123456789", "dirty": False}}
@@ -132,7 +133,7 @@ def test_tables_and_pictures_of_made_up_records(tmp_path):
     names = {path.name.removeprefix("chosen-smoke") for path in tmp_path.iterdir()}
     tables = {f"{part}.{kind}" for part in ("", "-differences", "-rates") for kind in KINDS}
     drawn = {".png", ".pdf", "-ranks.png", "-ranks.pdf"}
-    assert names == tables | drawn | {"-search.json"}
+    assert names == tables | drawn | {"-search.json", ".html"}
     rows = {row["model"]: row for row in csv.DictReader(place.table.with_suffix(".csv").open())}
     assert rows["tape"]["mean rank"] == "1.00 [1.00, 1.00]"
     assert rows["tape"]["mean difference to rope"] == "+10.00 [+10.00, +10.00]"
@@ -142,6 +143,14 @@ def test_tables_and_pictures_of_made_up_records(tmp_path):
     text = place.table.read_text()
     assert "Friedman's χ² is 10.00, p = 0.0067: mean ranks do differ" in text
     assert "read the same data" in text
+    text = (tmp_path / "chosen-smoke.html").read_text()
+    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    assert data["sort"]["curves"]["rope"] == [[16, 100.0], [32, 61.0]]
+    assert data["sort"]["trained"] == 16
+    for row in data["sort"]["rows"]:
+        symbols, answer = ([s for s, scored in row if scored == wanted] for wanted in (0, 1))
+        assert answer[:-1] == sorted(symbols[:-1])
+    assert text.count('data-model="abacus" data-task="multi_addition"') == 1
     place.refuse_another(bench.settings("smoke"))
     with pytest.raises(ConfigError, match="holds a bench of other settings; --out="):
         place.refuse_another("Scale paper")
