@@ -1,6 +1,6 @@
 """Scores of models on tasks, their ranks, and the tables of both."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,7 @@ from tape_exp.paper.values import NOT_RUN, Cell, Missing, Value, over_runs
 from tape_exp.runs.evaluation import wilson
 
 OVER_TASKS = "95 % interval over tasks and seeds"
+BRACKETS = "{number:.1f} [{low:.1f}, {high:.1f}]"
 RANGE = "{number:.2f} [{low:.2f}, {high:.2f}]"
 
 
@@ -28,7 +29,7 @@ def score(entry: Entry, record: Record) -> Value | None:
     """
     number = record["metrics"].get(entry.metric)
     error = record["metrics"].get(f"{entry.metric}_stderr")
-    form, kind = "{number:.1f} [{low:.1f}, {high:.1f}]", "95 % interval over samples"
+    form, kind = BRACKETS, "95 % interval over samples"
     if number is None:
         return None
     if error is None:
@@ -38,6 +39,14 @@ def score(entry: Entry, record: Record) -> Value | None:
         return Value(number, *wilson(rows if number else 0, rows), form=form, kind=kind)
     low, high = max(0.0, number - 1.96 * error), min(100.0, number + 1.96 * error)
     return Value(number, low, high, form=form, kind=kind)
+
+
+def within(value: Value) -> Value:
+    """A share in percent whose interval ends at 0 and at 100."""
+    if value.low is None or value.high is None or (value.low >= 0 and value.high <= 100):
+        return value
+    form = value.form if value.seeds else BRACKETS
+    return replace(value, low=max(value.low, 0.0), high=min(value.high, 100.0), form=form)
 
 
 @dataclass
@@ -69,7 +78,8 @@ class Board:
             return Missing(reason)
         runs = self.bench.runs(self.records, model, entry.name)
         values = {r["seed"]: value for r in runs if (value := score(entry, r)) is not None}
-        return over_runs(values, digits=1) if values else NOT_RUN
+        mean = over_runs(values, digits=1) if values else NOT_RUN
+        return within(mean) if isinstance(mean, Value) else mean
 
     @cached_property
     def ceilings(self) -> set[str]:

@@ -49,12 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not first_process():
         return status(outcome)
     board = recorded(bench, scale, place)
+    lacking = [model for model in bench.models if model not in board.scores]
+    if lacking and given.minutes == 0:
+        raise ConfigError(nothing(bench, lacking))
     if board.scores:
         for path in write(board, place):
             print(path)
         print(f"\n{tables.markdown(board.table())}")
     elif not outcome.failed and not outcome.left:
-        raise ConfigError(nothing(bench, given.minutes))
+        raise ConfigError(nothing(bench))
     return status(outcome)
 
 
@@ -210,13 +213,13 @@ def write(board: Board, place: Place) -> list[Path]:
     return [*written, *drawn]
 
 
-def nothing(bench: Bench, minutes: float | None) -> str:
-    """Why there is no table, and what would make one."""
+def nothing(bench: Bench, lacking: Sequence[str] = ()) -> str:
+    """Why there is no table, or not of the ``lacking`` models, and what would make one."""
     tasks = ",".join(entry.name for entry in bench.entries)
-    if bench.models and minutes == 0:
+    if lacking:
         return (
-            f"Of {', '.join(bench.models)} no search of learning rates is recorded for tasks="
-            f"{tasks}, and --minutes 0 runs none; leave --minutes out, or give more."
+            f"Of {', '.join(lacking)} no search of learning rates is recorded for tasks={tasks}, "
+            "and --minutes 0 runs none; leave --minutes out, or give more."
         )
     return (
         f"No search of learning rates is recorded for tasks={tasks}; name models to run, as in "

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from tape_exp.bench import command, figures, plan, ranks, tasks
-from tape_exp.bench.board import Board, score
+from tape_exp.bench.board import Board, score, within
 from tape_exp.paper.runner import Outcome, missing
+from tape_exp.paper.values import Value
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
@@ -118,6 +119,9 @@ def test_scores_have_intervals_even_where_all_is_right():
     value = score(entry, record_of(cfg, 100.0, 0.1, "state"))
     assert (value.number, value.high) == (100, pytest.approx(100))
     assert 98 < value.low < 99, "Wilson's of 256 words"
+    clipped = within(Value(90.0, 70.0, 110.0, 3, "{number:.1f} ± {half:.1f}"))
+    assert str(clipped) == "90.0 [70.0, 100.0]"
+    assert within(Value(50.0, 40.0, 60.0)).high == 60
 
 
 def test_tables_and_pictures_of_made_up_records(tmp_path):
@@ -191,6 +195,8 @@ def test_a_real_bench_goes_on_and_adds_a_model(tmp_path, capsys, monkeypatch):
     assert command.main(["nope", "--minutes", "0", *words]) == 0
     assert capsys.readouterr().out.count("| nope ") == 1
     assert len([*records.glob("*.json")]) == 3
+    assert command.main(["alibi", "--minutes", "0", *words]) == 2
+    assert "Of alibi no search of learning rates is recorded" in capsys.readouterr().err
 
 
 def test_what_a_model_cannot_have_is_left_out_with_its_reason(capsys):
