@@ -26,7 +26,8 @@ from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.files import write_atomically
 from tape_exp.measure import count, goals
 from tape_exp.measure.results import add_folder
-from tape_exp.models.decoder import Decoder, Where
+from tape_exp.models.block import Where
+from tape_exp.models.decoder import Decoder
 from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.training.module import loss_sum
 

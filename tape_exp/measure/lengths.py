@@ -26,7 +26,8 @@ from tape_exp.measure.count import Counter
 from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.measure.results import add_folder, write_record
 from tape_exp.measure.speed import kept_bytes
-from tape_exp.models.decoder import Block, Decoder, Where
+from tape_exp.models.block import Block, Where
+from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.timing import Row, round_robin
 from tape_exp.settings.arguments import Parser, command, positive, require_writable

@@ -24,7 +24,7 @@ import torch
 from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.files import write_atomically
 from tape_exp.measure.results import add_folder, span
-from tape_exp.models.kernels import causal, rotation, update
+from tape_exp.models.kernels import causal, rotation, runtime, update
 from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.errors import ConfigError
 
@@ -124,9 +124,9 @@ def measure(widths: Sequence[int] = WIDTHS) -> dict[str, Any]:
     Raises:
         ConfigError: there is no triton, or its interpreter is on, which compiles nothing.
     """
-    if not causal.installed():
+    if not runtime.installed():
         raise ConfigError("triton is not installed; it comes with pip install -e '.[dev]'.")
-    if causal.interpreted():
+    if runtime.interpreted():
         raise ConfigError("TRITON_INTERPRET=1 is set, which compiles nothing; run this without it.")
     import triton
 

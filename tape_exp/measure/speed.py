@@ -24,7 +24,9 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.measure.results import add_device, add_folder, write_record
 from tape_exp.models import attention
-from tape_exp.models.decoder import Decoder, on_demand
+from tape_exp.models.attention import sdpa
+from tape_exp.models.block import on_demand
+from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions.base import Features, PositionEncoding, overrides
 from tape_exp.models.positions.rope import RoPE
@@ -104,7 +106,7 @@ class SeparateTAPE(TAPE):
 
 def separate_calls(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
     """One attention call for the values and one for each d columns of what is carried."""
-    out, _ = attention._sdpa(attention.Inputs(inputs.q, inputs.k, inputs.v, None, None, None, None))
+    out, _ = sdpa.compute(attention.Inputs(inputs.q, inputs.k, inputs.v, None, None, None, None))
     if inputs.carried is None:
         return out, None
     parts = (
@@ -113,7 +115,7 @@ def separate_calls(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
         .split(inputs.v.shape[-1], -1)
     )
     attended = [
-        attention._sdpa(attention.Inputs(inputs.q, inputs.k, p, None, None, None, None))[0]
+        sdpa.compute(attention.Inputs(inputs.q, inputs.k, p, None, None, None, None))[0]
         for p in parts
     ]
     return out, torch.cat(attended, -1)

@@ -15,7 +15,8 @@ from torch.distributed.tensor import DTensor
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
 from tape_exp.models.attention import attend
-from tape_exp.models.decoder import Block, Decoder
+from tape_exp.models.block import Block
+from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import for_heads, overrides
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.rope import RoPE

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import probabilities
-from tape_exp.models.decoder import Block, Decoder
+from tape_exp.models.block import Block
+from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import full_precision
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tape_exp.models.decoder import Block, Decoder
+from tape_exp.models.block import Block
+from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.tasks.sum_maps import positions_of_row
 

@@ -9,7 +9,8 @@ from rich.table import Table
 
 from tape_exp.machine.hardware import PEAK_FLOPS, device_memory, machine_name, peak_flops
 from tape_exp.machine.processes import first_process
-from tape_exp.models.decoder import Block, Decoder
+from tape_exp.models.block import Block
+from tape_exp.models.decoder import Decoder
 from tape_exp.models.kernels.causal import WIDEST
 from tape_exp.models.positions.base import PositionEncoding, overrides
 from tape_exp.settings.construct import build

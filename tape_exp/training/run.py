@@ -14,7 +14,8 @@ from omegaconf import DictConfig
 from tape_exp.drawing import heatmap
 from tape_exp.drawing.patterns import draw_patterns
 from tape_exp.machine.preemption import Preemption, workers_dismissed
-from tape_exp.models import attention, fastest, peft
+from tape_exp.models import attention, peft
+from tape_exp.models.attention import fastest
 from tape_exp.runs import checkpoints, weights
 from tape_exp.runs.checkpoints import Checkpoints
 from tape_exp.runs.directory import RunDirectory

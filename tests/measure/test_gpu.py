@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -162,19 +163,15 @@ def test_the_check_tells_what_agrees_differs_fails_and_refuses(monkeypatch):
         return out, attended if attended is None else attended.detach()
 
     able = {"sdpa": attention.BACKENDS["sdpa"], "reference": attention.BACKENDS["reference"]}
-    monkeypatch.setattr(
-        attention,
-        "BACKENDS",
-        able
-        | {
-            "without state": attention.Backend(without_state, lambda _: None),
-            "detached": attention.Backend(detached, lambda _: None),
-            "fails": attention.Backend(fails, lambda _: None),
-            "refuses": attention.Backend(fails, lambda _: "it is no GPU"),
-        },
-    )
+    others = {
+        "without state": attention.Backend(without_state, lambda _: None),
+        "detached": attention.Backend(detached, lambda _: None),
+        "fails": attention.Backend(fails, lambda _: None),
+        "refuses": attention.Backend(fails, lambda _: "it is no GPU"),
+    }
     monkeypatch.setattr(check, "SHAPE", (1, 40))
-    rows = {row["backend"]: row for row in check.compared("tape", torch.device("cpu"))}
+    with patch.dict(attention.BACKENDS, able | others, clear=True):
+        rows = {row["backend"]: row for row in check.compared("tape", torch.device("cpu"))}
     assert {name: row["verdict"] for name, row in rows.items()} == {
         "reference": "agrees",
         "sdpa": "agrees",

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tape_exp.measure import registers
-from tape_exp.models.kernels import causal
+from tape_exp.models.kernels import causal, runtime
 from tape_exp.settings.folders import ROOT
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install triton")
@@ -36,7 +36,7 @@ def test_a_program_is_compiled_for_a_gpu_that_is_not_there(tmp_path):
 
 
 def test_the_interpreter_is_refused(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(causal, "interpreted", lambda: True)
+    monkeypatch.setattr(runtime, "interpreted", lambda: True)
     assert registers.main(["--out", str(tmp_path)]) == 2
     assert "TRITON_INTERPRET=1 is set" in capsys.readouterr().err
 

@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
-from tape_exp.models import attention, cudnn, fastest
+from tape_exp.models import attention
 from tape_exp.models.attention import (
     BACKENDS,
     Inputs,
@@ -15,11 +15,14 @@ from tape_exp.models.attention import (
     attend,
     causal_mask,
     choices,
+    cudnn,
+    fastest,
+    flash,
     forget,
     pick_backend,
 )
-from tape_exp.models.flex import bucket
-from tape_exp.models.kernels import causal
+from tape_exp.models.attention.flex import bucket
+from tape_exp.models.kernels import runtime
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import make_decoder, randomise
 
@@ -286,8 +289,8 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
     """Of tensors without storage; which one is fastest is for `make gpu` to say."""
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
     monkeypatch.setattr(fastest, "_cache", None)
-    monkeypatch.setattr(causal, "too_old", lambda device: "")
-    monkeypatch.setattr("tape_exp.models.attention._installed", lambda package: False)
+    monkeypatch.setattr(runtime, "too_old", lambda device: "")
+    monkeypatch.setattr(flash, "installed", lambda: False)
     with FakeTensorMode():
 
         def make(*shape):
@@ -305,7 +308,7 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
         given = Inputs(q, k, k, carried, bias, table, slopes, on_demand=lazy, key_bias=keys)
         assert pick_backend(given) == backend
         if keys is not None:
-            monkeypatch.setattr("tape_exp.models.attention._installed", lambda package: True)
+            monkeypatch.setattr(flash, "installed", lambda: True)
             assert "no bias but ALiBi's slopes" in BACKENDS["flash"].refuses(given)
 
 
@@ -365,12 +368,12 @@ def test_without_a_plan_or_where_order_matters_cudnn_is_not_given_wider_values(m
 def test_what_is_installed_is_looked_for_once_and_is_a_constant_of_a_graph():
     """torch.compile would trace a function that is cached, however it is marked."""
     attention.to_compile()
-    facts = causal.installed, causal.too_old, causal.too_small, attention._installed
+    facts = runtime.installed, runtime.too_old, runtime.too_small, flash.installed
     assert all(fact._dynamo_marked_constant and not hasattr(fact, "__wrapped__") for fact in facts)
-    attention._installed("flash_attn")
-    looked_for = attention._find_spec.cache_info().misses
-    attention._installed("flash_attn")
-    assert attention._find_spec.cache_info().misses == looked_for
+    flash.installed()
+    looked_for = flash._find_spec.cache_info().misses
+    flash.installed()
+    assert flash._find_spec.cache_info().misses == looked_for
 
 
 def test_a_choice_is_told_once_in_a_run(caplog):
@@ -403,7 +406,7 @@ def test_backends_that_cannot_say_which_can():
 
 def test_flash_refuses_queries_wider_than_values_and_state(monkeypatch):
     """Flattened blocks make them so; padding to the width of the values would cut them."""
-    monkeypatch.setattr(attention, "_installed", lambda name: True)
+    monkeypatch.setattr(flash, "installed", lambda: True)
     q, v = torch.zeros(1, 1, 2, 32), torch.zeros(1, 1, 2, 8)
     reasons = [
         BACKENDS["flash"].refuses(Inputs(q, q, v, carried, None, None, None))

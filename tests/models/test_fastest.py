@@ -8,10 +8,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from tape_exp.machine import processes
-from tape_exp.models import attention, fastest
-from tape_exp.models.attention import BACKENDS, Inputs, choices, forget, pick_backend
-from tape_exp.models.fastest import Kind, choose, in_words, keep_in
-from tape_exp.models.kernels import causal
+from tape_exp.models import attention
+from tape_exp.models.attention import BACKENDS, Inputs, choices, fastest, forget, pick_backend
+from tape_exp.models.attention.fastest import Kind, choose, in_words, keep_in
+from tape_exp.models.kernels import runtime
 
 CPU = torch.device("cpu")
 KIND = Kind(CPU, torch.float32, 2, 1, 8, 4, "none", 256)
@@ -195,8 +195,8 @@ def test_auto_takes_the_fastest_and_says_the_times(monkeypatch):
         return row
 
     monkeypatch.setattr(fastest, "choose", choose)
-    monkeypatch.setattr(causal, "too_old", lambda device: "")
-    monkeypatch.setattr(attention, "_installed", lambda package: False)
+    monkeypatch.setattr(runtime, "too_old", lambda device: "")
+    monkeypatch.setattr(attention.flash, "installed", lambda: False)
     forget()
     with FakeTensorMode():
         for T in (100, 700, 5000):
@@ -214,7 +214,9 @@ def test_auto_takes_the_fastest_and_says_the_times(monkeypatch):
 
 def test_a_choice_is_a_constant_of_a_compiled_graph(tmp_path, monkeypatch):
     """Made as the graph is built; lengths of one kind share a graph."""
-    monkeypatch.setattr(attention, "_preferences", lambda inputs: [("reference", ""), ("sdpa", "")])
+    monkeypatch.setattr(
+        attention.choose, "_preferences", lambda inputs: [("reference", ""), ("sdpa", "")]
+    )
     monkeypatch.setattr(fastest, "LENGTHS", (32, 8))
     monkeypatch.setattr(fastest, "clock", lambda device: lambda case, calls: case() or 1.0)
     attention.to_compile()
@@ -243,7 +245,7 @@ def test_a_candidate_that_is_compiled_can_be_timed_while_a_graph_is_built(tmp_pa
     candidate = attention.Backend(lambda x: (compiled(x.q, x.k, x.v), None), lambda _: None)
     monkeypatch.setitem(BACKENDS, "compiled", candidate)
     able = [("reference", ""), ("compiled", "")]
-    monkeypatch.setattr(attention, "_preferences", lambda inputs: able)
+    monkeypatch.setattr(attention.choose, "_preferences", lambda inputs: able)
     monkeypatch.setattr(fastest, "clock", lambda device: lambda case, calls: case() or 1.0)
     attention.to_compile()
     keep_in(tmp_path)

@@ -8,8 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from tape_exp.models import fla
-from tape_exp.models.attention import choices, forget
+from tape_exp.models.attention import choices, fla, forget
 from tape_exp.models.generation import new_cache
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch

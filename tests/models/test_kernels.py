@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tape_exp.models.attention import attend
-from tape_exp.models.kernels import causal
+from tape_exp.models.kernels import causal, runtime
 from tape_exp.models.kernels.causal import Piecewise, fused_attention, supports
 from tests.conftest import by_pair, make_decoder, randomise
 
@@ -402,7 +402,7 @@ def test_a_bias_that_bends_keeps_sums_of_as_many_keys_as_have_registers(arch, ke
 
 
 def test_without_triton_the_module_imports_and_says_so(device, monkeypatch):
-    monkeypatch.setattr(causal, "installed", lambda: False)
+    monkeypatch.setattr(runtime, "installed", lambda: False)
     q, k, v = inputs(device, T=5).values()
     assert supports(q, k, v) == "triton is not installed."
 

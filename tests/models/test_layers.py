@@ -14,11 +14,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import export
 from tape_exp.models.attention import BACKENDS, Inputs, attend, pick_backend
-from tape_exp.models.fastest import Kind
+from tape_exp.models.attention.fastest import Kind
+from tape_exp.models.attention.window import Window
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.hf import TapeExpForCausalLM
 from tape_exp.models.trace import trace
-from tape_exp.models.window import Window
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.overrides import words_of
@@ -91,10 +91,10 @@ def test_backends_say_whether_they_know_a_window(monkeypatch):
     x = torch.zeros(1, 4, 1, 16)
     with pytest.raises(ConfigError, match=r"triton: the Triton kernel knows no window\. These can"):
         attend(x, x, x, window=Window(2), backend="triton")
-    monkeypatch.setattr("tape_exp.models.attention._installed", lambda package: True)
+    monkeypatch.setattr("tape_exp.models.attention.flash.installed", lambda: True)
     heads = torch.zeros(1, 1, 4, 16, dtype=torch.bfloat16, device="meta")
     given = Inputs(heads, heads, heads, None, None, None, None, window=Window(2, 1))
-    monkeypatch.setattr("tape_exp.models.attention._installed", lambda package: True)
+    monkeypatch.setattr("tape_exp.models.attention.flash.installed", lambda: True)
     assert "only in fp16 and bf16, on a GPU" in BACKENDS["flash"].refuses(given)
     assert pick_backend(replace(given, q=x, k=x, v=x)) == "reference"
     kind = Kind(torch.device("cpu"), torch.float32, 2, 1, 8, 0, "none", 4)

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tape_exp.models.attention import choices, forget
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.kernels import causal, rotation, update
+from tape_exp.models.kernels import rotation, runtime, update
 from tape_exp.models.positions.base import for_heads
 from tape_exp.models.positions.rope import RoPE, turn
 from tape_exp.models.positions.tape import TAPE
@@ -223,7 +223,7 @@ def test_a_fused_model_is_one_graph(device, monkeypatch):
 
 def test_fused_on_a_gpu_unless_attention_is_the_reference(monkeypatch):
     """Tensors without storage; the choice is in the log, and why if it is torch's code."""
-    monkeypatch.setattr(causal, "too_old", lambda device: "")
+    monkeypatch.setattr(runtime, "too_old", lambda device: "")
     auto, reference = (
         Decoder(GROUPED, TAPE, backend=backend).blocks()[0].position
         for backend in ("auto", "reference")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models import decoder as decoder_module
+from tape_exp.models import block as block_module
 from tape_exp.models.attention import attend, probabilities
 from tape_exp.models.trace import trace
 from tape_exp.settings.schema import Arch
@@ -44,7 +44,7 @@ def test_probabilities_times_values_are_what_the_blocks_attend(name, arch, monke
         seen.append((v, values, options["carried"], attended))
         return values, attended
 
-    monkeypatch.setattr(decoder_module, "attend", spy)
+    monkeypatch.setattr(block_module, "attend", spy)
     traces = trace(model, TOKENS, sampler=sampler())
     assert list(traces) == [1, 2]
     for layer, (v, values, carried, attended) in zip(traces.values(), seen, strict=True):

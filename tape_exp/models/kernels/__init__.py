@@ -1,3 +1,3 @@
-"""Fused kernels; the explicit computations that they are tested against are in attention.py
+"""Fused kernels; the explicit computations that they are tested against are in attention/
 and positions/.
 """

@@ -6,17 +6,17 @@ this one. The programs are in :mod:`tape_exp.models.kernels.causal_triton`, whic
 first use: torch for CPUs comes without triton.
 """
 
-import importlib.util
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from tape_exp.models.kernels import runtime
+
 WIDEST = 128
-WIDEST_FP32, SHARED = 64, 160  # wider heads in fp32 need so many KiB of shared memory
+WIDEST_FP32 = 64  # wider heads in fp32 need runtime.SHARED KiB of shared memory
 LOG2E = 1 / math.log(2)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -118,7 +118,7 @@ def in_two(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> str | None:
     """None if :func:`fused_attention` can serve these tensors, else a sentence why not."""
-    if reason := cannot_run(q):
+    if reason := runtime.cannot_run(q):
         return reason
     others = [x for x in (k, v, carried) if x is not None]
     if any(x.device != q.device for x in others):
@@ -152,7 +152,7 @@ def supports(q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None = None) -> 
     if widest > WIDEST:
         return f"A head dimension or carried width of {widest} is more than {WIDEST}."
     single = q.dtype == torch.float32 and q.device.type == "cuda"
-    if single and widest > WIDEST_FP32 and (gpu := too_small(q.device)):
+    if single and widest > WIDEST_FP32 and (gpu := runtime.too_small(q.device)):
         return (
             f"A head dimension or carried width of {widest} is more than {WIDEST_FP32}, for which "
             f"a block of the {gpu} has too little shared memory in fp32; bf16 and fp16 fit."
@@ -455,43 +455,6 @@ def precision(dtype: torch.dtype) -> str:
     """How tensor cores multiply this type: fp32 in three products, unless torch may round it."""
     rounded = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return "tf32x3" if dtype == torch.float32 and not rounded else "tf32"
-
-
-def cannot_run(x: Tensor) -> str | None:
-    """None if Triton's programs can run where x is, else a sentence why not."""
-    if x.device.type != "cuda" and not (
-        x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    ):
-        return f"Triton's programs run on a CUDA GPU, not on {x.device.type}."
-    if not installed():
-        return "triton is not installed."
-    if x.device.type == "cpu" and not interpreted():
-        return "TRITON_INTERPRET=1 was set after triton had been imported."
-    if x.device.type == "cuda" and not interpreted() and (gpu := too_old(x.device)):
-        return f"The {gpu} is older than compute capability 8.0 (A100)."
-    return None
-
-
-def installed() -> bool:
-    """Whether there is triton."""
-    return importlib.util.find_spec("triton") is not None
-
-
-def interpreted() -> bool:
-    """Whether triton's interpreter runs the programs, which then need no GPU."""
-    return _programs().INTERPRETED.value
-
-
-def too_old(device: torch.device) -> str:
-    """The name of a GPU that the programs cannot run on; empty for others."""
-    gpu = torch.cuda.get_device_properties(device)
-    return gpu.name if gpu.major < 8 else ""
-
-
-def too_small(device: torch.device) -> str:
-    """The name of a GPU with less than SHARED KiB for a block, as an RTX 4090; empty for others."""
-    gpu: Any = torch.cuda.get_device_properties(device)
-    return gpu.name if gpu.shared_memory_per_block_optin < SHARED * 2**10 else ""
 
 
 def _programs() -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tape_exp.models.kernels import causal
+from tape_exp.models.kernels import causal, runtime
 
 ENTRIES = 1024  # pairs of channels that a program turns
 
@@ -40,7 +40,7 @@ def rotated(q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor) -> tuple[Tensor, Tens
 
 def supports(q: Tensor, k: Tensor, state: Tensor) -> str | None:
     """None if :func:`rotated` can serve these tensors, else a sentence why not."""
-    if reason := causal.cannot_run(q):
+    if reason := runtime.cannot_run(q):
         return reason
     if q.dtype not in causal.DTYPES or k.dtype != q.dtype or state.dtype != torch.float32:
         return (

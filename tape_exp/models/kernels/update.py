@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tape_exp.models.kernels import causal
+from tape_exp.models.kernels import causal, runtime
 
 MOST_HEADS = 32
 # Tokens of a program, one after the other. It reads P once, and leaves its sum of P's gradient.
@@ -49,7 +49,7 @@ def updated(
 
 def supports(E: Tensor, attended: Tensor | None, F: Tensor | None) -> str | None:
     """None if :func:`updated` can serve these tensors, else a sentence why not."""
-    if reason := causal.cannot_run(E):
+    if reason := runtime.cannot_run(E):
         return reason
     B, T, H = E.shape[:3]
     if E.dtype != torch.float32 or (

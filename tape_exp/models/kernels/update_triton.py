@@ -12,7 +12,7 @@ one token, with G the gradient of E'::
 import triton
 import triton.language as tl
 
-from tape_exp.models.kernels.causal_triton import product
+from tape_exp.models.kernels.tiles_triton import product
 
 # Lengths differ from batch to batch; programs specialised on their divisibility would be compiled
 # over and over.

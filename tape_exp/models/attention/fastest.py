@@ -23,8 +23,8 @@ from torch import Tensor
 from tape_exp.machine.files import parse_json, write_atomically
 from tape_exp.machine.hardware import file_name, machine_name
 from tape_exp.machine.processes import first_said
+from tape_exp.models.attention.window import Window
 from tape_exp.models.timing import apart, clock
-from tape_exp.models.window import Window
 
 log = logging.getLogger("tape_exp")
 

@@ -1,5 +1,5 @@
-"""PaTH and FoX by the kernels of flash-linear-attention (``fla``, Yang and Zhang, 2024), where that
-is installed: they make no matrix of all pairs, forward or backward.
+"""The backend ``fla``: PaTH and FoX by the kernels of flash-linear-attention (Yang and Zhang,
+2024), where that is installed: they make no matrix of all pairs, forward or backward.
 
 Head-major shapes: B batch, T tokens, H query heads, K heads of keys, values and paths, D head
 dimension. Nothing else imports the package. Its kernels round w to fp16.
@@ -11,25 +11,39 @@ import math
 import torch
 from torch import Tensor
 
-from tape_exp.models.kernels import causal
+from tape_exp.models.attention.inputs import Inputs, Path
+from tape_exp.models.kernels import runtime
 
 PACKAGE = "fla-core"  # what pip calls the part of flash-linear-attention with the kernels
 WIDTHS = (16, 32, 64, 128)
 DTYPES = (torch.float16, torch.bfloat16)
-Path = tuple[Tensor, Tensor]  # w and β
 
 
-def refuses(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor) -> str | None:
-    """None if :func:`attention` can serve these tensors, else why not."""
+def compute(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    """flash-linear-attention's kernels for PaTH and FoX, chosen only where they are named."""
+    path = None if inputs.on_demand is None else inputs.on_demand.path
+    return attention(inputs.q, inputs.k, inputs.v, path, inputs.key_bias), None
+
+
+def refuses(inputs: Inputs) -> str | None:
+    """Why it cannot serve this call; None: it can."""
+    path = None if inputs.on_demand is None else inputs.on_demand.path
+    known = (path is not None or inputs.on_demand is None) and (path or inputs.key_bias is not None)
+    others = inputs.bias, inputs.by_distance, inputs.carried
+    if not known or any(x is not None for x in others):
+        return "flash-linear-attention serves only PaTH and FoX, in passes over whole sequences"
+    if inputs.window is not None:
+        return "flash-linear-attention knows no window here"
+    q, k, v = inputs.q, inputs.k, inputs.v
     if not installed():
         return f"flash-linear-attention is not installed (pip install {PACKAGE})"
-    if reason := causal.cannot_run(q_BHTD):
+    if reason := runtime.cannot_run(q):
         return reason.rstrip(".")
-    if q_BHTD.dtype not in DTYPES:
+    if q.dtype not in DTYPES:
         return "flash-linear-attention's kernels are for fp16 and bf16"
-    if q_BHTD.shape[2] != k_BKSD.shape[2]:
+    if q.shape[2] != k.shape[2]:
         return "flash-linear-attention's kernels are for whole sequences"
-    widths = q_BHTD.shape[-1], v_BKSD.shape[-1]
+    widths = q.shape[-1], v.shape[-1]
     if not set(widths) <= set(WIDTHS):
         return f"flash-linear-attention's heads are 16, 32, 64 or 128 wide, not {max(widths)}"
     return None
