@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tape_exp.machine.files import write_atomically
-from tape_exp.machine.preemption import REQUEUE
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import compare, costs, page, tables
 from tape_exp.paper.artifacts import (
@@ -23,8 +22,8 @@ from tape_exp.paper.artifacts import (
     names,
     requested,
 )
-from tape_exp.paper.records import Record, read_records
-from tape_exp.paper.runner import Job, Outcome, missing, work
+from tape_exp.paper.records import Record, each_once, read_records, run_of
+from tape_exp.paper.runner import Job, missing, status, work
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import Parser, command, positive
@@ -185,7 +184,9 @@ def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None
 def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str]) -> int:
     """How many records of the runs that a command names are not those that the artifact shows."""
     records = read_records()
-    shown = {_run(record) for runs in artifact.collect(scale, records).values() for record in runs}
+    shown = {
+        run_of(record) for runs in artifact.collect(scale, records).values() for record in runs
+    }
     asked = [
         (seed, identity_of(cfg))
         for seed in seeds
@@ -197,12 +198,7 @@ def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence
         for record in records
         if record["seed"] == seed and matches(record, identity)
     ]
-    return sum(_run(record) not in shown for record in fitting)
-
-
-def _run(record: Record) -> tuple[str, int, str]:
-    """What tells a record from others."""
-    return record.get("run", ""), record["seed"], record["started"]
+    return sum(run_of(record) not in shown for record in fitting)
 
 
 def compare_models(given: argparse.Namespace) -> int:
@@ -214,7 +210,9 @@ def compare_models(given: argparse.Namespace) -> int:
     own = folders.RECORDS if given.record else into / "records"
 
     def known() -> list[Record]:
-        every = read_records() if given.record else committed_and(own)
+        every = read_records()
+        if not given.record:
+            every = each_once([*read_records(own), *every])
         return [record for record in every if record["seed"] in seeds]
 
     jobs = missing([artifact], scale, seeds, records=known())  # a wrong word is told at once
@@ -238,12 +236,6 @@ def compare_models(given: argparse.Namespace) -> int:
     return status(outcome)
 
 
-def committed_and(own: Path) -> list[Record]:
-    """The committed records and those in ``own``, each once: a run's may have been copied."""
-    every = (*read_records(own), *read_records())
-    return list({_run(record): record for record in every}.values())
-
-
 def _file_name(text: str) -> str:
     """A word that can be the name of a file."""
     try:
@@ -251,16 +243,6 @@ def _file_name(text: str) -> str:
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
-
-
-def status(outcome: Outcome) -> int:
-    """Say what failed and what is left, and with which status the command ends."""
-    for reason in outcome.failed:
-        print(f"failed: {reason}", file=sys.stderr)
-    if outcome.left:
-        print(f"{outcome.left} runs are left; the same command goes on.", file=sys.stderr)
-        return REQUEUE
-    return 1 if outcome.failed else 0
 
 
 def render_artifacts(chosen: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """The committed records: reading them, and leaving out what is none."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,16 @@ def read_records(folder: Path | None = None) -> list[Record]:
         except ConfigError as error:
             warn(f"{error} It is left out.")
     return records
+
+
+def run_of(record: Record) -> tuple[str, int, str]:
+    """What tells a record from others."""
+    return record.get("run", ""), record["seed"], record["started"]
+
+
+def each_once(records: Iterable[Record]) -> list[Record]:
+    """The records without copies: a run's may be in several folders."""
+    return list({run_of(record): record for record in records}.values())
 
 
 def warn(sentence: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from tape_exp.machine.files import write_atomically
-from tape_exp.machine.preemption import Preempted, Preemption
+from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption
 from tape_exp.paper.artifacts import Artifact, matches
 from tape_exp.paper.records import Record, read_records
 from tape_exp.runs import weights
@@ -56,6 +56,16 @@ class Outcome:
 
     failed: list[str] = field(default_factory=list)
     left: int = 0
+
+
+def status(outcome: Outcome) -> int:
+    """Say what failed and what is left, and with which status the command ends."""
+    for reason in outcome.failed:
+        print(f"failed: {reason}", file=sys.stderr)
+    if outcome.left:
+        print(f"{outcome.left} runs are left; the same command goes on.", file=sys.stderr)
+        return REQUEUE
+    return 1 if outcome.failed else 0
 
 
 def missing(

@@ -1,0 +1,1 @@
+"""The bench: encodings ranked on the field's small tasks, from runs of equal effort."""

@@ -1,0 +1,254 @@
+"""Scores of models on tasks, their ranks, and the tables of both."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from tape_exp.bench import ranks
+from tape_exp.bench.plan import RIVAL, Bench
+from tape_exp.bench.tasks import Entry
+from tape_exp.paper.artifacts import SAME_DATA, Records, same_data
+from tape_exp.paper.ceilings import ceilings, marked_table
+from tape_exp.paper.records import Record
+from tape_exp.paper.statistics import ends, lead
+from tape_exp.paper.tables import Column, Row, Table, columns, commits
+from tape_exp.paper.values import NOT_RUN, Cell, Missing, Value, over_runs
+from tape_exp.runs.evaluation import wilson
+
+OVER_TASKS = "95 % interval over tasks and seeds"
+BRACKETS = "{number:.1f} [{low:.1f}, {high:.1f}]"
+RANGE = "{number:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def score(entry: Entry, record: Record) -> Value | None:
+    """A run's score with its interval over samples; None where the record has none.
+
+    Where all rows are right, or no token is, the standard error says nothing, and the interval is
+    Wilson's of as many rows.
+    """
+    number = record["metrics"].get(entry.metric)
+    error = record["metrics"].get(f"{entry.metric}_stderr")
+    form, kind = BRACKETS, "95 % interval over samples"
+    if number is None:
+        return None
+    if error is None:
+        return Value(number, form="{number:.1f}")
+    if number in (0, 100):
+        rows = entry.rows(record)
+        return Value(number, *wilson(rows if number else 0, rows), form=form, kind=kind)
+    low, high = max(0.0, number - 1.96 * error), min(100.0, number + 1.96 * error)
+    return Value(number, low, high, form=form, kind=kind)
+
+
+def within(value: Value) -> Value:
+    """A share in percent whose interval ends at 0 and at 100."""
+    if value.low is None or value.high is None or (value.low >= 0 and value.high <= 100):
+        return value
+    form = value.form if value.seeds else BRACKETS
+    return replace(value, low=max(value.low, 0.0), high=min(value.high, 100.0), form=form)
+
+
+@dataclass
+class Board:
+    """The recorded scores of a bench.
+
+    Args:
+        bench: what is shown, with its choices.
+        scale: of its runs.
+        records: what the bench collects.
+    """
+
+    bench: Bench
+    scale: str
+    records: Records
+
+    @cached_property
+    def scores(self) -> dict[str, dict[str, Cell]]:
+        """Model -> task -> the mean over seeds; models without any score are left out."""
+        found: dict[str, dict[str, Cell]] = {}
+        for model in self.bench.models:
+            row = {entry.name: self._cell(model, entry) for entry in self.bench.entries}
+            if any(isinstance(cell, Value) for cell in row.values()):
+                found[model] = row
+        return found
+
+    def _cell(self, model: str, entry: Entry) -> Cell:
+        if reason := self.bench.unfit.get((model, entry.name)):
+            return Missing(reason)
+        runs = self.bench.runs(self.records, model, entry.name)
+        values = {r["seed"]: value for r in runs if (value := score(entry, r)) is not None}
+        mean = over_runs(values, digits=1) if values else NOT_RUN
+        return within(mean) if isinstance(mean, Value) else mean
+
+    @cached_property
+    def ceilings(self) -> set[str]:
+        """Models that are told which tokens are digits: they have no rank."""
+        return ceilings(self.records)
+
+    @cached_property
+    def ranked(self) -> list[str]:
+        """The models that have every task of the table, and are no ceilings."""
+        return [
+            model
+            for model, row in self.scores.items()
+            if model not in self.ceilings and all(isinstance(c, Value) for c in row.values())
+        ]
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """The seeds that all ranked models have on all tasks."""
+        cells = [cell for model in self.ranked for cell in self.scores[model].values()]
+        runs = [{*cell.runs} for cell in cells if isinstance(cell, Value)]
+        return sorted(set.intersection(*runs)) if runs else []
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """(ranked models, tasks, seeds): their scores."""
+        cells = [[*self.scores[model].values()] for model in self.ranked]
+        numbers = [
+            [[c.runs[s].number for s in self.seeds] for c in row if isinstance(c, Value)]
+            for row in cells
+        ]
+        sizes = len(self.ranked), len(self.bench.entries), len(self.seeds)
+        return np.array(numbers, float).reshape(sizes)
+
+    @cached_property
+    def places(self) -> dict[str, tuple[Value, Value | Missing]]:
+        """Model -> its mean rank and its mean difference to RoPE; the best rank first."""
+        if len(self.ranked) < 2 or not self.seeds:
+            return {}
+        rival = self.ranked.index(RIVAL) if RIVAL in self.ranked else None
+        draws = ranks.bootstrap(self.numbers, rival or 0)
+        means, scores = ranks.mean_ranks(self.numbers), self.numbers.mean((1, 2))
+        resampled = self.numbers.shape[1] >= ranks.FEWEST["tasks"]
+        found: dict[str, tuple[Value, Value | Missing]] = {}
+        for i in np.argsort(means, kind="stable"):
+            rank, ahead = Value(float(means[i])), Missing(f"{RIVAL} has no rank")
+            if resampled:
+                rank = Value(float(means[i]), *ends(draws.ranks[i]), form=RANGE, kind=OVER_TASKS)
+            difference: Value | Missing = ahead
+            if rival is not None and i != rival:
+                number, form = float(scores[i] - scores[rival]), "{number:+.2f}"
+                difference = Value(number, form=form)
+                if resampled:
+                    form += " [{low:+.2f}, {high:+.2f}]"
+                    difference = Value(number, *ends(draws.leads[i]), form=form, kind=OVER_TASKS)
+            elif rival is not None:
+                difference = Missing("the others are compared with it")
+            found[self.ranked[i]] = rank, difference
+        return found
+
+    @property
+    def order(self) -> list[str]:
+        """The models by mean rank, then those without one."""
+        return [*self.places, *(model for model in self.scores if model not in self.places)]
+
+    def table(self) -> Table:
+        """Encodings × tasks, by mean rank."""
+        rows: list[Row] = []
+        without = Missing("without every task, or a ceiling: no rank")
+        for model in self.order:
+            rank, difference = self.places.get(model, (without, without))
+            row: Row = {"model": model, "rank": rank, "lead": difference}
+            row.update(self.scores[model].items())
+            runs = [
+                run
+                for entry in self.bench.entries
+                for run in self.bench.runs(self.records, model, entry.name)
+            ]
+            counts = [len(c.runs) for c in self.scores[model].values() if isinstance(c, Value)]
+            row["seeds"] = "–".join(dict.fromkeys(str(n) for n in (min(counts), max(counts))))
+            rows.append(row | {"commit": commits(runs)})
+        head = [Column("model"), Column("rank", "mean rank")]
+        head += [Column("lead", f"mean difference to {RIVAL}")]
+        head += columns([entry.name for entry in self.bench.entries])
+        table = Table([*head, *columns(["seeds", "commit"])], rows, self.caption())
+        return marked_table(table, self.ceilings)
+
+    def leads(self) -> Table:
+        """The paired difference of each model to RoPE on each task."""
+        rows: list[Row] = []
+        theirs = self.scores.get(RIVAL, {})
+        for model in (name for name in self.order if name != RIVAL):
+            row: Row = {"model": model}
+            row |= {
+                task: lead(cell, theirs.get(task, NOT_RUN), digits=1)
+                for task, cell in self.scores[model].items()
+            }
+            rows.append(row)
+        head = columns(["model", *(entry.name for entry in self.bench.entries)])
+        caption = (
+            f"Difference to {RIVAL} in percentage points over the seeds that both have, with half "
+            "of its 95 % interval (Student's t over pairs); a single pair has none. "
+            f"{self.bench.settings(self.scale)}"
+        )
+        if not theirs:
+            caption = f"{RIVAL} is not recorded: `python -m tape_exp.bench {RIVAL}` runs it."
+        return marked_table(Table(head, rows, caption), self.ceilings)
+
+    def search(self) -> Table:
+        """The learning rate that each model has on each task."""
+        rows: list[Row] = []
+        for model in self.order:
+            row: Row = {"model": model}
+            for entry in self.bench.entries:
+                rate = self.bench.choices.get((model, entry.name))
+                row[entry.name] = NOT_RUN if rate is None else Value(rate, form="{number:g}")
+            rows.append(row)
+        head = columns(["model", *(entry.name for entry in self.bench.entries)])
+        caption = (
+            "The learning rate of each model on each task: the lowest validation loss on fresh "
+            "rows of the trained lengths; every model tried the same rates for the same number of "
+            f"steps. {self.bench.settings(self.scale)}"
+        )
+        return marked_table(Table(head, rows, caption), self.ceilings)
+
+    def caption(self) -> str:
+        """What the table measures."""
+        exact = [e.name for e in self.bench.entries if e.measure == "exact_match"]
+        states = [e.name for e in self.bench.entries if e.measure == "state"]
+        words = [
+            f"{self.bench.title}: right tokens in percent in rows longer than those of training",
+            f"; right rows of {', '.join(exact)}" if exact else "",
+            f"; right states of {', '.join(states)}" if states else "",
+            f". {self.bench.settings(self.scale)} All models have the same steps, rates and rows; "
+            "the lowest validation loss on trained lengths chose the rate, which further seeds "
+            "have alone. Of one seed the interval is over samples, of more over seeds and samples. "
+            f"{self.rank_words()} {SAME_DATA[self.same_data()]}",
+        ]
+        return "".join(words).strip()
+
+    def same_data(self) -> bool | None:
+        """Whether all runs of a task and a seed read the same data; None: that is not recorded."""
+        every = []
+        for entry in self.bench.entries:
+            runs = {m: self.bench.runs(self.records, m, entry.name) for m in self.bench.models}
+            every.append(same_data({model: found for model, found in runs.items() if found}))
+        return False if False in every else None if None in every else True
+
+    def rank_words(self) -> str:
+        """How ranks were made, and what tests of them say."""
+        if not self.places:
+            return "There are no ranks: they need two models that have every task."
+        given = f"{len(self.ranked)} models, {self.numbers.shape[1]} tasks, seeds "
+        given += ", ".join(map(str, self.seeds))
+        text = (
+            f"Mean rank over tasks (1 is best; {given}, which all of them have), and the mean "
+            "difference in percentage points, from five tasks on with the 95 % interval of a "
+            "bootstrap over tasks and seeds."
+        )
+        if reason := ranks.too_few(self.numbers):
+            return f"{text} {reason}"
+        statistic, p, difference = self.test()
+        found = f"{ranks.p_words(p)}: mean ranks {'do' if p < 0.05 else 'do not'} differ"
+        return (
+            f"{text} Friedman's χ² is {statistic:.2f}, {found}; "
+            f"those of two models are told apart from {difference:.2f} on (Nemenyi, 5 %)."
+        )
+
+    def test(self) -> tuple[float, float, float]:
+        """Friedman's χ², its p, and Nemenyi's critical difference."""
+        methods, tasks, _ = self.numbers.shape
+        of_tasks = ranks.ranked(self.numbers.mean(-1))
+        return (*ranks.friedman(of_tasks), ranks.critical_difference(methods, tasks))
