@@ -5,19 +5,21 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tape_exp.bench.board import Board
-from tape_exp.bench.tasks import Entry
+from tape_exp.bench.tasks import DIGITS, Entry
+from tape_exp.data.groups import GROUPS
 from tape_exp.data.problems import PROBLEMS
+from tape_exp.data.retrieval import KINDS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
 from tape_exp.paper.ceilings import MARK
-from tape_exp.paper.records import Record
 from tape_exp.paper.values import Value
 
 HERE = Path(__file__).parent
-ROWS = 3  # of each task
+ROWS, SHORT = 3, 8  # of each task, and their length
 
 
 def write(board: Board, path: Path) -> Path:
@@ -54,41 +56,46 @@ def of_task(board: Board, entry: Entry) -> dict[str, Any]:
     curves, trained = {}, None
     for model in board.order:
         runs = board.bench.runs(board.records, model, entry.name)
-        found = [by_length(entry, record) for record in runs]
+        found = [entry.by_length(record) for record in runs]
         shared = sorted(set.intersection(*map(set, found))) if found else []
         if shared:
             curves[model] = [[n, sum(f[n] for f in found) / len(found)] for n in shared]
             task = runs[0]["config"]["task"]
-            keys = ("train_length", "train_letters", "train_digits")
-            trained = next((task[key] for key in keys if key in task), None)
-    unit = PROBLEMS[entry.name].unit if entry.name in PROBLEMS else "digits or letters"
+            keys = ("train_tokens", "train_length", "train_letters", "train_digits")
+            trained = next((task[key] for key in keys if task.get(key) is not None), None)
     return {
         "summary": entry.summary,
-        "unit": unit,
+        "unit": unit(entry.name),
         "trained": trained,
         "curves": curves,
         "rows": samples(entry.name, trained),
     }
 
 
-def by_length(entry: Entry, record: Record) -> dict[int, float]:
-    """A run's score at each length that its record has; of addition, of two equal lengths."""
-    if record["config"]["task"]["name"] == "arithmetic":
-        grid = record.get("heatmap", [])
-        diagonal = {n: row[n - 1] for n, row in enumerate(grid, 1) if len(row) >= n}
-        return {n: value for n, value in diagonal.items() if value is not None}
-    begin = f"test/{entry.measure}@"
-    found = {k.removeprefix(begin): v for k, v in record["metrics"].items() if k.startswith(begin)}
-    return {int(n): value for n, value in found.items() if n.isdigit()}
+def unit(task: str) -> str:
+    """What a length of a task counts."""
+    if task in PROBLEMS:
+        return PROBLEMS[task].unit
+    return "letters" if task in GROUPS else "tokens" if task in KINDS else "digits"
 
 
 def samples(task: str, trained: int | None) -> list[list[tuple[str, bool]]]:
-    """Rows of a problem of the battery, symbol by symbol, and whether it is scored."""
+    """Short rows of a task, part by part, and whether it is scored; of addition none."""
+    key = seed_for(0, "page", task)
+    generator = np.random.default_rng(key)
+    if task in KINDS:
+        asked = [KINDS[task].ask(generator, 1, depth, DIGITS) for depth in (0.2, 0.5, 0.8)]
+        return [[(question.write(3), False), (question.answer, True)] for question in asked]
+    if task in GROUPS:
+        group = GROUPS[task]()
+        letters = generator.choice(group.letters, (ROWS, SHORT))
+        rows = np.stack([letters, group.states(letters)], 2)
+        return [[(str(n), bool(i % 2)) for i, n in enumerate(row.flatten())] for row in rows]
     if task not in PROBLEMS or trained is None:
         return []
     problem = PROBLEMS[task]
-    length = problem.lengths(min(trained, 8))[-1:] or [trained]
-    tokens, scored = problem.rows(seed_for(0, "test", length[0]), 0, ROWS, length)
+    length = problem.lengths(min(trained, SHORT))[-1:] or [trained]
+    tokens, scored = problem.rows(key, 0, ROWS, length)
     return [
         list(zip(problem.text(row), map(bool, marked), strict=False))
         for row, marked in zip(tokens.tolist(), scored.tolist(), strict=True)

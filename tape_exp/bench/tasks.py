@@ -1,4 +1,4 @@
-"""The tasks of the bench: the battery's problems, addition and word problems."""
+"""The tasks of the bench: the battery's problems, addition, word problems and retrieval."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +9,14 @@ from tape_exp.data.problems import PROBLEMS
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
 RECALL = ("mqar", "induction", "indirect_indexing", "flip_flop")
-# kind -> what it asks; each is task=retrieval task.kind=<kind>. Such a task joins the bench by its
-# name here once the kinds can be trained on.
-RETRIEVAL: Mapping[str, str] = {}
-# Six that ask different things of positions: to find a place from the other end; to go from a
-# place that content names to one at a distance; to tell the last of many like ones, however far;
-# to know how deep one is; to carry a state; and to align digits.
-QUICK = ("reverse", "indirect_indexing", "flip_flop", "stack", "parity", "multi_addition")
+# Kinds of task=retrieval that a tiny model learns within its steps: kind -> what it asks.
+RETRIEVAL = {"multi_key": "the number that a text hides"}
+DIGITS = 3  # of that number
+TINY = ("task.train_tokens=64", "task.items=1", f"task.digits={DIGITS}", "task.arch.layers=3")
+# Six that a tiny model learns within its steps, and that ask different things of positions: to find
+# a place from the other end; to count, however many there are; to tell the last of many like ones;
+# to know how deep one is; to go on from a mark; and to find a sentence in a text.
+QUICK = ("reverse", "sort", "flip_flop", "stack", "induction", "multi_key")
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,16 @@ class Entry:
         words: of the command line that runs it.
         summary: what it asks.
         measure: its score is ``ood/<measure>``, in percent, over rows that are longer than those of
-            training: the share of right tokens, of right states, or of addition that of right rows.
+            training: the share of right tokens, of right states, of what retrieval wants, or of
+            addition that of right rows.
+        at: the metric at each length is ``<at>/<measure>@<length>``.
     """
 
     name: str
     words: tuple[str, ...]
     summary: str
     measure: str = "token_accuracy"
+    at: str = "test"
 
     @property
     def metric(self) -> str:
@@ -48,9 +52,19 @@ class Entry:
             return max(1, int(task["samples_per_cell"]) * cells)
         if task["name"] == "word_problem":
             return int(task["words"])
-        lengths = [key.rpartition("@")[2] for key in record["metrics"] if "test/token_acc" in key]
-        beyond = [n for n in lengths if n.isdigit() and int(n) > task["train_length"]]
-        return max(1, len(beyond)) * int(task.get("samples_per_length", 1))
+        trained = task.get("train_tokens") or task["train_length"]
+        beyond = [length for length in self.by_length(record) if length > trained]
+        return max(1, len(beyond)) * int(task.get("trials") or task.get("samples_per_length", 1))
+
+    def by_length(self, record: Mapping[str, Any]) -> dict[int, float]:
+        """A run's score at each length that its record has; of addition, of two equal lengths."""
+        if record["config"]["task"]["name"] == "arithmetic":
+            grid = record.get("heatmap", [])
+            diagonal = {n: row[n - 1] for n, row in enumerate(grid, 1) if len(row) >= n}
+            return {n: value for n, value in diagonal.items() if value is not None}
+        begin, metrics = f"{self.at}/{self.measure}@", record["metrics"]
+        found = {key.removeprefix(begin): key for key in metrics if key.startswith(begin)}
+        return {int(n): metrics[key] for n, key in found.items() if n.isdigit()}
 
 
 def _entries() -> dict[str, Entry]:
@@ -65,10 +79,9 @@ def _entries() -> dict[str, Entry]:
         )
         for group in GROUPS
     ]
-    found += [
-        Entry(kind, ("task=retrieval", f"task.kind={kind}"), summary)
-        for kind, summary in RETRIEVAL.items()
-    ]
+    for kind, summary in RETRIEVAL.items():
+        words = ("task=retrieval", f"task.kind={kind}", "task.tokenizer.kind=words", *TINY)
+        found.append(Entry(kind, words, summary, "accuracy", "retrieval"))
     return {entry.name: entry for entry in found}
 
 

@@ -4,6 +4,7 @@ A text is as long as one asks for: filler sentences, or a list of words, surroun
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ thunder tiger tomato torch tower tractor trumpet turtle tunnel umbrella uncle va
 violin wagon walnut walrus whale wheat whistle window winter wolf yard zebra
 """
 WORDS = LISTED.split()
-NUMBERS = 10_000, 100_000  # five digits, so that none is a part of another
+DIGITS = 5  # of each number, so that none is a part of another
 NEEDLE = "One number of {key} is {value}."
 ASSIGNED = "Let {name} be {value}."
 NUMBER = "What is the number of {key}? The number of {key} is"
@@ -46,6 +47,13 @@ NAMES = "Which names have the value {value}? The names that have the value {valu
 FREQUENT = "Which words are the most frequent above? The {count} most frequent words are"
 DOTS = "..."  # the most frequent of all, which is not asked for
 OFTEN = 6  # times as often as another word is a common one there
+
+
+def vocabulary() -> list[str]:
+    """Every word of the texts and questions, sorted."""
+    templates = (NEEDLE, ASSIGNED, NUMBER, MORE_NUMBERS, NAMES, FREQUENT, " and ")
+    said = re.sub(r"{\w+}", "", " ".join((*FILLER, *templates)))
+    return sorted({*WORDS, *re.findall(r"\w+", said)})
 
 
 @dataclass(frozen=True)
@@ -86,33 +94,41 @@ def scattered(lines: Sequence[tuple[float, str]], sentences: int) -> str:
     return "\n".join(part for part in (*parts, " ".join(filler[last:])) if part)
 
 
-def multi_key(generator: np.random.Generator, items: int, depth: float) -> Question:
+def multi_key(
+    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
+) -> Question:
     """The number of one of several keys, whose sentence is at ``depth``."""
-    keys, values = _words(generator, items), _numbers(generator, items)
+    keys, values = _words(generator, items), _numbers(generator, items, digits)
     depths = [depth, *generator.random(items - 1)]
     question = NUMBER.format(key=keys[0])
     return Question(_text(_needles(depths, keys, values), question), (values[0],), depth)
 
 
-def multi_value(generator: np.random.Generator, items: int, depth: float) -> Question:
+def multi_value(
+    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
+) -> Question:
     """All numbers of one key."""
-    keys, values = _words(generator, 1), _numbers(generator, items)
+    keys, values = _words(generator, 1), _numbers(generator, items, digits)
     depths = sorted(generator.random(items))
     question = MORE_NUMBERS.format(key=keys[0])
     return Question(_text(_needles(depths, keys * items, values), question), tuple(values))
 
 
-def multi_query(generator: np.random.Generator, items: int, depth: float) -> Question:
+def multi_query(
+    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
+) -> Question:
     """The numbers of several keys."""
-    keys, values = _words(generator, items), _numbers(generator, items)
+    keys, values = _words(generator, items), _numbers(generator, items, digits)
     lines = _needles(sorted(generator.random(items)), keys, values)
     named = " and ".join(part for part in (", ".join(keys[:-1]), keys[-1]) if part)
     return Question(_text(lines, MORE_NUMBERS.format(key=named)), tuple(values))
 
 
-def variable_tracking(generator: np.random.Generator, items: int, depth: float) -> Question:
+def variable_tracking(
+    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
+) -> Question:
     """All names of a value, which one gives to the next; there is another chain as well."""
-    names, values = _words(generator, 2 * (items + 1)), _numbers(generator, 2)
+    names, values = _words(generator, 2 * (items + 1)), _numbers(generator, 2, digits)
     chains = names[: items + 1], names[items + 1 :]
     lines = []
     for chain, value in zip(chains, values, strict=True):
@@ -124,7 +140,9 @@ def variable_tracking(generator: np.random.Generator, items: int, depth: float) 
     return Question(_text(sorted(lines), NAMES.format(value=values[0])), tuple(chains[0]))
 
 
-def common_words(generator: np.random.Generator, items: int, depth: float) -> Question:
+def common_words(
+    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
+) -> Question:
     """The words that a list repeats six times as often as all others."""
     words, key = _words(generator, len(WORDS)), int(generator.integers(1 << 62))
     common, others = words[:items], words[items:]
@@ -137,7 +155,9 @@ def common_words(generator: np.random.Generator, items: int, depth: float) -> Qu
     return Question(write, tuple(sorted(common)))
 
 
-def frequent_words(generator: np.random.Generator, items: int, depth: float) -> Question:
+def frequent_words(
+    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
+) -> Question:
     """The most frequent words of a list in which the k-th is 1/k² as frequent as dots are."""
     words, key = _words(generator, len(WORDS)), int(generator.integers(1 << 62))
     ranked = [DOTS, *words]
@@ -157,13 +177,13 @@ class Kind:
     """A kind of question.
 
     Args:
-        ask: a question, from random numbers, a number of items and a depth.
+        ask: a question, from random numbers, a number of items, a depth and digits of a number.
         items: as many as in RULER.
         words: different ones that so many items take.
         counted: what the items are.
     """
 
-    ask: Callable[[np.random.Generator, int, float], Question]
+    ask: Callable[[np.random.Generator, int, float, int], Question]
     items: int
     words: Callable[[int], int]
     counted: str
@@ -189,9 +209,9 @@ def _words(generator: np.random.Generator, count: int) -> list[str]:
     return [WORDS[n] for n in generator.permutation(len(WORDS))[:count]]
 
 
-def _numbers(generator: np.random.Generator, count: int) -> list[str]:
+def _numbers(generator: np.random.Generator, count: int, digits: int) -> list[str]:
     """Different ones."""
-    low, high = NUMBERS
+    low, high = 10 ** (digits - 1), 10**digits
     return [str(low + n) for n in generator.choice(high - low, count, replace=False)]
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers: of the hub or a ``tokenizer.json``, bytes, or a BPE trained on the corpus itself."""
+"""Tokenizers: of the hub or a ``tokenizer.json``, bytes, words, or a BPE trained on the corpus."""
 
 import hashlib
 import json
@@ -13,6 +13,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tape_exp.data.cache import file_lock, writing_cache
+from tape_exp.data.retrieval import vocabulary
 from tape_exp.data.sources import OFFLINE, Text, check_hub, hub_refusal
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
@@ -27,7 +28,8 @@ class Tokenization:
     """How text is cut into tokens.
 
     Args:
-        kind: ``bpe`` (byte-level, trained on the corpus), ``byte``, ``file`` (a ``tokenizer.json``)
+        kind: ``bpe`` (byte-level, trained on the corpus), ``byte``, ``words`` (bytes, and one token
+            for each word of the questions of ``task=retrieval``), ``file`` (a ``tokenizer.json``)
             or ``hub``. A task that begins from a run's checkpoint uses that run's tokenizer
             instead.
         vocab: bpe: size of the vocabulary, with the two special tokens.
@@ -48,7 +50,7 @@ class Tokenization:
         for key in ("bos", "eos", "path"):
             if getattr(self, key) == "":
                 raise ConfigError(f"task.tokenizer.{key}='' is empty; leave it out.")
-        one_of("task.tokenizer.kind", self.kind, ("bpe", "byte", "file", "hub"))
+        one_of("task.tokenizer.kind", self.kind, ("bpe", "byte", "words", "file", "hub"))
         if self.kind == "bpe" and self.vocab < 258:
             raise ConfigError(
                 f"task.tokenizer.vocab={self.vocab} must be at least 258: 256 bytes and two "
@@ -66,6 +68,8 @@ class Tokenization:
         """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``."""
         if self.kind == "byte":
             return Tokenizer(_byte_level(self), self.bos, self.eos)
+        if self.kind == "words":
+            return Tokenizer(_with_words(self), self.bos, self.eos)
         if self.kind == "file":
             assert self.path is not None
             return load(path_of("task.tokenizer.path", self.path), self.bos, self.eos)
@@ -189,6 +193,13 @@ def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:
     tokenizer.add_special_tokens([settings.bos, settings.eos])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _with_words(settings: Tokenization) -> tokenizers.Tokenizer:
+    """Bytes, but a word of :func:`vocabulary` is one token, with a space before it or without."""
+    tokenizer = _byte_level(settings)
+    tokenizer.add_tokens([space + word for word in vocabulary() for space in (" ", "")])
     return tokenizer
 
 

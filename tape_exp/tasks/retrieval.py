@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tape_exp.data.batch import Batch
-from tape_exp.data.retrieval import KINDS, WORDS, Question
+from tape_exp.data.retrieval import DIGITS, KINDS, WORDS, Question
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.seeding import seed_for
@@ -17,7 +17,7 @@ from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import NO_OPTIM, Task
 from tape_exp.tasks.questions import Questions, accuracies, longest_fit
-from tape_exp.tasks.slices import next_tokens
+from tape_exp.tasks.slices import Scores, next_tokens, split_means
 
 VALIDATION = 64  # rows
 USUAL = (0.5, 1, 2, 4)  # times the trained length
@@ -30,18 +30,22 @@ class Retrieval(Questions):
     answer have at most the tokens of its length. Answers are greedy. One scores the share of the
     wanted strings that it holds, as in RULER. Questions depend on the seed, never on the model.
 
-    With ``train_tokens`` the model is trained on prompts of up to so many tokens, their lengths
-    uniform, each with its answer, on which the loss is; without, it is asked as it is.
+    With ``train_tokens`` the model is trained on prompts of up to so many tokens and of 1 …
+    ``items`` items, both uniform, each with its answer, on which the loss is; without, it is asked
+    as it is.
 
     Metrics, in percent: ``retrieval/accuracy`` of all questions, ``retrieval/accuracy@<length>``,
     and ``…_low`` and ``…_high`` of its 95 % interval (:func:`accuracies`); in tokens
     ``retrieval/effective_length`` (:func:`effective_length`), and ``…_low`` and ``…_high``, where
-    the lower and the upper ends of the intervals reach the threshold. Table ``retrieval``: every
-    question. Heatmap: accuracy by length, and of ``multi_key`` by depth and length.
+    the lower and the upper ends of the intervals reach the threshold. Where the task trains, also
+    ``id/accuracy`` and ``ood/accuracy``, over the trained lengths and over longer ones, each with
+    ``…_stderr``. Table ``retrieval``: every question. Heatmap: accuracy by length, and of
+    ``multi_key`` by depth and length.
 
     Args:
         kind: its name.
         items: keys, numbers, hops or words, by the kind; None: as many as in RULER.
+        digits: of a number; of two digits there are 90.
         train_tokens: of a training prompt with its answer, at most; None: nothing is trained.
         lengths: tokens; None: half, one, two and four times the trained length, as far as a prompt
             fits.
@@ -61,6 +65,7 @@ class Retrieval(Questions):
         train_length: int,
         train_tokens: int | None = None,
         items: int | None = None,
+        digits: int = DIGITS,
         lengths: Sequence[int] | None = None,
         trials: int = 50,
         threshold: float = 85.6,
@@ -71,7 +76,8 @@ class Retrieval(Questions):
         one_of("task.kind", kind, KINDS)
         at_least_one("task", train_tokens=train_tokens, items=items)
         between("task", 0, 100, threshold=threshold)
-        self.kind, self.made, self.threshold = kind, KINDS[kind], threshold
+        between("task", 2, 9, digits=digits)
+        self.kind, self.made, self.threshold, self.digits = kind, KINDS[kind], threshold, digits
         self.items = self.made.items if items is None else items
         if self.items > self.made.most:
             raise ConfigError(
@@ -79,10 +85,15 @@ class Retrieval(Questions):
                 f"{self.made.words(self.items)} different words for so many {self.made.counted}, "
                 f"and there are {len(WORDS)}; task.items={self.made.most} would do."
             )
+        if self.items > (numbers := 9 * 10 ** (digits - 1)):
+            raise ConfigError(
+                f"task.items={self.items}: there are only {numbers} numbers of "
+                f"task.digits={digits}; task.digits={digits + 1} would do."
+            )
         self.trains, self.usual = train_tokens is not None, lengths is None
         if self.trains:
             self.measures = Task.measures
-        trained = train_length if train_tokens is None else train_tokens
+        trained = self.trained_length = train_length if train_tokens is None else train_tokens
         super().__init__(
             arch,
             optim if self.trains else NO_OPTIM,
@@ -156,6 +167,15 @@ class Retrieval(Questions):
                 if f"retrieval/accuracy@{n}" in metrics
             }
             metrics[f"retrieval/effective_length{end}"] = effective_length(of, self.threshold)
+        if self.trains:
+            of_length: dict[int, list[float]] = {}
+            for row in table:
+                of_length.setdefault(row["length"], []).append(row["score"])
+            split: dict[int, Scores] = {
+                n: {"accuracy": np.array(of)} for n, of in of_length.items()
+            }
+            means = split_means(split, ["accuracy"], self.is_trained)
+            metrics |= {key: mean for key, mean in means.items() if not key.startswith("test/")}
         return Evaluation(
             metrics,
             self._heatmap(dict(zip(answers, scores, strict=True)), metrics),
@@ -198,13 +218,17 @@ class Retrieval(Questions):
         return self._asked[length]
 
     def _question(self, stream: str, seed: int, *place: int, bin_: int | None = None) -> Question:
-        """A function of its arguments; the depth is uniform, in a bin if one is given."""
+        """A function of its arguments; the depth is uniform, in a bin if one is given.
+
+        Where nothing is tested it has any number of items up to the set one.
+        """
         purpose = ("retrieval", self.kind, self.items, stream, *place)
         generator = np.random.default_rng(seed_for(seed, *purpose))
         depth = generator.random()
         if bin_ is not None:
             depth = (bin_ + depth) / self.depth_bins
-        return self.made.ask(generator, self.items, depth)
+        items = self.items if stream == "test" else int(generator.integers(self.items)) + 1
+        return self.made.ask(generator, items, depth, self.digits)
 
     def _writer(self, question: Question) -> Callable[[int], list[int]]:
         return lambda size: self.encode(question.write(size))

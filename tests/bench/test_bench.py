@@ -52,7 +52,7 @@ def board_of(bench: plan.Bench, number) -> Board:
 def test_names_and_sets():
     assert [entry.name for entry in tasks.chosen("sort,quick,sort")] == ["sort", *tasks.QUICK]
     assert {*tasks.SETS["retrieval"]} | {*tasks.SETS["algorithmic"]} == {*tasks.SETS["all"]}
-    assert len(tasks.QUICK) == 6
+    assert {*tasks.RETRIEVAL} < {*tasks.SETS["retrieval"]}
     with pytest.raises(ConfigError, match=r"tasks=revers is not known. Did you mean 'reverse'"):
         tasks.chosen("revers")
 
@@ -112,6 +112,9 @@ def test_a_bootstrap_takes_tasks_and_seeds_the_same_for_all():
     assert high > 20
 
 
+MULTI_KEY = tasks.ENTRIES["multi_key"].words
+
+
 def test_scores_have_intervals_even_where_all_is_right():
     entry, cfg = tasks.ENTRIES["parity"], compose_config(["model=rope", "task=word_problem"])
     value = score(entry, record_of(cfg, 50.0, 0.1, "state"))
@@ -119,6 +122,11 @@ def test_scores_have_intervals_even_where_all_is_right():
     value = score(entry, record_of(cfg, 100.0, 0.1, "state"))
     assert (value.number, value.high) == (100, pytest.approx(100))
     assert 98 < value.low < 99, "Wilson's of 256 words"
+    (entry,), rows = tasks.chosen("multi_key"), compose_config(["model=rope", *MULTI_KEY])
+    asked = record_of(rows, 0.0, 0.1, "accuracy")
+    asked["metrics"] |= {f"retrieval/accuracy@{n}": 0.0 for n in (64, 128, 256)}
+    assert entry.by_length(asked) == {64: 0, 128: 0, 256: 0}
+    assert score(entry, asked).high == pytest.approx(3.7, abs=0.05), "Wilson's of 100 questions"
     clipped = within(Value(90.0, 70.0, 110.0, 3, "{number:.1f} ± {half:.1f}"))
     assert str(clipped) == "90.0 [70.0, 100.0]"
     assert within(Value(50.0, 40.0, 60.0)).high == 60

@@ -28,7 +28,7 @@ def corpus(tmp_path):
     return Text("tiny", source="local", path=str(tmp_path / "text"))
 
 
-@pytest.mark.parametrize("kind", ["byte", "bpe"])
+@pytest.mark.parametrize("kind", ["byte", "bpe", "words"])
 def test_decoding_gives_back_every_byte(kind, corpus, tmp_path):
     tokenizer = Tokenization(kind, vocab=280).make(corpus, tmp_path)
     for sample, ids in zip(SAMPLES, tokenizer.encode(SAMPLES), strict=True):
@@ -36,6 +36,14 @@ def test_decoding_gives_back_every_byte(kind, corpus, tmp_path):
         assert not {tokenizer.bos, tokenizer.eos} & set(ids.tolist())
         if kind == "byte":
             assert len(ids) == len(sample.encode())
+
+
+def test_words_of_questions_are_tokens_and_digits_too(corpus, tmp_path):
+    tokenizer = Tokenization("words").make(corpus, tmp_path)
+    text = "One number of camel is 64723.\nLet winter be camel."
+    parts = [tokenizer.decode([n]) for n in tokenizer.encode([text])[0]]
+    assert parts[:12] == ["One", " number", " of", " camel", " is", " ", *"64723", "."]
+    assert parts[12:] == ["\n", "Let", " winter", " be", " camel", "."]
 
 
 def test_bpe_has_the_size_that_was_asked_for_and_is_kept(corpus, tmp_path):

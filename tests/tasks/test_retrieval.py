@@ -175,6 +175,9 @@ def test_a_model_learns_one_and_is_asked(text_run):
     _, record = text_run(*overrides, task="retrieval")
     assert record["steps"] == 2
     assert {"val/exact_match", "retrieval/effective_length"} <= set(record["metrics"])
+    for split, length in (("id", 200), ("ood", 260)):
+        at_length = record["metrics"][f"retrieval/accuracy@{length}"]
+        assert record["metrics"][f"{split}/accuracy"] == at_length
     _, record = text_run("checkpoint=retrieval", "task.items=1", task="retrieval")
     assert record["steps"] == 0
 
@@ -187,6 +190,8 @@ def test_a_model_learns_one_and_is_asked(text_run):
         (["task.items=0"], r"task\.items=0 must be at least 1"),
         (["task.train_tokens=0"], r"task\.train_tokens=0 must be at least 1"),
         (["task.items=197"], r"takes 197 different words for so many keys, .* 196; .*=196 would"),
+        (["task.digits=2", "task.items=91"], r"only 90 numbers of task\.digits=2; .*=3 would do"),
+        (["task.digits=1"], r"task\.digits=1 must be from 2 to 9"),
         (["task.kind=variable_tracking", "task.items=98"], r"198 different .*items=97 would do"),
         (["task.lengths=[100,400]"], r"\[100, 400\]: 100 tokens are too few .*; \d+ would do"),
         (["task.train_tokens=90"], r"task\.train_tokens=90 are too few for .*; \d+ would do"),
