@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tape_exp.models.attention.window import Window
 from tape_exp.models.kernels import causal
+from tape_exp.models.rows import RowBias
 
 HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of it stay finite
 Path = tuple[Tensor, Tensor]  # w and β of PaTH
@@ -23,6 +24,7 @@ class OnDemand:
     by_pair: Callable[[], Tensor | None]  # broadcasts to (B, H, T, S)
     piecewise: Callable[[], causal.Piecewise | None]  # for our kernel
     path: Path | None = None  # for fla's, of which the bias is made
+    rows: RowBias | None = None  # for the explicit softmax in blocks of rows
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Inputs:
         """Whether anything is added to the logits."""
         parts = (self.bias, self.by_distance, self.on_demand, self.key_bias)
         return any(x is not None for x in parts)
+
+    @property
+    def in_rows(self) -> RowBias | None:
+        """The bias a block of rows at a time, where it is to be had."""
+        return None if self.on_demand is None else self.on_demand.rows
 
     def with_pairs(self) -> "Inputs":
         """The same with a bias by pair, where one is computed on demand."""

@@ -13,10 +13,13 @@ from tape_exp.models.positions.base import (
     full_precision,
     precise,
 )
+from tape_exp.models.rows import RowBias, recomputed
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 BLOCK = 64  # tokens
+LONG = 512  # tokens, beyond which the bias is made for ROWS of queries at a time
+ROWS = 128
 
 
 class PaTH(PositionEncoding):
@@ -42,8 +45,12 @@ class PaTH(PositionEncoding):
     themselves, and nothing is kept but the keys. A product of all factors so far, d × d, would not
     do instead: it would have to be divided by the factors up to j, and β = 1 makes H singular.
 
-    Deliberately different: the bias is a matrix of all pairs, so that memory grows with the square
-    of the length, as does the time; W_up W_down also where keys have fewer heads; no SiLU
+    Of more than :data:`LONG` tokens the bias is made for :data:`ROWS` queries at a time, and made
+    again in the backward pass: what is kept grows with the length, the time with its square. Up to
+    there, where the logits are multiplied (``model.ssmax``) or looked at, and in every backend but
+    ``sdpa``, which ``auto`` then takes, and ``fla``, it is a matrix of all pairs.
+
+    Deliberately different: W_up W_down also where keys have fewer heads; no SiLU
     after the convolution, which the public code has (fla-org/flash-linear-attention); no forget
     gate (the paper's PaTH-FoX).
 
@@ -110,6 +117,25 @@ class PaTH(PositionEncoding):
             )
             reached_BHTS = (w_BHTD @ k_BHSD.mT).tril(S - T - 1)
             return -(solved_BHTT @ reached_BHTS) / math.sqrt(D)
+
+    def rows_at_once(self, length: int) -> int:
+        """:data:`ROWS` of more than :data:`LONG`."""
+        return ROWS if length > LONG else length
+
+    def contextual_rows(
+        self, q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]
+    ) -> RowBias:
+        """The same bias by blocks of :data:`ROWS` queries: see :func:`_of_rows`."""
+        (T, H), S = q_BTHD.shape[1:3], k_BSKD.shape[1]
+        q, k, w, beta = (
+            for_heads(x, H).transpose(1, 2)
+            for x in (q_BTHD, k_BSKD, features["w"], features["beta"][..., None])
+        )
+        passed = (T - 1) // ROWS * ROWS  # tokens of blocks that later ones see
+        ends = recomputed(
+            _ends, k[:, :, S - T : S - T + passed], w[:, :, :passed], beta[:, :, :passed]
+        )
+        return RowBias(ROWS, (q, k, w, beta, *ends), _of_rows)
 
     def path(self, features: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """w and β."""
@@ -193,6 +219,43 @@ class PaTH(PositionEncoding):
         blocks = -(-length // c)
         within = blocks * (3 * c**2 * d + 2 * c**3) * (1 if blocks == 1 else 2)
         return length * maps + H * (within + 2 * blocks * (blocks - 1) * c**2 * d), 0
+
+
+def _ends(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """K' = K - (U tril_-1(W Kᵀ))ᵀ W, the keys as they leave their block of :data:`ROWS` tokens, and
+    U W, by which it turns what passes it: both (B, H, T, D).
+    """
+    with full_precision(k):
+        k, w, beta = (x.to(w.dtype).unflatten(2, (-1, ROWS)) for x in (k, w, beta))
+        U = _inverse(w, beta[..., 0])
+        keys = k - (U @ (w @ k.mT).tril(-1)).mT @ w
+        return keys.flatten(2, 3), (U @ w).flatten(2, 3)
+
+
+def _of_rows(
+    first: int, last: int, q: Tensor, k: Tensor, w: Tensor, beta: Tensor, keys: Tensor, U_W: Tensor
+) -> Tensor:
+    """The bias of a block of queries and all keys up to its own, (B, H, last - first, S - T +
+    last), fp32: :meth:`PaTH._blockwise` with the queries of one block, which pass the blocks before
+    it one after the other.
+    """
+    with full_precision(q):
+        own = slice(first, last)
+        before = k.shape[2] - q.shape[2] + first
+        q_c, w_c, beta_c = q[:, :, own].to(w.dtype), w[:, :, own], beta[:, :, own, 0]
+        k = k[:, :, : before + last - first].to(w.dtype)
+        U = _inverse(w_c, beta_c)
+        along = (q_c @ w_c.mT).tril() @ U
+        inside = -(along @ (w_c @ k[:, :, before:].mT).tril(-1))
+        v = q_c - along @ w_c
+        columns: list[Tensor] = []
+        earlier = (x.split(ROWS, 2)[: first // ROWS] for x in (w, keys, U_W))
+        for W, K, turned in reversed(list(zip(*earlier, strict=True))):
+            columns.append(v @ K.mT)
+            v = v - (v @ W.mT) @ turned
+        columns.append(v @ k[:, :, : before - first].mT)  # of the keys from a cache
+        outside = torch.cat(columns[::-1], 3) - q_c @ k[:, :, :before].mT
+        return torch.cat([outside, inside], 3) / math.sqrt(q.shape[-1])
 
 
 def _inverse(w: Tensor, beta: Tensor) -> Tensor:
