@@ -22,6 +22,7 @@ from tape_exp.models.attention import (
     pick_backend,
 )
 from tape_exp.models.attention.flex import bucket
+from tape_exp.models.attention.window import Window
 from tape_exp.models.kernels import runtime
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import make_decoder, randomise
@@ -208,6 +209,35 @@ def test_padding_is_hidden(backend, kind, T):
         assert torch.allclose(out[b, first:], alone[0], atol=1e-5)
         if state is not None:
             assert torch.allclose(attended[b, first:], state[0], atol=1e-5)
+
+
+def test_padding_is_read_once_for_all_layers(monkeypatch):
+    """Each time a GPU would be waited for. Of another batch it is read anew."""
+    read, tolist = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: read.append(x) or tolist(x))
+    q = torch.randn(2, 9, 2, 16, generator=torch.Generator().manual_seed(0))
+    paddings = [torch.tensor(counts) for counts in ([3, 0], [0, 2])]
+    with torch.inference_mode():
+        for padding in paddings:
+            outs = [attend(q, q, q, padding=padding, backend="flex")[0] for _ in range(2)]
+            assert torch.equal(*outs)
+    assert [sum(x is padding for x in read) for padding in paddings] == [1, 1]
+
+
+def test_one_query_is_given_a_mask_only_where_it_does_not_see_every_key(monkeypatch):
+    masks = []
+
+    def fused(q, k, v, attn_mask=None, **options):
+        masks.append(attn_mask)
+        return v.new_empty(*q.shape[:3], v.shape[-1])
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fused)
+    q, k = torch.empty(1, 2, 1, 8), torch.empty(1, 2, 9, 8)
+    for options in ({}, {"window": Window(4)}, {"padding": torch.tensor([2])}):
+        BACKENDS["sdpa"].compute(Inputs(q, k, k, None, None, None, None, **options))
+    assert masks[0] is None
+    assert masks[1].sum() == 4
+    assert (masks[2] == 0).sum() == 2 * 7
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from tape_exp.models.attention.window import Window
 from tape_exp.models.kernels import causal
@@ -135,7 +136,7 @@ class Inputs:
         """For each row its padding, and the row without it: no keys are hidden any more."""
         assert self.padding is not None
         parts = []
-        for b, skip in enumerate(self.padding.tolist()):
+        for b, skip in enumerate(on_host(self.padding)):
 
             def cut(x: Tensor | None, *dims: int, b: int = b, skip: int = skip) -> Tensor | None:
                 if x is None:
@@ -166,6 +167,16 @@ class Inputs:
         """Undo what :meth:`per_query_head` joined."""
         D = self.v.shape[-1]
         return both[..., :D], both[..., D:] if self.carried is not None else None
+
+
+_hosted = WeakTensorKeyDictionary()  # paddings that were read, for as long as they exist
+
+
+def on_host(padding_B: Tensor) -> list[int]:
+    """The padding of each row, read once for all layers: a GPU is waited for."""
+    if padding_B not in _hosted:
+        _hosted[padding_B] = padding_B.tolist()
+    return _hosted[padding_B]
 
 
 def causal_mask(T: int, S: int, device: torch.device) -> Tensor:

@@ -131,11 +131,9 @@ class PaTH(PositionEncoding):
             for_heads(x, H).transpose(1, 2)
             for x in (q_BTHD, k_BSKD, features["w"], features["beta"][..., None])
         )
-        passed = (T - 1) // ROWS * ROWS  # tokens of blocks that later ones see
-        ends = recomputed(
-            _ends, k[:, :, S - T : S - T + passed], w[:, :, :passed], beta[:, :, :passed]
-        )
-        return RowBias(ROWS, (q, k, w, beta, *ends), _of_rows)
+        seen = slice((T - 1) // ROWS * ROWS)  # blocks that others come after
+        blocks = recomputed(_blocks, k[:, :, S - T :][:, :, seen], w[:, :, seen], beta[:, :, seen])
+        return RowBias(ROWS, (q, k, w, beta, *blocks), _of_rows)
 
     def path(self, features: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """w and β."""
@@ -221,41 +219,57 @@ class PaTH(PositionEncoding):
         return length * maps + H * (within + 2 * blocks * (blocks - 1) * c**2 * d), 0
 
 
-def _ends(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """K' = K - (U tril_-1(W Kᵀ))ᵀ W, the keys as they leave their block of :data:`ROWS` tokens, and
-    U W, by which it turns what passes it: both (B, H, T, D).
+def _blocks(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Of blocks of :data:`ROWS` tokens, the keys as they leave theirs, K' = K - (U tril_-1(W Kᵀ))ᵀ
+    W, (B, H, N, c, D), and what turns all that passes one, M = I - Wᵀ U W, (B, H, N, D, D).
     """
     with full_precision(k):
         k, w, beta = (x.to(w.dtype).unflatten(2, (-1, ROWS)) for x in (k, w, beta))
         U = _inverse(w, beta[..., 0])
         keys = k - (U @ (w @ k.mT).tril(-1)).mT @ w
-        return keys.flatten(2, 3), (U @ w).flatten(2, 3)
+        return keys, _identity(w) - w.mT @ (U @ w)
 
 
 def _of_rows(
-    first: int, last: int, q: Tensor, k: Tensor, w: Tensor, beta: Tensor, keys: Tensor, U_W: Tensor
+    first: int, last: int, q: Tensor, k: Tensor, w: Tensor, beta: Tensor, keys: Tensor, M: Tensor
 ) -> Tensor:
     """The bias of a block of queries and all keys up to its own, (B, H, last - first, S - T +
-    last), fp32: :meth:`PaTH._blockwise` with the queries of one block, which pass the blocks before
-    it one after the other.
+    last), fp32: that of :meth:`PaTH._blockwise`, whose v passes all blocks before it at once.
     """
     with full_precision(q):
-        own = slice(first, last)
-        before = k.shape[2] - q.shape[2] + first
+        own, before = slice(first, last), k.shape[2] - q.shape[2] + first
         q_c, w_c, beta_c = q[:, :, own].to(w.dtype), w[:, :, own], beta[:, :, own, 0]
         k = k[:, :, : before + last - first].to(w.dtype)
         U = _inverse(w_c, beta_c)
         along = (q_c @ w_c.mT).tril() @ U
         inside = -(along @ (w_c @ k[:, :, before:].mT).tril(-1))
-        v = q_c - along @ w_c
-        columns: list[Tensor] = []
-        earlier = (x.split(ROWS, 2)[: first // ROWS] for x in (w, keys, U_W))
-        for W, K, turned in reversed(list(zip(*earlier, strict=True))):
-            columns.append(v @ K.mT)
-            v = v - (v @ W.mT) @ turned
-        columns.append(v @ k[:, :, : before - first].mT)  # of the keys from a cache
-        outside = torch.cat(columns[::-1], 3) - q_c @ k[:, :, :before].mT
+        v, columns = q_c - along @ w_c, []
+        if N := first // ROWS:
+            M = M[:, :, :N]
+            after = _after(M)
+            passed = v[:, :, None] @ after  # as they find each block
+            columns.append((passed @ keys[:, :, :N].mT).transpose(2, 3).flatten(3))
+            v = v @ (after[:, :, 0] @ M[:, :, 0])
+        columns.insert(0, v @ k[:, :, : before - first].mT)  # of the keys from a cache
+        outside = torch.cat(columns, 3) - q_c @ k[:, :, :before].mT
         return torch.cat([outside, inside], 3) / math.sqrt(q.shape[-1])
+
+
+def _after(M: Tensor) -> Tensor:
+    """For each of N matrices the product of all after it, the last one leftmost: (…, N, D, D)."""
+    odd = M.shape[-3] % 2
+    if M.shape[-3] == 1:
+        return _identity(M).expand_as(M)
+    if odd:
+        M = torch.cat([_identity(M).expand_as(M[..., :1, :, :]), M], -3)
+    early, late = M.unflatten(-3, (-1, 2)).unbind(-3)
+    after = _after(late @ early)  # pairs
+    return torch.stack([after @ late, after], -3).flatten(-4, -3)[..., odd:, :, :]
+
+
+def _identity(x: Tensor) -> Tensor:
+    """(D, D) like the last dimension of x."""
+    return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
 
 
 def _inverse(w: Tensor, beta: Tensor) -> Tensor:
