@@ -236,9 +236,11 @@ def activations(decoder: Decoder, setting: Setting, recompute: bool) -> float:
 
 def pair_memory(block: Block, rows: int, length: int) -> int:
     """Bytes that a layer holds of pairs of tokens, 0 for encodings that compute none: of all pairs,
-    or of those of the queries that are taken at a time.
+    or of those of the queries that are taken at a time, with the gradients.
     """
-    return rows * queries_at_once(block, length) * length * block.position.pair_bytes()
+    queries = queries_at_once(block, length)
+    copies = 1 if queries == length else 2
+    return copies * rows * queries * length * block.position.pair_bytes()
 
 
 def queries_at_once(block: Block, length: int) -> int:

@@ -245,7 +245,7 @@ def test_pairs_of_long_rows_are_planned_for_a_block_of_queries_of_one_layer():
 
     plan, decoder, task, setting = planned(*words)
     each = decoder.layers[0].position.pair_bytes()
-    assert plan.memory["pairs of tokens"] == 4 * ROWS * 1024 * each
+    assert plan.memory["pairs of tokens"] == 2 * 4 * ROWS * 1024 * each
     assert pairs("task.train_length=2048") == 2 * pairs() == 2 * pairs("trainer.precision=32-true")
     assert pairs("trainer.attention=flex") == task.arch.layers * 4 * 1024**2 * each
     assert pairs("task.train_length=512") == task.arch.layers * 4 * 512**2 * each

@@ -75,8 +75,11 @@ def _row_blocks(inputs: Inputs, rows: int = ROWS) -> tuple[Tensor, Tensor | None
     if bias is not None:
         bias = bias.expand(*q.shape[:2], T, S)
     given = replace(inputs, q=q, k=k, v=v, carried=carried, bias=bias)
-    row = _row if inputs.in_rows is None else _recomputed_row
-    averages = [row(given, first, min(first + rows, T)) for first in range(0, T, rows)]
+    blocks = [(first, min(first + rows, T)) for first in range(0, T, rows)]
+    if inputs.in_rows is None:
+        averages = [_row(given, *block) for block in blocks]
+    else:  # the longest first: the memory that it frees has room for every other
+        averages = [_recomputed_row(given, *block) for block in reversed(blocks)][::-1]
     values, *attended = (torch.cat(parts, 2) for parts in zip(*averages, strict=True))
     return values, attended[0] if attended else None
 

@@ -45,10 +45,11 @@ class PaTH(PositionEncoding):
     themselves, and nothing is kept but the keys. A product of all factors so far, d × d, would not
     do instead: it would have to be divided by the factors up to j, and β = 1 makes H singular.
 
-    Of more than :data:`LONG` tokens the bias is made for :data:`ROWS` queries at a time, and made
-    again in the backward pass: what is kept grows with the length, the time with its square. Up to
-    there, where the logits are multiplied (``model.ssmax``) or looked at, and in every backend but
-    ``sdpa``, which ``auto`` then takes, and ``fla``, it is a matrix of all pairs.
+    Of up to :data:`LONG` tokens the bias is a matrix of all pairs. Of more it is made for
+    :data:`ROWS` queries at a time, and again in the backward pass: what is kept grows with the
+    length, the time with its square. That is what ``sdpa`` does, which ``auto`` takes there; in
+    other backends, in traces, and where the logits are multiplied (``model.ssmax``), it is the
+    matrix.
 
     Deliberately different: W_up W_down also where keys have fewer heads; no SiLU
     after the convolution, which the public code has (fla-org/flash-linear-attention); no forget
@@ -204,8 +205,8 @@ class PaTH(PositionEncoding):
         )
 
     def pair_bytes(self) -> int:
-        """The bias of every pair, and of every query and block what has passed it; fla's kernels
-        keep neither.
+        """The bias of every pair, and of every query and block what has passed it: of all pairs, or
+        of those of a block of queries; fla's kernels keep neither.
         """
         H, D = self.arch.heads, self.arch.head_dim
         return 6 * H + 4 * H * D // BLOCK + 1
@@ -234,7 +235,11 @@ def _of_rows(
     first: int, last: int, q: Tensor, k: Tensor, w: Tensor, beta: Tensor, keys: Tensor, M: Tensor
 ) -> Tensor:
     """The bias of a block of queries and all keys up to its own, (B, H, last - first, S - T +
-    last), fp32: that of :meth:`PaTH._blockwise`, whose v passes all blocks before it at once.
+    last), fp32.
+
+    As in :meth:`PaTH._blockwise` the logit of a query and a key of an earlier block is that of Q'
+    and K'. Here Q' passes the N blocks before it by products of their matrices M, which are d × d
+    and made for all of them in about log N steps.
     """
     with full_precision(q):
         own, before = slice(first, last), k.shape[2] - q.shape[2] + first
@@ -257,10 +262,9 @@ def _of_rows(
 
 def _after(M: Tensor) -> Tensor:
     """For each of N matrices the product of all after it, the last one leftmost: (…, N, D, D)."""
-    odd = M.shape[-3] % 2
     if M.shape[-3] == 1:
         return _identity(M).expand_as(M)
-    if odd:
+    if odd := M.shape[-3] % 2:
         M = torch.cat([_identity(M).expand_as(M[..., :1, :, :]), M], -3)
     early, late = M.unflatten(-3, (-1, 2)).unbind(-3)
     after = _after(late @ early)  # pairs
