@@ -64,5 +64,5 @@ def test_a_notebooks_backend_that_is_not_installed_is_not_needed():
     notebook = {"MPLBACKEND": "module://backend_of_a_notebook.inline"}
     words = [sys.executable, "-c", "import tape_exp.drawing.heatmap"]
     environment = {**os.environ, **notebook}
-    ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, timeout=120)
+    ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, timeout=900)
     assert ended.returncode == 0, ended.stderr
