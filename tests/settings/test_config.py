@@ -31,7 +31,7 @@ def command(
     *arguments: str, module: tuple[str, ...] = ("train.py",)
 ) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, *module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, *module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=900
     )
 
 
