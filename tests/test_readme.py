@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from omegaconf import OmegaConf
 
-from launch import grid
+from tape_exp.launch import grid
 from tape_exp.paper import artifacts, compare
 from tape_exp.settings import compose, folders
 from tape_exp.settings.compose import compose_config

@@ -4,10 +4,11 @@ import os
 import re
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from tape_exp.settings.errors import ConfigError, no_override
-from tape_exp.settings.folders import CONF, names_in
+from tape_exp.settings.folders import CONF, INSTALLED, names_in
 from tape_exp.settings.redaction import is_secret, redact, redact_tree
 
 HOMES = {
@@ -215,11 +216,19 @@ def guard() -> None:
 
 
 def check_cluster() -> None:
-    """Refuse a conf/local/cluster.yaml that holds no keys; Hydra would not name the file."""
+    """Refuse a conf/local/cluster.yaml that holds no keys, where Hydra would not name the file, and
+    one outside a clone, which nobody would read.
+    """
     from omegaconf import DictConfig
 
     from tape_exp.settings.files import read_yaml
 
+    own = Path("conf", "local", "cluster.yaml")
+    if INSTALLED and own.exists():
+        raise ConfigError(
+            f"{own} is read in a clone of the repository only; set its keys on the command line, "
+            "as in hydra.launcher.partition=gpu."
+        )
     path = CONF / "local" / "cluster.yaml"
     example = "conf/local/example.yaml is an example"
     if path.exists() and not isinstance(read_yaml(path, f"mend it ({example})"), DictConfig):

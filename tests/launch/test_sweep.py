@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from launch import status, sweep
-from launch.grid import folder_of as folder_of_jobs
-from launch.grid import jobs_of
+from tape_exp.launch import status, sweep
+from tape_exp.launch.grid import folder_of as folder_of_jobs
+from tape_exp.launch.grid import jobs_of
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings import targets
 from tape_exp.settings.folders import ROOT
@@ -72,7 +72,7 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     (asked,) = calls(slurm, "squeue")
     assert folder.name in asked
     assert "--me " in asked, "the tasks of others were asked for"
-    assert f"python -m launch.status {shlex.join(words)}" in told
+    assert f"tape-exp status {shlex.join(words)}" in told
 
 
 def test_what_slurm_prints_besides_is_no_number(slurm, capsys):
@@ -400,7 +400,7 @@ def test_two_commands_for_the_same_runs_submit_them_once(slurm, monkeypatch, cap
     capsys.readouterr()
     with FileLock(lock):
         assert sweep.main(words) == 2
-    assert "another launch.sweep submits the same runs" in capsys.readouterr().err
+    assert "another tape-exp sweep submits the same runs" in capsys.readouterr().err
     assert len(calls(slurm, "sbatch")) == 1
     assert sweep.main(words) == 0
     assert len(calls(slurm, "sbatch")) == 2

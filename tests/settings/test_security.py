@@ -13,12 +13,12 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from launch import status, sweep
-from launch.status import last_line
 from tape_exp import export
 from tape_exp.data.packing import Tokens
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import load
+from tape_exp.launch import status, sweep
+from tape_exp.launch.status import last_line
 from tape_exp.machine.files import sha256
 from tape_exp.runs import weights
 from tape_exp.runs.checkpoints import SafeCheckpointIO, newest, signature_of
