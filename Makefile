@@ -60,6 +60,7 @@ lock:  ## resolve pyproject.toml into constraints.txt, which keeps its versions 
 	@test -x .lock/bin/uv || { $(or $(PYTHON),python3) -m venv .lock && .lock/bin/python -m pip install --quiet uv; }
 	.lock/bin/uv pip compile pyproject.toml --extra dev --extra slurm --universal --python-version 3.11 --no-annotate --no-emit-package setuptools \
 		--custom-compile-command "make lock" --quiet $(if $(UPGRADE),--upgrade) --output-file constraints.txt
+	sed -i '/^\(nvidia\|cuda\)-/d' constraints.txt  # torch itself pins what its build needs
 
 audit:  ## look for known vulnerabilities of the pinned packages with pip-audit (needs a network)
 	@mkdir -p .audit

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,7 @@ def guard() -> None:
             check_targets(cfg)
             if run_mode.name == "MULTIRUN":
                 refuse_secrets(overrides)
+                require_launcher(cfg.hydra.launcher._target_)
             return cfg
 
         def _compose_config_from_defaults_list(self, defaults: Any, repo: Any) -> Any:
@@ -233,6 +235,15 @@ def check_cluster() -> None:
     example = "conf/local/example.yaml is an example"
     if path.exists() and not isinstance(read_yaml(path, f"mend it ({example})"), DictConfig):
         raise ConfigError(f"{path} must hold keys with values; {example}.")
+
+
+def require_launcher(target: str) -> None:
+    """Raise :class:`ConfigError` where the package of Hydra's launcher is not installed."""
+    if "submitit" in target and find_spec("submitit") is None:
+        raise ConfigError(
+            "hydra/launcher=slurm needs the package hydra-submitit-launcher, which the extra slurm "
+            "installs; `tape-exp sweep` submits to SLURM without it."
+        )
 
 
 def hide_secrets() -> None:
