@@ -289,6 +289,18 @@ def test_a_task_runs_its_line_and_is_requeued_after_a_signal_alone(slurm, status
     assert calls(slurm, "scontrol") == (["requeue 7_1"] if requeued else [])
 
 
+def test_outside_a_clone_a_task_runs_the_package(slurm, monkeypatch, capsys):
+    for module in (sweep, targets):
+        monkeypatch.setattr(module, "INSTALLED", True)
+    monkeypatch.chdir(slurm)
+    assert sweep.main(["--dry-run", "model=rope"]) == 0
+    assert f"train=({sys.executable} -m tape_exp.train)\n" in capsys.readouterr().out
+    (slurm / "conf" / "local").mkdir(parents=True)
+    (slurm / "conf" / "local" / "cluster.yaml").write_text("partition: gpu\n")
+    assert sweep.main(["--dry-run", "model=rope"]) == 2
+    assert "cluster.yaml is read in a clone of the repository only" in capsys.readouterr().err
+
+
 def test_the_settings_of_a_cluster_are_read_from_its_file(slurm, monkeypatch, tmp_path, capsys):
     """Of a copy of the project, into which the example was copied as README says; both ways of
     submitting read it.
