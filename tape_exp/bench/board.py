@@ -207,11 +207,13 @@ class Board:
     def caption(self) -> str:
         """What the table measures."""
         exact = [e.name for e in self.bench.entries if e.measure == "exact_match"]
+        answers = [e.name for e in self.bench.entries if e.measure == "accuracy"]
         states = [e.name for e in self.bench.entries if e.measure == "state"]
         words = [
             f"{self.bench.title}: right tokens in percent in rows longer than those of training",
             f"; right rows of {', '.join(exact)}" if exact else "",
             f"; right states of {', '.join(states)}" if states else "",
+            f"; right answers of {', '.join(answers)}" if answers else "",
             f". {self.bench.settings(self.scale)} All models have the same steps, rates and rows; "
             "the lowest validation loss on trained lengths chose the rate, which further seeds "
             "have alone. Of one seed the interval is over samples, of more over seeds and samples. "

@@ -14,7 +14,7 @@ from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tests.conftest import SMALL
+from tests.conftest import SMALL, knows_digits
 
 TINY = [*SMALL, "task.train_length=3", "task.lengths=[3,6]", "task.samples_per_length=2"]
 TINY += ["task.optim.max_steps=2", "trainer=cpu", "trainer.progress=none", "logger=none"]
@@ -32,6 +32,7 @@ def record_of(cfg, score: float, loss: float, measure: str = "token_accuracy") -
     config = json.loads(json.dumps(identity_of(cfg)))
     made = {"run": f"run-{score}-{loss}", "config": config, "seed": cfg.seed, "metrics": metrics}
     commit = {"git": {"commit": "0123456789", "dirty": False}}
+    made |= {"knows_digits": True} if knows_digits(cfg) else {}
     return made | commit | {"started": "2026-01-01", "data_fingerprint": str(cfg.seed)}
 
 
@@ -50,7 +51,7 @@ def board_of(bench: plan.Bench, number) -> Board:
 
 
 def test_names_and_sets():
-    assert [entry.name for entry in tasks.chosen("sort,quick,sort")] == ["sort", *tasks.QUICK]
+    assert [entry.name for entry in tasks.chosen("copy,quick,copy")] == ["copy", *tasks.QUICK]
     assert {*tasks.SETS["retrieval"]} | {*tasks.SETS["algorithmic"]} == {*tasks.SETS["all"]}
     assert {*tasks.RETRIEVAL} < {*tasks.SETS["retrieval"]}
     with pytest.raises(ConfigError, match=r"tasks=revers is not known. Did you mean 'reverse'"):
