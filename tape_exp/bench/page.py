@@ -90,7 +90,7 @@ def samples(task: str, trained: int | None) -> list[list[tuple[str, bool]]]:
         group = GROUPS[task]()
         letters = generator.choice(group.letters, (ROWS, SHORT))
         rows = np.stack([letters, group.states(letters)], 2)
-        return [[(str(n), bool(i % 2)) for i, n in enumerate(row.flatten())] for row in rows]
+        return [[(f" {n}", bool(i % 2)) for i, n in enumerate(row.flatten())] for row in rows]
     if task not in PROBLEMS or trained is None:
         return []
     problem = PROBLEMS[task]
