@@ -78,7 +78,7 @@ def repeatable_attention(D: int, carries: bool) -> None:
 
 
 def positions(D: int, carries: bool) -> None:
-    """The rotation, by RoPE's state or by TAPE's, which learns; and TAPE's update of it."""
+    """The rotation, by RoPE's state or by TAPE's, which learns; its update with one."""
     shape = (BATCH, LENGTH, HEADS, D)
     q, k, attended = (torch.empty(shape, dtype=torch.bfloat16, requires_grad=True) for _ in "qka")
     shared = shape[:3] if carries else (1, LENGTH, 1)
@@ -87,7 +87,10 @@ def positions(D: int, carries: bool) -> None:
     loss = q_out.sum() + k_out.sum()
     if carries:
         p, maps = torch.empty(HEADS, HEADS), torch.empty(*shape[:3], HEADS)
-        loss = loss + update.updated(state.flatten(3), attended, p, maps).sum()
+        pending = update.Update(state.flatten(3), attended, p, maps)
+        for keeps in (True, False):
+            made = update.updated(q, k, pending, keeps, keeps)
+            loss = loss + sum(x.sum() for x in made if x is not None)
     loss.backward()
 
 

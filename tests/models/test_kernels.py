@@ -457,7 +457,8 @@ q = torch.zeros(1, 64, 12, 64, dtype=torch.bfloat16, requires_grad=True)
 state = torch.zeros(1, 64, 12, 2, 32, requires_grad=True)
 sum(x.sum() for x in rotation.rotated(q, q, state)).backward()
 p, maps = torch.zeros(12, 12), torch.zeros(1, 64, 12, 12)
-update.updated(state.flatten(3), q, p, maps).sum().backward()
+pending = update.Update(state.flatten(3), q, p, maps)
+sum(x.sum() for x in update.updated(q, q, pending, copies=True)).backward()
 """
 
 
