@@ -124,7 +124,7 @@ def work(name: str, phase: str, counts: count.Counts) -> Work:
     """What was counted of a phase, in the units of this table."""
     return Work(
         counts.launches,
-        counts.products.flops,
+        counts.products.flops + counts.others.flops,
         count.attention_flops(name, phase == "backward"),
         counts.others.bytes / (count.BATCH * count.LENGTH * count.WIDTH),
     )

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tape_exp.models.attention import choices, forget
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.kernels import rotation, runtime, update
+from tape_exp.models.kernels import maps, rotation, runtime, update
 from tape_exp.models.positions.base import for_heads
 from tape_exp.models.positions.rope import RoPE, turn
 from tape_exp.models.positions.tape import TAPE
@@ -157,7 +157,7 @@ def test_the_update_agrees_with_the_torch_code(device, case):
     E = make(case.get("rows", B), T, case.get("heads", H), D)
     attended = make(B, T, H, D, dtype=dtype) if case.get("attends", True) else None
     p = None if attended is None else make(H, H)
-    maps = make(B, T, H, H) if case.get("maps", True) else None
+    F = make(B, T, H, H) if case.get("maps", True) else None
 
     asked = {"keeps": case.get("keeps", True), "copies": case.get("copies", False)}
 
@@ -165,25 +165,55 @@ def test_the_update_agrees_with_the_torch_code(device, case):
         return lambda q, k, E, *others: function(q, k, E.expand(B, T, H, D), *others, **asked)
 
     whole = E.expand(B, T, H, D)
-    assert update.supports(whole, attended, p, maps) is update.turns(q, k, whole) is None
-    given = (q, k, E, attended, p, maps)
+    assert update.supports(whole, attended, p, F) is update.turns(q, k, whole) is None
+    given = (q, k, E, attended, p, F)
     got, expected = (results(expanded(function), given) for function in (updated, mixed))
     assert_agree(got, expected, TOLERANCE[dtype])
+
+
+def fused_maps(*tensors):
+    """The maps as the kernels make them."""
+    return [maps.maps(*tensors)]
+
+
+def made_maps(x, wx, v):
+    """The maps from ψ in torch."""
+    return [torch.nn.functional.silu(x.to(wx.dtype) @ wx.T) @ v]
+
+
+MAPS = [
+    (2, 40, 70, 17, 9, torch.float32),  # none a power of two, and more than a block of tokens
+    (1, 1, 8, 4, 1, torch.float16),
+    (3, 30, 64, 48, 144, torch.bfloat16),
+]
+
+
+@pytest.mark.parametrize(("B", "T", "C", "inner", "J", "dtype"), MAPS, ids=str)
+def test_the_maps_agree_with_the_torch_code(device, monkeypatch, B, T, C, inner, J, dtype):
+    monkeypatch.setattr(maps, "EACH", 64)  # several programs add up the gradients of a weight
+    make = made(device)
+    given = (make(B, T, C, dtype=dtype), make(inner, C), make(inner, J))
+    assert maps.supports(*given) is None
+    got = results(fused_maps, given)
+    assert_agree(got, results(made_maps, given), TOLERANCE[dtype])
 
 
 def test_the_operators_are_ones_that_compilers_can_take(device):
     """Shapes and types are told without running them."""
     make = made(device)
     q, k, state = make(2, 3, 4, 8), make(2, 3, 2, 8), make(2, 3, 4, 2, 4)
-    E, p, maps = make(2, 3, 4, 8), make(4, 4), make(2, 3, 4, 4)
+    E, p, F = make(2, 3, 4, 8), make(4, 4), make(2, 3, 4, 4)
+    x, wx, v, h = make(2, 3, 8), make(5, 8), make(5, 16), make(2, 3, 5)
     for operator, arguments in (
         (rotation._rotate, (q, k, state, 2)),
         (rotation._gradients, (q, q, q, k, state, 2)),
         (rotation._gradients, (q, q, None, None, state, 1)),
-        (update._update, (q, k, E, q, p, maps, True, True)),
+        (maps._maps, (x, wx, v)),
+        (maps._gradients, (F.flatten(2), x, wx, v, h)),
+        (update._update, (q, k, E, q, p, F, True, True)),
         (update._update, (q, k, E, q, p, None, False, False)),
-        (update._gradients, (q, q, E, q, q, k, E, q, p, maps, True)),
-        (update._gradients, (q, q, None, None, q, q, E, None, None, maps, False)),
+        (update._gradients, (q, q, E, q, q, k, E, q, p, F, True)),
+        (update._gradients, (q, q, None, None, q, q, E, None, None, F, False)),
     ):
         given = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments]
         told = torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
@@ -275,12 +305,16 @@ def test_what_is_not_supported_is_refused_with_the_reason(device):
     assert "(2 or 1, 5, 4 or 1, 2, 4)" in rotation.supports(q, k, state[:, :4])
     assert "There are 0 queries" in rotation.supports(q[:0], k[:0], state[:1])
     assert "meta" in rotation.supports(q.to("meta"), k, state)
-    E, maps = make(2, 5, 4, 8), make(2, 5, 4, 4)
-    assert "float16" in update.supports(E, E, None, maps.half())
-    assert "(2, 5, 4, 8) in bf16" in update.supports(E, E[:1], None, maps)
+    E, F = make(2, 5, 4, 8), make(2, 5, 4, 4)
+    assert "float16" in update.supports(E, E, None, F.half())
+    assert "(2, 5, 4, 8) in bf16" in update.supports(E, E[:1], None, F)
     assert "There are 0 tokens" in update.supports(E[:0], None, None, None)
     assert "33 heads" in update.supports(make(1, 1, 33, 2), None, None, None)
     assert "bfloat16" in update.turns(q, k.bfloat16(), E)
+    x, wx, v = make(2, 5, 8), make(16, 8), make(16, 16)
+    assert "float64" in maps.supports(x.double(), wx, v)
+    assert "129 units" in maps.supports(x, make(129, 8), make(129, 16))
+    assert "There are 0 tokens" in maps.supports(x[:0], wx, v)
 
 
 @pytest.mark.gpu
@@ -290,10 +324,16 @@ def test_long_sequences_and_the_same_gradients_every_time(device, dtype):
     make = made(device)
     q, k, state = make(2, 1000, 12, 64, dtype=dtype), make(2, 1000, 4, 64, dtype=dtype)
     state = make(2, 1000, 12, 2, 32)
-    p, maps = make(12, 12), make(2, 1000, 12, 12)
+    p, F = make(12, 12), make(2, 1000, 12, 12)
+    weights = make(48, 768), make(48, 144)
     for fused, reference, given in (
         (rotation.rotated, turned, (q, k, state)),
-        (updated, mixed, (q, k, state.detach().flatten(3).requires_grad_(), q, p, maps)),
+        (updated, mixed, (q, k, state.detach().flatten(3).requires_grad_(), q, p, F)),
+        (
+            fused_maps,
+            made_maps,
+            (make(2, 1000, 768, dtype=dtype), *weights),
+        ),
     ):
         first, second = results(fused, given), results(fused, given)
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

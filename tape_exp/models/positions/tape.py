@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.kernels import update
+from tape_exp.models.kernels import maps, update
 from tape_exp.models.kernels.update import Update
 from tape_exp.models.positions.base import Features, State, full_precision
 from tape_exp.models.positions.rope import RoPE, Scaling
@@ -105,7 +105,7 @@ class TAPE(RoPE):
         B, T = x_BTC.shape[:2]
         with full_precision(x_BTC):
             E_BTHd = state.flatten(3).expand(B, T, self.arch.heads, -1)
-            F_BTHH = self._changes(x_BTC.to(state.dtype)) if self.feed_forward else None
+            F_BTHH = self._changes(x_BTC, state.dtype) if self.feed_forward else None
             P = self._p(state.dtype) if attended is not None else None
             if self.fuses("TAPE's update", update.supports, E_BTHd, attended, P, F_BTHH):
                 # Where parameters are sharded, this layer's are not whole in the next one's pass.
@@ -145,16 +145,20 @@ class TAPE(RoPE):
 
     def _token_maps(self, x_BTC: Tensor) -> Tensor:
         """A = I + W2 diag(ψ(x)) W1ᵀ of every token, (B, T, H, H)."""
-        return self._identity(x_BTC) + self._changes(x_BTC)
+        return self._identity(x_BTC) + self._changes(x_BTC, x_BTC.dtype)
 
     def _identity(self, like: Tensor) -> Tensor:
         return torch.eye(self.arch.heads, dtype=like.dtype, device=like.device)
 
-    def _changes(self, x_BTC: Tensor) -> Tensor:
-        """A - I of every token, (B, T, H, H), by one matrix product for all."""
-        psi_BTI = F.silu(x_BTC @ self.wx.to(x_BTC.dtype).T)
-        outer_IHH = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(x_BTC.dtype)
-        return (psi_BTI @ outer_IHH).unflatten(-1, (self.arch.heads, self.arch.heads))
+    def _changes(self, x_BTC: Tensor, dtype: torch.dtype) -> Tensor:
+        """A - I of every token, (B, T, H, H) in this dtype, by one matrix product for all."""
+        wx_IC = self.wx.to(dtype)
+        outer_IJ = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(dtype)
+        if self.fuses("TAPE's maps", maps.supports, x_BTC, wx_IC, outer_IJ):
+            F_BTJ = maps.maps(x_BTC, wx_IC, outer_IJ)
+        else:
+            F_BTJ = F.silu(x_BTC.to(dtype) @ wx_IC.T) @ outer_IJ
+        return F_BTJ.unflatten(-1, (self.arch.heads, self.arch.heads))
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """MACs of attention and ψ, for cosines and for sines; FLOPs of the einsums over heads."""

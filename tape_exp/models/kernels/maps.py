@@ -1,0 +1,150 @@
+"""TAPE's maps over heads, one for each token, from ψ: fused, in Triton, with gradients.
+
+Shape suffixes: B batch, T tokens, C width, I inner units, J numbers of a map. The oracle is
+the torch code of :class:`tape_exp.models.positions.tape.TAPE`; the programs are in
+:mod:`tape_exp.models.kernels.maps_triton`, which is imported at the first use.
+
+ψ is fp32, and cuBLAS multiplies fp32 without tensor cores, from an fp32 copy of the 16-bit x̃. Here
+x̃ is read as it is, and a product is made of three in TF32. Bytes a token and unit of C, of a 16-bit
+x̃, for I = C / 16 and J = 3 C / 16:
+
+| pass     | moves                                                           |      |
+|----------|-----------------------------------------------------------------|------|
+| forward  | x̃ 2; h 0.25, F 0.75                                             | 3    |
+| backward | dF and h twice 2, x̃ 2, dh 0.25; dh 0.25, dx̃ 2                   | 6.5  |
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tape_exp.models.kernels import causal, runtime
+
+MOST_INNER = 128
+BLOCK = 64  # tokens of a program
+WIDE = 32  # columns of a matrix, at a time
+EACH = 1024  # tokens of which a program adds up the gradients of the weights
+
+
+def maps(x_BTC: Tensor, wx_IC: Tensor, v_IJ: Tensor) -> Tensor:
+    """SiLU(x̃ W_xᵀ) V, (B, T, J) fp32.
+
+    For tensors to which :func:`supports` has no objection. Products are of fp32 accuracy (or follow
+    ``torch.backends.cuda.matmul.fp32_precision``). The gradients of the weights are sums of what
+    programs leave in fp32: the backward pass is deterministic, and cannot be differentiated again.
+
+    Args:
+        x_BTC: x̃: bf16, fp16 or fp32.
+        wx_IC: W_x, fp32.
+        v_IJ: V, fp32.
+    """
+    F, _ = _maps(x_BTC.contiguous(), wx_IC.contiguous(), v_IJ.contiguous())
+    return F
+
+
+def supports(x: Tensor, wx: Tensor, v: Tensor) -> str | None:
+    """None if :func:`maps` can serve these tensors, else a sentence why not."""
+    if reason := runtime.cannot_run(x):
+        return reason
+    if x.dtype not in causal.DTYPES or wx.dtype != torch.float32 or v.dtype != torch.float32:
+        return (
+            f"x, W_x and V are {x.dtype}, {wx.dtype} and {v.dtype}; x should be bf16, fp16 or "
+            "fp32, and the others fp32."
+        )
+    if wx.shape[0] > MOST_INNER:
+        return f"ψ has {wx.shape[0]} units, more than {MOST_INNER}."
+    if not 0 < x.shape[0] * x.shape[1] < 2**31:
+        return (
+            f"There are {x.shape[0] * x.shape[1]} tokens; at least one and fewer than 2^31 are "
+            "needed."
+        )
+    return None
+
+
+@torch.library.custom_op("tape_exp::maps", mutates_args=())
+def _maps(x: Tensor, wx: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """F and h."""
+    F, h = _outputs(x, wx, v)
+    with torch.cuda.device_of(x):
+        _programs().maps[_blocks(x)](x, wx, v, h, F, _tokens(x), **_constants(x, wx, v))
+    return F, h
+
+
+@_maps.register_fake
+def _outputs(x: Tensor, wx: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    B, T, _ = x.shape
+    return wx.new_empty(B, T, v.shape[1]), wx.new_empty(B, T, wx.shape[0])
+
+
+@torch.library.custom_op("tape_exp::maps_backward", mutates_args=())
+def _gradients(
+    dF: Tensor, x: Tensor, wx: Tensor, v: Tensor, h: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x̃, W_x and V."""
+    dx, dwx, dv = _empty_gradients(dF, x, wx, v, h)
+    dh, constants, tokens = torch.empty_like(h), _constants(x, wx, v), _tokens(x)
+    with torch.cuda.device_of(x):
+        dF = dF.contiguous()
+        _programs().maps_gradient[_blocks(x)](dF, wx, v, h, dh, dx, tokens, **constants)
+        del constants["C"], constants["J"]
+        for left, right, opens, out in ((dh, x, False, dwx), (h, dF, True, dv)):
+            sums = out.new_empty(-(-tokens // EACH), *out.shape)
+            _programs().sum_of_products[(-(-out.shape[1] // WIDE), len(sums))](
+                left, right, sums, tokens, EACH, W=out.shape[1], OPENS=opens, **constants
+            )
+            torch.sum(sums, 0, out=out)
+    return dx, dwx, dv
+
+
+@_gradients.register_fake
+def _empty_gradients(
+    dF: Tensor, x: Tensor, wx: Tensor, v: Tensor, h: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), wx.new_empty(wx.shape), v.new_empty(v.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, dF: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+    """Of :func:`_maps`, which cannot be differentiated again."""
+    if dF is None:
+        return None, None, None
+    return _gradients(dF, *ctx.saved_tensors)
+
+
+_maps.register_autograd(_backward, setup_context=_keep)
+
+
+def _tokens(x: Tensor) -> int:
+    return x.shape[0] * x.shape[1]
+
+
+def _blocks(x: Tensor) -> tuple[int]:
+    return (-(-_tokens(x) // BLOCK),)
+
+
+def _constants(x: Tensor, wx: Tensor, v: Tensor) -> dict[str, Any]:
+    """The compile-time constants; tiles are powers of two, at least the 16 of a tensor core."""
+    inner = wx.shape[0]
+    return {
+        "C": x.shape[-1],
+        "INNER": inner,
+        "J": v.shape[1],
+        "PAD_I": max(16, 1 << (inner - 1).bit_length()),
+        "BLOCK": BLOCK,
+        "WIDE": WIDE,
+        "PRECISION": causal.precision(wx.dtype),
+        "num_warps": 4,
+        "num_stages": 2,
+    }
+
+
+def _programs() -> Any:
+    from tape_exp.models.kernels import maps_triton
+
+    return maps_triton
