@@ -39,8 +39,9 @@ BATCH, LENGTH, VOCABULARY = 16, 1024, 32_000
 COUNTED = ("nope", "rope", "tape")
 GPU, BANDWIDTH = "H100", 3.35e12  # bytes a second
 PHASES = ("forward", "backward")
-# A FLOP of fp32 accuracy takes as long as so many in bf16: three products in TF32, at half the rate.
+# A FLOP of fp32 accuracy takes as long as so many in bf16: three in TF32, at half the rate.
 PRECISE = 6
+MAPS = ("tape_exp.maps", "tape_exp.maps_backward", "tape_exp.maps_weights")
 # They launch nothing: they name, describe or make room.
 FREE = ("aten.detach", "aten.empty", "aten.empty_like", "aten.new_empty", "aten._unsafe_view")
 
@@ -106,18 +107,23 @@ class Counter(TorchDispatchMode):
         kind = self.counts.of(packet)
         if packet in flop_registry:
             kind.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
-        if str(packet).startswith("tape_exp.maps"):
-            kind.flops += PRECISE * maps_flops(backward=str(packet).endswith("backward"))
+        if str(packet) in MAPS:
+            kind.flops += PRECISE * maps_flops(*args)
         kind.launches += 1
         tensors = {id(x): x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)}
         kind.bytes += sum(map(moved, tensors.values()))
         return out
 
 
-def maps_flops(backward: bool) -> int:
-    """Of TAPE's maps: W_x x̃ and Vᵀ ψ, and in the backward pass both gradients of each."""
-    inner = 4 * HEADS
-    return (2 + 2 * backward) * BATCH * LENGTH * inner * (WIDTH + HEADS**2)
+def maps_flops(first: Tensor, second: Tensor, *others: Any) -> int:
+    """Of one of the kernels of TAPE's maps, from its arguments: of every token, its numbers are
+    multiplied with each unit of ψ.
+    """
+    tokens = first.shape[0] * first.shape[1]
+    if second.ndim == 3:  # weights' gradients: a product of what both bring
+        return 2 * tokens * first.shape[-1] * second.shape[-1]
+    (inner, width), columns = second.shape, others[0].shape[-1]
+    return 2 * tokens * inner * (width + columns)
 
 
 def moved(x: Tensor) -> int:

@@ -11,7 +11,7 @@ x̃, for I = C / 16 and J = 3 C / 16:
 | pass     | moves                                                           |      |
 |----------|-----------------------------------------------------------------|------|
 | forward  | x̃ 2; h 0.25, F 0.75                                             | 3    |
-| backward | dF and h twice 2, x̃ 2, dh 0.25; dh 0.25, dx̃ 2                   | 6.5  |
+| backward | dF 0.75, h 0.25; dh 0.25, dx̃ 2; x̃ 2, dh 0.25; h 0.25, dF 0.75   | 6.5  |
 """
 
 from typing import Any
@@ -67,7 +67,7 @@ def _maps(x: Tensor, wx: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """F and h."""
     F, h = _outputs(x, wx, v)
     with torch.cuda.device_of(x):
-        _programs().maps[_blocks(x)](x, wx, v, h, F, _tokens(x), **_constants(x, wx, v))
+        _programs().maps[_blocks(x)](x, wx, v, h, F, _tokens(x), **_sizes(wx, v))
     return F, h
 
 
@@ -79,29 +79,37 @@ def _outputs(x: Tensor, wx: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("tape_exp::maps_backward", mutates_args=())
 def _gradients(
-    dF: Tensor, x: Tensor, wx: Tensor, v: Tensor, h: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x̃, W_x and V."""
-    dx, dwx, dv = _empty_gradients(dF, x, wx, v, h)
-    dh, constants, tokens = torch.empty_like(h), _constants(x, wx, v), _tokens(x)
-    with torch.cuda.device_of(x):
-        dF = dF.contiguous()
-        _programs().maps_gradient[_blocks(x)](dF, wx, v, h, dh, dx, tokens, **constants)
-        del constants["C"], constants["J"]
-        for left, right, opens, out in ((dh, x, False, dwx), (h, dF, True, dv)):
-            sums = out.new_empty(-(-tokens // EACH), *out.shape)
-            _programs().sum_of_products[(-(-out.shape[1] // WIDE), len(sums))](
-                left, right, sums, tokens, EACH, W=out.shape[1], OPENS=opens, **constants
-            )
-            torch.sum(sums, 0, out=out)
-    return dx, dwx, dv
+    dF: Tensor, wx: Tensor, v: Tensor, h: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The gradient of x̃, in its dtype, and that of h."""
+    dx, dh = _empty_gradients(dF, wx, v, h, dtype)
+    with torch.cuda.device_of(h):
+        _programs().maps_gradient[_blocks(h)](dF, wx, v, h, dh, dx, _tokens(h), **_sizes(wx, v))
+    return dx, dh
 
 
 @_gradients.register_fake
 def _empty_gradients(
-    dF: Tensor, x: Tensor, wx: Tensor, v: Tensor, h: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), wx.new_empty(wx.shape), v.new_empty(v.shape)
+    dF: Tensor, wx: Tensor, v: Tensor, h: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    return h.new_empty(*h.shape[:2], wx.shape[1], dtype=dtype), h.new_empty(h.shape)
+
+
+@torch.library.custom_op("tape_exp::maps_weights", mutates_args=())
+def _sums(left: Tensor, right: Tensor, opens: bool) -> Tensor:
+    """Σ left rightᵀ, or SiLU(left) rightᵀ where it ``opens`` them, over EACH tokens at a time."""
+    sums = _empty_sums(left, right, opens)
+    parts, inner, W = sums.shape
+    with torch.cuda.device_of(left):
+        _programs().sum_of_products[(-(-W // WIDE), parts)](
+            left, right, sums, _tokens(left), EACH, OPENS=opens, **_constants(inner, W=W)
+        )
+    return sums
+
+
+@_sums.register_fake
+def _empty_sums(left: Tensor, right: Tensor, opens: bool) -> Tensor:
+    return left.new_empty(-(-_tokens(left) // EACH), left.shape[-1], right.shape[-1])
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -114,7 +122,10 @@ def _backward(ctx: Any, dF: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
     """Of :func:`_maps`, which cannot be differentiated again."""
     if dF is None:
         return None, None, None
-    return _gradients(dF, *ctx.saved_tensors)
+    x, wx, v, h = ctx.saved_tensors
+    dF = dF.contiguous()
+    dx, dh = _gradients(dF, wx, v, h, x.dtype)
+    return dx, _sums(dh, x, False).sum(0), _sums(h, dF, True).sum(0)
 
 
 _maps.register_autograd(_backward, setup_context=_keep)
@@ -128,17 +139,18 @@ def _blocks(x: Tensor) -> tuple[int]:
     return (-(-_tokens(x) // BLOCK),)
 
 
-def _constants(x: Tensor, wx: Tensor, v: Tensor) -> dict[str, Any]:
+def _sizes(wx: Tensor, v: Tensor) -> dict[str, Any]:
+    return _constants(wx.shape[0], C=wx.shape[1], J=v.shape[1])
+
+
+def _constants(inner: int, **sizes: int) -> dict[str, Any]:
     """The compile-time constants; tiles are powers of two, at least the 16 of a tensor core."""
-    inner = wx.shape[0]
-    return {
-        "C": x.shape[-1],
+    return sizes | {
         "INNER": inner,
-        "J": v.shape[1],
         "PAD_I": max(16, 1 << (inner - 1).bit_length()),
         "BLOCK": BLOCK,
         "WIDE": WIDE,
-        "PRECISION": causal.precision(wx.dtype),
+        "PRECISION": causal.precision(torch.float32),
         "num_warps": 4,
         "num_stages": 2,
     }

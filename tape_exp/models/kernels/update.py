@@ -148,16 +148,15 @@ def _gradients(
     F: Tensor | None,
     learns: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, E, Ẽ, P and F; that of E is empty unless it ``learns``, and so are
-    those of what is not there.
+    """The gradients of q, k, E, Ẽ, P and F, that of P of the tokens of each program; that of E is
+    empty unless it ``learns``, and so are those of what is not there.
     """
     given = (d_q_out, d_k_out, d_out, d_copy, q, k, E, attended)
     read = [None if x is None else causal._rows(x) for x in given]
-    dq, dk, dE, d_attended, dp, dF = _empty_gradients(*given, p, F, learns)
+    dq, dk, dE, d_attended, sums, dF = _empty_gradients(*given, p, F, learns)
     # Query heads that share a key head write gradients of their own in fp32, summed afterwards.
     group = q.shape[2] // k.shape[2]
     each_k = dk if group == 1 else dk.new_empty(q.shape, dtype=torch.float32)
-    sums = dp.new_empty(_count(E), *dp.shape)
     with torch.cuda.device_of(E):
         _programs().update_gradient[(_count(E),)](
             *read, _contiguous(p), _contiguous(F), dq, each_k, dE, d_attended, sums, dF,
@@ -166,7 +165,7 @@ def _gradients(
         )  # fmt: skip
     if group > 1:
         dk = each_k.unflatten(2, (-1, group)).sum(3).to(dk.dtype)
-    return dq, dk, dE, d_attended, sums.sum(0), dF
+    return dq, dk, dE, d_attended, sums, dF
 
 
 @_gradients.register_fake
@@ -186,7 +185,8 @@ def _empty_gradients(
     def empty(x: Tensor | None) -> Tensor:
         return E.new_empty(0) if x is None else x.new_empty(x.shape)
 
-    return empty(q), empty(k), empty(E if learns else None), empty(attended), empty(p), empty(F)
+    sums = E.new_empty(0) if p is None else p.new_empty(_count(E), *p.shape)
+    return empty(q), empty(k), empty(E if learns else None), empty(attended), sums, empty(F)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -199,7 +199,10 @@ def _backward(ctx: Any, *d_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, *update = ctx.saved_tensors
     d_q_out, d_k_out = (q.new_zeros(q.shape) if x is None else x for x in d_outputs[:2])
     needed = ctx.needs_input_grad[:6]
-    gradients = _gradients(d_q_out, d_k_out, *d_outputs[2:], q, k, *update, needed[2])
+    dq, dk, dE, d_attended, sums, dF = _gradients(
+        d_q_out, d_k_out, *d_outputs[2:], q, k, *update, needed[2]
+    )
+    gradients = dq, dk, dE, d_attended, sums.sum(0), dF
     return *(x if needs else None for x, needs in zip(gradients, needed, strict=True)), None, None
 
 
