@@ -3,9 +3,9 @@ tape_exp.measure.count``.
 
 Nothing is computed: tensors are fake, and every operation that PyTorch would launch is counted with
 its floating-point operations and the bytes that it reads and writes. A middle layer is what a model
-of three layers has more than one of two. Attention, rotation and TAPE's update are taken to be
-fused kernels. The times are bounds: they follow from the data sheet of a GPU and no kernel reaches
-them.
+of three layers has more than one of two. Attention, rotation, TAPE's maps and its update are taken
+to be fused kernels. The times are bounds: they follow from the data sheet of a GPU and no kernel
+reaches them.
 """
 
 import sys

@@ -90,9 +90,8 @@ def positions(D: int, carries: bool) -> None:
         F = maps.maps(x.bfloat16(), wx.requires_grad_(), torch.empty(4 * HEADS, HEADS**2))
         p = torch.empty(HEADS, HEADS)
         pending = update.Update(state.flatten(3), attended, p, F.unflatten(-1, (HEADS, HEADS)))
-        for keeps in (True, False):
-            made = update.updated(q, k, pending, keeps, keeps)
-            loss = loss + sum(x.sum() for x in made if x is not None)
+        made = update.updated(q, k, pending, keeps=True, copies=True)
+        loss = loss + sum(x.sum() for x in made if x is not None)
     loss.backward()
 
 

@@ -97,6 +97,8 @@ def print_plan(cfg: DictConfig) -> None:
         f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}: an estimate, nothing was "
         "loaded or measured."
     )
+    if setting.gpu == ASSUMED:
+        console.print(f"No GPU of a known peak is here: an {ASSUMED} is assumed.")
     console.print(_model_table(plans[0], task, origin))
     console.print(_need_table(plans, task, setting))
     if task.trains:
@@ -292,7 +294,6 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
     formula = f"{per_width} C + {per_ffn} F"
     if any(_state_sizes(decoder)):
         formula += f" + {STATE[kind]} per number of the position state + {MAPS} H²"
-    known = "" if setting.gpu != ASSUMED else ", since no GPU of a known peak is here"
     ddp = "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
     scores = "by a fused attention that keeps no T × T scores"
     if decoder.blocks()[0].backend == "reference":
@@ -319,7 +320,7 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
         "C · T of causal attention, also where it is sparse; recomputed: the blocks' forward pass "
         "once more.",
         f"Hours: {UTILISATION:.0%} of {setting.peak / 1e12:.0f} TFLOP/s, the dense bf16 peak of an "
-        f"{setting.gpu}{known}, on {setting.devices} of them; without validation, evaluation, "
+        f"{setting.gpu}, on {setting.devices} of them; without validation, evaluation, "
         "checkpoints and waiting for data.",
     ]
 
