@@ -131,6 +131,7 @@ def loss_graphs() -> Graphs:
 
 def traced(function: Callable[..., Tensor], *inputs: Tensor | None) -> Graphs:
     """Phase -> the graph that torch.compile would hand to Inductor, of a function's scalar."""
+    import torch._functorch.config as functorch_config
     from functorch.compile import aot_function, aot_module, make_boxed_func
     from torch._inductor.compile_fx import partition_fn
     from torch._inductor.decomposition import select_decomp_table
@@ -145,7 +146,8 @@ def traced(function: Callable[..., Tensor], *inputs: Tensor | None) -> Graphs:
     whole = trace(
         function, keep, keep, partition_fn=partition_fn, decompositions=select_decomp_table()
     )
-    with torch.autocast("cpu", torch.bfloat16):
+    as_compiled = functorch_config.patch(backward_pass_autocast="off")
+    with torch.autocast("cpu", torch.bfloat16), as_compiled:
         scalar = whole(*inputs)
     scalar.backward()
     return dict(zip(count.PHASES, found, strict=True))
