@@ -3,6 +3,7 @@
 import argparse
 import io
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -11,6 +12,7 @@ from contextlib import redirect_stderr
 from typing import NoReturn, cast
 
 from hydra._internal.utils import get_args
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -106,9 +108,23 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> NoReturn:
     sys.exit(2 if isinstance(error, MISTAKES) else 1)
 
 
+def _comparison(hydra: HydraConf, cfg: DictConfig) -> str:
+    """The command of a table of a run and the same with another model."""
+    model, task = (hydra.runtime.choices[group] for group in ("model", "task"))
+    other = "rope" if model != "rope" else "tape"
+    words = [f"task={task}", f"model={model},{other}", f"seeds={cfg.seed}"]
+    words += [word for word in sys.argv[1:] if not word.startswith(("task=", "model=", "seed="))]
+    return redact(shlex.join(["python", "-m", "tape_exp.paper", "compare", *words]))
+
+
 def run_job(cfg: DictConfig) -> None:
     """Run one job of Hydra's; processes for further devices repeat this job, not the sweep."""
+    from tape_exp.training import multirun
+
     hydra = HydraConfig.get()
+    several = hydra.mode == RunMode.MULTIRUN
+    if several:
+        multirun.begin(hydra, sys.argv[1:])
     sys.argv[1:] = cast(
         list[str], OmegaConf.to_container(hydra.overrides.task)
     )  # ${…} as they were written
@@ -117,12 +133,19 @@ def run_job(cfg: DictConfig) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # the imports are over
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        run(cfg)
+        record = run(cfg)
+        if several:
+            multirun.add(multirun.words_of(hydra), record)
+        elif record and cfg.debug.name == "none" and "layers" not in cfg.model:
+            print(f"Next, beside another model: {_comparison(hydra, cfg)}")
     except Exception as error:
-        if hydra.mode == RunMode.MULTIRUN:
-            words = [word for word in sys.argv[1:] if not word.startswith("hydra")]
+        if several:
+            words = multirun.words_of(hydra)
             _failed.append(f"{' '.join(words)}: {explain(error, words)}")
             raise  # the sweep's other jobs go on; Hydra then raises the first error
         if cfg.debug.name not in ("none", "plan") and not isinstance(error, MISTAKES):
             _print_traceback(error)  # not Hydra, which would also print the overrides as they are
         _fail(error, sys.argv[1:])
+    finally:
+        if several:
+            multirun.end(hydra)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tape_exp.drawing import heatmap
+from tape_exp.drawing.terminal import print_heatmaps
 from tape_exp.paper.addition import panel
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.compose import compose_config
@@ -40,11 +41,8 @@ def demo(overrides: list[str]) -> None:
             panels[f"{model}  {record['metrics']['test/exact_match']:.1f} %"] = panel([record])
     if not panels:
         return
-    print(
-        "\nExact match on the grid of operand lengths (first operand downward); trained up to "
-        f"{cfg.task.train_digits} digits:\n"
-    )
-    heatmap.print_heatmaps(panels)
+    print(f"\nTrained on sums of up to {cfg.task.train_digits} digits:\n")
+    print_heatmaps(panels)
     path = Path(cfg.runs).expanduser() / "demo.png"
     print(f"\nThe same as a picture: {heatmap.draw(panels, path, 'Addition at smoke scale')}")
 

@@ -64,7 +64,7 @@ class Command:
         """The exit code, once it has ended."""
         return self.process.exitcode
 
-    def wait(self, timeout: float = 240) -> int | None:
+    def wait(self, timeout: float = 900) -> int | None:
         """Wait for its end; the exit code."""
         self.process.join(timeout)
         if self.process.exitcode is None:
@@ -81,7 +81,7 @@ class Command:
         """Send SIGKILL."""
         self.process.kill()
 
-    def finish(self, timeout: float = 240) -> "subprocess.CompletedProcess[str]":
+    def finish(self, timeout: float = 900) -> "subprocess.CompletedProcess[str]":
         """Wait for its end; what it printed, and its exit code."""
         status = self.wait(timeout)
         out, err = (Path(self.folder.name, name).read_text() for name in ("out", "err"))

@@ -46,7 +46,7 @@ def call(project, *words: str) -> subprocess.CompletedProcess:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=900,
     )
 
 

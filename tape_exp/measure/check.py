@@ -22,7 +22,7 @@ from torch import Tensor
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import DIGITS, ENCODINGS
-from tape_exp.measure.results import add_device, add_folder, write_record
+from tape_exp.measure.results import add_device, add_folder, why, write_record
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
 from tape_exp.settings.arguments import Parser, command, require_writable
@@ -120,8 +120,7 @@ def judged(
 
 def failure(error: Exception) -> dict[str, Any]:
     """The verdict on what raises."""
-    why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    return {"verdict": "fails", "why": why}
+    return {"verdict": "fails", "why": why(error)}
 
 
 def results(

@@ -9,7 +9,6 @@ as they are. Leaves ``results/speed/fusion.json``, which
 :mod:`tape_exp.measure.goals` reads; nothing is computed, and no kernel reaches these counts.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,9 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from tape_exp.drawing.markdown import aligned
-from tape_exp.machine.files import write_atomically
 from tape_exp.measure import count, goals
-from tape_exp.measure.results import add_folder
+from tape_exp.measure.results import add_folder, write_record
 from tape_exp.models.block import Where
 from tape_exp.models.decoder import Decoder
 from tape_exp.settings.arguments import Parser, command, require_writable
@@ -48,9 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_writable("--out", given.out)
     record = measure()
     print("\n".join(table(record)))
-    path = given.out / goals.FUSED.name
-    write_atomically(path, json.dumps(record, indent=1) + "\n")
-    print(path)
+    print(write_record("fusion", record, given.out))
     return 0
 
 

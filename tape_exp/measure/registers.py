@@ -7,7 +7,6 @@ spills, and the shared memory of a block. Leaves ``results/speed/registers.json`
 """
 
 import itertools
-import json
 import re
 import subprocess
 import sys
@@ -22,8 +21,7 @@ from unittest.mock import patch
 import torch
 
 from tape_exp.drawing.markdown import aligned
-from tape_exp.machine.files import write_atomically
-from tape_exp.measure.results import add_folder, span
+from tape_exp.measure.results import add_folder, span, write_record
 from tape_exp.models.kernels import causal, maps, rotation, runtime, update
 from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.errors import ConfigError
@@ -116,9 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_writable("--out", given.out)
     record = measure()
     print("\n".join(table(record)))
-    path = given.out / "registers.json"
-    write_atomically(path, json.dumps(record, indent=1) + "\n")
-    print(path)
+    print(write_record("registers", record, given.out))
     return 0
 
 

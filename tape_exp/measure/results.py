@@ -51,10 +51,12 @@ def _device(text: str) -> torch.device:
 def write_record(kind: str, record: Mapping[str, Any], folder: Path, finished: bool = True) -> Path:
     """Write ``<folder>/<kind>-<machine>.json`` with the commit, and return its path.
 
-    A record that is not ``finished`` says so. It does not take the place of one that is: then it
-    goes to ``unfinished-<kind>-<machine>.json``, until it is finished.
+    What no machine measured, but was counted or compiled, is ``<kind>.json``. A record that is not
+    ``finished`` says so. It does not take the place of one that is: then it goes to
+    ``unfinished-<kind>-<machine>.json``, until it is finished.
     """
-    path = folder / f"{kind}-{file_name(record['machine'])}.json"
+    machine = f"-{file_name(record['machine'])}" if "machine" in record else ""
+    path = folder / f"{kind}{machine}.json"
     aside = path.with_name(f"unfinished-{path.name}")
     state: dict[str, Any] = {"git": git_state()} | ({} if finished else {"unfinished": True})
     where = path if finished or not _finished(path) else aside
@@ -71,6 +73,11 @@ def _finished(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(record, dict) and "unfinished" not in record
+
+
+def why(error: Exception) -> str:
+    """The first line of an error, at most 300 characters, for the record of what failed."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
 def spread(values: list[float]) -> dict[str, float]:

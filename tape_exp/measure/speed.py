@@ -22,7 +22,7 @@ from torch import Tensor
 from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
-from tape_exp.measure.results import add_device, add_folder, write_record
+from tape_exp.measure.results import add_device, add_folder, why, write_record
 from tape_exp.models import attention
 from tape_exp.models.attention import sdpa
 from tape_exp.models.block import on_demand
@@ -338,9 +338,8 @@ def measure(
     }
 
     def failed(what: str, error: Exception) -> None:
-        why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        record["failed"].append({"what": what, "why": why})
-        say(f"{what} failed: {why}")
+        record["failed"].append({"what": what, "why": why(error)})
+        say(f"{what} failed: {why(error)}")
 
     # What is cut off lacks what comes last: the programs that are compiled the longest.
     parts: list[tuple[str, str, Callable[[], Iterable[Row]]]] = [

@@ -17,7 +17,7 @@ import torch
 
 from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.hardware import machine_name
-from tape_exp.measure.results import add_folder, spread, write_record
+from tape_exp.measure.results import add_folder, spread, why, write_record
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.step import step_case
@@ -148,7 +148,7 @@ def variants(name: str, sizes: Sizes, failed: dict[str, str]) -> dict[str, Case]
         cases[f"{name}/compiled"] = compiled
     # Whatever the compiler raises: the other measurements must not be lost.
     except Exception as error:
-        failed[f"{name}/compiled"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        failed[f"{name}/compiled"] = why(error)
     return cases
 
 

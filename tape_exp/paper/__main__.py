@@ -8,6 +8,7 @@ at the paper's scale; and ``push``, which sends tables and figures to W&B.
 import argparse
 import logging
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from tape_exp.settings.schema import check
 from tape_exp.settings.targets import plain
 
 log = logging.getLogger("tape_exp")
+WIDTH = 100  # characters of a line of `list`
 
 
 @command
@@ -134,8 +136,12 @@ def list_artifacts() -> int:
         print(f"{artifact.name:{wide}} {artifact.title}")
         for scale, records in collected[artifact.name].items():
             if records:
-                counts = ", ".join(f"{model} {len(runs)}" for model, runs in records.items())
-                print(f"{'':{wide}}   {artifact.place(scale).removeprefix('scale '):6} {counts}")
+                counts = [f"{label}: {len(runs)}" for label, runs in records.items()]
+                place = f"{'':{wide}}   {artifact.place(scale).removeprefix('scale '):6} "
+                rest = " " * len(place)
+                unbroken = ", ".join(count.replace(" ", "\xa0") for count in counts)
+                text = textwrap.fill(unbroken, WIDTH, initial_indent=place, subsequent_indent=rest)
+                print(text.replace("\xa0", " "))
         if not any(collected[artifact.name].values()):
             print(f"{'':{wide}}   nothing recorded")
     return 0

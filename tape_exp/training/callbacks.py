@@ -4,11 +4,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import rich.progress
 from lightning import Callback, LightningModule, Trainer
+from rich.table import Column
 
+from tape_exp.drawing.terminal import Terminal, brief
 from tape_exp.machine.hardware import peak_flops
 from tape_exp.machine.preemption import Preempted, Preemption
 from tape_exp.models.decoder import Decoder
@@ -17,6 +20,8 @@ from tape_exp.training.module import LanguageModule
 log = logging.getLogger("tape_exp")
 progress_log = logging.getLogger("tape_exp.progress")
 Item = TypeVar("Item")
+BAR = 20  # characters
+BESIDE = 52  # of the bar and all but the figures
 
 
 class StepReport(Callback):
@@ -121,7 +126,7 @@ class Progress(Callback):
             self._bar = _bar()
             self._bar.start()
             self._task = self._bar.add_task(
-                "training", total=trainer.max_steps, completed=trainer.global_step
+                "training", total=trainer.max_steps, completed=trainer.global_step, figures=""
             )
 
     def on_train_batch_end(
@@ -130,9 +135,10 @@ class Progress(Callback):
         """Move on."""
         step, now = trainer.global_step, time.monotonic()
         if self._bar is not None:
-            self._bar.update(
-                self._task, completed=step, description=f"training  {self._figures(trainer)}"
-            )
+            room = self._bar.console.width - BESIDE
+            figures = accumulate(self._figures(trainer), "{}  {}".format)
+            shown = [text for text in figures if len(text) <= room]
+            self._bar.update(self._task, completed=step, figures=shown[-1] if shown else "")
         if trainer.is_global_zero and (
             now - self._last > self.seconds or step == trainer.max_steps
         ):
@@ -140,23 +146,22 @@ class Progress(Callback):
             rate = (step - self._began[0]) / max(now - self._began[1], 1e-9)
             left = (trainer.max_steps - step) / max(rate, 1e-9)
             text = (
-                f"step {step}/{trainer.max_steps}  {self._figures(trainer)}  "
+                f"step {step}/{trainer.max_steps}  {'  '.join(self._figures(trainer))}  "
                 f"{1 / max(rate, 1e-9):.3f} s/step"
             )
             progress_log.info("%s  %d:%02d left", text, left // 60, left % 60)
 
     @staticmethod
-    def _figures(trainer: Trainer) -> str:
-        formats = {
-            "train/loss": "loss {:.4f}",
-            "val/loss": "val loss {:.4f}",
-            "val/exact_match": "val exact match {:.1f} %",
-            "val/perplexity": "val perplexity {:.2f}",
-        }
+    def _figures(trainer: Trainer) -> list[str]:
+        """The latest figures, those first that a narrow terminal must show."""
         metrics = trainer.progress_bar_metrics
-        return "  ".join(
-            text.format(metrics[key]) for key, text in formats.items() if key in metrics
-        )
+        texts = {
+            "train/loss": lambda value: f"loss {brief(value, 4)}",
+            "val/exact_match": "val exact match {:.1f} %".format,
+            "val/perplexity": "val perplexity {:.2f}".format,
+            "val/loss": lambda value: f"val loss {brief(value, 4)}",
+        }
+        return [text(float(metrics[key])) for key, text in texts.items() if key in metrics]
 
     def teardown(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
         """Close the bar, whatever ended the run."""
@@ -172,7 +177,7 @@ def tracker(mode: str, seconds: float = 10.0) -> Callable[[Sequence[Item], str],
         bar = _bar() if mode == "rich" else None
         context: AbstractContextManager = bar or nullcontext()
         with context:
-            task = bar.add_task(description, total=len(items)) if bar else None
+            task = bar.add_task(description, total=len(items), figures="") if bar else None
             last = time.monotonic()
             for done, item in enumerate(items, 1):
                 yield item
@@ -186,11 +191,15 @@ def tracker(mode: str, seconds: float = 10.0) -> Callable[[Sequence[Item], str],
 
 
 def _bar() -> rich.progress.Progress:
+    """What is done, a bar, how much of it, the time left, and figures that fit beside these."""
+    whole = Column(no_wrap=True)
     return rich.progress.Progress(
-        rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(),
-        rich.progress.MofNCompleteColumn(),
-        rich.progress.TimeRemainingColumn(),
+        rich.progress.TextColumn("{task.description}", table_column=whole),
+        rich.progress.BarColumn(BAR),
+        rich.progress.MofNCompleteColumn(table_column=whole),
+        rich.progress.TimeRemainingColumn(table_column=whole),
+        rich.progress.TextColumn("{task.fields[figures]}", table_column=whole),
+        console=Terminal(),
     )
 
 

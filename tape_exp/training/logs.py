@@ -4,11 +4,29 @@ import logging
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 from tape_exp.machine.processes import first_process
 from tape_exp.settings.redaction import RedactingFormatter
 
 log = logging.getLogger("tape_exp")
+
+
+class Console(logging.StreamHandler):
+    """Writes to what ``sys.stdout`` is at the moment: a bar puts itself there as long as it is
+    shown, so that lines appear above it. Lines that cannot be written are in log.txt.
+    """
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        """Where lines go."""
+        return sys.stdout
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Do without the line."""
 
 
 def progress_mode(name: str) -> str:
@@ -23,9 +41,8 @@ def set_up_logging(path: Path | None, progress: str) -> None:
 
     Further processes log only warnings.
     """
-    console = logging.StreamHandler(sys.stdout)
+    console = Console()
     handlers: list[logging.Handler] = [console]
-    console.handleError = lambda record: None  # type: ignore[method-assign] # log.txt has it
     console.setFormatter(RedactingFormatter("%(message)s"))
     console.addFilter(lambda r: progress == "lines" or r.name != "tape_exp.progress")
     if path is not None and first_process():

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from tape_exp.drawing import heatmap
 from tape_exp.drawing.diagnostics import diagnostic_figures
 from tape_exp.drawing.patterns import draw_patterns
+from tape_exp.drawing.terminal import brief, print_heatmaps
 from tape_exp.machine.preemption import Preemption, workers_dismissed
 from tape_exp.models import attention, peft
 from tape_exp.models.attention import fastest
@@ -28,7 +29,13 @@ from tape_exp.settings.redaction import redact_tree
 from tape_exp.settings.schema import check
 from tape_exp.tasks.base import FINGERPRINT
 from tape_exp.training.assembly import Run, assemble, make_trainer
-from tape_exp.training.callbacks import OwnSignals, Progress, StepReport, parameter_text, tracker
+from tape_exp.training.callbacks import (
+    OwnSignals,
+    Progress,
+    StepReport,
+    parameter_text,
+    tracker,
+)
 from tape_exp.training.faults import LostProcessError, ProcessWatch, explained
 from tape_exp.training.heartbeat import Heartbeat
 from tape_exp.training.logs import progress_mode, set_up_logging
@@ -192,7 +199,7 @@ def save_results(
     else:  # a shortened evaluation leaves cells empty
         record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
     run.directory.finish(record)
-    log_result(run.directory, evaluation, images)
+    log_result(run.directory, module.validation, evaluation, images)
     return record
 
 
@@ -270,18 +277,23 @@ def check_finite(metrics: dict[str, float], lr: float) -> None:
             )
 
 
-def log_result(directory: RunDirectory, evaluation: Evaluation, images: list[Path]) -> None:
+def log_result(
+    directory: RunDirectory,
+    validation: dict[str, float],
+    evaluation: Evaluation,
+    images: list[Path],
+) -> None:
     """Log what a person wants to see at the end: heatmap, metrics with their standard errors (SE),
-    and where the files are.
+    the validation of the last step included, and where the files are.
     """
     if evaluation.heatmap is not None:
         with suppress(OSError):  # the run is DONE, whether or not somebody can read this
-            heatmap.print_heatmaps({directory.cfg.model.name: evaluation.heatmap})
-    for key, value in evaluation.metrics.items():
+            print_heatmaps({directory.cfg.model.name: evaluation.heatmap})
+    for key, value in (validation | evaluation.metrics).items():
         if not key.endswith("_stderr") and not is_diagnostic(key):
             error = evaluation.metrics.get(f"{key}_stderr")
-            number = f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
-            log.info("  %-28s %8s%s", key, number, "" if error is None else f" (SE {error:.2f})")
+            spread = "" if error is None else f" (SE {error:.2f})"
+            log.info("  %-28s %8s%s", key, brief(value, 2), spread)
     for image in images:
         log.info("  %s", image)
     log.info("DONE: %s", directory.path)

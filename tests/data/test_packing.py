@@ -208,7 +208,7 @@ def test_processes_that_start_together_write_once(corpus, tokenizer, tmp_path, s
     processes = [context.Process(target=work, args=(queue,)) for _ in range(3)]
     for process in processes:
         process.start()
-    found = {queue.get(timeout=60) for _ in processes}
+    found = {queue.get(timeout=900) for _ in processes}
     for process in processes:
         process.join()
     assert found == {tokenise(corpus, "train", tokenizer, tmp_path).fingerprint()}

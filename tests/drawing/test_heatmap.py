@@ -1,13 +1,11 @@
-"""Heatmaps: what a terminal shows, and a PNG that is whole or absent."""
+"""Heatmaps: a PNG that is whole or absent."""
 
-import io
 import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from tape_exp.drawing import heatmap
 from tape_exp.runs.evaluation import Heatmap
@@ -18,31 +16,6 @@ def grid(values) -> Heatmap:
     return Heatmap(
         np.array(values, dtype=float), "exact match (%)", "rows", "columns", trained=(1, 1)
     )
-
-
-def test_plain_text_shows_tenths_and_missing_cells():
-    out = io.StringIO()
-    heatmap.print_heatmaps({"a": grid([[100, 49], [0, np.nan]])}, Console(file=out, width=80))
-    *rows, legend = out.getvalue().splitlines()
-    assert [line.split() for line in rows] == [["a"], ["9", "4"], ["0", "··"]]
-    assert legend == "digit = tens of percent, 9 = 90 to 100; · = not evaluated"
-
-
-def test_terminal_shows_coloured_blocks():
-    out = io.StringIO()
-    console = Console(file=out, width=80, force_terminal=True, color_system="truecolor")
-    heatmap.print_heatmaps({"a": grid([[100, 0]]), "b": grid([[50, 50]])}, console)
-    assert "48;2;8;29;88" in out.getvalue()  # the darkest blue of YlGnBu
-    assert out.getvalue().splitlines()[0].count("a") == 1
-    assert "digit" not in out.getvalue()
-
-
-def test_wide_panels_go_below_each_other():
-    out = io.StringIO()
-    heatmap.print_heatmaps(
-        {name: grid([[1] * 20] * 2) for name in "ab"}, Console(file=out, width=60)
-    )
-    assert len(out.getvalue().splitlines()) == 7
 
 
 def test_png_is_whole_or_absent(tmp_path, monkeypatch):
@@ -91,5 +64,5 @@ def test_a_notebooks_backend_that_is_not_installed_is_not_needed():
     notebook = {"MPLBACKEND": "module://backend_of_a_notebook.inline"}
     words = [sys.executable, "-c", "import tape_exp.drawing.heatmap"]
     environment = {**os.environ, **notebook}
-    ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, timeout=120)
+    ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, timeout=900)
     assert ended.returncode == 0, ended.stderr

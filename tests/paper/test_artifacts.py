@@ -259,7 +259,7 @@ def test_render_and_list_from_records(results, capsys):
     listed = capsys.readouterr().out.splitlines()
     wide = max(map(len, artifacts.names()))
     at = listed.index(f"{'fig_addition':{wide}} {artifacts.load('fig_addition').title}")
-    assert listed[at + 1] == f"{'':{wide}}   smoke  rope 1, tape 1"
+    assert listed[at + 1] == f"{'':{wide}}   smoke  rope: 1, tape: 1"
     assert listed[at + 2].startswith("fig_addition_20 ")
     assert listed[at + 3].strip() == "nothing recorded"
     assert all(len(line.split()) > 1 for line in listed)

@@ -144,7 +144,7 @@ def test_a_damaged_file_is_named(name, results, capsys, monkeypatch):
         if uses_costs:
             assert path.name.removesuffix(".json") in told.err, (damage, command)
         if status == 0 and command == "list":
-            assert "tape 1" in told.out
+            assert "tape: 1" in told.out
     artifacts._numbers.cache_clear()
 
 

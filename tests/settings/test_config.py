@@ -31,7 +31,7 @@ def command(
     *arguments: str, module: tuple[str, ...] = ("train.py",)
 ) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, *module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, *module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=900
     )
 
 
@@ -512,7 +512,7 @@ def test_a_signal_during_the_imports_ends_a_run_without_a_traceback(tmp_path, pa
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
     )
     assert stopped.returncode == -number, stopped.stderr

@@ -35,7 +35,7 @@ def test_output_on_a_full_disk_ends_without_a_traceback(words):
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=900,
         )
     assert "Traceback" not in ended.stderr
     assert "Exception ignored" not in ended.stderr

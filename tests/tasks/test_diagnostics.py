@@ -233,6 +233,7 @@ def test_tables_reach_the_record_and_each_is_drawn(tmp_path, monkeypatch):
         metrics=["set/best_context"],
     )
     record = {"tables": tables, "metrics": evaluation.metrics, "seed": 0, "parameters": 1}
+    record |= {"config": {"task": {"name": "diagnostics"}}, "git": {"commit": "01", "dirty": False}}
     on_page = artifact.figures("smoke", {"rope": [record]})
     assert [figure.suffix for figure in on_page][-6:] == [None] * 6
     assert all(p.title.startswith("rope: ") for figure in on_page[-6:] for p in figure.panels)

@@ -415,8 +415,9 @@ def test_the_log_says_that_an_error_is_a_standard_error(caplog, tmp_path):
     caplog.set_level(logging.INFO, logger="tape_exp")
     directory = RunDirectory(compose_config([f"runs={tmp_path}"]))
     found = Evaluation({"ood/exact_match": 12.5, "ood/exact_match_stderr": 0.25, "ood/other": 3.0})
-    run_module.log_result(directory, found, [])
-    first, second, _ = caplog.messages
+    run_module.log_result(directory, {"val/loss": 0.004}, found, [])
+    validated, first, second, _ = caplog.messages
+    assert validated.split() == ["val/loss", "4.0e-03"]
     assert first.split() == ["ood/exact_match", "12.50", "(SE", "0.25)"]
     assert second.split() == ["ood/other", "3.00"]
 
