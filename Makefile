@@ -1,5 +1,5 @@
-# Everything runs in .venv, made by `make setup`; PYTHON= names another interpreter to make it from.
-PYTHON ?= python3
+# Everything runs in .venv, made by `make setup` from the first of these that is Python 3.11 or newer; PYTHON= names another.
+PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),python3)
@@ -7,7 +7,7 @@ STAGES ?= check speed train data
 MINUTES ?= 9
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slurm-test lint format tables report soak gpu audit clean
+.PHONY: help setup demo test slurm-test lint format tables report soak gpu lock audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,7 +15,11 @@ help:  ## list the targets
 setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (about 3 GB on a CPU)
 
 .venv/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+	@for python in $(or $(PYTHON),$(PYTHONS)); do \
+		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then found=$$python; break; fi; \
+	done; \
+	test -n "$$found" || { echo "error: none of $(or $(PYTHON),$(PYTHONS)) is Python 3.11 or newer; name one, as in make setup PYTHON=<path>." >&2; exit 2; }; \
+	$$found -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,slurm]"
 	@touch $@
 
@@ -52,12 +56,18 @@ gpu:  ## check, speed, training and data on a GPU, in stages that survive each o
 		{ echo "error: $(GPU_PYTHON) has no torch; make setup installs it, or name a Python that has it as GPU_PYTHON=." >&2; exit 2; }
 	$(GPU_PYTHON) -m tape_exp.measure.gpu --stages $(STAGES) --minutes $(MINUTES) $(if $(GPU_OUT),--out $(GPU_OUT))
 
+lock:  ## resolve pyproject.toml into constraints.txt, which keeps its versions where they fit; UPGRADE=1 takes the newest (needs a network)
+	@test -x .lock/bin/uv || { $(or $(PYTHON),python3) -m venv .lock && .lock/bin/python -m pip install --quiet uv; }
+	.lock/bin/uv pip compile pyproject.toml --extra dev --extra slurm --universal --python-version 3.11 --no-annotate --no-emit-package setuptools \
+		--custom-compile-command "make lock" --quiet $(if $(UPGRADE),--upgrade) --output-file constraints.txt
+	sed -i '/^\(nvidia\|cuda\)-/d' constraints.txt  # torch itself pins what its build needs
+
 audit:  ## look for known vulnerabilities of the pinned packages with pip-audit (needs a network)
 	@mkdir -p .audit
-	@test -x .audit/bin/pip-audit || { $(PYTHON) -m venv .audit && .audit/bin/python -m pip install --quiet pip-audit; } > .audit/log 2>&1 || \
+	@test -x .audit/bin/pip-audit || { $(or $(PYTHON),python3) -m venv .audit && .audit/bin/python -m pip install --quiet pip-audit; } > .audit/log 2>&1 || \
 		{ echo "error: pip-audit cannot be installed (see .audit/log); run make audit where PyPI can be reached." >&2; exit 2; }
 	.audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 clean:  ## remove the environment and caches, but not runs/ and results/
-	rm -rf .venv .audit build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .audit .lock build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,24 +1,12 @@
-"""Train and evaluate a run (``python train.py model=tape task=arithmetic``), or with -m a sweep."""
+"""``python train.py``, in a clone the same as ``tape-exp train``: see tape_exp/train.py."""
 
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports Ctrl-C has no traceback
 
-from hydra import main
-from omegaconf import DictConfig
-
 from tape_exp import cli
-from tape_exp.settings.compose import register
-
-register()
-
-
-@main(version_base="1.3", config_path="conf", config_name="config")
-def train(cfg: DictConfig) -> None:
-    """Compose, validate, run."""
-    cli.run_job(cfg)
-
+from tape_exp.train import train
 
 if __name__ == "__main__":
     cli.with_clear_errors(train)

@@ -1,1 +1,1 @@
-"""Grids of runs on a SLURM cluster: one array of jobs, and what has become of it."""
+"""``python -m launch.sweep`` and ``python -m launch.status``, in a clone: see tape_exp/launch/."""

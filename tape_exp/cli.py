@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp.machine.preemption import Preempted, ignore_signals
 from tape_exp.settings.compose import MISTAKES, OURS, explain
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import TRAIN
 from tape_exp.settings.redaction import redact, shown
 from tape_exp.settings.streams import flush_or_drop, prepare_streams
 from tape_exp.settings.targets import hide_secrets
@@ -69,7 +70,7 @@ def _read_flags() -> bool:
         if not ended.code:  # --version
             raise
         reason = told.getvalue().partition(": error: ")[2].strip()
-        raise ConfigError(f"{reason}; `python train.py --help` shows what there is.") from ended
+        raise ConfigError(f"{reason}; `{TRAIN} --help` shows what there is.") from ended
     if flags.experimental_rerun is not None:
         raise ConfigError(
             "--experimental-rerun unpickles a file, which can run anything; give the overrides "

@@ -12,6 +12,7 @@ os.environ.pop("WANDB_API_KEY", None)
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
 if (
@@ -29,6 +30,7 @@ from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
 from tape_exp.settings.targets import locate
 from tape_exp.training.run import run
+from tests.processes import sketch
 
 torch.set_num_threads(1)
 # A suite that was started in the background ignores Ctrl-C, and one under nohup that the terminal
@@ -168,7 +170,13 @@ def on_text(folder: Path, task: str = "c4") -> list[str]:
 
 
 @pytest.fixture
-def tiny_run(tmp_path: Path):
+def sketched(monkeypatch):
+    """Pictures have one pixel: drawing them takes half of a small run's time."""
+    monkeypatch.setattr(Figure, "savefig", sketch)
+
+
+@pytest.fixture
+def tiny_run(tmp_path: Path, sketched):
     """Run a small arithmetic config in a temporary folder; returns (config, record)."""
 
     def call(*overrides: str, steps: int = 4):
@@ -193,7 +201,7 @@ def tiny_run(tmp_path: Path):
 
 
 @pytest.fixture
-def text_run(tmp_path, text_folder):
+def text_run(tmp_path, text_folder, sketched):
     """Run a language task on a little text; returns (config, record)."""
 
     def call(*overrides, task="c4", steps=30):

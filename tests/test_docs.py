@@ -29,7 +29,7 @@ NAMED = re.compile(r"(tests/[\w/]+\.py)(?:::(\w+))?")
 def project(tmp_path_factory):
     """A copy of the project with the files of both walk-throughs as printed, and no other edit."""
     copy = tmp_path_factory.mktemp("copy")
-    for name in ("tape_exp", "conf", "results", "launch"):
+    for name in ("tape_exp", "conf", "results"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("train.py", "pyproject.toml"):
         shutil.copy(ROOT / name, copy)

@@ -10,7 +10,8 @@ import subprocess
 import pytest
 from omegaconf import OmegaConf
 
-from launch import grid
+from tape_exp.__main__ import COMMANDS
+from tape_exp.launch import grid
 from tape_exp.paper import artifacts, compare
 from tape_exp.settings import compose, folders
 from tape_exp.settings.compose import compose_config
@@ -56,6 +57,10 @@ def commands(start: str) -> list[str]:
     return list(dict.fromkeys(line for line in lines if line.startswith(start)))
 
 
+GRIDS = [*commands("tape-exp sweep"), *commands("tape-exp status")]
+PAPER = [*commands("tape-exp paper"), *commands("python -m tape_exp.paper")]
+
+
 def words_of(line: str, first: int) -> list[str]:
     """The words of a command from one on, without options and their values."""
     words = iter(shlex.split(line, comments=True)[first:])
@@ -92,7 +97,7 @@ def test_readme_fits_a_few_screens():
 
 
 def test_architecture_names_every_folder_and_no_other():
-    folders = {"launch/"}
+    folders = set()
     for top in ("tape_exp", "conf"):
         folders |= {
             f"{path.relative_to(ROOT)}/"
@@ -100,7 +105,7 @@ def test_architecture_names_every_folder_and_no_other():
             if path.is_dir() and path.name != "__pycache__"
         }
     page = PAGES[ROOT / "docs" / "architecture.md"]
-    rows = re.findall(r"^\| `((?:tape_exp|conf|launch)/[\w/]*)` +\| \S", page, re.MULTILINE)
+    rows = re.findall(r"^\| `((?:tape_exp|conf)/[\w/]*)` +\| \S", page, re.MULTILINE)
     assert sorted(rows) == sorted(folders)
 
 
@@ -143,12 +148,18 @@ def test_make_targets_exist():
         assert re.search(rf"make {target} +\S", help_text), f"{target} does not describe itself"
 
 
+def test_commands_of_the_package_exist():
+    for line in commands("tape-exp "):
+        assert line.split()[1] in (*COMMANDS, "--help"), line
+        assert line in (*GRIDS, *PAPER, *commands("tape-exp train"), *commands("tape-exp --help"))
+
+
 def test_modules_of_commands_exist():
     for line in commands("python -m tape_exp"):
         assert importlib.util.find_spec(line.split()[2]), line
 
 
-@pytest.mark.parametrize("line", commands("python train.py"))
+@pytest.mark.parametrize("line", [*commands("python train.py"), *commands("tape-exp train")])
 def test_train_commands_compose(line, conf):
     words = [w for w in words_of(line, 2) if w != "-m" and not w.startswith("hydra/")]
     cfg = compose_config([w if "[" in w else w.split(",")[0] for w in words])
@@ -160,14 +171,12 @@ def test_train_commands_compose(line, conf):
             ) is not None
 
 
-@pytest.mark.parametrize(
-    "line", [*commands("python -m launch."), *commands("python -m tape_exp.paper")]
-)
+@pytest.mark.parametrize("line", [*GRIDS, *PAPER])
 def test_commands_on_grids_and_artifacts_name_runs(line, conf):
     """The first run of each artifact; of a grid the first choice of every comma."""
-    _, _, module, *rest = line.split()
-    words = words_of(line, 3 if module.startswith("launch") else 4)
-    if module == "tape_exp.paper" and rest[0] == "compare":
+    rest = line.replace("tape-exp ", "python -m ", 1).split()[3:]
+    words = words_of(line, len(line.split()) - len(rest) + (line in PAPER))
+    if line in PAPER and rest[0] == "compare":
         artifact, scale, seeds = compare.requested(words)
         assert len([*artifact.configs(scale, seeds)]) == len(artifact.models) * len(seeds)
     elif words and all("=" in word for word in words):

@@ -45,8 +45,8 @@ def check_source(source: str, path: str | None, cache: Path, trust: bool = False
     """
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError(
-            "task=benchmarks needs the package lm-eval; install it with pip install -c "
-            "constraints.txt -e '.[benchmarks]' in the clone."
+            "task=benchmarks needs the package lm-eval; install it with pip install lm-eval, in a "
+            "clone with pip install -c constraints.txt -e '.[eval]'."
         )
     if source == "hub" and not _prepared(cache).exists():
         check_hub("task.source=hub", OFFLINE)

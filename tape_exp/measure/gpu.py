@@ -27,7 +27,7 @@ from tape_exp.machine.hardware import machine_name
 from tape_exp.measure.results import FOLDER, write_record
 from tape_exp.settings.arguments import Parser, command, positive, require_writable
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
+from tape_exp.settings.folders import ROOT, require_clone
 
 PYTHON = sys.executable
 GRACE = 20.0  # seconds from SIGTERM, at which a run saves a checkpoint, to SIGKILL
@@ -115,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "without a GPU, runs/.gpu)",
     )
     given = parser.parse_args(arguments)
+    require_clone("make gpu")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     out = (given.out or (FOLDER if device.type == "cuda" else TRIAL)).resolve()
     require_writable("--out", out)

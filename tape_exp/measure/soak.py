@@ -32,7 +32,7 @@ from tape_exp.runs.sinks import read_metrics
 from tape_exp.settings.arguments import Parser, command, positive, require_writable
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
+from tape_exp.settings.folders import ROOT, require_clone
 
 PER_RUN = 10  # kills of one run
 PATIENCE = 900.0  # seconds for one process
@@ -140,6 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--render", action="store_true", help="only draw the page from the record")
     given = parser.parse_args(arguments)
+    require_clone("make soak")
     require_writable("--out", given.out)
     path = given.out / "reliability.json"
     if not given.render:

@@ -146,6 +146,11 @@ class Block(nn.Module):
         if self._backend(where) == "fla" and (path := position.path(features)) is not None:
             pairs = partial(position.contextual_bias, q_BTHD, k_BSKD, features, None)
             return {"bias": OnDemand(pairs, lambda: None, path)}
+        T = q_BTHD.shape[1]
+        if where.watch is None and position.rows_at_once(T) < T:
+            pairs = partial(position.contextual_bias, q_BTHD, k_BSKD, features, None)
+            rows = position.contextual_rows(q_BTHD, k_BSKD, features)
+            return {"bias": OnDemand(pairs, lambda: None, rows=rows)}
         bias = position.bias(where.positions_BT, keys)
         bias = position.contextual_bias(q_BTHD, k_BSKD, features, bias)
         return {"bias": bias}

@@ -88,7 +88,7 @@ class Artifact(ABC):
         if records and self._fault(scale, records):
             if fault := self._fault(scale, {}):
                 raise ConfigError(
-                    f"{RESULTS / 'paper.yaml'}: the numbers of {self.name} cannot be shown "
+                    f"{_paper_file()}: the numbers of {self.name} cannot be shown "
                     f"({fault}); restore the file."
                 )
             every = [(label, record) for label, runs in records.items() for record in runs]
@@ -164,7 +164,7 @@ class Artifact(ABC):
 
     def paper(self) -> dict[str, Any]:
         """What the paper reports, from results/paper.yaml; nothing where it reports nothing."""
-        return _numbers(RESULTS / "paper.yaml").get(self.name, {})
+        return _numbers(_paper_file()).get(self.name, {})
 
     def table(self, scale: str, records: Records) -> Table | None:
         """Its table at a scale, or None; without records it has the paper's numbers only."""
@@ -478,6 +478,12 @@ def task_of(records: Records | list[Record]) -> dict[str, Any]:
 def windows_of(records: Records) -> list[int]:
     """The lengths that a text was read in; none without records."""
     return task_of(records)["windows"]["lengths"] if records else []
+
+
+def _paper_file() -> Path:
+    """Where the paper's numbers are; a wheel carries them."""
+    folder = folders.PACKAGE / "results" if folders.INSTALLED else RESULTS
+    return folder / "paper.yaml"
 
 
 @lru_cache(maxsize=1)

@@ -1,5 +1,6 @@
 """The committed records: reading them, and leaving out what is none."""
 
+import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -47,6 +48,8 @@ def read_records(folder: Path | None = None) -> list[Record]:
     """
     records = []
     folder = folder or folders.RECORDS
+    if folders.INSTALLED and folder == folders.RECORDS and not folder.exists():
+        _tell_where(folder)
     names = folder.iterdir() if folder.exists() else ()
     for path in sorted(path for path in names if path.suffix == ".json"):
         try:
@@ -54,6 +57,15 @@ def read_records(folder: Path | None = None) -> list[Record]:
         except ConfigError as error:
             warn(f"{error} It is left out.")
     return records
+
+
+@functools.cache
+def _tell_where(folder: Path) -> None:
+    """Say, once, why nothing is recorded outside a clone."""
+    warn(
+        f"nothing is recorded in {folder}: outside a clone of the repository, which holds the "
+        "committed records, tables show those of the working directory."
+    )
 
 
 def run_of(record: Record) -> tuple[str, int, str]:

@@ -167,8 +167,8 @@ def work(
         job.cfg.trainer.devices * job.cfg.trainer.nodes > 1 for job in jobs.values()
     ):
         raise ConfigError(
-            "--cores runs side by side what needs one device each; leave it out, or use python -m "
-            "launch.sweep."
+            "--cores runs side by side what needs one device each; leave it out, or use "
+            "tape-exp sweep."
         )
     outcome = Outcome()
     with _time_limit(minutes):

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from tape_exp.paper.artifacts import Record
 from tape_exp.runs.identity import without_folders
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.folders import TRAIN
 from tape_exp.settings.overrides import words_of
 
 KEYS = ("seed", "model", "task", "peft")
@@ -21,7 +22,7 @@ def command(record: Record) -> str:
     Keys that the code has since lost are left out. A record keeps only the last name of each path,
     and so does the command.
     """
-    return shlex.join(["python", "train.py", *words(record["config"])])
+    return shlex.join([*TRAIN.split(), *words(record["config"])])
 
 
 def words(config: dict[str, Any]) -> list[str]:

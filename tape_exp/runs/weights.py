@@ -16,7 +16,7 @@ from tape_exp.machine.files import sha256
 from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_yaml
-from tape_exp.settings.folders import CONF, path_of
+from tape_exp.settings.folders import CONF, TRAIN, path_of
 from tape_exp.settings.targets import locate
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
     from tape_exp.settings.overrides import choice_of_model
 
     model = shlex.quote(f"model={choice_of_model(cfg.model)}")
-    make = [f"python train.py task={spec} {model} scale={cfg.scale.name} seed={cfg.seed}"]
+    make = [f"{TRAIN} task={spec} {model} scale={cfg.scale.name} seed={cfg.seed}"]
     if cfg.peft.name != "none":
         base = make[0].replace(model, f"model={cfg.peft.base}")
         make = [f"{make[0]} peft={cfg.peft.name}", base]
@@ -298,7 +298,7 @@ def begin(
         if adaptation is not None and adaptation.partial and not trains:
             raise ConfigError(
                 f"checkpoint {checkpoint} is a base model, and peft={adaptation.name} untrained "
-                f"changes nothing. Train it: python train.py task=extend peft={adaptation.name}, "
+                f"changes nothing. Train it: {TRAIN} task=extend peft={adaptation.name}, "
                 "then checkpoint=extend; or set peft=none."
             )
         _load_base(decoder, checkpoint, adaptation)

@@ -16,11 +16,19 @@ from tape_exp.settings.redaction import shown
 from tape_exp.settings.streams import flush_or_drop, prepare_streams
 
 Given = ParamSpec("Given")
+called_as = ""  # `tape-exp paper`, where a command was called so
 MOST = 1e8  # of minutes, processes, …: no one means more, and timers overflow
 
 
 class Parser(argparse.ArgumentParser):
-    """Of a command's options; what it objects to is told without secrets, on one line."""
+    """Of a command's options; what it objects to is told without secrets, on one line.
+
+    Its ``prog`` is how the command was called, where that was by ``tape-exp``.
+    """
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        called = called_as if prog.startswith("python -m ") else ""
+        super().__init__(called or prog, **options)
 
     def error(self, message: str) -> NoReturn:
         """End with status 2."""

@@ -4,14 +4,17 @@ import os
 import subprocess
 from typing import Any
 
-from tape_exp.settings.folders import ROOT
+from tape_exp.settings.folders import INSTALLED, ROOT
 
 
 def git_state() -> dict[str, Any]:
     """The commit, and whether tracked files outside results/, or new ones of the code, differ.
 
-    Neither a variable of the environment nor a ``core.fsmonitor`` makes git run a program.
+    Neither a variable of the environment nor a ``core.fsmonitor`` makes git run a program. Outside
+    a clone nothing is known: a repository around the working directory is another project's.
     """
+    if INSTALLED:
+        return {"commit": None, "dirty": None}
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
 
     def git(*arguments: str) -> str:

@@ -19,7 +19,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError, did_you_mean, no_override, refused
-from tape_exp.settings.folders import CONF, names_in
+from tape_exp.settings.folders import CONF, TRAIN, names_in
 from tape_exp.settings.patterns import write_out
 from tape_exp.settings.schema import AttentionConfig, Config, check_sections, fields_of
 from tape_exp.settings.targets import HOMES, check_choices, check_targets, guard, locate
@@ -35,10 +35,11 @@ OURS = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subd
 
 
 def register() -> None:
-    """Give Hydra our schema, the resolver of its help, and the check of what it may construct."""
+    """Give Hydra our schema, the resolvers of its help, and the check of what it may construct."""
     guard()
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("choices", _choices, replace=True)
+    OmegaConf.register_new_resolver("train", lambda: TRAIN, replace=True)
 
 
 def _choices(group: str) -> str:
@@ -160,7 +161,7 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     if match := re.search(r"Ambiguous value for argument '(.*)'", text):
         key, _, value = match.group(1).partition("=")
         return (
-            f"{key}={value} gives several values to one run; `python train.py -m` runs one after "
+            f"{key}={value} gives several values to one run; `{TRAIN} -m` runs one after "
             f"the other{f', and {key}=[{value}] is a list' if '.' in key else ''}."
         )
     if isinstance(error, OverrideParseException):
@@ -204,7 +205,7 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         known = [k for k in known if k.partition(".")[0] == section] or known
         if key in known:
             return f"{key} is not a key of every {section} of the sweep; sweep apart over those."
-        return f"{key}{did_you_mean(key, known)} `python train.py --cfg job` shows every key."
+        return f"{key}{did_you_mean(key, known)} `{TRAIN} --cfg job` shows every key."
     if isinstance(error, HydraException | OmegaConfBaseException):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         where = next(

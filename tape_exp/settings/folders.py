@@ -1,12 +1,30 @@
-"""Where the project's own files are: the configs, and the committed results and records."""
+"""Where the project's own files are: the configs, and the results and records.
+
+In a clone they are at its top. A wheel carries ``conf/`` and the paper's numbers inside the
+package; results, records and runs are then those of the working directory.
+"""
 
 from pathlib import Path
 
 from tape_exp.settings.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[2]
-CONF = ROOT / "conf"
+PACKAGE = Path(__file__).resolve().parents[1]
+INSTALLED = (PACKAGE / "conf").is_dir()  # from a wheel
+ROOT = Path.cwd() if INSTALLED else PACKAGE.parent
+CONF = (PACKAGE if INSTALLED else ROOT) / "conf"
 RECORDS = ROOT / "results" / "records"
+TRAIN = "tape-exp train" if INSTALLED else "python train.py"  # in what is told to users
+
+
+def require_clone(command: str) -> None:
+    """Raise :class:`ConfigError` where a command that needs more than the package is outside a
+    clone.
+    """
+    if INSTALLED:
+        raise ConfigError(
+            f"{command} needs files that only a clone of the repository has, and the package is "
+            f"installed in {PACKAGE}; clone the repository and give the command there."
+        )
 
 
 def path_of(key: str, text: str | Path) -> Path:

@@ -4,10 +4,12 @@ import os
 import re
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from tape_exp.settings.errors import ConfigError, no_override
-from tape_exp.settings.folders import CONF, names_in
+from tape_exp.settings.folders import CONF, INSTALLED, names_in
 from tape_exp.settings.redaction import is_secret, redact, redact_tree
 
 HOMES = {
@@ -200,6 +202,7 @@ def guard() -> None:
             check_targets(cfg)
             if run_mode.name == "MULTIRUN":
                 refuse_secrets(overrides)
+                require_launcher(cfg.hydra.launcher._target_)
             return cfg
 
         def _compose_config_from_defaults_list(self, defaults: Any, repo: Any) -> Any:
@@ -215,15 +218,32 @@ def guard() -> None:
 
 
 def check_cluster() -> None:
-    """Refuse a conf/local/cluster.yaml that holds no keys; Hydra would not name the file."""
+    """Refuse a conf/local/cluster.yaml that holds no keys, where Hydra would not name the file, and
+    one outside a clone, which nobody would read.
+    """
     from omegaconf import DictConfig
 
     from tape_exp.settings.files import read_yaml
 
+    own = Path("conf", "local", "cluster.yaml")
+    if INSTALLED and own.exists():
+        raise ConfigError(
+            f"{own} is read in a clone of the repository only; set its keys on the command line, "
+            "as in hydra.launcher.partition=gpu."
+        )
     path = CONF / "local" / "cluster.yaml"
     example = "conf/local/example.yaml is an example"
     if path.exists() and not isinstance(read_yaml(path, f"mend it ({example})"), DictConfig):
         raise ConfigError(f"{path} must hold keys with values; {example}.")
+
+
+def require_launcher(target: str) -> None:
+    """Raise :class:`ConfigError` where the package of Hydra's launcher is not installed."""
+    if "submitit" in target and find_spec("submitit") is None:
+        raise ConfigError(
+            "hydra/launcher=slurm needs the package hydra-submitit-launcher, which the extra slurm "
+            "installs; `tape-exp sweep` submits to SLURM without it."
+        )
 
 
 def hide_secrets() -> None:

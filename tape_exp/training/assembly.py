@@ -156,7 +156,7 @@ def check_nodes(nodes: int) -> None:
     if nodes > 1 and not started and "MASTER_ADDR" not in os.environ:
         raise ConfigError(
             f"trainer.nodes={nodes} waits for processes of {nodes} nodes, which this command does "
-            f"not start: use python -m launch.sweep, srun or torchrun --nnodes={nodes}, or set "
+            f"not start: use tape-exp sweep, srun or torchrun --nnodes={nodes}, or set "
             "MASTER_ADDR, MASTER_PORT and NODE_RANK on each node."
         )
 

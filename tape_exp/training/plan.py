@@ -216,8 +216,8 @@ def memory(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> d
     parts["AdamW"] = 2 * setting.width * trainable / setting.shards
     tokens = setting.rows * task.arch.train_length
     parts["activations"] = tokens * activations(decoder, setting, recompute)
-    if any(pairs := pairs_kept(decoder, task, setting)):
-        parts["pairs of tokens"] = max(pairs) if recompute else sum(pairs)
+    if pairs := pairs_held(decoder, task, setting, recompute):
+        parts["pairs of tokens"] = pairs
     parts["logits"] = tokens * LOGITS * task.arch.vocab
     return parts
 
@@ -240,8 +240,20 @@ def activations(decoder: Decoder, setting: Setting, recompute: bool) -> float:
 
 
 def pair_memory(block: Block, rows: int, length: int) -> int:
-    """Bytes that a layer keeps of all pairs of tokens, 0 for encodings that compute none."""
-    return rows * length**2 * block.position.pair_bytes()
+    """Bytes that a layer holds of pairs of tokens, 0 for encodings that compute none: of all pairs,
+    or of those of the queries that are taken at a time, with the gradients.
+    """
+    queries = queries_at_once(block, length)
+    copies = 1 if queries == length else 2
+    return copies * rows * queries * length * block.position.pair_bytes()
+
+
+def queries_at_once(block: Block, length: int) -> int:
+    """For how many of a row's queries at a time a layer computes its bias; all of them where it
+    keeps what it computed until the backward pass.
+    """
+    in_blocks = block.backend in ("auto", "sdpa") and block.ssmax is None
+    return block.position.rows_at_once(length) if in_blocks else length
 
 
 def pairs_kept(decoder: Decoder, task: Task, setting: Setting) -> list[int]:
@@ -254,6 +266,16 @@ def pairs_kept(decoder: Decoder, task: Task, setting: Setting) -> list[int]:
         else pair_memory(block, setting.rows, task.arch.train_length)
         for block in decoder.blocks()
     ]
+
+
+def pairs_held(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> int:
+    """The sum of :func:`pairs_kept`, but of layers that compute them again only the largest."""
+    pairs, length = pairs_kept(decoder, task, setting), task.arch.train_length
+    if recompute:
+        return max(pairs)
+    again = [queries_at_once(block, length) < length for block in decoder.blocks()]
+    passing = [size for size, dropped in zip(pairs, again, strict=True) if dropped]
+    return sum(pairs) - sum(passing) + max(passing, default=0)
 
 
 def _read_in_pieces(block: Block, setting: Setting) -> bool:
@@ -300,10 +322,15 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
         scores = "without the T × T scores that trainer.attention=reference keeps"
     pairs = pairs_kept(decoder, task, setting)
     block = decoder.blocks()[pairs.index(max(pairs))]
+    length, name = task.arch.train_length, type(block.position).__name__
+    taken = f"{name} computes something for each"
+    growth = "four times"
+    if (queries := queries_at_once(block, length)) < length:
+        taken = f"{name} takes {queries} queries at a time, again in the backward pass"
+        growth = "twice"
     computed = (
-        f"Pairs of tokens: {type(block.position).__name__} computes something for each, "
-        f"{_short(max(pairs) / 2**30)} GiB in a layer, four times as much at twice the length; "
-        "FLOPs and hours leave it out."
+        f"Pairs of tokens: {taken}, {_short(max(pairs) / 2**30)} GiB in a layer, {growth} as much "
+        "at twice the length; FLOPs and hours leave it out."
     )
     return [
         f"Gradients: {setting.width} bytes a trainable parameter; AdamW: two numbers of "

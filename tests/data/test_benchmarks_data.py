@@ -273,7 +273,7 @@ def test_wrong_names_and_missing_things_are_told(cache, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         ConfigError,
-        match=r"needs the package lm-eval; install it with pip install .*-e '\.\[benchmarks\]'",
+        match=r"needs the package lm-eval; install it with pip install .*-e '\.\[eval\]'",
     ):
         benchmarks.check_source("builtin", None, cache)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from launch.grid import Job, combinations, folder_of, jobs_of, overrides_of
+from tape_exp.launch.grid import Job, combinations, folder_of, jobs_of, overrides_of
 from tape_exp.paper import runner
 from tape_exp.paper.artifacts import load
 from tape_exp.runs.directory import RunDirectory

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from launch import status, sweep
-from launch.grid import folder_of, jobs_of
-from launch.queue import Task
+from tape_exp.launch import status, sweep
+from tape_exp.launch.grid import folder_of, jobs_of
+from tape_exp.launch.queue import Task
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import finish
 

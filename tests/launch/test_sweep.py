@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from launch import status, sweep
-from launch.grid import folder_of as folder_of_jobs
-from launch.grid import jobs_of
+from tape_exp.launch import status, sweep
+from tape_exp.launch.grid import folder_of as folder_of_jobs
+from tape_exp.launch.grid import jobs_of
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings import targets
 from tape_exp.settings.folders import ROOT
@@ -72,7 +72,7 @@ def test_what_is_done_or_in_the_queue_is_left_out(slurm, capsys):
     (asked,) = calls(slurm, "squeue")
     assert folder.name in asked
     assert "--me " in asked, "the tasks of others were asked for"
-    assert f"python -m launch.status {shlex.join(words)}" in told
+    assert f"tape-exp status {shlex.join(words)}" in told
 
 
 def test_what_slurm_prints_besides_is_no_number(slurm, capsys):
@@ -289,6 +289,18 @@ def test_a_task_runs_its_line_and_is_requeued_after_a_signal_alone(slurm, status
     assert calls(slurm, "scontrol") == (["requeue 7_1"] if requeued else [])
 
 
+def test_outside_a_clone_a_task_runs_the_package(slurm, monkeypatch, capsys):
+    for module in (sweep, targets):
+        monkeypatch.setattr(module, "INSTALLED", True)
+    monkeypatch.chdir(slurm)
+    assert sweep.main(["--dry-run", "model=rope"]) == 0
+    assert f"train=({sys.executable} -m tape_exp.train)\n" in capsys.readouterr().out
+    (slurm / "conf" / "local").mkdir(parents=True)
+    (slurm / "conf" / "local" / "cluster.yaml").write_text("partition: gpu\n")
+    assert sweep.main(["--dry-run", "model=rope"]) == 2
+    assert "cluster.yaml is read in a clone of the repository only" in capsys.readouterr().err
+
+
 def test_the_settings_of_a_cluster_are_read_from_its_file(slurm, monkeypatch, tmp_path, capsys):
     """Of a copy of the project, into which the example was copied as README says; both ways of
     submitting read it.
@@ -400,7 +412,7 @@ def test_two_commands_for_the_same_runs_submit_them_once(slurm, monkeypatch, cap
     capsys.readouterr()
     with FileLock(lock):
         assert sweep.main(words) == 2
-    assert "another launch.sweep submits the same runs" in capsys.readouterr().err
+    assert "another tape-exp sweep submits the same runs" in capsys.readouterr().err
     assert len(calls(slurm, "sbatch")) == 1
     assert sweep.main(words) == 0
     assert len(calls(slurm, "sbatch")) == 2

@@ -32,8 +32,8 @@ def test_a_stage_that_fails_or_hangs_is_a_line_and_the_next_one_runs(monkeypatch
         return gpu.Stage("", 1, lambda out: [python(program) for program in programs], **options)
 
     stages = {
-        "fails": stage("raise SystemExit('out of memory')"),
         "hangs": stage("print('began', flush=True); import time; time.sleep(600)", "print(1)"),
+        "fails": stage("raise SystemExit('out of memory')"),
         "lacks": stage("print(1)", needs=("hydra", "nosuchpackage")),
         "ends": stage("print('measured')"),
     }
@@ -44,8 +44,8 @@ def test_a_stage_that_fails_or_hangs_is_a_line_and_the_next_one_runs(monkeypatch
     told = {row["stage"]: row for row in json.loads(path.read_text())["stages"]}
     ended = {name: [line["ended"] for line in row["commands"]] for name, row in told.items()}
     assert ended == {
-        "fails": ["failed"],
         "hangs": ["stopped at its limit"],
+        "fails": ["failed"],
         "lacks": [],
         "ends": ["done"],
     }

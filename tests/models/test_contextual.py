@@ -8,7 +8,10 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from tape_exp.measure.speed import kept_bytes
+from tape_exp.models.attention import choices, forget
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions import path
 from tape_exp.models.positions.base import PositionEncoding
@@ -90,13 +93,13 @@ def test_path_is_a_product_of_householder_matrices_over_the_tokens_between(kv_he
 
 
 @pytest.mark.parametrize(("S", "T"), [(65, 65), (130, 130), (200, 3), (200, 136), (192, 64)])
-def test_path_in_blocks_is_path_at_once(S, T, arch, monkeypatch):
+def test_path_in_blocks_and_in_rows_is_path_at_once(S, T, arch, monkeypatch):
     """Logits and all gradients, in fp64, and in fp32 within its own error; of the last T tokens
-    also where the first ones have changed their keys.
+    also where the first ones have changed their keys. Rows are taken 32 at a time.
     """
     generator = torch.Generator().manual_seed(0)
 
-    def results(dtype: torch.dtype, block: int, T: int = T) -> list[torch.Tensor]:
+    def results(dtype: torch.dtype, block: int, in_rows: bool = False) -> list[torch.Tensor]:
         """T tokens at once after the others at once."""
         monkeypatch.setattr(path, "BLOCK", block)
         encoding = make_position("path", arch).to(dtype)
@@ -105,7 +108,13 @@ def test_path_in_blocks_is_path_at_once(S, T, arch, monkeypatch):
         w = torch.nn.functional.normalize(w, dim=-1)
         first, last = ({"w": w[:, part], "beta": beta[:, part]} for part in parts(T))
         k = torch.cat([encoding.later_keys(k[:, : S - T], first), k[:, S - T :]], 1)
-        bias = encoding.contextual_bias(q[:, S - T :], k, last, None)
+        if in_rows:
+            rows = encoding.contextual_rows(q[:, S - T :], k, last)
+            ends = [(first, min(first + 32, T)) for first in range(0, T, 32)]
+            made = [rows.compute(*end, *rows.tensors) for end in ends]
+            bias = torch.cat([F.pad(x, (0, S - x.shape[-1])) for x in made], 2)
+        else:
+            bias = encoding.contextual_bias(q[:, S - T :], k, last, None)
         logits = torch.einsum("bthd,bshd->bhts", q[:, S - T :], k) / math.sqrt(D) + bias
         seen = (logits * torch.ones(T, S, dtype=torch.bool).tril(S - T))[:, :, -shown:]
         return [seen, *torch.autograd.grad((seen * mix).sum(), given)]
@@ -113,15 +122,80 @@ def test_path_in_blocks_is_path_at_once(S, T, arch, monkeypatch):
     def parts(T: int) -> tuple[slice, slice]:
         return slice(0, S - T), slice(S - T, S)
 
+    monkeypatch.setattr(path, "ROWS", 32)
     H, D, shown = arch.heads, arch.head_dim, T
     inputs = [torch.randn(2, S, H, D, generator=generator) for _ in range(3)]
     inputs.append(2 * torch.rand(2, S, H, generator=generator))
     mix = torch.randn(2, H, T, S, generator=generator)
-    whole, blocks = results(torch.float64, S, S), results(torch.float64, 64)
-    for a, b in zip(whole, blocks, strict=True):
+    whole = results(torch.float64, S)
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        for in_rows in (False, True):
+            for a, b in zip(whole, results(dtype, 64, in_rows), strict=True):
+                assert (a - b).abs().max() < tolerance * a.abs().max()
+
+
+@pytest.mark.parametrize("name", ["path", "path_fox"])
+@pytest.mark.parametrize("window", [(), ("+model.window=7", "+model.sinks=2")], ids=str)
+def test_a_model_in_rows_is_the_model_at_once(name, window, monkeypatch):
+    """Logits and all gradients, and what follows prompts, padded ones too, with grouped queries."""
+    model = make_decoder(name, GROUPED, *window)
+    randomise(model)
+    model.double()
+    taken = []
+
+    def results(long: int) -> list[torch.Tensor]:
+        monkeypatch.setattr(path, "LONG", long)
+        forget()
+        logits = model(TOKENS)
+        taken.append("block of rows" in str(choices()))
+        learns = [p for p in model.parameters() if p.requires_grad]
+        return [logits, *torch.autograd.grad(logits.square().mean(), learns)]
+
+    monkeypatch.setattr(path, "ROWS", 8)
+    for a, b in zip(results(24), results(8), strict=True):
         assert (a - b).abs().max() < 1e-12 * a.abs().max()
-    for a, b in zip(whole, results(torch.float32, 64), strict=True):
-        assert (a - b).abs().max() < 1e-5 * a.abs().max()
+    assert taken == [False, True]
+    prompts = [TOKENS[0, :3], TOKENS[1, :20]]
+    written = generate(model, prompts, 6)
+    monkeypatch.setattr(path, "LONG", 24)
+    assert written == generate(model, prompts, 6)
+
+
+@pytest.mark.parametrize("name", ["path", "path_fox"])
+def test_what_is_kept_of_long_rows_grows_with_their_length(name, monkeypatch):
+    """To the byte: a row of three times the length keeps as much more as one of twice."""
+    monkeypatch.setattr(path, "LONG", 8)
+    monkeypatch.setattr(path, "ROWS", 8)
+    model = make_decoder(name, GROUPED)
+    kept = [
+        kept_bytes(model, lambda T=T: model(TOKENS.repeat(1, 2)[:, :T]).sum()) for T in (16, 32, 48)
+    ]
+    assert kept[2] - kept[1] == kept[1] - kept[0]
+
+
+def test_a_model_in_rows_is_one_graph(monkeypatch):
+    """The backward pass too."""
+    monkeypatch.setattr(path, "LONG", 8)
+    monkeypatch.setattr(path, "ROWS", 8)
+    model = make_decoder("path", dataclasses.replace(GROUPED, layers=1))
+    expected = model(TOKENS[:, :16])
+    torch._dynamo.reset()
+    model.compile(fullgraph=True, backend="eager")
+    logits = model(TOKENS[:, :16])
+    logits.square().mean().backward()
+    assert torch.allclose(logits, expected, atol=1e-5)
+
+
+def test_under_autocast_rows_stay_fp32(arch):
+    encoding, *given = encoding_and_bias("path", arch)[:4]
+    encoding.float()
+    q, k, x = (tensor.bfloat16() for tensor in given)
+    features = encoding.features(x.float(), None, {})
+    with torch.autocast("cpu", torch.bfloat16):
+        rows = encoding.contextual_rows(q, k, features)
+        bias = rows.compute(0, 9, *rows.tensors)
+    expected = encoding.contextual_bias(q, k, features, None)
+    assert torch.allclose(bias.tril(), expected.tril(), atol=1e-6)
 
 
 def test_path_without_reflection_is_nope(arch):
@@ -210,7 +284,8 @@ def test_wrong_options_name_the_key(arch):
 
 @pytest.mark.parametrize("name", CONTEXTUAL)
 def test_every_gradient_is_that_of_finite_differences(name, arch):
-    encoding, q, k, x, _ = encoding_and_bias(name, arch)
+    small = dataclasses.replace(arch, width=8, heads=2)
+    encoding, q, k, x, _ = encoding_and_bias(name, small)
     q, k, x = (tensor[:1, :5].requires_grad_() for tensor in (q, k, x))
     positions = torch.arange(5, dtype=torch.float64)[None]
     names, parameters = zip(*encoding.named_parameters(), strict=True)

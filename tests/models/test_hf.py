@@ -298,28 +298,30 @@ def test_an_export_by_transformers_of_our_own_type(arch, tmp_path):
     assert json.loads((tmp_path / "again" / "config.json").read_text())["model"] == section("tape")
 
 
-@pytest.mark.parametrize("name", ["rope", "tape"])
-def test_an_exported_model_says_how_to_load_it(name, arch, tmp_path):
-    """In a process of its own, which has imported nothing else of this project."""
-    decoder, folder = exported(name, arch, tmp_path)
-    (program,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-    assert ("import tape_exp.models.hf" in program) == (name == "tape")
-    program += (
-        "print(type(model).__name__, sum(p.double().sum().item() for p in model.parameters()))"
-    )
+def test_an_exported_model_says_how_to_load_it(arch, tmp_path):
+    """In a process of its own, which has imported nothing else of this project; what needs nothing
+    of it comes first.
+    """
+    program, expected = "import os, sys\n", []
+    for name, loaded in (("rope", "LlamaForCausalLM"), ("tape", "TapeExpForCausalLM")):
+        decoder, folder = exported(name, arch, tmp_path / name)
+        told = (folder / "README.md").read_text()
+        (loads,) = re.findall(r"```python\n(.*?)```", told, re.DOTALL)
+        assert ("import tape_exp.models.hf" in loads) == (name == "tape")
+        program += f"os.chdir({str(folder.parent)!r})\n{loads}"
+        program += "total = sum(p.double().sum().item() for p in model.parameters())\n"
+        program += "print(type(model).__name__, 'tape_exp' in sys.modules, total)\n"
+        total = sum(p.double().sum().item() for p in decoder.parameters())
+        expected.append([loaded, str(name == "tape"), pytest.approx(total, abs=1e-9)])
     shown = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        cwd=folder.parent,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)},
         check=True,
     )
-    loaded, total = shown.stdout.split()
-    assert loaded == ("TapeExpForCausalLM" if name == "tape" else "LlamaForCausalLM")
-    assert float(total) == pytest.approx(
-        sum(p.double().sum().item() for p in decoder.parameters()), abs=1e-9
-    )
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert [[model, ours, float(total)] for model, ours, total in lines] == expected
 
 
 def test_importing_the_package_imports_nothing():

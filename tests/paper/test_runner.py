@@ -3,13 +3,14 @@
 import json
 import os
 import signal
-import subprocess
-import sys
+import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from tape_exp.machine.preemption import REQUEUE, Preemption
 from tape_exp.paper import __main__ as paper
@@ -18,7 +19,9 @@ from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import SMALL
-from tests.processes import Command
+from tests.processes import Command, sketch
+
+RUN_AND_RECORD = runner.run_and_record
 
 
 def jobs(*models: str) -> dict[str, runner.Job]:
@@ -122,9 +125,17 @@ def test_a_killed_process_costs_its_own_run_alone(records, monkeypatch):
 
 @pytest.mark.parametrize("cores", [None, 2])
 def test_when_the_time_is_over_runs_leave_and_the_rest_is_counted(records, monkeypatch, cores):
+    """Over it is when as many as may have begun."""
+
+    class Timer(threading.Timer):
+        def run(self) -> None:
+            wait_for(lambda: len(list(records.glob("*.begun"))) == (cores or 1))
+            super().run()
+
+    monkeypatch.setattr(threading, "Timer", Timer)
     monkeypatch.setattr(runner, "run_and_record", endless)
     before = signal.getsignal(signal.SIGUSR1)
-    outcome = runner.work(jobs("rope", "tape", "alibi"), cores, minutes=0.2 if cores else 0.01)
+    outcome = runner.work(jobs("rope", "tape", "alibi"), cores, minutes=0.01)
     assert outcome == runner.Outcome([], 3)
     assert len(list(records.glob("*.begun"))) == (cores or 1)
     assert signal.getsignal(signal.SIGUSR1) == before
@@ -179,21 +190,20 @@ def test_limits_are_above_zero(options, capsys):
     )
 
 
+def endless_batch(records: Path) -> None:
+    """A command that runs two of three endless jobs at a time."""
+    folders.RECORDS = records
+    runner.run_and_record = endless
+    runner.work(jobs("rope", "tape", "alibi"), cores=2)
+
+
 def test_runs_end_with_a_command_that_is_killed(tmp_path):
-    program = (
-        "import pathlib; from tape_exp.settings import folders; from tape_exp.paper import runner; "
-        "from tests.paper import test_runner as ours\n"
-        "if __name__ == '__main__':\n"
-        f"    folders.RECORDS = pathlib.Path({str(tmp_path)!r})\n"
-        "    runner.run_and_record = ours.endless\n"
-        "    runner.work(ours.jobs('rope', 'tape', 'alibi'), cores=2)\n"
-    )
-    command = subprocess.Popen([sys.executable, "-c", program], cwd=folders.ROOT)
+    command = Command(program=partial(endless_batch, tmp_path))
     wait_for(lambda: len(list(tmp_path.glob("*.begun"))) == 2 or command.poll() is not None)
     running = [json.loads(path.read_text())[1] for path in tmp_path.glob("*.begun")]
     command.kill()
     command.wait()
-    assert len(running) == 2
+    assert len(running) == 2, command.finish().stderr
     wait_for(lambda: not any(map(alive, running)))
     assert not any(map(alive, running))
 
@@ -213,15 +223,39 @@ def alive(process: int) -> bool:
         return False
 
 
-def paper_into(records: Path, *words: str) -> None:
-    """``python -m tape_exp.paper words`` with another folder of records, and nothing drawn."""
-    folders.RECORDS = records
-    paper.render_artifacts = lambda _: 0
-    sys.exit(paper.main(words))
+def sketched_run(cfg, records: Path) -> None:
+    """A run whose pictures have one pixel."""
+    Figure.savefig = sketch
+    RUN_AND_RECORD(cfg, records)
 
 
-def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(tmp_path):
-    """Real runs, two at a time, in the command as it is given; SIGTERM; then again, to the end."""
+@contextmanager
+def signal_at(moment, number: signal.Signals):
+    """Sends itself a signal at the moment, unless the block has ended."""
+    over = threading.Event()
+
+    def watch() -> None:
+        wait_for(lambda: moment() or over.is_set())
+        if not over.is_set():
+            os.kill(os.getpid(), number)
+
+    watching = threading.Thread(target=watch)
+    before = signal.signal(number, signal.SIG_IGN)  # that a late one ends no tests
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
+        signal.signal(number, before)
+
+
+def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(
+    tmp_path, records, monkeypatch, capsys
+):
+    """Real runs, two at a time, by the command's main; SIGTERM; then again, to the end."""
+    monkeypatch.setattr(runner, "run_and_record", sketched_run)
+    monkeypatch.setattr(paper, "render_artifacts", lambda _: 0)
     words = [
         *SMALL,
         "task.train_digits=2",
@@ -232,22 +266,10 @@ def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(tmp_path):
     ]
     words += [f"runs={tmp_path}/runs", "trainer.checkpoint_every=1000000"]
     words = ["run", "fig_addition_yarn", "--cores", "2", *words, "task.optim.max_steps=300"]
-    program = partial(paper_into, tmp_path / "records")
-    first = Command(*words, program=program)
-    deadline = time.monotonic() + 600
-    while (
-        len(list(tmp_path.rglob("metrics.jsonl"))) < 2
-        and first.poll() is None
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
-    first.send_signal(signal.SIGTERM)
-    stopped = first.finish(600)
-    assert stopped.returncode == REQUEUE, stopped.stdout + stopped.stderr
-    assert "3 runs are left; the same command goes on." in stopped.stderr
-    saved = list(tmp_path.rglob("step*.ckpt"))
-    assert len(saved) == 2
-    again = Command(*words, program=program).finish(800)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert len(list((tmp_path / "records").glob("*.json"))) == 3
+    with signal_at(lambda: len(list(tmp_path.rglob("metrics.jsonl"))) == 2, signal.SIGTERM):
+        assert paper.main(words) == REQUEUE
+    assert "3 runs are left; the same command goes on." in capsys.readouterr().err
+    assert len(list(tmp_path.rglob("step*.ckpt"))) == 2
+    assert paper.main(words) == 0
+    assert len(list(records.glob("*.json"))) == 3
     assert sum("Going on from step" in path.read_text() for path in tmp_path.rglob("log.txt")) == 2

@@ -174,6 +174,9 @@ def test_a_new_file_among_the_code_counts_as_a_change(tmp_path, monkeypatch):
         (tmp_path / folder / "mine.py").write_text("")
         assert commit.git_state()["dirty"] is True
         (tmp_path / folder / "mine.py").unlink()
+    monkeypatch.setattr(commit, "INSTALLED", True)  # then the repository is another project's
+    assert commit.git_state() == {"commit": None, "dirty": None}
+    monkeypatch.setattr(commit, "INSTALLED", False)
     shutil.rmtree(tmp_path / ".git")
     assert commit.git_state() == {"commit": None, "dirty": None}
 

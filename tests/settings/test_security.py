@@ -13,16 +13,17 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from launch import status, sweep
-from launch.status import last_line
 from tape_exp import export
 from tape_exp.data.packing import Tokens
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import load
+from tape_exp.launch import status, sweep
+from tape_exp.launch.status import last_line
 from tape_exp.machine.files import sha256
 from tape_exp.runs import weights
 from tape_exp.runs.checkpoints import SafeCheckpointIO, newest, signature_of
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.settings import targets
 from tape_exp.settings.commit import git_state
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
@@ -210,6 +211,13 @@ def test_the_launchers_that_are_named_are_permitted(launcher):
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         cfg = compose("config", [f"hydra/launcher={launcher}"], return_hydra_config=True)
     assert cfg.hydra.launcher._target_ in PLUGINS
+
+
+def test_a_launcher_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(targets, "find_spec", lambda name: None)
+    targets.require_launcher(PLUGINS[0])
+    with pytest.raises(ConfigError, match="needs the package hydra-submitit-launcher"):
+        targets.require_launcher(PLUGINS[-1])
 
 
 @pytest.mark.parametrize(

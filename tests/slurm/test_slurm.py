@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import status, sweep
+from tape_exp.launch import status, sweep
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
 from tape_exp.settings.compose import compose_config

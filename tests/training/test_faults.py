@@ -337,7 +337,8 @@ def test_a_second_signal_does_not_change_the_status(tmp_path):
 
 
 def test_a_rank_that_dies_stops_the_others_and_failed_tells_which(tmp_path):
-    process = Command(*WORDS, f"runs={tmp_path}", "trainer.devices=2", "task.optim.max_steps=5000")
+    words = [*WORDS, f"runs={tmp_path}", "trainer.devices=2", "task.optim.max_steps=5000"]
+    process = Command(*words, interpreter=True)
     wait_for_step(tmp_path, 3, process)
     (child,) = [
         int(pid)
@@ -394,6 +395,7 @@ def test_a_short_soak_survives_and_its_page_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(
         soak.Subject, "start", lambda subject, limit=None: Command(*subject.words, group=True)
     )
+    monkeypatch.setattr(soak, "CASES", [[*soak.CASES[0], "task.optim.max_steps=60"]])
     assert soak.main(["--kills", "3", "--out", str(tmp_path)]) == 0
     record = json.loads((tmp_path / "reliability.json").read_text())
     (broken,) = record["runs"]

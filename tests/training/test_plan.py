@@ -16,6 +16,7 @@ from tape_exp.machine.hardware import peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.positions.path import ROWS
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -24,6 +25,7 @@ from tape_exp.training.assembly import precision
 from tape_exp.training.plan import (
     LOGITS,
     activations,
+    assumptions,
     blank_task,
     decoder_of,
     estimate,
@@ -233,6 +235,23 @@ def test_pairs_are_not_planned_for_where_the_kernel_reads_a_bias_in_pieces():
     ]
     assert kept[0] == 0
     assert kept[1] == kept[2] > 9e9
+
+
+def test_pairs_of_long_rows_are_planned_for_a_block_of_queries_of_one_layer():
+    words = ["model=path", "task=c4", "scale=paper", "trainer.micro_batch=4"]
+
+    def pairs(*more: str) -> float:
+        return planned(*words, *more)[0].memory["pairs of tokens"]
+
+    plan, decoder, task, setting = planned(*words)
+    each = decoder.layers[0].position.pair_bytes()
+    assert plan.memory["pairs of tokens"] == 2 * 4 * ROWS * 1024 * each
+    assert pairs("task.train_length=2048") == 2 * pairs() == 2 * pairs("trainer.precision=32-true")
+    assert pairs("trainer.attention=flex") == task.arch.layers * 4 * 1024**2 * each
+    assert pairs("task.train_length=512") == task.arch.layers * 4 * 512**2 * each
+    said = " ".join(assumptions(decoder, task, setting))
+    assert f"takes {ROWS} queries at a time, again in the backward pass" in said
+    assert "twice as much at twice the length" in said
 
 
 def test_a_plan_prints_its_assumptions_and_leaves_nothing(tmp_path, capsys, monkeypatch):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from tape_exp.runs import checkpoints
 from tape_exp.runs.directory import RunDirectory
@@ -48,8 +49,11 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("model", "task"), PAIRS)
-def test_every_model_runs_every_task(model, task, tmp_path, text_folder):
-    """One training step and one evaluation batch of each pair."""
+def test_every_model_runs_every_task(model, task, tmp_path, text_folder, request):
+    """One training step and one evaluation batch of each pair; the pictures of one model."""
+    drawn = model == "tape"
+    if not drawn:
+        request.getfixturevalue("sketched")
     sizes = [s for s in SMALL if "batch" not in s]
     if "text" in compose_config([f"task={task}"]).task:
         sizes = on_text(text_folder, task)
@@ -74,6 +78,8 @@ def test_every_model_runs_every_task(model, task, tmp_path, text_folder):
     assert record.get("knows_digits", False) is told
     assert all(value == value for value in record["metrics"].values())
     assert RunDirectory(cfg).done
+    pictures = [Image.open(path) for path in RunDirectory(cfg).artifacts.glob("*.png")]
+    assert all((min(picture.size) > 100) is drawn for picture in pictures)
 
 
 def test_same_seed_same_curve(tiny_run, tmp_path):
@@ -99,7 +105,7 @@ def test_accumulation_does_not_change_the_loss(tiny_run, tmp_path):
 
 
 def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monkeypatch):
-    """Of a model that samples its positions anew in every step; graphs are not made into kernels
+    """Of a layer that samples its positions anew in every step; graphs are not made into kernels
     here, which takes a minute.
     """
     graphs = partial(torch.compile, backend="aot_eager")
@@ -108,7 +114,8 @@ def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monke
     monkeypatch.setattr(run_module.fastest, "keep_in", folders.append)
     for compiled in ("false", "true"):
         place = f"runs={tmp_path}/{compiled}"
-        cfg, record = tiny_run(place, f"trainer.compile={compiled}", "model=tape_randpe", steps=6)
+        words = [place, f"trainer.compile={compiled}", "model=tape_randpe", "task.arch.layers=1"]
+        cfg, record = tiny_run(*words, steps=6)
         losses.append([dict(row)["train/loss"] for row in curve(cfg) if "train/loss" in dict(row)])
         kept.append(record["attention"])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tape_exp.models.attention.backends import BACKENDS
-from tape_exp.models.attention.choose import pick_backend
+from tape_exp.models.attention.choose import pick_backend, say
 from tape_exp.models.attention.inputs import Inputs, OnDemand
 from tape_exp.models.attention.window import Window
 from tape_exp.settings.errors import ConfigError, one_of
@@ -83,6 +83,11 @@ def attend(
 
 def _compute(inputs: Inputs, backend: str) -> tuple[Tensor, Tensor | None]:
     """What a backend gives, or the one that is picked; rows with padding one after the other."""
+    if inputs.in_rows is not None and backend in ("auto", "sdpa"):
+        if backend == "auto":
+            kind = f"bias, {inputs.q.device.type}, {inputs.q.dtype}"
+            say(f"attention ({kind}): sdpa, the bias is made a block of rows at a time")
+        return BACKENDS["sdpa"].compute(inputs)
     if inputs.padding is not None:
         inputs = inputs.with_pairs()
         on_cpu = inputs.q.device.type == "cpu"

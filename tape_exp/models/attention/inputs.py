@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from tape_exp.models.attention.window import Window
 from tape_exp.models.kernels import causal
+from tape_exp.models.rows import RowBias
 
 HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of it stay finite
 Path = tuple[Tensor, Tensor]  # w and β of PaTH
@@ -23,6 +25,7 @@ class OnDemand:
     by_pair: Callable[[], Tensor | None]  # broadcasts to (B, H, T, S)
     piecewise: Callable[[], causal.Piecewise | None]  # for our kernel
     path: Path | None = None  # for fla's, of which the bias is made
+    rows: RowBias | None = None  # for the explicit softmax in blocks of rows
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,11 @@ class Inputs:
         """Whether anything is added to the logits."""
         parts = (self.bias, self.by_distance, self.on_demand, self.key_bias)
         return any(x is not None for x in parts)
+
+    @property
+    def in_rows(self) -> RowBias | None:
+        """The bias a block of rows at a time, where it is to be had."""
+        return None if self.on_demand is None else self.on_demand.rows
 
     def with_pairs(self) -> "Inputs":
         """The same with a bias by pair, where one is computed on demand."""
@@ -128,7 +136,7 @@ class Inputs:
         """For each row its padding, and the row without it: no keys are hidden any more."""
         assert self.padding is not None
         parts = []
-        for b, skip in enumerate(self.padding.tolist()):
+        for b, skip in enumerate(on_host(self.padding)):
 
             def cut(x: Tensor | None, *dims: int, b: int = b, skip: int = skip) -> Tensor | None:
                 if x is None:
@@ -159,6 +167,16 @@ class Inputs:
         """Undo what :meth:`per_query_head` joined."""
         D = self.v.shape[-1]
         return both[..., :D], both[..., D:] if self.carried is not None else None
+
+
+_hosted = WeakTensorKeyDictionary()  # paddings that were read, for as long as they exist
+
+
+def on_host(padding_B: Tensor) -> list[int]:
+    """The padding of each row, read once for all layers: a GPU is waited for."""
+    if padding_B not in _hosted:
+        _hosted[padding_B] = padding_B.tolist()
+    return _hosted[padding_B]
 
 
 def causal_mask(T: int, S: int, device: torch.device) -> Tensor:

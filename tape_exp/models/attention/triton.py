@@ -21,7 +21,8 @@ def compute(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 
 def refuses(inputs: Inputs) -> str | None:
     """Why it cannot serve this call; None: it can."""
-    if inputs.bias is not None or (inputs.on_demand is not None and inputs.on_demand.path):
+    lazy = inputs.on_demand
+    if inputs.bias is not None or (lazy is not None and (lazy.path or lazy.rows)):
         return "the Triton kernel knows no bias of single pairs"
     if inputs.window is not None:
         return "the Triton kernel knows no window"

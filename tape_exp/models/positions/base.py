@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.kernels.causal import Piecewise
 from tape_exp.models.kernels.update import Update
+from tape_exp.models.rows import RowBias
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
@@ -38,6 +39,9 @@ class PositionEncoding(nn.Module):
       (FIRE),
     - ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE); it is computed for
       every pair, so no fused kernel can serve it,
+    - ``rows_at_once`` and ``contextual_rows``: the same of long rows, a block of queries at a time,
+      so that what is kept for the backward pass grows with the length and not with its square
+      (PaTH),
     - ``key_bias``: what is added to the logits of a key, whatever the query (FoX),
     - ``features``: what else tokens bring to ``rotate``, to these biases (PaTH) or to
       ``accumulated``,
@@ -164,6 +168,16 @@ class PositionEncoding(nn.Module):
         hides may hold anything finite, and a pair depends on no token after its query.
         """
         return bias
+
+    def rows_at_once(self, length: int) -> int:
+        """For how many of ``length`` queries at a time the contextual bias is made; the length
+        itself where it is made for all at once, and ``contextual_rows`` is not called.
+        """
+        return length
+
+    def contextual_rows(self, q_BTHD: Tensor, k_BSKD: Tensor, features: Features) -> RowBias:
+        """``contextual_bias`` by blocks of ``rows_at_once`` queries."""
+        raise NotImplementedError(f"{type(self).__name__} makes its bias for all queries at once.")
 
     def path(self, features: Features) -> tuple[Tensor, Tensor] | None:
         """w (B, T, K, D) and β (B, T, K), fp32, where ``contextual_bias`` is what the matrices

@@ -13,10 +13,13 @@ from tape_exp.models.positions.base import (
     full_precision,
     precise,
 )
+from tape_exp.models.rows import RowBias, recomputed
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 BLOCK = 64  # tokens
+LONG = 512  # tokens, beyond which the bias is made for ROWS of queries at a time
+ROWS = 128
 
 
 class PaTH(PositionEncoding):
@@ -42,8 +45,13 @@ class PaTH(PositionEncoding):
     themselves, and nothing is kept but the keys. A product of all factors so far, d × d, would not
     do instead: it would have to be divided by the factors up to j, and β = 1 makes H singular.
 
-    Deliberately different: the bias is a matrix of all pairs, so that memory grows with the square
-    of the length, as does the time; W_up W_down also where keys have fewer heads; no SiLU
+    Of up to :data:`LONG` tokens the bias is a matrix of all pairs. Of more it is made for
+    :data:`ROWS` queries at a time, and again in the backward pass: what is kept grows with the
+    length, the time with its square. That is what ``sdpa`` does, which ``auto`` takes there; in
+    other backends, in traces, and where the logits are multiplied (``model.ssmax``), it is the
+    matrix.
+
+    Deliberately different: W_up W_down also where keys have fewer heads; no SiLU
     after the convolution, which the public code has (fla-org/flash-linear-attention); no forget
     gate (the paper's PaTH-FoX).
 
@@ -110,6 +118,23 @@ class PaTH(PositionEncoding):
             )
             reached_BHTS = (w_BHTD @ k_BHSD.mT).tril(S - T - 1)
             return -(solved_BHTT @ reached_BHTS) / math.sqrt(D)
+
+    def rows_at_once(self, length: int) -> int:
+        """:data:`ROWS` of more than :data:`LONG`."""
+        return ROWS if length > LONG else length
+
+    def contextual_rows(
+        self, q_BTHD: Tensor, k_BSKD: Tensor, features: dict[str, Tensor]
+    ) -> RowBias:
+        """The same bias by blocks of :data:`ROWS` queries: see :func:`_of_rows`."""
+        (T, H), S = q_BTHD.shape[1:3], k_BSKD.shape[1]
+        q, k, w, beta = (
+            for_heads(x, H).transpose(1, 2)
+            for x in (q_BTHD, k_BSKD, features["w"], features["beta"][..., None])
+        )
+        seen = slice((T - 1) // ROWS * ROWS)  # blocks that others come after
+        blocks = recomputed(_blocks, k[:, :, S - T :][:, :, seen], w[:, :, seen], beta[:, :, seen])
+        return RowBias(ROWS, (q, k, w, beta, *blocks), _of_rows)
 
     def path(self, features: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """w and β."""
@@ -180,8 +205,8 @@ class PaTH(PositionEncoding):
         )
 
     def pair_bytes(self) -> int:
-        """The bias of every pair, and of every query and block what has passed it; fla's kernels
-        keep neither.
+        """The bias of every pair, and of every query and block what has passed it: of all pairs, or
+        of those of a block of queries; fla's kernels keep neither.
         """
         H, D = self.arch.heads, self.arch.head_dim
         return 6 * H + 4 * H * D // BLOCK + 1
@@ -193,6 +218,62 @@ class PaTH(PositionEncoding):
         blocks = -(-length // c)
         within = blocks * (3 * c**2 * d + 2 * c**3) * (1 if blocks == 1 else 2)
         return length * maps + H * (within + 2 * blocks * (blocks - 1) * c**2 * d), 0
+
+
+def _blocks(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Of blocks of :data:`ROWS` tokens, the keys as they leave theirs, K' = K - (U tril_-1(W Kᵀ))ᵀ
+    W, (B, H, N, c, D), and what turns all that passes one, M = I - Wᵀ U W, (B, H, N, D, D).
+    """
+    with full_precision(k):
+        k, w, beta = (x.to(w.dtype).unflatten(2, (-1, ROWS)) for x in (k, w, beta))
+        U = _inverse(w, beta[..., 0])
+        keys = k - (U @ (w @ k.mT).tril(-1)).mT @ w
+        return keys, _identity(w) - w.mT @ (U @ w)
+
+
+def _of_rows(
+    first: int, last: int, q: Tensor, k: Tensor, w: Tensor, beta: Tensor, keys: Tensor, M: Tensor
+) -> Tensor:
+    """The bias of a block of queries and all keys up to its own, (B, H, last - first, S - T +
+    last), fp32.
+
+    As in :meth:`PaTH._blockwise` the logit of a query and a key of an earlier block is that of Q'
+    and K'. Here Q' passes the N blocks before it by products of their matrices M, which are d × d
+    and made for all of them in about log N steps.
+    """
+    with full_precision(q):
+        own, before = slice(first, last), k.shape[2] - q.shape[2] + first
+        q_c, w_c, beta_c = q[:, :, own].to(w.dtype), w[:, :, own], beta[:, :, own, 0]
+        k = k[:, :, : before + last - first].to(w.dtype)
+        U = _inverse(w_c, beta_c)
+        along = (q_c @ w_c.mT).tril() @ U
+        inside = -(along @ (w_c @ k[:, :, before:].mT).tril(-1))
+        v, columns = q_c - along @ w_c, []
+        if N := first // ROWS:
+            M = M[:, :, :N]
+            after = _after(M)
+            passed = v[:, :, None] @ after  # as they find each block
+            columns.append((passed @ keys[:, :, :N].mT).transpose(2, 3).flatten(3))
+            v = v @ (after[:, :, 0] @ M[:, :, 0])
+        columns.insert(0, v @ k[:, :, : before - first].mT)  # of the keys from a cache
+        outside = torch.cat(columns, 3) - q_c @ k[:, :, :before].mT
+        return torch.cat([outside, inside], 3) / math.sqrt(q.shape[-1])
+
+
+def _after(M: Tensor) -> Tensor:
+    """For each of N matrices the product of all after it, the last one leftmost: (…, N, D, D)."""
+    if M.shape[-3] == 1:
+        return _identity(M).expand_as(M)
+    if odd := M.shape[-3] % 2:
+        M = torch.cat([_identity(M).expand_as(M[..., :1, :, :]), M], -3)
+    early, late = M.unflatten(-3, (-1, 2)).unbind(-3)
+    after = _after(late @ early)  # pairs
+    return torch.stack([after @ late, after], -3).flatten(-4, -3)[..., odd:, :, :]
+
+
+def _identity(x: Tensor) -> Tensor:
+    """(D, D) like the last dimension of x."""
+    return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
 
 
 def _inverse(w: Tensor, beta: Tensor) -> Tensor:

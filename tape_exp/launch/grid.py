@@ -37,7 +37,7 @@ class Job:
     """One run of a sweep.
 
     Args:
-        words: its overrides; ``python train.py <words>`` is the run.
+        words: its overrides; ``tape-exp train <words>`` is the run.
         level: 0 of a run that needs no other of the sweep, else one more than the last run that it
             begins from.
         recorded: an artifact needs it no more: it has a record, or all that begins from it has.
