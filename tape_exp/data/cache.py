@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock
-
 from tape_exp.settings.errors import ConfigError
 
 
@@ -26,11 +24,3 @@ def writing_cache(cache: Path) -> Iterator[None]:
             f"cache={cache} cannot be written ({reason}): free space there, or set "
             "cache=<another folder>."
         ) from error
-
-
-@contextmanager
-def file_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a folder that is made where it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path):
-        yield

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tape_exp.data.cache import file_lock, writing_cache
+from tape_exp.data.cache import writing_cache
 from tape_exp.data.sources import Place, Skipped, Text
 from tape_exp.data.tokenizers import Tokenizer
-from tape_exp.machine.files import flush_to_disk, parse_json, sha256, write_atomically
+from tape_exp.machine.files import file_lock, flush_to_disk, parse_json, sha256, write_atomically
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")

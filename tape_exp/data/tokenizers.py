@@ -12,10 +12,10 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from tape_exp.data.cache import file_lock, writing_cache
+from tape_exp.data.cache import writing_cache
 from tape_exp.data.retrieval import vocabulary
 from tape_exp.data.sources import OFFLINE, Text, check_hub, hub_refusal
-from tape_exp.machine.files import write_atomically
+from tape_exp.machine.files import file_lock, write_atomically
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.folders import path_of
 

@@ -1,12 +1,16 @@
-"""Files that are whole or absent."""
+"""Files that are whole or absent, and locks."""
 
 import hashlib
 import json
 import os
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
@@ -44,6 +48,14 @@ def remove_leftovers(folder: Path) -> None:
     for path in folder.glob(".*"):
         if re.fullmatch(r"\..+\.[0-9a-f]{8}", path.name):
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a folder that is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path):
+        yield
 
 
 def flush_to_disk(path: Path) -> None:

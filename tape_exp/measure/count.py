@@ -3,9 +3,9 @@ tape_exp.measure.count``.
 
 Nothing is computed: tensors are fake, and every operation that PyTorch would launch is counted with
 its floating-point operations and the bytes that it reads and writes. A middle layer is what a model
-of three layers has more than one of two. Attention, rotation and TAPE's update are taken to be
-fused kernels. The times are bounds: they follow from the data sheet of a GPU and no kernel reaches
-them.
+of three layers has more than one of two. Attention, rotation, TAPE's maps and its update are taken
+to be fused kernels. The times are bounds: they follow from the data sheet of a GPU and no kernel
+reaches them.
 """
 
 import sys
@@ -39,6 +39,9 @@ BATCH, LENGTH, VOCABULARY = 16, 1024, 32_000
 COUNTED = ("nope", "rope", "tape")
 GPU, BANDWIDTH = "H100", 3.35e12  # bytes a second
 PHASES = ("forward", "backward")
+# A FLOP of fp32 accuracy takes as long as so many in bf16: three in TF32, at half the rate.
+PRECISE = 6
+MAPS = ("tape_exp.maps", "tape_exp.maps_backward", "tape_exp.maps_weights")
 # They launch nothing: they name, describe or make room.
 FREE = ("aten.detach", "aten.empty", "aten.empty_like", "aten.new_empty", "aten._unsafe_view")
 
@@ -104,10 +107,23 @@ class Counter(TorchDispatchMode):
         kind = self.counts.of(packet)
         if packet in flop_registry:
             kind.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
+        if str(packet) in MAPS:
+            kind.flops += PRECISE * maps_flops(*args)
         kind.launches += 1
         tensors = {id(x): x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)}
         kind.bytes += sum(map(moved, tensors.values()))
         return out
+
+
+def maps_flops(first: Tensor, second: Tensor, *others: Any) -> int:
+    """Of one of the kernels of TAPE's maps, from its arguments: of every token, its numbers are
+    multiplied with each unit of ψ.
+    """
+    tokens = first.shape[0] * first.shape[1]
+    if second.ndim == 3:  # weights' gradients: a product of what both bring
+        return 2 * tokens * first.shape[-1] * second.shape[-1]
+    (inner, width), columns = second.shape, others[0].shape[-1]
+    return 2 * tokens * inner * (width + columns)
 
 
 def moved(x: Tensor) -> int:
@@ -142,11 +158,12 @@ def row(name: str, phase: str, counts: Counts) -> list[str]:
     """The cells of a phase."""
     unit = BATCH * LENGTH * WIDTH
     flops = attention_flops(name, phase == "backward")
-    seconds = (counts.products.flops + flops) / PEAK_FLOPS[GPU] + counts.others.bytes / BANDWIDTH
+    computed = counts.products.flops + counts.others.flops + flops
+    seconds = computed / PEAK_FLOPS[GPU] + counts.others.bytes / BANDWIDTH
     return [
         f"{name}, {phase}",
         str(counts.launches),
-        f"{counts.products.flops / 1e9:.0f}",
+        f"{(counts.products.flops + counts.others.flops) / 1e9:.0f}",
         f"{flops / 1e9:.1f}",
         f"{counts.attention.bytes / unit:.0f}",
         f"{counts.others.bytes / unit:.0f}",

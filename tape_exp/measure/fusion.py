@@ -30,6 +30,7 @@ from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.training.module import loss_sum
 
 Graphs = dict[str, torch.fx.GraphModule]  # of each phase
+Phases = dict[str, dict[str, float]]
 
 
 @command
@@ -50,36 +51,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure() -> dict[str, Any]:
-    """The record: launches and bytes of each encoding and phase of a middle layer, and of TAPE's
-    forward pass in the model of addition; the bytes of the loss for each logit. Those of a layer
-    are for each token and unit of width.
+    """The record: launches and bytes of each encoding and phase of a middle layer and of a model of
+    two layers, and of TAPE's forward pass in the model of addition; the bytes of the loss for each
+    logit. Those of layers are for each token and unit of width.
     """
-    layers = {name: layer(name) for name in goals.BEFORE}
+    layers, ends = {}, {}
+    for name in goals.BEFORE:
+        layers[name], ends[name] = layer(name)
     with goals.in_model_of_addition():
-        grid = layer("tape")["forward"]
+        grid = layer("tape")[0]["forward"]
     logits = count.BATCH * count.LENGTH * count.VOCABULARY
     loss = sum(counts.others.bytes for counts in planned(loss_graphs()).values()) / logits
     return {
         "torch": torch.__version__.partition("+")[0],
         "layers": layers,
+        "two layers": ends,
         "grid": grid,
         "loss": round(loss, 2),
     }
 
 
-def layer(name: str) -> dict[str, dict[str, float]]:
-    """Phase -> the launches of a middle layer, and the bytes of what is neither product nor
-    attention.
+def layer(name: str) -> tuple[Phases, Phases]:
+    """The launches of a middle layer and those of a model of two layers, and the bytes of what is
+    neither product nor attention.
     """
     more, fewer = (planned(layer_graphs(name, layers)) for layers in (3, 2))
+    middle = {phase: more[phase] - fewer[phase] for phase in count.PHASES}
     unit = count.BATCH * count.LENGTH * count.WIDTH
-    return {
-        phase: {
-            "launches": counts.launches,
-            "bytes": round(counts.others.bytes / unit, 2),
+    first, second = (
+        {
+            phase: {
+                "launches": counts[phase].launches,
+                "bytes": round(counts[phase].others.bytes / unit, 2),
+            }
+            for phase in count.PHASES
         }
-        for phase, counts in ((phase, more[phase] - fewer[phase]) for phase in count.PHASES)
-    }
+        for counts in (middle, fewer)
+    )
+    return first, second
 
 
 class Layers(nn.Module):
@@ -118,6 +127,7 @@ def loss_graphs() -> Graphs:
 
 def traced(function: Callable[..., Tensor], *inputs: Tensor | None) -> Graphs:
     """Phase -> the graph that torch.compile would hand to Inductor, of a function's scalar."""
+    import torch._functorch.config as functorch_config
     from functorch.compile import aot_function, aot_module, make_boxed_func
     from torch._inductor.compile_fx import partition_fn
     from torch._inductor.decomposition import select_decomp_table
@@ -132,7 +142,8 @@ def traced(function: Callable[..., Tensor], *inputs: Tensor | None) -> Graphs:
     whole = trace(
         function, keep, keep, partition_fn=partition_fn, decompositions=select_decomp_table()
     )
-    with torch.autocast("cpu", torch.bfloat16):
+    as_compiled = functorch_config.patch(backward_pass_autocast="off")
+    with torch.autocast("cpu", torch.bfloat16), as_compiled:
         scalar = whole(*inputs)
     scalar.backward()
     return dict(zip(count.PHASES, found, strict=True))

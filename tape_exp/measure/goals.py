@@ -59,6 +59,8 @@ class Work:
 
 
 Design = dict[str, dict[str, Work]]  # encoding -> phase -> work
+# Of the first and the last layer together; of the design before they are taken to be like others.
+Ends = dict[str, dict[str, Work]]
 
 # Rotation and update were made of PyTorch's operations, and the backward pass of TAPE's attention
 # walked twice over all pairs: 13 products of a head's width in both passes, where 10 are enough.
@@ -120,11 +122,52 @@ def compiled(now: Design) -> Design:
     }
 
 
+def ends(now: Design, fused_ends: dict[str, Any] | None = None) -> Ends:
+    """The first and the last layer together. RoPE's are like all its layers. TAPE's begin with a
+    state that rows and heads share, and the last updates none: they differ from RoPE's by as much
+    as a model of two layers does.
+
+    Args:
+        now: middle layers.
+        fused_ends: what torch.compile leaves of models of two layers, if that is meant.
+    """
+    found: Ends = {}
+    for name in now:
+        found[name] = {}
+        for phase, rope in now["rope"].items():
+            more, less = (two_layers(other)[phase] for other in (name, "rope"))
+            if fused_ends is not None:
+                moved = (fused_ends[other][phase]["bytes"] for other in (name, "rope"))
+                more, less = (replace(x, bytes=y) for x, y in zip((more, less), moved, strict=True))
+            found[name][phase] = Work(
+                2 * rope.launches + more.launches - less.launches,
+                2 * rope.products + more.products - less.products,
+                2 * rope.attention + more.attention - less.attention,
+                2 * rope.bytes + more.bytes - less.bytes,
+            )
+    return found
+
+
+@functools.cache
+def two_layers(name: str) -> dict[str, Work]:
+    """A model of two layers. Its last one carries nothing."""
+    counted = count.model(name, 2)
+    return {
+        phase: replace(
+            work(name, phase, counts),
+            attention=sum(
+                count.attention_flops(other, phase == "backward") for other in (name, "rope")
+            ),
+        )
+        for phase, counts in counted.items()
+    }
+
+
 def work(name: str, phase: str, counts: count.Counts) -> Work:
     """What was counted of a phase, in the units of this table."""
     return Work(
         counts.launches,
-        counts.products.flops,
+        counts.products.flops + counts.others.flops,
         count.attention_flops(name, phase == "backward"),
         counts.others.bytes / (count.BATCH * count.LENGTH * count.WIDTH),
     )
@@ -133,9 +176,17 @@ def work(name: str, phase: str, counts: count.Counts) -> Work:
 def goals(now: Design) -> list[str]:
     """The lines of the table of goals."""
     per_logit = fused()["loss"] * count.BATCH * count.LENGTH * count.VOCABULARY
-    designs = [(BEFORE, count.loss_bytes()), (now, count.loss_bytes()), (compiled(now), per_logit)]
-    rope, tape = ([step(x[name], loss) for x, loss in designs] for name in ("rope", "tape"))
-    bare = step(now["rope"]) / step(now["tape"])
+    last = compiled(now)
+    designs = [
+        (BEFORE, None, count.loss_bytes()),
+        (now, ends(now), count.loss_bytes()),
+        (last, ends(last, fused()["two layers"]), per_logit),
+    ]
+    rope, tape = (
+        [step(x[name], None if y is None else y[name], loss) for x, y, loss in designs]
+        for name in ("rope", "tape")
+    )
+    bare = step(now["rope"]) / step(now["tape"], ends(now)["tape"])
     flops = model_flops()
     after = grid_work()
     grids = GRID_BEFORE, after, replace(after, **fused()["grid"])
@@ -188,13 +239,20 @@ def attention_ratio(work: Design) -> float:
     return tape / rope
 
 
-def step(phases: dict[str, Work], loss_bytes: float | None = None) -> float:
+def step(
+    phases: dict[str, Work], outer: dict[str, Work] | None = None, loss_bytes: float | None = None
+) -> float:
     """The least seconds of a step of the 155 M model: all layers, the head, the loss, clipping and
-    AdamW; without ``loss_bytes`` as if nothing but products and attention took time.
+    AdamW; without ``loss_bytes`` as if nothing but products and attention took time. The first and
+    the last layer are ``outer``, or else like the others.
     """
     tokens, bytes_count = count.BATCH * count.LENGTH, loss_bytes is not None
     head = 3 * 2 * tokens * count.WIDTH * count.VOCABULARY / PEAK
-    all_layers = LAYERS * sum(x.seconds(bytes_count=bytes_count) for x in phases.values())
+    middle, two = (
+        sum(x.seconds(bytes_count=bytes_count) for x in each.values())
+        for each in (phases, outer or {})
+    )
+    all_layers = (LAYERS - 2) * middle + (two if outer else 2 * middle)
     if loss_bytes is None:
         return all_layers + head
     once = loss_bytes + OPTIMIZER_BYTES * model().parameter_count()

@@ -22,7 +22,7 @@ import torch
 
 from tape_exp.drawing.markdown import aligned
 from tape_exp.measure.results import add_folder, span, write_record
-from tape_exp.models.kernels import causal, rotation, runtime, update
+from tape_exp.models.kernels import causal, maps, rotation, runtime, update
 from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.errors import ConfigError
 
@@ -76,7 +76,7 @@ def repeatable_attention(D: int, carries: bool) -> None:
 
 
 def positions(D: int, carries: bool) -> None:
-    """The rotation, by RoPE's state or by TAPE's, which learns; and TAPE's update of it."""
+    """The rotation, by RoPE's state or by TAPE's, which learns; TAPE's maps, and its update."""
     shape = (BATCH, LENGTH, HEADS, D)
     q, k, attended = (torch.empty(shape, dtype=torch.bfloat16, requires_grad=True) for _ in "qka")
     shared = shape[:3] if carries else (1, LENGTH, 1)
@@ -84,8 +84,12 @@ def positions(D: int, carries: bool) -> None:
     q_out, k_out = rotation.rotated(q, k, state)
     loss = q_out.sum() + k_out.sum()
     if carries:
-        p, maps = torch.empty(HEADS, HEADS), torch.empty(*shape[:3], HEADS)
-        loss = loss + update.updated(state.flatten(3), attended, p, maps).sum()
+        x, wx = (torch.empty(*size, HEADS * D) for size in (shape[:2], [4 * HEADS]))
+        F = maps.maps(x.bfloat16(), wx.requires_grad_(), torch.empty(4 * HEADS, HEADS**2))
+        p = torch.empty(HEADS, HEADS)
+        pending = update.Update(state.flatten(3), attended, p, F.unflatten(-1, (HEADS, HEADS)))
+        made = update.updated(q, k, pending, keeps=True, copies=True)
+        loss = loss + sum(x.sum() for x in made if x is not None)
     loss.backward()
 
 

@@ -17,7 +17,14 @@ from torch.nn.utils import skip_init
 from tape_exp.models.attention import OnDemand, attend
 from tape_exp.models.attention.window import Window
 from tape_exp.models.cache import Cache
-from tape_exp.models.positions.base import Past, PositionEncoding, for_heads, overrides, precise
+from tape_exp.models.positions.base import (
+    Past,
+    PositionEncoding,
+    State,
+    for_heads,
+    overrides,
+    precise,
+)
 from tape_exp.settings.schema import Arch, AttentionConfig
 
 
@@ -62,9 +69,7 @@ class Block(nn.Module):
         self.position = position
         position.fused = backend != "reference"
 
-    def forward(
-        self, x_BTC: Tensor, state: Tensor | None, where: "Where"
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x_BTC: Tensor, state: State, where: "Where") -> tuple[Tensor, State]:
         """The block's output and the position state for the next one."""
         if self.begins:
             # Here, not before the first block: where parameters are sharded, a block's own are
@@ -79,10 +84,12 @@ class Block(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = normed_heads(self.q_norm, q), normed_heads(self.k_norm, k)
         past: Past = {} if where.cache is None else where.cache.past[self.layer]
-        features = self.position.features(where.without_padding(normed), state, past)
-        q, k = self.position.rotate(q, k, state, features)
+        made = state if isinstance(state, Tensor) else None
+        features = self.position.features(where.without_padding(normed), made, past)
+        keeps = self.updates_state or where.watch is not None
+        q, k, made, carried = self.position.enter(q, k, state, features, keeps)
+        carried = carried if self.updates_state else None
         v = for_heads(v, k.shape[2])
-        carried = self.position.carried(state) if self.updates_state else None
         key_bias = self.position.key_bias(features)
         if where.cache is not None:
             new = {"k": precise(k) if self.position.changes_keys else k, "v": v}
@@ -101,7 +108,7 @@ class Block(nn.Module):
         if self.ssmax is not None:
             biases["scale"] = self._scale(where, k.shape[1])
         if where.watch is not None:
-            where.watch(self, q, k, biases, state)
+            where.watch(self, q, k, biases, made)
         values, attended = (self.attend or attend)(
             q, k.to(q.dtype), v, carried=carried, backend=self._backend(where), **biases
         )
@@ -115,7 +122,7 @@ class Block(nn.Module):
             context = mixed if self.position.context == "attention" else mlp
             if carried is None:
                 attended = self.position.accumulated(features, past)
-            state = self.position.update(state, attended, context)
+            state = self.position.update(made, attended, context)
         return x_BTC + mlp, state
 
     def _backend(self, where: "Where") -> str:

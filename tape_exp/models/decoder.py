@@ -16,7 +16,7 @@ from tape_exp.models.attention import to_compile
 from tape_exp.models.block import Block, Watch, Where, matrix
 from tape_exp.models.cache import Cache
 from tape_exp.models.layers import Kinds, LayerKind, whose_positions
-from tape_exp.models.positions.base import PositionEncoding, check_reach
+from tape_exp.models.positions.base import PositionEncoding, State, check_reach
 from tape_exp.settings.schema import Arch
 
 
@@ -152,7 +152,7 @@ class Decoder(nn.Module):
         every_id = [block.position.position_ids(known_BS, sampler) for block in self.firsts()]
         ids = tuple(None if ids_BS is None else ids_BS[:, -T:] for ids_BS in every_id)
         where = Where(positions_BT, consecutive, cache, watch, ids)
-        states = self.initial_states(positions_BT, cache)
+        states: list[State] = [*self.initial_states(positions_BT, cache)]
         plain = cache is None and watch is None
         compute = self._compiled if self._compiled is not None and plain else self._compute
         found = compute(tokens_BT, states, where, last_only, logits_at, labels_BT)
@@ -163,7 +163,7 @@ class Decoder(nn.Module):
     def _compute(
         self,
         tokens_BT: Tensor,
-        states: list[Tensor | None],
+        states: list[State],
         where: Where,
         last_only: bool,
         logits_at: Tensor | None,

@@ -336,6 +336,13 @@ def check_encoding(
     if adapted(checkpoint) is not None or (kept is None and not checkpoint.is_dir()):
         return
     base = stored_config(kept).model if kept else None  # a Llama's positions are adopted
+    for key in ("ssmax", "qk_norm"):
+        if base is not None and bool(cfg.model.get(key)) != bool(base.get(key)):
+            theirs = str(bool(base.get(key))).lower()
+            raise ConfigError(
+                f"checkpoint {checkpoint} was trained with model.{key}={theirs}, which changes the "
+                f"logits; set model.{key}={theirs}."
+            )
     ours, of_base = (x and x.get("_target_", x.get("layers")) for x in (cfg.model, base))
     if ours == of_base and not adaptation.drop:
         return

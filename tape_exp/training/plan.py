@@ -26,11 +26,13 @@ ASSUMED = "H100"  # where this machine has no GPU whose peak is known
 # gate and up read, under autocast a 16-bit copy each; q, k, v and what they attend to; SwiGLU's
 # four products.
 KEPT = {"32-true": (40, 16), "bf16-true": (28, 8), "mixed": (28, 8)}
-# Bytes for a number of a position state that every block updates by a fused kernel: the state and
-# what ψ reads in fp32, the copy of it that attention averages, the average, and q and k before they
-# are rotated; and for an entry of an H × H map and what ψ keeps.
-STATE = {"32-true": 24, "bf16-true": 16, "mixed": 16}
+# Bytes for a number of a position state that every block updates by a fused kernel: the state in
+# fp32, the copy of it that attention averages, the average, what ψ reads, and q and k before they
+# are rotated; and for an entry of an H × H map and what ψ keeps. Where blocks are recomputed, of
+# the update that the next block makes: the state, the average, and the map.
+STATE = {"32-true": 24, "bf16-true": 14, "mixed": 14}
 MAPS = 8
+HANDED_ON = {"32-true": 8, "bf16-true": 6, "mixed": 6}
 LOGITS = 12  # bytes a word of the vocabulary: the log-softmax and two gradients in fp32
 
 
@@ -95,6 +97,8 @@ def print_plan(cfg: DictConfig) -> None:
         f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}: an estimate, nothing was "
         "loaded or measured."
     )
+    if setting.gpu == ASSUMED:
+        console.print(f"No GPU of a known peak is here: an {ASSUMED} is assumed.")
     console.print(_model_table(plans[0], task, origin))
     console.print(_need_table(plans, task, setting))
     if task.trains:
@@ -230,7 +234,8 @@ def activations(decoder: Decoder, setting: Setting, recompute: bool) -> float:
         for state in states
     ]
     if recompute:
-        return sum(setting.width * arch.width + 4 * state for state in states) + max(blocks)
+        handed_on = sum(HANDED_ON[kind] * state + 4 * arch.heads**2 for state in states if state)
+        return len(states) * setting.width * arch.width + handed_on + max(blocks)
     return sum(blocks)
 
 
@@ -311,7 +316,6 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
     formula = f"{per_width} C + {per_ffn} F"
     if any(_state_sizes(decoder)):
         formula += f" + {STATE[kind]} per number of the position state + {MAPS} H²"
-    known = "" if setting.gpu != ASSUMED else ", since no GPU of a known peak is here"
     ddp = "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
     scores = "by a fused attention that keeps no T × T scores"
     if decoder.blocks()[0].backend == "reference":
@@ -343,7 +347,7 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
         "C · T of causal attention, also where it is sparse; recomputed: the blocks' forward pass "
         "once more.",
         f"Hours: {UTILISATION:.0%} of {setting.peak / 1e12:.0f} TFLOP/s, the dense bf16 peak of an "
-        f"{setting.gpu}{known}, on {setting.devices} of them; without validation, evaluation, "
+        f"{setting.gpu}, on {setting.devices} of them; without validation, evaluation, "
         "checkpoints and waiting for data.",
     ]
 

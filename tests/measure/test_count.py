@@ -20,7 +20,10 @@ def test_products_are_those_of_the_matrices(layers):
     inner, heads = 4 * count.HEADS, count.HEADS
     maps = count.WIDTH * inner + inner * heads**2  # of TAPE's ψ, and of its maps over heads
     added = 2 * maps * count.BATCH * count.LENGTH
-    assert layers["tape"]["forward"].products.flops == forward + added
+    for phase, times in (("forward", 1), ("backward", 2)):
+        tape, rope = layers["tape"][phase], layers["rope"][phase]
+        assert tape.products.flops == rope.products.flops
+        assert tape.others.flops == 6 * times * added  # three in TF32, whose rate is half of bf16's
 
 
 def test_attention_is_one_kernel_that_reads_and_writes_each_tensor_once(layers):
@@ -39,6 +42,16 @@ def test_a_rotation_is_one_kernel_that_reads_and_writes_queries_and_keys_once(la
     for phase in count.PHASES:
         added = layers["rope"][phase].others - layers["nope"][phase].others
         assert added == count.Kind(1, 4 * tensor + state)
+
+
+def test_a_layer_reads_and_writes_its_positions_once(layers):
+    """Bytes a token and unit of width, as the files of the kernels of update and maps say; and the
+    two gradients of what ψ reads are added up in 16 bits.
+    """
+    unit = count.BATCH * count.LENGTH * count.WIDTH
+    for phase, moved in (("forward", 20.75 + 3), ("backward", 31.5 + 6.5 + 6)):
+        added = layers["tape"][phase].others - layers["nope"][phase].others
+        assert added.bytes / unit == pytest.approx(moved, rel=0.02)  # and weights' gradients
 
 
 def test_positions_move_more_bytes_and_the_table_says_so(layers, monkeypatch, capsys):

@@ -229,7 +229,12 @@ def test_the_check_compares_fused_positions(monkeypatch):
     assert row["verdict"] == "agrees"
     assert row["gradient"] < 1e-4
     updated = update.updated
-    monkeypatch.setattr(update, "updated", lambda *tensors: 1.1 * updated(*tensors))
+
+    def wrong(*given):
+        q, *others = updated(*given)
+        return 1.1 * q, *others
+
+    monkeypatch.setattr(update, "updated", wrong)
     (row,) = check.fused_positions("tape", cpu, exact)
     assert row["verdict"] == "differs"
     monkeypatch.setattr(RoPE, "fuses", lambda self, *_: attention.say("torch, unfused. No."))

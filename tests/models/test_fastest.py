@@ -1,6 +1,7 @@
 """The fastest backend is measured once: here on a CPU, with a clock that is told what to say."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from tape_exp.machine import processes
+from tape_exp.machine.files import file_lock
 from tape_exp.models import attention
 from tape_exp.models.attention import BACKENDS, Inputs, choices, fastest, forget, pick_backend
 from tape_exp.models.attention.fastest import Kind, choose, in_words, keep_in
@@ -46,7 +48,7 @@ def clock(monkeypatch):
 
 
 def files(folder):
-    return sorted((folder / "attention").iterdir())
+    return sorted((folder / "attention").glob("*.json"))
 
 
 def test_the_fastest_is_chosen_once_and_kept(tmp_path):
@@ -130,6 +132,23 @@ def test_where_nothing_can_be_written_the_choice_holds_all_the_same(tmp_path, ca
     keep_in(tmp_path)
     assert choose(KIND, ("sdpa",), compute)["fastest"] == "sdpa"
     assert "not kept for later runs" in caplog.text
+
+
+def test_processes_that_write_at_the_same_time_keep_all_rows(tmp_path):
+    """One has read the file and is about to write it when the other comes."""
+    keep_in(tmp_path)
+    choose(KIND, ("sdpa",), compute)
+    (file,) = files(tmp_path)
+    rows = json.loads(file.read_text())
+    (row,) = rows.values()
+    with ThreadPoolExecutor() as pool:
+        with file_lock(file.with_name(f".{file.name}.lock")):
+            other = pool.submit(fastest._keep, file, "another kind", row)
+            with pytest.raises(TimeoutError):
+                other.result(timeout=0.1)
+            file.write_text(json.dumps(rows | {"a third": row}))
+        other.result(timeout=60)
+    assert set(json.loads(file.read_text())) == {*rows, "a third", "another kind"}
 
 
 def test_without_a_folder_nothing_is_measured():

@@ -2,6 +2,7 @@
 in triton's interpreter.
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -414,7 +415,7 @@ import sys
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import autotuner, driver, jit
-from tape_exp.models.kernels import causal, causal_triton, rotation, update
+from tape_exp.models.kernels import causal, causal_triton, maps, rotation, update
 
 class Absent:  # a GPU to compile for
     get_current_target = lambda self: GPUTarget("cuda", int(sys.argv[1]), 32)
@@ -458,8 +459,10 @@ for dtype, D, C, heads, bias in calls:
 q = torch.zeros(1, 64, 12, 64, dtype=torch.bfloat16, requires_grad=True)
 state = torch.zeros(1, 64, 12, 2, 32, requires_grad=True)
 sum(x.sum() for x in rotation.rotated(q, q, state)).backward()
-p, maps = torch.zeros(12, 12), torch.zeros(1, 64, 12, 12)
-update.updated(state.flatten(3), q, p, maps).sum().backward()
+x, wx, v = torch.zeros(1, 64, 768).bfloat16(), torch.zeros(48, 768), torch.zeros(48, 144)
+F = maps.maps(x, wx.requires_grad_(), v).unflatten(-1, (12, 12))
+pending = update.Update(state.flatten(3), q, torch.zeros(12, 12), F)
+sum(x.sum() for x in update.updated(q, q, pending, copies=True)).backward()
 """
 
 
@@ -479,7 +482,8 @@ def test_every_program_compiles_for_gpus_that_are_not_here(architecture, tmp_pat
     for program in ("attention", "query_gradient", "key_gradient"):
         assert f"{program} BLOCK_M" in done.stdout
     assert "row_sums" in done.stdout
-    for program in ("rotate", "rotate_gradient", "update", "update_gradient"):
+    pairs = [(name, f"{name}_gradient") for name in ("rotate", "update", "maps")]
+    for program in ("sum_of_products", *itertools.chain(*pairs)):
         assert f"{program}\n" in done.stdout
 
 

@@ -178,6 +178,7 @@ def test_other_encodings_go_on_from_a_run_of_rope(base, text_folder, tmp_path):
     for own, message in (
         (["model=repo"], r"model=repo cannot go on .*, since only model\.start=rope begins"),
         (selective, r"with model\.theta=10000\.0, .* has 500000\.0; set model\.theta=10000\.0"),
+        (["model=ssmax"], r"with model\.ssmax=false, which changes .*; set model\.ssmax=false"),
         (["peft=drope", f"checkpoint={alibi}"], "with model=alibi, .* goes on from model=rope"),
     ):
         with pytest.raises(ConfigError, match=message):

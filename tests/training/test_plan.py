@@ -268,6 +268,7 @@ def test_a_plan_prints_its_assumptions_and_leaves_nothing(tmp_path, capsys, monk
     assert run(compose_config(words)) == {}
     said = capsys.readouterr().out
     for text in (
+        "No GPU of a known peak is here: an H100 is assumed.",
         "162,875,328",
         "a guess: the tokenizer",
         "fsdp",

@@ -131,7 +131,13 @@ def to_compile() -> None:
     """Tell torch.compile which of these functions it calls once, as it builds the graph, which then
     is one graph: what is logged, what is installed, what a library can do, and what was fast. None
     of them may be cached: torch.compile would look through the cache and trace what it finds.
+
+    And that it is not to autocast in the backward pass, which would multiply in 16 bits what the
+    forward pass multiplied in fp32: gradients are those of a model that is not compiled.
     """
+    import torch._functorch.config as functorch_config
+
+    functorch_config.backward_pass_autocast = "off"
     here = (say, flash.installed, _measured, cudnn.takes_wide_values, fla.installed)
     facts = runtime.installed, runtime.interpreted, runtime.too_old, runtime.too_small
     for fact in (*here, *facts):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tape_exp.machine.files import parse_json, write_atomically
+from tape_exp.machine.files import file_lock, parse_json, write_atomically
 from tape_exp.machine.hardware import file_name, machine_name
 from tape_exp.machine.processes import first_said
 from tape_exp.models.attention.window import Window
@@ -182,9 +182,10 @@ def versions() -> str:
 
 
 def _keep(path: Path, key: str, row: Row) -> None:
-    """For later runs, if the file can be written."""
+    """For later runs, beside what other processes have found, if the file can be written."""
     try:
-        write_atomically(path, json.dumps(_read(path) | {key: row}, indent=1) + "\n")
+        with file_lock(path.with_name(f".{path.name}.lock")):
+            write_atomically(path, json.dumps(_read(path) | {key: row}, indent=1) + "\n")
     except OSError as error:
         log.warning("The times of attention are not kept for later runs: %s", error)
 

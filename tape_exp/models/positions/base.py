@@ -8,12 +8,14 @@ from torch import Tensor, nn
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.kernels.causal import Piecewise
+from tape_exp.models.kernels.update import Update
 from tape_exp.models.rows import RowBias
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 Past = dict[str, Tensor]  # what tokens leave to later ones, kept by a cache
 Features = dict[str, Tensor]  # what tokens bring: name -> (B, T, …)
+State = Tensor | Update | None  # what a layer hands to the next: a state, or one yet to be made
 
 
 class PositionEncoding(nn.Module):
@@ -47,6 +49,8 @@ class PositionEncoding(nn.Module):
     - ``later_keys``, with ``changes_keys``: keys that each token changes for those after it (PaTH),
     - ``carried`` and ``update``: what attention averages besides the values, and the state of the
       next layer (TAPE),
+    - ``enter``: ``rotate`` and ``carried`` together, where one kernel does both and makes the state
+      that the layer before left to it (TAPE),
     - ``accumulated``: what ``update`` reads instead of such an average, from the features of all
       tokens so far (tape_householder),
     - ``init_weights``: the first values of its parameters,
@@ -217,13 +221,23 @@ class PositionEncoding(nn.Module):
         """What attention averages besides the values: (B, S, H, E)."""
         return None
 
+    def enter(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, state: State, features: Features, keeps: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """What :meth:`rotate` gives, the state, and what :meth:`carried` gives of it; the last two
+        are not read unless the layer ``keeps`` them.
+        """
+        assert not isinstance(state, Update)
+        q_BTHD, k_BTHD = self.rotate(q_BTHD, k_BTHD, state, features)
+        return q_BTHD, k_BTHD, state, self.carried(state) if keeps else None
+
     def accumulated(self, features: Features, past: Past) -> Tensor | None:
         """The ``attended`` of the tokens where nothing is carried, from their features and from
         ``past``, which is that of ``features``.
         """
         return None
 
-    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor | None:
+    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> State:
         """The next layer's state, from its average (B, T, H, E) and the output :attr:`context`."""
         return state
 

@@ -4,8 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.kernels import update
-from tape_exp.models.positions.base import full_precision
+from tape_exp.models.kernels import maps, update
+from tape_exp.models.kernels.update import Update
+from tape_exp.models.positions.base import Features, State, full_precision
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch
@@ -96,39 +97,68 @@ class TAPE(RoPE):
         assert state is not None
         return state.flatten(3) if self.attention else None
 
-    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
-        """The next E from E, Ẽ and x̃, in fp32: one batched product that reads E and Ẽ once."""
+    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> State:
+        """The next E from E, Ẽ and x̃, in fp32. On a GPU the next layer makes it, by the kernel that
+        rotates its queries and keys: :meth:`enter`.
+        """
         assert state is not None
         B, T = x_BTC.shape[:2]
         with full_precision(x_BTC):
             E_BTHd = state.flatten(3).expand(B, T, self.arch.heads, -1)
-            F_BTHH = self._changes(x_BTC.to(state.dtype)) if self.feed_forward else None
+            F_BTHH = self._changes(x_BTC, state.dtype) if self.feed_forward else None
             P = self._p(state.dtype) if attended is not None else None
-            if self.fuses("TAPE's update", update.supports, E_BTHd, attended, F_BTHH):
-                return update.updated(E_BTHd, attended, P, F_BTHH).unflatten(-1, (2, -1))
-            A = None if F_BTHH is None else self._identity(F_BTHH) + F_BTHH
-            if attended is not None and P is not None:
-                maps_NHH = (P.expand(B * T, -1, -1) if A is None else A @ P).flatten(0, -3)
-                kept_NHd = (E_BTHd if A is None else A @ E_BTHd).flatten(0, 1)
-                E_BTHd = torch.baddbmm(
-                    kept_NHd, maps_NHH, attended.to(state.dtype).flatten(0, 1)
-                ).unflatten(0, (B, T))
-            elif A is not None:
-                E_BTHd = A @ E_BTHd
+            if self.fuses("TAPE's update", update.supports, E_BTHd, attended, P, F_BTHH):
+                # Where parameters are sharded, this layer's are not whole in the next one's pass.
+                return Update(E_BTHd, attended, None if P is None else P.clone(), F_BTHH)
+            return self._made(Update(E_BTHd, attended, P, F_BTHH))
+
+    def enter(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, state: State, features: Features, keeps: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """The same of an update that the layer before left, in one kernel where it can."""
+        if not isinstance(state, Update):
+            return super().enter(q_BTHD, k_BTHD, state, features, keeps)
+        if not self.fuses("update with rotation", update.turns, q_BTHD, k_BTHD, state.E):
+            with full_precision(q_BTHD):
+                made = self._made(state)
+            return super().enter(q_BTHD, k_BTHD, made, features, keeps)
+        copies = keeps and self.attention and q_BTHD.dtype != state.E.dtype
+        q, k, E_BTHd, copy = update.updated(q_BTHD, k_BTHD, state, keeps, copies)
+        E = None if E_BTHd is None else E_BTHd.unflatten(-1, (2, -1))
+        return q, k, E, self.carried(E) if copy is None and E is not None else copy
+
+    def _made(self, pending: Update) -> Tensor:
+        """E', by one batched product that reads E and Ẽ once."""
+        E_BTHd: Tensor = pending.E
+        _, attended, P, F_BTHH = pending
+        A = None if F_BTHH is None else self._identity(F_BTHH) + F_BTHH
+        if attended is not None and P is not None:
+            B, T = E_BTHd.shape[:2]
+            maps_NHH = (P.expand(B * T, -1, -1) if A is None else A @ P).flatten(0, -3)
+            kept_NHd = (E_BTHd if A is None else A @ E_BTHd).flatten(0, 1)
+            E_BTHd = torch.baddbmm(
+                kept_NHd, maps_NHH, attended.to(E_BTHd.dtype).flatten(0, 1)
+            ).unflatten(0, (B, T))
+        elif A is not None:
+            E_BTHd = A @ E_BTHd
         return E_BTHd.unflatten(-1, (2, -1))
 
     def _token_maps(self, x_BTC: Tensor) -> Tensor:
         """A = I + W2 diag(ψ(x)) W1ᵀ of every token, (B, T, H, H)."""
-        return self._identity(x_BTC) + self._changes(x_BTC)
+        return self._identity(x_BTC) + self._changes(x_BTC, x_BTC.dtype)
 
     def _identity(self, like: Tensor) -> Tensor:
         return torch.eye(self.arch.heads, dtype=like.dtype, device=like.device)
 
-    def _changes(self, x_BTC: Tensor) -> Tensor:
-        """A - I of every token, (B, T, H, H), by one matrix product for all."""
-        psi_BTI = F.silu(x_BTC @ self.wx.to(x_BTC.dtype).T)
-        outer_IHH = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(x_BTC.dtype)
-        return (psi_BTI @ outer_IHH).unflatten(-1, (self.arch.heads, self.arch.heads))
+    def _changes(self, x_BTC: Tensor, dtype: torch.dtype) -> Tensor:
+        """A - I of every token, (B, T, H, H) in this dtype, by one matrix product for all."""
+        wx_IC = self.wx.to(dtype)
+        outer_IJ = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(dtype)
+        if self.fuses("TAPE's maps", maps.supports, x_BTC, wx_IC, outer_IJ):
+            F_BTJ = maps.maps(x_BTC, wx_IC, outer_IJ)
+        else:
+            F_BTJ = F.silu(x_BTC.to(dtype) @ wx_IC.T) @ outer_IJ
+        return F_BTJ.unflatten(-1, (self.arch.heads, self.arch.heads))
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """MACs of attention and ψ, for cosines and for sines; FLOPs of the einsums over heads."""
