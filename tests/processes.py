@@ -29,7 +29,7 @@ SERVER.set_forkserver_preload(["tape_exp.training.run"])
 
 def sketch(figure: Figure, file: Any, **_: Any) -> None:
     """Stands in for ``Figure.savefig``."""
-    Image.new("L", (1, 1)).save(file, "png")
+    Image.new("RGBA", (1, 1)).save(file, "png")
 
 
 def script(*words: str) -> None:

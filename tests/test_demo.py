@@ -23,7 +23,7 @@ def test_demo_shows_both_grids_and_names_the_picture(tmp_path, monkeypatch, caps
     demo.main()
     shown = capsys.readouterr().out
     assert f"{tmp_path}/runs/demo.png" in shown
-    assert "trained up to 2 digits" in shown
+    assert "Trained on sums of up to 2 digits" in shown
     last = shown[shown.index("Exact match on the grid") :]
     assert "rope" in last
     assert "tape" in last
