@@ -9,7 +9,7 @@ reaches them.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.kernels import causal
+from tape_exp.models.kernels import causal, maps, runtime
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.schema import Arch
@@ -41,7 +41,6 @@ GPU, BANDWIDTH = "H100", 3.35e12  # bytes a second
 PHASES = ("forward", "backward")
 # A FLOP of fp32 accuracy takes as long as so many in bf16: three in TF32, at half the rate.
 PRECISE = 6
-MAPS = ("tape_exp.maps", "tape_exp.maps_backward", "tape_exp.maps_weights")
 # They launch nothing: they name, describe or make room.
 FREE = ("aten.detach", "aten.empty", "aten.empty_like", "aten.new_empty", "aten._unsafe_view")
 
@@ -107,23 +106,50 @@ class Counter(TorchDispatchMode):
         kind = self.counts.of(packet)
         if packet in flop_registry:
             kind.flops += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
-        if str(packet) in MAPS:
-            kind.flops += PRECISE * maps_flops(*args)
+        if str(packet) in OWN_FLOPS:
+            kind.flops += PRECISE * OWN_FLOPS[str(packet)](*args)
         kind.launches += 1
         tensors = {id(x): x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)}
         kind.bytes += sum(map(moved, tensors.values()))
         return out
 
 
-def maps_flops(first: Tensor, second: Tensor, *others: Any) -> int:
-    """Of one of the kernels of TAPE's maps, from its arguments: of every token, its numbers are
-    multiplied with each unit of ψ.
-    """
-    tokens = first.shape[0] * first.shape[1]
-    if second.ndim == 3:  # weights' gradients: a product of what both bring
-        return 2 * tokens * first.shape[-1] * second.shape[-1]
-    (inner, width), columns = second.shape, others[0].shape[-1]
-    return 2 * tokens * inner * (width + columns)
+def maps_flops(x: Tensor, wx: Tensor, v: Tensor, *others: Any) -> int:
+    """Of TAPE's maps or of their gradient: the numbers of a token times each unit of ψ, padded."""
+    (inner, width), columns = wx.shape, v.shape[-1]
+    return 2 * _tokens(x) * runtime.padded(inner) * (_tiled(width) + _tiled(columns))
+
+
+def weights_flops(left: Tensor, right: Tensor, *others: Any) -> int:
+    """Of the gradients of the maps' weights: a product of what both bring for every token."""
+    return 2 * _tokens(left) * runtime.padded(left.shape[-1]) * _tiled(right.shape[-1])
+
+
+def update_flops(E: Tensor, attended: Tensor | None, F: Tensor | None) -> int:
+    """Of TAPE's update: P times Ẽ, and F times what comes of it, both padded."""
+    heads, D = E.shape[2:]
+    products = (attended is not None) + (F is not None)
+    return 2 * _tokens(E) * runtime.padded(heads) ** 2 * D * products
+
+
+def _tokens(x: Tensor) -> int:
+    return x.shape[0] * x.shape[1]
+
+
+def _tiled(columns: int) -> int:
+    """Columns of a matrix as the programs of the maps multiply them."""
+    return -(-columns // maps.WIDE) * maps.WIDE
+
+
+# Of our own operators, from their arguments; the backward pass of the update makes both products
+# again, and two gradients of each.
+OWN_FLOPS: dict[str, Callable[..., int]] = {
+    "tape_exp.maps": maps_flops,
+    "tape_exp.maps_backward": maps_flops,
+    "tape_exp.maps_weights": weights_flops,
+    "tape_exp.update": lambda *x: update_flops(x[2], x[3], x[5]),
+    "tape_exp.update_backward": lambda *x: 3 * update_flops(x[6], x[7], x[9]),
+}
 
 
 def moved(x: Tensor) -> int:

@@ -38,6 +38,13 @@ LAYERS = 12  # of the 155 M model
 MULTIPLE = 16  # that evaluation makes of lengths on a GPU
 # A parameter: AdamW reads four numbers and writes three; clipping reads the gradient and scales it.
 OPTIMIZER_BYTES = 28 + 12
+# What attention's backward pass moves beside its products, a token and unit of width: zeros for the
+# gradient of the queries in fp32 (4), its 16-bit copy (6), and outputs times their gradients (4, of
+# a layer that carries TAPE's state 8). Before, no gradient was added up in fp32.
+BESIDE_ATTENTION = {
+    "rope": {"before": 4 * LAYERS, "now": 14 * LAYERS},
+    "tape": {"before": 8 * LAYERS, "now": 18 * LAYERS - 4},
+}
 FUSED = ROOT / "results" / "speed" / "fusion.json"  # of tape_exp.measure.fusion
 
 
@@ -182,8 +189,14 @@ def goals(now: Design) -> list[str]:
         (now, ends(now), count.loss_bytes()),
         (last, ends(last, fused()["two layers"]), per_logit),
     ]
+    unit = count.BATCH * count.LENGTH * count.WIDTH
     rope, tape = (
-        [step(x[name], None if y is None else y[name], loss) for x, y, loss in designs]
+        [
+            step(
+                x[name], None if y is None else y[name], loss + unit * BESIDE_ATTENTION[name][when]
+            )
+            for (x, y, loss), when in zip(designs, ("before", "now", "now"), strict=True)
+        ]
         for name in ("rope", "tape")
     )
     bare = step(now["rope"]) / step(now["tape"], ends(now)["tape"])
@@ -240,22 +253,22 @@ def attention_ratio(work: Design) -> float:
 
 
 def step(
-    phases: dict[str, Work], outer: dict[str, Work] | None = None, loss_bytes: float | None = None
+    phases: dict[str, Work], outer: dict[str, Work] | None = None, once_bytes: float | None = None
 ) -> float:
     """The least seconds of a step of the 155 M model: all layers, the head, the loss, clipping and
-    AdamW; without ``loss_bytes`` as if nothing but products and attention took time. The first and
-    the last layer are ``outer``, or else like the others.
+    AdamW; as if nothing but products and attention took time without ``once_bytes``, those of the
+    loss and beside attention. The first and the last layer are ``outer``, or else like the others.
     """
-    tokens, bytes_count = count.BATCH * count.LENGTH, loss_bytes is not None
+    tokens, bytes_count = count.BATCH * count.LENGTH, once_bytes is not None
     head = 3 * 2 * tokens * count.WIDTH * count.VOCABULARY / PEAK
     middle, two = (
         sum(x.seconds(bytes_count=bytes_count) for x in each.values())
         for each in (phases, outer or {})
     )
     all_layers = (LAYERS - 2) * middle + (two if outer else 2 * middle)
-    if loss_bytes is None:
+    if once_bytes is None:
         return all_layers + head
-    once = loss_bytes + OPTIMIZER_BYTES * model().parameter_count()
+    once = once_bytes + OPTIMIZER_BYTES * model().parameter_count()
     return all_layers + head + once / count.BANDWIDTH
 
 

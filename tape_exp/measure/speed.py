@@ -239,10 +239,13 @@ def kept_bytes(module: torch.nn.Module, forward: Callable[[], Tensor]) -> int:
 
 
 def core_flops(name: str, shapes: Shapes, T: int, backward: bool) -> float:
-    """FLOPs of causal attention, TAPE's values being twice as wide; backward is 2.5 × forward."""
+    """FLOPs of causal attention, TAPE's values being twice as wide: forward QKᵀ and PV, and for
+    ``backward`` also the products of both again, of dPᵀ and of dQ, dK and dV.
+    """
     d, arch = shapes.arch.head_dim, shapes.arch
-    widths = d + (2 * d if name == "tape" else d)
-    return 2 * shapes.batch * arch.heads * T * T / 2 * widths * (3.5 if backward else 1)
+    values = 2 * d if name == "tape" else d
+    widths = (d + values) + (3 * d + 2 * values if backward else 0)
+    return 2 * shapes.batch * arch.heads * T * T / 2 * widths
 
 
 def core_bytes(name: str, shapes: Shapes, T: int, backward: bool) -> int:

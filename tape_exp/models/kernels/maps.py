@@ -144,10 +144,10 @@ def _sizes(wx: Tensor, v: Tensor) -> dict[str, Any]:
 
 
 def _constants(inner: int, **sizes: int) -> dict[str, Any]:
-    """The compile-time constants; tiles are powers of two, at least the 16 of a tensor core."""
+    """The compile-time constants."""
     return sizes | {
         "INNER": inner,
-        "PAD_I": max(16, 1 << (inner - 1).bit_length()),
+        "PAD_I": runtime.padded(inner),
         "BLOCK": BLOCK,
         "WIDE": WIDE,
         "PRECISION": causal.precision(torch.float32),

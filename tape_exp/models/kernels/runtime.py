@@ -25,6 +25,11 @@ def cannot_run(x: Tensor) -> str | None:
     return None
 
 
+def padded(rows: int) -> int:
+    """The rows of a matrix in a program: a power of two, at least the 16 of a tensor core."""
+    return max(16, 1 << (rows - 1).bit_length())
+
+
 def installed() -> bool:
     """Whether there is triton."""
     return importlib.util.find_spec("triton") is not None

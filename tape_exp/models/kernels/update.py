@@ -229,11 +229,9 @@ def _strides(*tensors: Tensor | None) -> tuple[int, ...]:
 
 
 def _constants(k: Tensor, E: Tensor, attended: Tensor | None, F: Tensor | None) -> dict[str, Any]:
-    """The compile-time constants; the rows of a matrix are a power of two, at least the 16 of a
-    tensor core, and each 16 have a warp.
-    """
+    """The compile-time constants; each 16 rows of a matrix have a warp."""
     H, D = E.shape[2:]
-    padded = max(16, 1 << (H - 1).bit_length())
+    padded = runtime.padded(H)
     return {
         "H": H,
         "M": D // 2,
