@@ -109,6 +109,12 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> NoReturn:
     sys.exit(2 if isinstance(error, MISTAKES) else 1)
 
 
+def _comparable(cfg: DictConfig) -> bool:
+    """Whether the same words with another model name a run that begins like this one."""
+    alone = cfg.checkpoint is None and cfg.peft.name == "none" and "layers" not in cfg.model
+    return alone and cfg.debug.name == "none"
+
+
 def _comparison(hydra: HydraConf, cfg: DictConfig) -> str:
     """The command of a table of a run and the same with another model."""
     model, task = (hydra.runtime.choices[group] for group in ("model", "task"))
@@ -137,7 +143,7 @@ def run_job(cfg: DictConfig) -> None:
         record = run(cfg)
         if several:
             multirun.add(multirun.words_of(hydra), record)
-        elif record and cfg.debug.name == "none" and "layers" not in cfg.model:
+        elif record and _comparable(cfg):
             print(f"Next, beside another model: {_comparison(hydra, cfg)}")
     except Exception as error:
         if several:

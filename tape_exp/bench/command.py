@@ -16,6 +16,7 @@ from tape_exp.bench.tasks import ENTRIES, SETS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import tables
+from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record, each_once, read_records
 from tape_exp.paper.runner import Outcome, missing, status, work
 from tape_exp.settings import folders
@@ -24,6 +25,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import check
 
 log = logging.getLogger("tape_exp")
+OUT = folders.ROOT / "results" / "bench"
 
 
 @command
@@ -40,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name:22} {', '.join(members)}")
         return 0
     bench, scale = requested(given.words)
+    if (words := deciding(bench.overrides)) and given.out == OUT:
+        raise ConfigError(
+            f"{' '.join(words)} makes another bench than that of {OUT}; name a folder of its own "
+            "with --out=<folder>."
+        )
     place = Place(given.out, f"{bench.group}-{scale}")
     place.refuse_another(bench.settings(scale))
     require_writable("--out", given.out)
@@ -87,7 +94,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--out",
         type=Path,
-        default=folders.ROOT / "results" / "bench",
+        default=OUT,
         help="folder of records, tables and pictures (default: results/bench)",
     )
     given, further = parser.parse_known_args(arguments)

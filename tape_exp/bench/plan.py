@@ -1,5 +1,6 @@
 """What a bench runs: a search of learning rates that is the same for all, then further seeds."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -161,9 +162,20 @@ def requested(words: Sequence[str]) -> tuple[Bench, str]:
         entries=chosen(tasks),
         rates=_rates(given.get("rates")),
         seeds=seeds,
-        group=tasks if tasks in SETS else "chosen",
+        group=_group(tasks),
     )
     return bench, scale
+
+
+def _group(tasks: str) -> str:
+    """What the files of a bench are called by: its set, or its tasks, of many the first."""
+    if tasks in SETS:
+        return tasks
+    names = [entry.name for entry in chosen(tasks)]
+    if len(names) <= 3:
+        return "-".join(names)
+    digest = hashlib.sha256(",".join(names).encode()).hexdigest()[:6]
+    return f"{names[0]}-and-{len(names) - 1}-more-{digest}"
 
 
 def _rates(text: str | None) -> list[float]:

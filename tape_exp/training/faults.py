@@ -75,9 +75,10 @@ def explain(
         return LostProcessError(f"{lost} The same command goes on from the last checkpoint.")
     for cause in chain(error):
         if isinstance(cause, OSError) and cause.errno in FULL:
+            saved = "; the last checkpoint is whole" if any(directory.checkpoints.glob("*")) else ""
             return StorageError(
                 f"{directory.path} cannot be written ({cause.strerror}): free space there or raise "
-                "the quota, and give the same command again; the last checkpoint is whole."
+                f"the quota, and give the same command again{saved}."
             )
         if lacks_memory(cause):
             return OutOfMemoryError(

@@ -88,6 +88,19 @@ def test_ranks_by_hand():
     assert ranks.mean_ranks(scores).tolist() == [2.25, 1.75, 2.0]
 
 
+def test_each_choice_of_tasks_has_tables_of_its_own():
+    groups = [plan.requested([f"tasks={tasks}"])[0].group for tasks in ("quick", "sort,copy")]
+    assert groups == ["quick", "sort-copy"]
+    many = {plan.requested([f"tasks=sort,copy,{more}"])[0].group for more in ("s3,a5", "s3,s5")}
+    assert len(many) == 2
+    assert all(group.startswith("sort-and-3-more-") for group in many)
+
+
+def test_what_changes_the_runs_wants_a_folder_of_its_own(capsys):
+    assert command.main(["rope", "tasks=copy", "task.optim.max_steps=5"]) == 2
+    assert "task.optim.max_steps=5 makes another bench than that of" in capsys.readouterr().err
+
+
 def test_friedman_and_nemenyi_by_hand():
     """n tasks that all agree on k methods: χ² = n (k - 1). Values of q: Demšar (2006), table 5."""
     agreed = np.array([[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]], float)

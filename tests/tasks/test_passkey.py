@@ -169,8 +169,9 @@ def test_interval_matches_the_formula():
         assert wilson(correct, trials) == pytest.approx(expected, abs=1e-4)
 
 
-def test_whoever_reads_the_text_finds_every_key(ask):
+def test_whoever_reads_the_text_finds_every_key(ask, caplog):
     task, found = ask(told, "task.trials=7", "task.rows_per_batch=3")
+    assert "these are the answers of an untrained model" in caplog.text
     assert found.metrics["passkey/accuracy"] == 100
     assert [
         found.metrics[f"passkey/accuracy@{n}{end}"] for n in (160, 192) for end in ("", "_high")
