@@ -15,6 +15,7 @@ from tape_exp.paper.records import Record
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.folders import names_in
+from tape_exp.settings.patterns import refuse_unnamed
 
 RATES = (0.001, 0.003)
 RIVAL = "rope"
@@ -139,6 +140,7 @@ def requested(words: Sequence[str]) -> tuple[Bench, str]:
     models = [word for word in words if "=" not in word]
     scale, seeds, further = settings_of([word for word in words if "=" in word])
     for model in models:
+        refuse_unnamed(model)
         one_of("model", model, names_in("model"))
     own = ("tasks=", "rates=")
     given = dict(word.split("=", 1) for word in further if word.startswith(own))

@@ -9,6 +9,7 @@ from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
 from tape_exp.runs.evaluation import is_diagnostic
 from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.patterns import refuse_unnamed
 
 # overrides that say where a run is, not what it computes
 PLACES = ("runs=", "cache=", "trainer", "logger")
@@ -88,6 +89,7 @@ def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
             f"{wrong[0]} is no word of a comparison; seeds are given as seeds=0,1,2, other keys "
             "with their value, as task.train_digits=6."
         )
+    refuse_unnamed(given["model"])
     chosen = given["model"].split(",")
     metrics = given["metrics"].split(",") if "metrics" in given else []
     for key, words in (("model", chosen), ("metrics", metrics)):

@@ -23,6 +23,15 @@ def pattern(entries: Sequence[Any]) -> DictConfig:
     return OmegaConf.create({"name": name_of(layers), "layers": layers})
 
 
+def refuse_unnamed(words: str) -> None:
+    """Raise :class:`ConfigError` where models of a table are a list of layers without a name."""
+    if "[" in words or "{" in words:
+        raise ConfigError(
+            f"model={words}: a table takes a pattern of layers by name; give its list as layers in "
+            "a conf/model/<name>.yaml, as rnope_swa.yaml does, and name that."
+        )
+
+
 def write_out(model: Any) -> None:
     """Put the keys of every entry of ``model.layers`` in its place, so that a config says all that
     its run depends on; entries that are whole stay as they are.

@@ -234,6 +234,7 @@ def test_what_a_model_cannot_have_is_left_out_with_its_reason(capsys):
     [
         (["roep"], "model=roep is not known. Did you mean 'rope'?"),
         (["rope", "rope"], "models name rope twice"),
+        (["[rope,nope]"], "model=[rope,nope]: a table takes a pattern of layers by name"),
         (["rope", "task=c4"], "task=c4 is no word of a bench"),
         (["rope", "rates=0"], "rates=0 must be numbers above 0"),
         (["abacus", "tasks=copy"], "Abacus must be told which tokens are digits"),
