@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
@@ -33,7 +34,7 @@ def step_case(
         dtype: of the autocast; fp32: none.
         device: where it runs.
         backend: of attention.
-        compiled: by torch.compile.
+        compiled: by torch.compile, the model and the loss, as ``trainer.compile`` does.
         updates_last: whether the last layer also updates the position state, which nobody reads.
     """
     generator = torch.Generator().manual_seed(0)
@@ -43,14 +44,21 @@ def step_case(
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
 
+    loss = cross_entropy
     if compiled:
         model.compile()
+        loss = torch.compile(cross_entropy)
 
     def step() -> None:
         with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
             logits = model(tokens[:, :-1], sampler=RowSampler(0))
-        F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
+        loss(logits, tokens[:, 1:]).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step
+
+
+def cross_entropy(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
+    """The mean of -log softmax at the labels, in fp32."""
+    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten())
