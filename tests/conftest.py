@@ -29,6 +29,8 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
 from tape_exp.settings.targets import locate
+from tape_exp.tasks.base import Task
+from tape_exp.training.assembly import make_task
 from tape_exp.training.run import run
 from tests.processes import sketch
 
@@ -157,6 +159,7 @@ def on_text(folder: Path, task: str = "c4") -> list[str]:
     if "depth_bins" in node:
         lengths = "[160,192]" if task == "passkey" else "[256,320]"
         words += [f"task.lengths={lengths}", "task.trials=3"]
+        words += ["task.train_length=256"] if "optim" in node else []
     if "tests" in node:
         words += [
             "task.validation_rows=4",
@@ -167,6 +170,24 @@ def on_text(folder: Path, task: str = "c4") -> list[str]:
     if node.get("init_from"):
         words.append("task.init_from=null")
     return words
+
+
+def text_config(folder: Path, task: str, *overrides: str, model: str = "rope") -> DictConfig:
+    """A language task on that text."""
+    words = [f"model={model}", f"task={task}", "trainer=cpu", *on_text(folder, task)]
+    return compose_config([*words, *overrides])
+
+
+def prepared(folder: Path, task: str, *overrides: str) -> Task:
+    """The task of :func:`text_config`, its data prepared."""
+    made = make_task(text_config(folder, task, *overrides))
+    made.prepare_data()
+    return made
+
+
+def silent(items: Any, description: str) -> Any:
+    """No progress is shown."""
+    return items
 
 
 @pytest.fixture

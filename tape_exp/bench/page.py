@@ -9,10 +9,10 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tape_exp.bench.board import Board
-from tape_exp.bench.tasks import DIGITS, Entry
+from tape_exp.bench.tasks import Entry
 from tape_exp.data.groups import GROUPS
 from tape_exp.data.problems import PROBLEMS
-from tape_exp.data.retrieval import KINDS
+from tape_exp.data.retrieval import DIGITS, KINDS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
 from tape_exp.paper.ceilings import MARK
@@ -53,7 +53,7 @@ def row_of(board: Board, model: str) -> dict[str, Any]:
 
 def of_task(board: Board, entry: Entry) -> dict[str, Any]:
     """What a click on a cell of a task shows: a curve of each model, and rows of the test."""
-    curves, trained = {}, None
+    curves, trained, digits = {}, None, DIGITS
     for model in board.order:
         runs = board.bench.runs(board.records, model, entry.name)
         found = [entry.by_length(record) for record in runs]
@@ -61,14 +61,15 @@ def of_task(board: Board, entry: Entry) -> dict[str, Any]:
         if shared:
             curves[model] = [[n, sum(f[n] for f in found) / len(found)] for n in shared]
             task = runs[0]["config"]["task"]
-            keys = ("train_tokens", "train_length", "train_letters", "train_digits")
+            keys = ("train_length", "train_letters", "train_digits")
             trained = next((task[key] for key in keys if task.get(key) is not None), None)
+            digits = task.get("digits", digits)
     return {
         "summary": entry.summary,
         "unit": unit(entry.name),
         "trained": trained,
         "curves": curves,
-        "rows": samples(entry.name, trained),
+        "rows": samples(entry.name, trained, digits),
     }
 
 
@@ -79,12 +80,16 @@ def unit(task: str) -> str:
     return "letters" if task in GROUPS else "tokens" if task in KINDS else "digits"
 
 
-def samples(task: str, trained: int | None) -> list[list[tuple[str, bool]]]:
-    """Short rows of a task, part by part, and whether it is scored; of addition none."""
+def samples(task: str, trained: int | None, digits: int) -> list[list[tuple[str, bool]]]:
+    """Short rows of a task, part by part, and whether it is scored; of addition none.
+
+    Args:
+        digits: of a number that a text hides.
+    """
     key = seed_for(0, "page", task)
     generator = np.random.default_rng(key)
     if task in KINDS:
-        asked = [KINDS[task].ask(generator, 1, depth, DIGITS) for depth in (0.2, 0.5, 0.8)]
+        asked = [KINDS[task].ask(generator, 1, depth, digits) for depth in (0.2, 0.5, 0.8)]
         return [[(question.write(3), False), (question.answer, True)] for question in asked]
     if task in GROUPS:
         group = GROUPS[task]()

@@ -9,10 +9,8 @@ from tape_exp.data.problems import PROBLEMS
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
 RECALL = ("mqar", "induction", "indirect_indexing", "flip_flop")
-# Kinds of task=retrieval that a tiny model learns within its steps: kind -> what it asks.
+# Kinds of task=retrieval_training that a tiny model learns within its steps: kind -> what it asks.
 RETRIEVAL = {"multi_key": "the number that a text hides"}
-DIGITS = 3  # of that number
-TINY = ("task.train_tokens=64", "task.items=1", f"task.digits={DIGITS}", "task.arch.layers=3")
 # Six that a tiny model learns within its steps, and that ask different things of positions: to find
 # a place from the other end; to count, however many there are; to tell the last of many like ones;
 # to know how deep one is; to go on from a mark; and to find a sentence in a text.
@@ -52,7 +50,7 @@ class Entry:
             return max(1, int(task["samples_per_cell"]) * cells)
         if task["name"] == "word_problem":
             return int(task["words"])
-        trained = task.get("train_tokens") or task["train_length"]
+        trained = task["train_length"]
         beyond = [length for length in self.by_length(record) if length > trained]
         return max(1, len(beyond)) * int(task.get("trials") or task.get("samples_per_length", 1))
 
@@ -80,7 +78,7 @@ def _entries() -> dict[str, Entry]:
         for group in GROUPS
     ]
     for kind, summary in RETRIEVAL.items():
-        words = ("task=retrieval", f"task.kind={kind}", "task.tokenizer.kind=words", *TINY)
+        words = ("task=retrieval_training", f"task.kind={kind}", "task.arch.layers=3")
         found.append(Entry(kind, words, summary, "accuracy", "retrieval"))
     return {entry.name: entry for entry in found}
 

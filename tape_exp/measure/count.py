@@ -197,14 +197,20 @@ def row(name: str, phase: str, counts: Counts) -> list[str]:
     ]
 
 
-def attention_flops(name: str, backward: bool) -> int:
+def attention_flops(
+    name: str,
+    backward: bool,
+    batch: int = BATCH,
+    T: int = LENGTH,
+    width: int = WIDTH,
+    d: int = WIDTH // HEADS,
+) -> int:
     """Of causal attention: q kᵀ and p [v | E], and in one backward pass q kᵀ once more, dq, dk, dv
-    and dE, dp, each half of T × T.
+    and dE, dp, each half of T × T, in heads of dimension d.
     """
-    d = WIDTH // HEADS
     values = 2 * d if name == "tape" else d
     widths = 3 * d + 2 * values if backward else d + values
-    return BATCH * HEADS * LENGTH**2 * widths
+    return batch * width // d * T**2 * widths
 
 
 def layer(name: str) -> dict[str, Counts]:

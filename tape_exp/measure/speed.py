@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.measure.count import attention_flops
 from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.measure.results import add_device, add_folder, why, write_record
 from tape_exp.models import attention
@@ -238,16 +239,6 @@ def kept_bytes(module: torch.nn.Module, forward: Callable[[], Tensor]) -> int:
     return sum(kept.values())
 
 
-def core_flops(name: str, shapes: Shapes, T: int, backward: bool) -> float:
-    """FLOPs of causal attention, TAPE's values being twice as wide: forward QKᵀ and PV, and for
-    ``backward`` also the products of both again, of dPᵀ and of dQ, dK and dV.
-    """
-    d, arch = shapes.arch.head_dim, shapes.arch
-    values = 2 * d if name == "tape" else d
-    widths = (d + values) + (3 * d + 2 * values if backward else 0)
-    return 2 * shapes.batch * arch.heads * T * T / 2 * widths
-
-
 def core_bytes(name: str, shapes: Shapes, T: int, backward: bool) -> int:
     """The least bytes that attention moves: q, k, v, out, TAPE's state and average, gradients."""
     tensors = 6 if name == "tape" else 4
@@ -385,7 +376,8 @@ def core_rows(
         name, backend = case.split("/")
         row: Row = {"what": "core", "encoding": name, "backend": backend}
         row |= {"T": T, "backward": backward} | summary(spent, times[base])
-        flops = core_flops(name, shapes, T, backward)
+        sizes = (shapes.batch, T, shapes.arch.width, shapes.arch.head_dim)
+        flops = sum(attention_flops(name, phase, *sizes) for phase in {False, backward})
         row["tflops"] = round(flops / row["ms"] / 1e9, 3)
         row["bytes"] = core_bytes(name, shapes, T, backward)
         if peak:

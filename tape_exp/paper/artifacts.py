@@ -27,7 +27,7 @@ from tape_exp.paper.values import Value
 from tape_exp.runs import weights
 from tape_exp.runs.evaluation import Heatmap
 from tape_exp.runs.identity import identity_of, without_folders
-from tape_exp.settings import folders
+from tape_exp.settings import files, folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
@@ -284,10 +284,10 @@ class RunArtifact(Artifact):
         at_scale = [r for r in records if self.of_scale(scale, r)]
         if not at_scale:
             return {}
-        ran = {f"model={record['config']['model']['name']}" for record in at_scale}
+        ran = {record["config"]["model"]["name"] for record in at_scale}
         for label, words in self.lines(scale, [], self._trainer(scale)):
-            if ran.isdisjoint(words):  # nothing of that model: it need not be composed
-                continue
+            if (model := _model_of(words)) and model not in ran:
+                continue  # nothing of that model: the run need not be composed
             identity = _identity(tuple(words))
             fitting = [r for r in at_scale if matches(r, identity)]
             for record in sorted(fitting, key=lambda r: r["started"]):
@@ -394,6 +394,20 @@ def _data(record: Record) -> tuple[int | None, str] | None:
 def _listed(words: Sequence[str]) -> str:
     """``a, b and c``."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _model_of(words: Sequence[str]) -> str | None:
+    """The name of the one model that the words choose by its file; None where they do not."""
+    chosen = [word.removeprefix("model=") for word in words if word.startswith("model")]
+    path = CONF / "model" / f"{chosen[0] if len(chosen) == 1 else ''}.yaml"
+    return _name_in(path) if path.is_file() else None
+
+
+@cache
+def _name_in(path: Path) -> str | None:
+    """The ``name`` of a YAML, unless it depends on others."""
+    node = files.inherited(path)
+    return None if OmegaConf.is_interpolation(node, "name") else node.get("name")
 
 
 @cache

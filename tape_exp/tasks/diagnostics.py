@@ -3,7 +3,6 @@
 Shape suffixes: B batch, T tokens, H heads, N windows, P ranges of positions, C contexts.
 """
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +25,6 @@ from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained
 from tape_exp.tasks.text import TextTask
 
-log = logging.getLogger("tape_exp")
 Row = dict[str, Any]
 SCORED = 16  # one of so many tokens of a window are scored with every context
 
@@ -164,8 +162,6 @@ class Diagnostics(NothingTrained, TextTask):
             "margin": self.margin,
             "sinks": self.sinks,
         }
-        if begun is None:
-            log.warning("No checkpoint= is given: these are the diagnostics of an untrained model.")
         metrics = self._metrics(tables)
         found = ("effective_context", "best_context")
         tables["summary"] = [facts | {key: metrics[f"{self.text.label}/{key}"] for key in found}]

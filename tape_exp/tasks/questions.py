@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +17,6 @@ from tape_exp.settings.errors import ConfigError, at_least_one
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.slices import check_lengths
 from tape_exp.tasks.text import TextTask
-
-log = logging.getLogger("tape_exp")
 
 
 class Questions(TextTask):
@@ -93,8 +90,6 @@ class Questions(TextTask):
             limit: stop after as many batches.
             name: of the random numbers of encodings that sample positions.
         """
-        if not self.trains and self.surroundings.checkpoint is None:
-            log.warning("No checkpoint= is given: these are the answers of an untrained model.")
         size, ends = self.rows_per_batch, [self.count * (n + 1) for n in range(len(self.lengths))]
         batches = [
             range(first, min(first + size, end))

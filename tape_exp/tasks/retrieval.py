@@ -15,7 +15,7 @@ from tape_exp.machine.seeding import seed_for
 from tape_exp.runs.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of
 from tape_exp.settings.schema import Arch, Optim
-from tape_exp.tasks.base import NO_OPTIM, Task
+from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 from tape_exp.tasks.questions import Questions, accuracies, longest_fit
 from tape_exp.tasks.slices import Scores, next_tokens, split_means
 
@@ -23,30 +23,24 @@ VALIDATION = 64  # rows
 USUAL = (0.5, 1, 2, 4)  # times the trained length
 
 
-class Retrieval(Questions):
+class Retrieval(NothingTrained, Questions):
     """One kind of :data:`~tape_exp.data.retrieval.KINDS`, which docs/battery.md lists.
 
     A prompt is BOS and a text with as many filler sentences or words as fit, so that prompt and
     answer have at most the tokens of its length. Answers are greedy. One scores the share of the
     wanted strings that it holds, as in RULER. Questions depend on the seed, never on the model.
 
-    With ``train_tokens`` the model is trained on prompts of up to so many tokens and of 1 …
-    ``items`` items, both uniform, each with its answer, on which the loss is; without, it is asked
-    as it is.
-
     Metrics, in percent: ``retrieval/accuracy`` of all questions, ``retrieval/accuracy@<length>``,
     and ``…_low`` and ``…_high`` of its 95 % interval (:func:`accuracies`); in tokens
     ``retrieval/effective_length`` (:func:`effective_length`), and ``…_low`` and ``…_high``, where
-    the lower and the upper ends of the intervals reach the threshold. Where the task trains, also
-    ``id/accuracy`` and ``ood/accuracy``, over the trained lengths and over longer ones, each with
-    ``…_stderr``. Table ``retrieval``: every question. Heatmap: accuracy by length, and of
-    ``multi_key`` by depth and length.
+    the lower and the upper ends of the intervals reach the threshold. Table ``retrieval``: every
+    question. Heatmap: accuracy by length, and of ``multi_key`` by depth and length.
 
     Args:
         kind: its name.
         items: keys, numbers, hops or words, by the kind; None: as many as in RULER.
         digits: of a number; of two digits there are 90.
-        train_tokens: of a training prompt with its answer, at most; None: nothing is trained.
+        train_length: tokens that the model was trained on.
         lengths: tokens; None: half, one, two and four times the trained length, as far as a prompt
             fits.
         trials: questions of each length.
@@ -57,13 +51,11 @@ class Retrieval(Questions):
     def __init__(
         self,
         arch: Arch,
-        optim: Optim,
         seed: int,
         text: Text,
         tokenizer: Tokenization,
         kind: str,
         train_length: int,
-        train_tokens: int | None = None,
         items: int | None = None,
         digits: int = DIGITS,
         lengths: Sequence[int] | None = None,
@@ -74,7 +66,7 @@ class Retrieval(Questions):
         new_tokens: int | None = None,
     ) -> None:
         one_of("task.kind", kind, KINDS)
-        at_least_one("task", train_tokens=train_tokens, items=items)
+        at_least_one("task", train_length=train_length, items=items)
         between("task", 0, 100, threshold=threshold)
         between("task", 2, 9, digits=digits)
         self.kind, self.made, self.threshold, self.digits = kind, KINDS[kind], threshold, digits
@@ -90,18 +82,15 @@ class Retrieval(Questions):
                 f"task.items={self.items}: there are only {numbers} numbers of "
                 f"task.digits={digits}; task.digits={digits + 1} would do."
             )
-        self.trains, self.usual = train_tokens is not None, lengths is None
-        if self.trains:
-            self.measures = Task.measures
-        trained = self.trained_length = train_length if train_tokens is None else train_tokens
+        self.usual = lengths is None
         super().__init__(
             arch,
-            optim if self.trains else NO_OPTIM,
+            NO_OPTIM,
             seed,
             text,
             tokenizer,
-            trained,
-            [int(n * trained) or 1 for n in USUAL] if lengths is None else lengths,
+            train_length,
+            [int(n * train_length) or 1 for n in USUAL] if lengths is None else lengths,
             trials,
             depth_bins,
             rows_per_batch,
@@ -131,27 +120,6 @@ class Retrieval(Questions):
             return self.new_tokens
         return 2 * max(len(self._answer(question)) for question in self._questions(length))
 
-    def fingerprint(self) -> str:
-        """A hash of all prompts, and of what is trained and validated on."""
-        asked = super().fingerprint()
-        if not self.trains:
-            return asked
-        digest = hashlib.sha256(asked.encode())
-        for batch in (self.train_batch(0, min(self.optim.batch, 64)), *self.validation_batches()):
-            for key in ("inputs", "labels"):
-                digest.update(batch[key].numpy().tobytes())
-        return digest.hexdigest()[:16]
-
-    def train_batch(self, first: int, count: int) -> Batch:
-        """Prompts with their answers; row k is a function of the seed and k."""
-        if not self.trains:
-            raise ConfigError("task=retrieval trains only where task.train_tokens is set.")
-        return self._batch("train", self.seed, range(first, first + count))
-
-    def validation_batches(self) -> list[Batch]:
-        """Fresh rows of the trained lengths, the same for every seed; none without training."""
-        return [self._batch("validation", 0, range(VALIDATION))] if self.trains else []
-
     def evaluate(
         self, model: Any, progress: Callable[..., Any], limit: int | None = None
     ) -> Evaluation:
@@ -167,15 +135,6 @@ class Retrieval(Questions):
                 if f"retrieval/accuracy@{n}" in metrics
             }
             metrics[f"retrieval/effective_length{end}"] = effective_length(of, self.threshold)
-        if self.trains:
-            of_length: dict[int, list[float]] = {}
-            for row in table:
-                of_length.setdefault(row["length"], []).append(row["score"])
-            split: dict[int, Scores] = {
-                n: {"accuracy": np.array(of)} for n, of in of_length.items()
-            }
-            means = split_means(split, ["accuracy"], self.is_trained)
-            metrics |= {key: mean for key, mean in means.items() if not key.startswith("test/")}
         return Evaluation(
             metrics,
             self._heatmap(dict(zip(answers, scores, strict=True)), metrics),
@@ -185,24 +144,15 @@ class Retrieval(Questions):
 
     def _check(self) -> None:
         """Refuse lengths that are too short, or leave out those that nobody has asked for."""
-        parts = f"a question of task.kind={self.kind} and task.items={self.items} with its answer"
         least = {length: self.least(length, self._needed) for length in self.lengths}
         fitting = [length for length in self.lengths if least[length] == length]
         if not fitting or not (self.usual or fitting == self.lengths):
             short = max(least) if self.usual else min(set(least) - set(fitting))
-            raise self.too_short(short, least[short], parts)
+            raise self.too_short(short, least[short], self._parts())
         self.lengths = fitting
-        if not self.trains:
-            return
-        first = [self._question("train", self.seed, row, 0) for row in range(VALIDATION)]
-        needed = max(len(self._writer(q)(1)) + len(self._answer(q)) for q in first) - 1
-        if needed > self.train_length:
-            raise ConfigError(
-                f"task.train_tokens={self.train_length} are too few for {parts}; {needed} would do "
-                "with this tokenizer."
-            )
-        write = self._writer(first[0])
-        self._per_size = (len(write(101)) - len(write(1))) / 100
+
+    def _parts(self) -> str:
+        return f"a question of task.kind={self.kind} and task.items={self.items} with its answer"
 
     def _needed(self, length: int) -> int:
         """Tokens in which every question of a length has room for a sentence or word more."""
@@ -237,29 +187,6 @@ class Retrieval(Questions):
         """The tokens of a right answer, with EOS."""
         return [*self.tokenizer.encode([question.answer])[0].tolist(), self.tokenizer.eos]
 
-    def _batch(self, stream: str, seed: int, rows: range) -> Batch:
-        tokens = np.zeros((len(rows), self.train_length + 1), dtype=np.int64)
-        scored = np.zeros(tokens.shape, dtype=bool)
-        for place, row in enumerate(rows):
-            prompt, answer = self._training_row(stream, seed, row)
-            end = len(prompt) + len(answer)
-            tokens[place, :end] = prompt + answer
-            scored[place, len(prompt) : end] = True
-        return next_tokens(tokens, scored)
-
-    def _training_row(self, stream: str, seed: int, row: int) -> tuple[list[int], list[int]]:
-        """A prompt of a uniform length and its answer. A question that does not fit is replaced."""
-        for attempt in itertools.count():  # nearly all fit, as prepare has seen
-            question = self._question(stream, seed, row, attempt)
-            write, answer = self._writer(question), self._answer(question)
-            least, most = len(write(1)), self.train_length + 1 - len(answer)
-            if least <= most:
-                break
-        lengths = np.random.default_rng(seed_for(seed, "retrieval", stream, "length", row))
-        room = int(lengths.integers(least, most + 1))
-        guess = 1 + int((room - least) / self._per_size)
-        return longest_fit(write, room, guess)[0], answer
-
     def _row(self, number: int, answer: str) -> dict[str, Any]:
         question = self.questions[number]
         row: dict[str, Any] = {"length": self.lengths[number // self.count]}
@@ -282,6 +209,92 @@ class Retrieval(Questions):
             rows=["accuracy"],
             columns=list(map(str, self.lengths)),
         )
+
+
+class RetrievalTraining(Retrieval):
+    """:class:`Retrieval` by a model that is trained on shorter texts.
+
+    Training prompts have up to ``train_length`` tokens and 1 … ``items`` items, both uniform, each
+    with its answer, on which the loss is.
+
+    Metrics are also ``id/accuracy`` and ``ood/accuracy``, over the trained lengths and over longer
+    ones, each with ``…_stderr``.
+
+    Args:
+        train_length: tokens of a training prompt with its answer, at most.
+    """
+
+    trains = True
+    measures = Task.measures
+
+    def __init__(self, arch: Arch, optim: Optim, seed: int, **asked: Any) -> None:
+        super().__init__(arch, seed, **asked)
+        self.optim, self.trained_length = optim, self.train_length
+
+    def prepare(self) -> None:
+        """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
+        super().prepare()
+        first = [self._question("train", self.seed, row, 0) for row in range(VALIDATION)]
+        needed = max(len(self._writer(q)(1)) + len(self._answer(q)) for q in first) - 1
+        if needed > self.train_length:
+            raise ConfigError(
+                f"task.train_length={self.train_length} are too few for {self._parts()}; {needed} "
+                "would do with this tokenizer."
+            )
+        write = self._writer(first[0])
+        self._per_size = (len(write(101)) - len(write(1))) / 100
+
+    def fingerprint(self) -> str:
+        """A hash of all prompts, and of what is trained and validated on."""
+        digest = hashlib.sha256(super().fingerprint().encode())
+        for batch in (self.train_batch(0, min(self.optim.batch, 64)), *self.validation_batches()):
+            for key in ("inputs", "labels"):
+                digest.update(batch[key].numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def train_batch(self, first: int, count: int) -> Batch:
+        """Prompts with their answers; row k is a function of the seed and k."""
+        return self._batch("train", self.seed, range(first, first + count))
+
+    def validation_batches(self) -> list[Batch]:
+        """Fresh rows of the trained lengths, the same for every seed."""
+        return [self._batch("validation", 0, range(VALIDATION))]
+
+    def evaluate(
+        self, model: Any, progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
+        """Ask every question, those of a length together."""
+        evaluation = super().evaluate(model, progress, limit)
+        of_length: dict[int, list[float]] = {}
+        for row in evaluation.tables["retrieval"]:
+            of_length.setdefault(row["length"], []).append(row["score"])
+        scores: dict[int, Scores] = {n: {"accuracy": np.array(of)} for n, of in of_length.items()}
+        means = split_means(scores, ["accuracy"], self.is_trained)
+        evaluation.metrics |= {k: mean for k, mean in means.items() if not k.startswith("test/")}
+        return evaluation
+
+    def _batch(self, stream: str, seed: int, rows: range) -> Batch:
+        tokens = np.zeros((len(rows), self.train_length + 1), dtype=np.int64)
+        scored = np.zeros(tokens.shape, dtype=bool)
+        for place, row in enumerate(rows):
+            prompt, answer = self._training_row(stream, seed, row)
+            end = len(prompt) + len(answer)
+            tokens[place, :end] = prompt + answer
+            scored[place, len(prompt) : end] = True
+        return next_tokens(tokens, scored)
+
+    def _training_row(self, stream: str, seed: int, row: int) -> tuple[list[int], list[int]]:
+        """A prompt of a uniform length and its answer. A question that does not fit is replaced."""
+        for attempt in itertools.count():  # nearly all fit, as prepare has seen
+            question = self._question(stream, seed, row, attempt)
+            write, answer = self._writer(question), self._answer(question)
+            least, most = len(write(1)), self.train_length + 1 - len(answer)
+            if least <= most:
+                break
+        lengths = np.random.default_rng(seed_for(seed, "retrieval", stream, "length", row))
+        room = int(lengths.integers(least, most + 1))
+        guess = 1 + int((room - least) / self._per_size)
+        return longest_fit(write, room, guess)[0], answer
 
 
 def effective_length(accuracy: Mapping[int, float], threshold: float) -> int:

@@ -29,13 +29,7 @@ from tape_exp.settings.redaction import redact_tree
 from tape_exp.settings.schema import check
 from tape_exp.tasks.base import FINGERPRINT
 from tape_exp.training.assembly import Run, assemble, make_trainer
-from tape_exp.training.callbacks import (
-    OwnSignals,
-    Progress,
-    StepReport,
-    parameter_text,
-    tracker,
-)
+from tape_exp.training.callbacks import OwnSignals, Progress, StepReport, parameter_text, tracker
 from tape_exp.training.faults import LostProcessError, ProcessWatch, explained
 from tape_exp.training.heartbeat import Heartbeat
 from tape_exp.training.logs import progress_mode, set_up_logging
@@ -124,6 +118,8 @@ def train_and_evaluate(run: Run, watch: ProcessWatch) -> dict[str, Any]:
     callbacks = [report, progress, OwnSignals(run.preemption), watch, heartbeat, saving]
     trainer = make_trainer(run, callbacks)
 
+    if not run.task.trains and run.task.surroundings.checkpoint is None:
+        log.info("No checkpoint= is given, so that an untrained model is evaluated.")
     if run.task.trains:
         if step < run.task.optim.max_steps:
             run.task.forget()

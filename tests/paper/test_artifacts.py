@@ -166,6 +166,17 @@ def test_collect_takes_matching_records_and_the_newest_of_each_seed():
     assert artifact.collect("paper", records) == {}
 
 
+def test_records_are_found_by_the_name_in_a_yaml_not_by_that_of_its_file(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    path = tmp_path / "model" / "mine.yaml"
+    path.write_text("name: tape\n")
+    monkeypatch.setattr(artifacts, "CONF", tmp_path)
+    assert artifacts._model_of(["model=mine", "task=arithmetic"]) == "tape"
+    path.with_name("other.yaml").write_text("name: ${task.name}\n")
+    for words in (["model=other"], ["model=[rope,nope]"], ["task=c4"], ["model=mine", "model.x=1"]):
+        assert artifacts._model_of(words) is None, words
+
+
 def test_addition_table_and_figure(tmp_path):
     artifact = artifacts.load("fig_addition")
     records = {

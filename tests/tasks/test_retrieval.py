@@ -12,29 +12,14 @@ import torch
 from tape_exp.data.batch import IGNORE
 from tape_exp.data.retrieval import FILLER, KINDS, WORDS
 from tape_exp.runs.evaluation import wilson
-from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import questions
 from tape_exp.tasks.retrieval import effective_length
 from tape_exp.training.assembly import make_decoder, make_task
-from tests.conftest import on_text
+from tests.conftest import prepared, silent, text_config
 
+TRAINING = "retrieval_training"
 LENGTHS = "task.lengths=[760,1100]"
-
-
-def config(text_folder, *overrides: str, model: str = "rope"):
-    words = [f"model={model}", "task=retrieval", "trainer=cpu", *on_text(text_folder, "retrieval")]
-    return compose_config([*words, *overrides])
-
-
-def prepared(text_folder, *overrides: str):
-    task = make_task(config(text_folder, *overrides))
-    task.prepare_data()
-    return task
-
-
-def silent(items, description):
-    return items
 
 
 def oracle(text: str) -> set[str]:
@@ -63,7 +48,7 @@ def ask(text_folder, monkeypatch):
     """Evaluate a task with answers from a function of the prompt's text instead of a model's."""
 
     def call(answer, *overrides: str, limit: int | None = None):
-        task = prepared(text_folder, *overrides)
+        task = prepared(text_folder, "retrieval", *overrides)
 
         def generate(decoder, prompts, new_tokens, sampler):
             texts = [answer(task.tokenizer.decode(p)) for p in prompts]
@@ -109,8 +94,8 @@ def test_whoever_reads_the_text_finds_everything_and_prompts_fill_their_length(k
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_rows_are_questions_with_their_answers(kind, text_folder):
-    words = [f"task.kind={kind}", "task.lengths=null", "task.trials=1"]
-    task = prepared(text_folder, *words, "task.train_tokens=900")
+    words = [f"task.kind={kind}", "task.items=null", "task.lengths=null", "task.trials=1"]
+    task = prepared(text_folder, TRAINING, *words, "task.train_length=900")
     batch = task.train_batch(3, 4)
     assert batch["inputs"].shape == (4, 900)
     again = task.train_batch(5, 1)
@@ -170,15 +155,15 @@ def test_no_word_is_a_part_of_another_or_of_what_surrounds_it():
 
 
 def test_a_model_learns_one_and_is_asked(text_run):
-    overrides = ["task.train_tokens=200", "task.lengths=[200,260]", "task.items=1"]
+    overrides = ["task.train_length=200", "task.lengths=[200,260]"]
     overrides += ["task.optim.max_steps=2", "task.optim.batch=4"]
-    _, record = text_run(*overrides, task="retrieval")
+    _, record = text_run(*overrides, task=TRAINING)
     assert record["steps"] == 2
     assert {"val/exact_match", "retrieval/effective_length"} <= set(record["metrics"])
     for split, length in (("id", 200), ("ood", 260)):
         at_length = record["metrics"][f"retrieval/accuracy@{length}"]
         assert record["metrics"][f"{split}/accuracy"] == at_length
-    _, record = text_run("checkpoint=retrieval", "task.items=1", task="retrieval")
+    _, record = text_run(f"checkpoint={TRAINING}", "task.items=1", task="retrieval")
     assert record["steps"] == 0
 
 
@@ -188,27 +173,31 @@ def test_a_model_learns_one_and_is_asked(text_run):
         (["task.kind=multikey"], r"task\.kind=multikey is not known\. Did you mean 'multi_key'"),
         (["task.threshold=101"], r"task\.threshold=101\.0 must be from 0 to 100"),
         (["task.items=0"], r"task\.items=0 must be at least 1"),
-        (["task.train_tokens=0"], r"task\.train_tokens=0 must be at least 1"),
+        (["task.train_length=0"], r"task\.train_length=0 must be at least 1"),
         (["task.items=197"], r"takes 197 different words for so many keys, .* 196; .*=196 would"),
         (["task.digits=2", "task.items=91"], r"only 90 numbers of task\.digits=2; .*=3 would do"),
         (["task.digits=1"], r"task\.digits=1 must be from 2 to 9"),
         (["task.kind=variable_tracking", "task.items=98"], r"198 different .*items=97 would do"),
         (["task.lengths=[100,400]"], r"\[100, 400\]: 100 tokens are too few .*; \d+ would do"),
-        (["task.train_tokens=90"], r"task\.train_tokens=90 are too few for .*; \d+ would do"),
         (["task.lengths=null"], r"tokens are too few for a question .*; \d+ would do"),
     ],
 )
 def test_bad_values_name_the_key(overrides, message, text_folder):
     with pytest.raises(ConfigError, match=message) as error:
-        prepared(text_folder, *overrides)
-    if found := re.search(r"(\d+) would do", str(error.value)):
-        key = "train_tokens" if "train" in overrides[0] else "lengths"
-        if "items" not in overrides[-1]:
-            value = found.group(1) if key == "train_tokens" else f"[{found.group(1)}]"
-            assert prepared(text_folder, f"task.{key}={value}").prompts
+        prepared(text_folder, "retrieval", *overrides)
+    advised = re.search(r"(\d+) would do", str(error.value))
+    if advised and "items" not in overrides[-1]:
+        assert prepared(text_folder, "retrieval", f"task.lengths=[{advised.group(1)}]").prompts
+
+
+def test_training_rows_that_are_too_short_are_refused(text_folder):
+    with pytest.raises(ConfigError, match=r"task\.train_length=90 are too few for") as error:
+        prepared(text_folder, TRAINING, "task.train_length=90")
+    enough = re.search(r"(\d+) would do", str(error.value)).group(1)
+    assert prepared(text_folder, TRAINING, f"task.train_length={enough}").prompts
 
 
 def test_a_length_that_the_model_cannot_see_is_refused(text_folder):
-    cfg = config(text_folder, "model.length=300", model="learned")
+    cfg = text_config(text_folder, "retrieval", "model.length=300", model="learned")
     with pytest.raises(ConfigError, match=r"model\.length=300 .* 320"):
         make_decoder(cfg, make_task(cfg))

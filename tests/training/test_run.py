@@ -74,7 +74,10 @@ def test_every_model_runs_every_task(model, task, tmp_path, text_folder, request
             check_parts(cfg)
         return
     record = run(cfg)
-    assert record["steps"] == int(make_task(cfg).trains)
+    trains = make_task(cfg).trains
+    assert record["steps"] == int(trains)
+    said = (RunDirectory(cfg).path / "log.txt").read_text()
+    assert ("an untrained model is evaluated" in said) is not trains
     assert record.get("knows_digits", False) is told
     assert all(value == value for value in record["metrics"].values())
     assert RunDirectory(cfg).done

@@ -439,14 +439,14 @@ def _constants(
     return {
         "D": D,
         "C": C,
-        "PAD_D": max(16, 1 << (D - 1).bit_length()),
-        "PAD_C": max(16, 1 << (C - 1).bit_length()),
+        "PAD_D": runtime.padded(D),
+        "PAD_C": runtime.padded(C),
         "CARRIES": carried is not None,
         "SLOPED": slopes is not None,
         "KEYED": key_bias is not None,
         "BY_DISTANCE": bool(tables),
         "BENDS": bends,
-        "PAD_K": max(16, 1 << bends.bit_length()),
+        "PAD_K": runtime.padded(bends + 1),
         "PRECISION": precision(q.dtype),
     }
 
