@@ -198,16 +198,15 @@ def row(name: str, phase: str, counts: Counts) -> list[str]:
 
 
 def attention_flops(
-    name: str,
-    backward: bool,
-    batch: int = BATCH,
-    T: int = LENGTH,
-    width: int = WIDTH,
-    d: int = WIDTH // HEADS,
+    name: str, backward: bool, sizes: tuple[int, int, int, int] | None = None
 ) -> int:
     """Of causal attention: q kᵀ and p [v | E], and in one backward pass q kᵀ once more, dq, dk, dv
-    and dE, dp, each half of T × T, in heads of dimension d.
+    and dE, dp, each half of T × T.
+
+    Args:
+        sizes: rows, T, width and that of a head; None: those that are counted here.
     """
+    batch, T, width, d = sizes or (BATCH, LENGTH, WIDTH, WIDTH // HEADS)
     values = 2 * d if name == "tape" else d
     widths = 3 * d + 2 * values if backward else d + values
     return batch * width // d * T**2 * widths

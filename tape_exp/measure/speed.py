@@ -377,7 +377,7 @@ def core_rows(
         row: Row = {"what": "core", "encoding": name, "backend": backend}
         row |= {"T": T, "backward": backward} | summary(spent, times[base])
         sizes = (shapes.batch, T, shapes.arch.width, shapes.arch.head_dim)
-        flops = sum(attention_flops(name, phase, *sizes) for phase in {False, backward})
+        flops = sum(attention_flops(name, phase, sizes) for phase in {False, backward})
         row["tflops"] = round(flops / row["ms"] / 1e9, 3)
         row["bytes"] = core_bytes(name, shapes, T, backward)
         if peak:
