@@ -39,8 +39,7 @@ BATCH, LENGTH, VOCABULARY = 16, 1024, 32_000
 COUNTED = ("nope", "rope", "tape")
 GPU, BANDWIDTH = "H100", 3.35e12  # bytes a second
 PHASES = ("forward", "backward")
-# A FLOP of fp32 accuracy takes as long as so many in bf16: three in TF32, at half the rate.
-PRECISE = 6
+PRECISE = 3  # products in bf16 to one of fp32 numbers beside 16-bit ones
 # They launch nothing: they name, describe or make room.
 FREE = ("aten.detach", "aten.empty", "aten.empty_like", "aten.new_empty", "aten._unsafe_view")
 

@@ -28,7 +28,8 @@ from tape_exp.settings.errors import ConfigError
 
 CAPABILITIES = {"A100": 80, "H100": 90}
 WIDTHS = (64, 128)  # of a head
-BATCH, LENGTH, HEADS = 2, 1024, 12
+BATCH, LENGTH = 2, 1024
+HEADS, MORE = 12, 32  # of the 155 M model, and of one of 7 B
 BENDS = 32  # of FIRE, one for each hidden unit
 Row = dict[str, Any]
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]  # the program, its arguments and constants
@@ -75,22 +76,27 @@ def repeatable_attention(D: int, carries: bool) -> None:
         torch.use_deterministic_algorithms(before)
 
 
-def positions(D: int, carries: bool) -> None:
+def positions(D: int, carries: bool, heads: int = HEADS) -> None:
     """The rotation, by RoPE's state or by TAPE's, which learns; TAPE's maps, and its update."""
-    shape = (BATCH, LENGTH, HEADS, D)
+    shape = (BATCH, LENGTH, heads, D)
     q, k, attended = (torch.empty(shape, dtype=torch.bfloat16, requires_grad=True) for _ in "qka")
     shared = shape[:3] if carries else (1, LENGTH, 1)
     state = torch.empty(*shared, 2, D // 2, requires_grad=carries)
     q_out, k_out = rotation.rotated(q, k, state)
     loss = q_out.sum() + k_out.sum()
     if carries:
-        x, wx = (torch.empty(*size, HEADS * D) for size in (shape[:2], [4 * HEADS]))
-        F = maps.maps(x.bfloat16(), wx.requires_grad_(), torch.empty(4 * HEADS, HEADS**2))
-        p = torch.empty(HEADS, HEADS)
-        pending = update.Update(state.flatten(3), attended, p, F.unflatten(-1, (HEADS, HEADS)))
+        x, wx = (torch.empty(*size, heads * D) for size in (shape[:2], [4 * heads]))
+        F = maps.maps(x.bfloat16(), wx.requires_grad_(), torch.empty(4 * heads, heads**2))
+        p = torch.empty(heads, heads)
+        pending = update.Update(state.flatten(3), attended, p, F.unflatten(-1, (heads, heads)))
         made = update.updated(q, k, pending, keeps=True, copies=True)
         loss = loss + sum(x.sum() for x in made if x is not None)
     loss.backward()
+
+
+def positions_of_many_heads(D: int, carries: bool) -> None:
+    """The same of 32 heads, whose maps take the most registers."""
+    positions(D, carries, MORE)
 
 
 CALLS: tuple[Callable[[int, bool], None], ...] = (
@@ -98,6 +104,7 @@ CALLS: tuple[Callable[[int, bool], None], ...] = (
     biased_attention,
     repeatable_attention,
     positions,
+    positions_of_many_heads,
 )
 
 
@@ -132,8 +139,9 @@ def measure(widths: Sequence[int] = WIDTHS) -> dict[str, Any]:
 
     rows: list[Row] = []
     for gpu, D, carries, call in itertools.product(CAPABILITIES, widths, (False, True), CALLS):
+        heads = MORE if call is positions_of_many_heads else HEADS
         for found in compiled(CAPABILITIES[gpu], call, D, carries):
-            row = {"gpu": gpu, "D": D, "carries": carries, **found}
+            row = {"gpu": gpu, "D": D, "heads": heads, "carries": carries, **found}
             if row not in rows:  # calls share programs
                 rows.append(row)
     return {"triton": triton.__version__, "dtype": "bfloat16", "rows": rows}
@@ -235,17 +243,18 @@ def used(cubin: bytes) -> tuple[int, int]:
 
 def table(record: dict[str, Any]) -> list[str]:
     """The lines of a Markdown table: of all tiles of a program the ranges."""
-    head = ["program", "bias", "D", "carried", "tiles"]
+    head = ["program", "bias", "D", "heads", "carried", "tiles"]
     for gpu in CAPABILITIES:
         head += [f"{gpu}: registers", "spilled bytes", "shared KiB"]
     lines = [head]
     groups: dict[tuple[Any, ...], dict[str, list[Row]]] = {}
     for row in record["rows"]:
-        key = row["program"], row["pass"], row["bias"], row["D"], row["carries"]
+        key = tuple(row[name] for name in ("program", "pass", "bias", "D", "heads", "carries"))
         groups.setdefault(key, {}).setdefault(row["gpu"], []).append(row)
-    for (program, kind, added, D, carries), by_gpu in sorted(groups.items()):
+    for (program, kind, added, D, heads, carries), by_gpu in sorted(groups.items()):
         name = f"{program}, {kind}" if kind else program
-        cells = [name, added, str(D), "yes" if carries else "no", span(map(len, by_gpu.values()))]
+        cells = [name, added, str(D), str(heads), "yes" if carries else "no"]
+        cells.append(span(map(len, by_gpu.values())))
         for gpu in CAPABILITIES:
             rows = by_gpu[gpu]
             cells += [span(row["registers"] for row in rows)]

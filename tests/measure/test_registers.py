@@ -62,13 +62,13 @@ def test_every_program_that_is_tuned_has_been_compiled():
 def test_the_table_has_the_range_of_all_tiles():
     rows = [
         {
-            "gpu": gpu, "D": 64, "carries": False, "program": "key_gradient", "pass": "one pass",
-            "bias": "by distance", "tile": {}, "warps": 4, "stages": 2,
+            "gpu": gpu, "D": 64, "heads": 12, "carries": False, "program": "key_gradient",
+            "pass": "one pass", "bias": "by distance", "tile": {}, "warps": 4, "stages": 2,
             "registers": registers_, "spilled_bytes": spilled, "shared_bytes": 65536,
         }
         for gpu in registers.CAPABILITIES
         for registers_, spilled in ((255, 16), (127, 0))
     ]  # fmt: skip
     cells = [cell.strip() for cell in registers.table({"rows": rows})[-1].split("|")[1:-1]]
-    assert cells[:5] == ["key_gradient, one pass", "by distance", "64", "no", "2"]
-    assert cells[5:] == ["127 to 255", "0 to 16", "64"] * 2
+    assert cells[:6] == ["key_gradient, one pass", "by distance", "64", "12", "no", "2"]
+    assert cells[6:] == ["127 to 255", "0 to 16", "64"] * 2

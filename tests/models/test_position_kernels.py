@@ -197,6 +197,22 @@ def test_the_maps_agree_with_the_torch_code(device, monkeypatch, B, T, C, inner,
     assert maps.supports(*given) is None
     got = results(fused_maps, given)
     assert_agree(got, results(made_maps, given), TOLERANCE[dtype])
+    exact = made_maps(*(x.double() for x in given))[0]
+    error = (got[0] - exact).abs().max() / exact.abs().max()
+    assert error < (1e-6 if dtype == torch.float32 else 2**-14), "fp32 even beside 16 bits"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "products"),
+    [(torch.float32, "tf32x3"), (torch.bfloat16, "bf16x3"), (torch.float16, "bf16x3")],
+)
+def test_products_of_fp32_beside_16_bits_are_of_bf16(dtype, products, device):
+    make = made(device)
+    k, E, wx, v = make(2, 3, 2, 8).to(dtype), make(2, 3, 4, 8), make(5, 8), make(5, 16)
+    assert update._constants(k, E, None, None)["PRECISION"] == products
+    assert maps._sizes(wx, v, dtype)["PRECISION"] == products
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    assert update._constants(k, E, None, None)["PRECISION"] == "tf32"
 
 
 def test_the_operators_are_ones_that_compilers_can_take(device):
@@ -211,7 +227,7 @@ def test_the_operators_are_ones_that_compilers_can_take(device):
         (rotation._gradients, (q, q, None, None, state, 1)),
         (maps._maps, (x, wx, v)),
         (maps._gradients, (F.flatten(2), wx, v, h, torch.bfloat16)),
-        (maps._sums, (h, x, True)),
+        (maps._sums, (h, x, True, torch.bfloat16)),
         (update._update, (q, k, E, q, p, F, True, True)),
         (update._update, (q, k, E, q, p, None, False, False)),
         (update._gradients, (q, q, E, q, q, k, E, q, p, F, True)),

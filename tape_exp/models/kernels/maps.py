@@ -5,8 +5,8 @@ the torch code of :class:`tape_exp.models.positions.tape.TAPE`; the programs are
 :mod:`tape_exp.models.kernels.maps_triton`, which is imported at the first use.
 
 ψ is fp32, and cuBLAS multiplies fp32 without tensor cores, from an fp32 copy of the 16-bit x̃. Here
-x̃ is read as it is, and a product is made of three in TF32. Bytes a token and unit of C, of a 16-bit
-x̃, for I = C / 16 and J = 3 C / 16:
+x̃ is read as it is, and a product is made of three on tensor cores. Bytes a token and unit of C, of
+a 16-bit x̃, for I = C / 16 and J = 3 C / 16:
 
 | pass     | moves                                                           |      |
 |----------|-----------------------------------------------------------------|------|
@@ -30,9 +30,10 @@ EACH = 1024  # tokens of which a program adds up the gradients of the weights
 def maps(x_BTC: Tensor, wx_IC: Tensor, v_IJ: Tensor) -> Tensor:
     """SiLU(x̃ W_xᵀ) V, (B, T, J) fp32.
 
-    For tensors to which :func:`supports` has no objection. Products are of fp32 accuracy (or follow
-    ``torch.backends.cuda.matmul.fp32_precision``). The gradients of the weights are sums of what
-    programs leave in fp32: the backward pass is deterministic, and cannot be differentiated again.
+    For tensors to which :func:`supports` has no objection. Products are as
+    :func:`~tape_exp.models.kernels.causal.precision` says of fp32 beside x̃. The gradients of the
+    weights are sums of what programs leave in fp32: the backward pass is deterministic, and cannot
+    be differentiated again.
 
     Args:
         x_BTC: x̃: bf16, fp16 or fp32.
@@ -67,7 +68,7 @@ def _maps(x: Tensor, wx: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """F and h."""
     F, h = _outputs(x, wx, v)
     with torch.cuda.device_of(x):
-        _programs().maps[_blocks(x)](x, wx, v, h, F, _tokens(x), **_sizes(wx, v))
+        _programs().maps[_blocks(x)](x, wx, v, h, F, _tokens(x), **_sizes(wx, v, x.dtype))
     return F, h
 
 
@@ -84,7 +85,9 @@ def _gradients(
     """The gradient of x̃, in its dtype, and that of h."""
     dx, dh = _empty_gradients(dF, wx, v, h, dtype)
     with torch.cuda.device_of(h):
-        _programs().maps_gradient[_blocks(h)](dF, wx, v, h, dh, dx, _tokens(h), **_sizes(wx, v))
+        _programs().maps_gradient[_blocks(h)](
+            dF, wx, v, h, dh, dx, _tokens(h), **_sizes(wx, v, dtype)
+        )
     return dx, dh
 
 
@@ -96,19 +99,19 @@ def _empty_gradients(
 
 
 @torch.library.custom_op("tape_exp::maps_weights", mutates_args=())
-def _sums(left: Tensor, right: Tensor, opens: bool) -> Tensor:
+def _sums(left: Tensor, right: Tensor, opens: bool, beside: torch.dtype) -> Tensor:
     """Σ left rightᵀ, or SiLU(left) rightᵀ where it ``opens`` them, over EACH tokens at a time."""
-    sums = _empty_sums(left, right, opens)
+    sums = _empty_sums(left, right, opens, beside)
     parts, inner, W = sums.shape
     with torch.cuda.device_of(left):
-        _programs().sum_of_products[(-(-W // WIDE), parts)](
-            left, right, sums, _tokens(left), EACH, OPENS=opens, **_constants(inner, W=W)
+        _programs().sum_of_products[(parts, -(-W // WIDE))](
+            left, right, sums, _tokens(left), EACH, OPENS=opens, **_constants(inner, beside, W=W)
         )
     return sums
 
 
 @_sums.register_fake
-def _empty_sums(left: Tensor, right: Tensor, opens: bool) -> Tensor:
+def _empty_sums(left: Tensor, right: Tensor, opens: bool, beside: torch.dtype) -> Tensor:
     return left.new_empty(-(-_tokens(left) // EACH), left.shape[-1], right.shape[-1])
 
 
@@ -125,7 +128,7 @@ def _backward(ctx: Any, dF: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
     x, wx, v, h = ctx.saved_tensors
     dF = dF.contiguous()
     dx, dh = _gradients(dF, wx, v, h, x.dtype)
-    return dx, _sums(dh, x, False).sum(0), _sums(h, dF, True).sum(0)
+    return dx, _sums(dh, x, False, x.dtype).sum(0), _sums(h, dF, True, x.dtype).sum(0)
 
 
 _maps.register_autograd(_backward, setup_context=_keep)
@@ -139,19 +142,19 @@ def _blocks(x: Tensor) -> tuple[int]:
     return (-(-_tokens(x) // BLOCK),)
 
 
-def _sizes(wx: Tensor, v: Tensor) -> dict[str, Any]:
-    return _constants(wx.shape[0], C=wx.shape[1], J=v.shape[1])
+def _sizes(wx: Tensor, v: Tensor, beside: torch.dtype) -> dict[str, Any]:
+    return _constants(wx.shape[0], beside, C=wx.shape[1], J=v.shape[1])
 
 
-def _constants(inner: int, **sizes: int) -> dict[str, Any]:
+def _constants(inner: int, beside: torch.dtype, **sizes: int) -> dict[str, Any]:
     """The compile-time constants."""
     return sizes | {
         "INNER": inner,
         "PAD_I": runtime.padded(inner),
         "BLOCK": BLOCK,
         "WIDE": WIDE,
-        "PRECISION": causal.precision(torch.float32),
-        "num_warps": 4,
+        "PRECISION": causal.precision(torch.float32, beside),
+        "num_warps": 4 if inner <= BLOCK else 8,
         "num_stages": 2,
     }
 

@@ -89,11 +89,11 @@ def sum_of_products(
     WIDE: tl.constexpr, OPENS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Σ left rightᵀ, or SiLU(left) rightᵀ where it OPENS them, over ``each`` tokens from those of
-    the second axis on: WIDE columns of (I, W).
+    the first axis on: WIDE columns of (I, W).
     """
-    column = tl.program_id(0) * WIDE
-    part = tl.cast(tl.program_id(1), tl.int64)
-    first = tl.program_id(1) * each
+    column = tl.program_id(1) * WIDE
+    part = tl.cast(tl.program_id(0), tl.int64)
+    first = tl.program_id(0) * each
     last = tl.minimum(first + each, tokens)
     sum_IW = tl.zeros((PAD_I, WIDE), tl.float32)
     for n in range(first, last, BLOCK):

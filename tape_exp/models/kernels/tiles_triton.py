@@ -143,4 +143,12 @@ def product(a, b, total, PRECISION: tl.constexpr):
     if INTERPRETED:  # the interpreter keeps bf16 as integers and would multiply those
         a = a.to(tl.float32)
         b = b.to(tl.float32)
+        if PRECISION == "bf16x3":  # which it does not know
+            coarse_a = a.to(tl.bfloat16).to(tl.float32)
+            coarse_b = b.to(tl.bfloat16).to(tl.float32)
+            fine_a = (a - coarse_a).to(tl.bfloat16).to(tl.float32)
+            fine_b = (b - coarse_b).to(tl.bfloat16).to(tl.float32)
+            total = tl.dot(fine_a, coarse_b, total, input_precision="ieee")
+            total = tl.dot(coarse_a, fine_b, total, input_precision="ieee")
+            return tl.dot(coarse_a, coarse_b, total, input_precision="ieee")
     return tl.dot(a, b, total, input_precision=PRECISION)

@@ -49,7 +49,7 @@ def updated(
     """E', and q and k as complex numbers (x_m, x_{m+D/2}) times it.
 
     For tensors to which :func:`supports` and :func:`turns` have no objection. Products of matrices
-    are of fp32 accuracy (or follow ``torch.backends.cuda.matmul.fp32_precision``). The gradient of
+    are as :func:`~tape_exp.models.kernels.causal.precision` says of fp32 beside q. The gradient of
     P is the sum of what each program leaves in fp32: the backward pass is deterministic, and cannot
     be differentiated again.
 
@@ -240,7 +240,7 @@ def _constants(k: Tensor, E: Tensor, attended: Tensor | None, F: Tensor | None) 
         "GROUP": H // k.shape[2],
         "ATTENDS": attended is not None,
         "MAPS": F is not None,
-        "PRECISION": causal.precision(E.dtype),
+        "PRECISION": causal.precision(E.dtype, k.dtype),
         "TOKENS": TOKENS,
         "num_warps": padded // 16,
         "num_stages": 2,
