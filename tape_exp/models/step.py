@@ -25,7 +25,7 @@ def step_case(
     updates_last: bool = False,
 ) -> Callable[[], None]:
     """A whole training step as a case of
-    :func:`~tape_exp.models.timing.round_robin`: forward, loss, backward, fused AdamW.
+    :func:`~tape_exp.models.timing.round_robin`: forward, loss, backward, clipping, fused AdamW.
 
     Args:
         arch: sizes of the decoder.
@@ -53,6 +53,7 @@ def step_case(
         with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
             logits = model(tokens[:, :-1], sampler=RowSampler(0))
         loss(logits, tokens[:, 1:]).backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad()
 
