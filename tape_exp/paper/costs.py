@@ -82,13 +82,13 @@ def _needed(cfg: DictConfig) -> dict[str, float]:
     from tape_exp.machine.hardware import PEAK_FLOPS
     from tape_exp.training import plan
 
-    decoder, task, setting, _ = plan.described(cfg)
+    decoder, task, _, _ = plan.described(cfg)
     if not task.trains:
         return {"runs": 1, "tokens": 0, "gpu_hours": 0.0}
-    estimate = plan.estimate(decoder, task, setting, recompute=False)
-    flops = estimate.tokens * estimate.flops_per_token
+    tokens = plan.tokens(task)
+    flops = tokens * plan.flops_per_token(decoder, task, recompute=False)
     hours = flops / (plan.UTILISATION * PEAK_FLOPS[plan.ASSUMED]) / 3600
-    return {"runs": 1, "tokens": estimate.tokens, "gpu_hours": hours}
+    return {"runs": 1, "tokens": tokens, "gpu_hours": hours}
 
 
 def _sum(needed: dict[str, dict[str, float]]) -> dict[str, float]:

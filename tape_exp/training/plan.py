@@ -9,30 +9,16 @@ from rich.table import Table
 
 from tape_exp.machine.hardware import PEAK_FLOPS, device_memory, machine_name, peak_flops
 from tape_exp.machine.processes import first_process
-from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.kernels.causal import WIDEST
-from tape_exp.models.positions.base import PositionEncoding, overrides
 from tape_exp.settings.construct import build
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.text import TextTask
 from tape_exp.training.assembly import blank_task, make_decoder, micro_batches, precision
+from tape_exp.training.kept import Kept, kept, queries_at_once
 
 UTILISATION = 0.4  # of the peak
 ASSUMED = "H100"  # where this machine has no GPU whose peak is known
 
-# Bytes that autograd keeps for a token in one block, per unit of the width C and of SwiGLU's inner
-# size F: of each norm its input and its normalised input in fp32; what q, k and v read, and what
-# gate and up read, under autocast a 16-bit copy each; q, k, v and what they attend to; SwiGLU's
-# four products.
-KEPT = {"32-true": (40, 16), "bf16-true": (28, 8), "mixed": (28, 8)}
-# Bytes for a number of a position state that every block updates by a fused kernel: the state in
-# fp32, the copy of it that attention averages, the average, what ψ reads, and q and k before they
-# are rotated; and for an entry of an H × H map and what ψ keeps. Where blocks are recomputed, of
-# the update that the next block makes: the state, the average, and the map.
-STATE = {"32-true": 24, "bf16-true": 14, "mixed": 14}
-MAPS = 8
-HANDED_ON = {"32-true": 8, "bf16-true": 6, "mixed": 6}
 LOGITS = 12  # bytes a word of the vocabulary: the log-softmax and two gradients in fp32
 
 
@@ -91,7 +77,8 @@ def print_plan(cfg: DictConfig) -> None:
     decoder, task, setting, origin = described(cfg)
     if not first_process():
         return
-    plans = [estimate(decoder, task, setting, recompute) for recompute in (False, True)]
+    found = kept_by(decoder, task, setting)
+    plans = [estimate(decoder, task, setting, recompute, found) for recompute in (False, True)]
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(
         f"{cfg.model.name} on {cfg.task.name}, scale {cfg.scale.name}: an estimate, nothing was "
@@ -107,7 +94,7 @@ def print_plan(cfg: DictConfig) -> None:
             f"trainer.checkpoint_activations={str(cfg.trainer.checkpoint_activations).lower()}: "
             f"{_fit(chosen, setting)}\n"
         )
-    console.print("\n".join(f"- {line}" for line in assumptions(decoder, task, setting)))
+    console.print("\n".join(f"- {line}" for line in assumptions(decoder, task, setting, found)))
 
 
 def described(cfg: DictConfig) -> tuple[Decoder, Task, Setting, str]:
@@ -170,30 +157,49 @@ def vocabulary_of(task: Task) -> tuple[int, str]:
     return given.vocab, f"task.tokenizer.vocab, {known}"
 
 
-def estimate(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> Plan:
-    """The plan of a model, which may be on the meta device.
+def kept_by(decoder: Decoder, task: Task, setting: Setting) -> Kept | None:
+    """What a training pass of the model keeps; None where nothing is trained."""
+    return kept(decoder, setting.precision, task.arch.train_length) if task.trains else None
 
-    A training step costs 6 FLOPs a trainable parameter of the matrices and token, 4 a frozen one
-    (no gradient of its own), 6 · layers · C · T of causal attention; with ``recompute`` the blocks'
-    forward pass once more.
+
+def estimate(
+    decoder: Decoder, task: Task, setting: Setting, recompute: bool, found: Kept | None
+) -> Plan:
+    """The plan of a model, which may be on the meta device."""
+    flops, trained = flops_per_token(decoder, task, recompute), tokens(task)
+    return Plan(
+        decoder.parameter_count(),
+        decoder.positional_count(),
+        sum(p.numel() for p in decoder.parameters() if p.requires_grad),
+        memory(decoder, task, setting, recompute, found),
+        trained,
+        flops,
+        trained * flops / (UTILISATION * setting.peak * setting.devices) / 3600,
+    )
+
+
+def tokens(task: Task) -> int:
+    """That a task trains on, padding included."""
+    if not task.trains:
+        return 0
+    return task.optim.max_steps * task.optim.batch * task.arch.train_length
+
+
+def flops_per_token(decoder: Decoder, task: Task, recompute: bool) -> float:
+    """Of a training step: 6 a trainable parameter of the matrices, 4 a frozen one (no gradient of
+    its own), 6 · layers · C · T of causal attention; with ``recompute`` the blocks' forward pass
+    once more.
     """
     flops = decoder.flops_per_token(task.arch.train_length)
     if recompute:
         forward = decoder.forward_flops_per_token(task.arch.train_length)
         flops += forward - 2 * decoder.head.weight.numel()
-    tokens = task.optim.max_steps * task.optim.batch * task.arch.train_length if task.trains else 0
-    return Plan(
-        decoder.parameter_count(),
-        decoder.positional_count(),
-        sum(p.numel() for p in decoder.parameters() if p.requires_grad),
-        memory(decoder, task, setting, recompute),
-        tokens,
-        flops,
-        tokens * flops / (UTILISATION * setting.peak * setting.devices) / 3600,
-    )
+    return flops
 
 
-def memory(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> dict[str, float]:
+def memory(
+    decoder: Decoder, task: Task, setting: Setting, recompute: bool, found: Kept | None
+) -> dict[str, float]:
     """Bytes of one device, part by part; only the weights where nothing is trained."""
     weights = decoder.parameter_count()
     trainable = sum(p.numel() for p in decoder.parameters() if p.requires_grad)
@@ -208,83 +214,54 @@ def memory(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> d
         parts["weights gathered at a time"] = setting.width * (
             weights - sum(blocks) + 2 * max(blocks)
         )
-    if not task.trains:
+    if found is None:
         return parts
     parts["gradients"] = setting.width * trainable / setting.shards
     if setting.strategy == "ddp":
         parts["DDP's buckets"] = setting.width * trainable
     parts["AdamW"] = 2 * setting.width * trainable / setting.shards
-    tokens = setting.rows * task.arch.train_length
-    parts["activations"] = tokens * activations(decoder, setting, recompute)
-    if pairs := pairs_held(decoder, task, setting, recompute):
-        parts["pairs of tokens"] = pairs
-    parts["logits"] = tokens * LOGITS * task.arch.vocab
+    of_tokens, of_pairs = activations(found, decoder, task, setting, recompute)
+    parts["activations"] = of_tokens
+    if of_pairs:
+        parts["pairs of tokens"] = of_pairs
+    parts["logits"] = setting.rows * task.arch.train_length * LOGITS * task.arch.vocab
     return parts
 
 
-def activations(decoder: Decoder, setting: Setting, recompute: bool) -> float:
-    """Bytes a token keeps until the backward pass: all blocks, or their inputs and one block."""
-    arch, states = decoder.arch, _state_sizes(decoder)
-    kind = "mixed" if setting.mixed else setting.precision
-    per_width, per_ffn = KEPT[kind]
-    blocks = [
-        per_width * arch.width
-        + per_ffn * arch.ffn
-        + (STATE[kind] * state + MAPS * arch.heads**2 if state else 0)
-        for state in states
-    ]
+def activations(
+    found: Kept, decoder: Decoder, task: Task, setting: Setting, recompute: bool
+) -> tuple[float, float]:
+    """Bytes that are kept until the backward pass: of tokens, and of pairs of tokens. With
+    ``recompute`` of all blocks the inputs, and one block whole.
+
+    Of pairs that a block makes for some queries at a time, anew in the backward pass, only one
+    block's are there at a time, and their gradients.
+    """
+    rows, length = setting.rows, task.arch.train_length
+    of_tokens = [each.of(rows, length) for each in found.blocks]
+    whole, passing = pairs_of(found, decoder, task, setting)
     if recompute:
-        handed_on = sum(HANDED_ON[kind] * state + 4 * arch.heads**2 for state in states if state)
-        return len(states) * setting.width * arch.width + handed_on + max(blocks)
-    return sum(blocks)
+        handed = sum(each.of(rows, length) for each in found.inputs)
+        return handed + max(of_tokens[:-1]) + of_tokens[-1], max([*whole, *passing])
+    return sum(of_tokens), sum(whole) + max(passing)
 
 
-def pair_memory(block: Block, rows: int, length: int) -> int:
-    """Bytes that a layer holds of pairs of tokens, 0 for encodings that compute none: of all pairs,
-    or of those of the queries that are taken at a time, with the gradients.
+def pairs_of(
+    found: Kept, decoder: Decoder, task: Task, setting: Setting
+) -> tuple[list[float], list[float]]:
+    """Bytes of pairs of tokens of each block: of all pairs, and of those of the queries that it
+    takes at a time.
     """
-    queries = queries_at_once(block, length)
-    copies = 1 if queries == length else 2
-    return copies * rows * queries * length * block.position.pair_bytes()
+    whole, passing, length = [], [], task.arch.train_length
+    for block, each in zip(decoder.blocks(), found.blocks, strict=False):
+        queries = queries_at_once(block, length)
+        size = each.of_pairs(setting.rows, queries, length)
+        whole.append(size if queries == length else 0)
+        passing.append(0 if queries == length else 2 * size)
+    return whole, passing
 
 
-def queries_at_once(block: Block, length: int) -> int:
-    """For how many of a row's queries at a time a layer computes its bias; all of them where it
-    keeps what it computed until the backward pass.
-    """
-    in_blocks = block.backend in ("auto", "sdpa") and block.ssmax is None
-    return block.position.rows_at_once(length) if in_blocks else length
-
-
-def pairs_kept(decoder: Decoder, task: Task, setting: Setting) -> list[int]:
-    """:func:`pair_memory` of each layer, or 0 where our kernel reads the bias in pieces: on a GPU,
-    in 16 bits.
-    """
-    return [
-        0
-        if _read_in_pieces(block, setting)
-        else pair_memory(block, setting.rows, task.arch.train_length)
-        for block in decoder.blocks()
-    ]
-
-
-def pairs_held(decoder: Decoder, task: Task, setting: Setting, recompute: bool) -> int:
-    """The sum of :func:`pairs_kept`, but of layers that compute them again only the largest."""
-    pairs, length = pairs_kept(decoder, task, setting), task.arch.train_length
-    if recompute:
-        return max(pairs)
-    again = [queries_at_once(block, length) < length for block in decoder.blocks()]
-    passing = [size for size, dropped in zip(pairs, again, strict=True) if dropped]
-    return sum(pairs) - sum(passing) + max(passing, default=0)
-
-
-def _read_in_pieces(block: Block, setting: Setting) -> bool:
-    served = overrides(block.position, "piecewise") and block.head_dim <= WIDEST
-    served = served and block.window is None and block.ssmax is None
-    return served and block.backend in ("auto", "triton") and setting.precision != "32-true"
-
-
-def assumptions(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
+def assumptions(decoder: Decoder, task: Task, setting: Setting, found: Kept | None) -> list[str]:
     """What the numbers rest on, a sentence or two each."""
     frozen = any(p.dtype == torch.bfloat16 for p in decoder.parameters())
     halved = ", frozen matrices 2" if setting.width == 4 and frozen else ""
@@ -302,27 +279,25 @@ def assumptions(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
             f"fsdp: weights, gradients and AdamW are cut into {setting.shards}, 16-bit copies are "
             "not; embedding, head and two blocks are gathered at a time."
         )
-    if task.trains:
-        return [*sentences, *_assumptions_of_training(decoder, task, setting)]
+    if found is not None:
+        return [*sentences, *_assumptions_of_training(decoder, task, setting, found)]
     return [
         *sentences,
         "Nothing is trained; what an evaluation needs beyond the weights is not estimated.",
     ]
 
 
-def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> list[str]:
-    kind = "mixed" if setting.mixed else setting.precision
-    per_width, per_ffn = KEPT[kind]
-    formula = f"{per_width} C + {per_ffn} F"
-    if any(_state_sizes(decoder)):
-        formula += f" + {STATE[kind]} per number of the position state + {MAPS} H²"
+def _assumptions_of_training(
+    decoder: Decoder, task: Task, setting: Setting, found: Kept
+) -> list[str]:
     ddp = "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
     scores = "by a fused attention that keeps no T × T scores"
     if decoder.blocks()[0].backend == "reference":
         scores = "without the T × T scores that trainer.attention=reference keeps"
-    pairs = pairs_kept(decoder, task, setting)
+    pairs = [max(each) for each in zip(*pairs_of(found, decoder, task, setting), strict=True)]
     block = decoder.blocks()[pairs.index(max(pairs))]
     length, name = task.arch.train_length, type(block.position).__name__
+    per_token = sum(each.token for each in found.blocks) / len(decoder.blocks())
     taken = f"{name} computes something for each"
     growth = "four times"
     if (queries := queries_at_once(block, length)) < length:
@@ -336,9 +311,9 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
         f"Gradients: {setting.width} bytes a trainable parameter; AdamW: two numbers of "
         f"{setting.width} bytes each.",
         *([ddp] if setting.strategy == "ddp" else []),
-        f"Activations: {formula} bytes a token and layer (C width, F inner size, H heads), "
-        f"{scores}; recomputed: each block's input, and one block whole. Frozen weights are not "
-        "taken to save any.",
+        f"Activations: {per_token:,.0f} bytes a token and layer, what autograd keeps of a pass "
+        f"that was traced without storage, {scores}; recomputed: each block's input, and one "
+        "block whole.",
         *([computed] if any(pairs) else []),
         f"Logits: {LOGITS} bytes a token and word of the vocabulary (log-softmax and two gradients "
         "in fp32).",
@@ -350,18 +325,6 @@ def _assumptions_of_training(decoder: Decoder, task: Task, setting: Setting) -> 
         f"{setting.gpu}, on {setting.devices} of them; without validation, evaluation, "
         "checkpoints and waiting for data.",
     ]
-
-
-def _state_sizes(decoder: Decoder) -> list[int]:
-    """Numbers a token of each layer's position state, over all heads; 0 where none updates it."""
-    return [_state_size(block.position, decoder.arch.heads) for block in decoder.blocks()]
-
-
-def _state_size(position: PositionEncoding, heads: int) -> int:
-    if not position.update_parameters:
-        return 0
-    state = position.initial_state(torch.zeros(1, 1, device="meta"))
-    return 0 if state is None else state.numel() // state.shape[2] * heads
 
 
 def _model_table(plan: Plan, task: Task, origin: str) -> Table:

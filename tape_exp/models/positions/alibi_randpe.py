@@ -13,7 +13,3 @@ class RandomALiBi(RandomPositions, ALiBi):
     Args:
         range_factor: as in RandPE.
     """
-
-    def pair_bytes(self) -> int:
-        """The bias of every pair: positions differ from row to row."""
-        return 4 * self.arch.heads

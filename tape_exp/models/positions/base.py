@@ -55,7 +55,6 @@ class PositionEncoding(nn.Module):
       tokens so far (tape_householder),
     - ``init_weights``: the first values of its parameters,
     - ``matrices``: the state as the matrices that ``rotate`` multiplies by, for analysis,
-    - ``pair_bytes``: what it keeps for every pair of tokens, which ``debug=plan`` adds up,
     - ``counted_operations``: what a layer adds to the counts of table flops.
 
     ``positions``, ``position_ids``, ``embed`` and ``initial_state`` are asked of the first layer's
@@ -240,12 +239,6 @@ class PositionEncoding(nn.Module):
     def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> State:
         """The next layer's state, from its average (B, T, H, E) and the output :attr:`context`."""
         return state
-
-    def pair_bytes(self) -> int:
-        """Bytes that a layer keeps for the backward pass for each pair of tokens, in fp32: 0 unless
-        something is computed of every pair, as ``bias`` is without a table of distances.
-        """
-        return 0
 
     def counted_operations(self, length: int) -> tuple[int, int]:
         """(MACs, further FLOPs) that one layer adds to a forward pass of batch 1, as table flops of

@@ -65,10 +65,6 @@ class CoPE(PositionEncoding):
             upper_BHTS = by_count_BHTP.gather(-1, above_BHTS)
             return torch.lerp(lower_BHTS, upper_BHTS, f_BHTS)
 
-    def pair_bytes(self) -> int:
-        """Gates, counts and what is looked up by them, of every pair and head."""
-        return 40 * self.arch.heads
-
     def counted_operations(self, length: int) -> tuple[int, int]:
         """MACs of the gates' logits and q·e; FLOPs of sigmoid, count and interpolation."""
         H, d = self.arch.heads, self.arch.head_dim

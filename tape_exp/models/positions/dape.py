@@ -62,10 +62,6 @@ class DAPE(Kerple):
             adapted_BTSH = F.linear(F.leaky_relu(F.linear(both_BTSE, *inner)), *outer)
             return bias + adapted_BTSH.permute(0, 3, 1, 2)
 
-    def pair_bytes(self) -> int:
-        """Logits, bias, their adaptation and two hidden layers of every pair."""
-        return 8 * self.inner.out_features + 20 * self.arch.heads + 5
-
     def counted_operations(self, length: int) -> tuple[int, int]:
         """The logits once more and f on every pair as MACs; its LeakyReLU as FLOPs."""
         H, hidden = self.arch.heads, self.inner.out_features

@@ -73,13 +73,6 @@ class FIRE(PositionEncoding):
             near, far = self._psi(positions), 1 / self._scale(positions)
             return Piecewise(near, far, bends, constant[:, None] + level, rise)
 
-    def pair_bytes(self) -> int:
-        """Distance, ratio, the hidden layer and the bias of every pair.
-
-        Where our kernel reads :meth:`piecewise`, nothing is computed of every pair.
-        """
-        return 4 * self.inner.out_features + 4 * self.arch.heads + 17
-
     def counted_operations(self, length: int) -> tuple[int, int]:
         """The MLP on every pair of tokens; its ReLU as FLOPs."""
         hidden, heads = self.inner.out_features, self.outer.out_features

@@ -204,13 +204,6 @@ class PaTH(PositionEncoding):
             sum(shifted, raw_BSE.new_zeros(())).unflatten(-1, (self.arch.key_heads, -1)), dim=-1
         )
 
-    def pair_bytes(self) -> int:
-        """The bias of every pair, and of every query and block what has passed it: of all pairs, or
-        of those of a block of queries; fla's kernels keep neither.
-        """
-        H, D = self.arch.heads, self.arch.head_dim
-        return 6 * H + 4 * H * D // BLOCK + 1
-
     def counted_operations(self, length: int) -> tuple[int, int]:
         """MACs of W, β, the products and solves within blocks, and four products of two blocks."""
         H, d, c = self.arch.heads, self.arch.head_dim, min(length, BLOCK)

@@ -11,7 +11,3 @@ class PaTHFoX(FoX, PaTH):
     Args:
         rank: as in PaTH.
     """
-
-    def pair_bytes(self) -> int:
-        """PaTH's, without the half of the probabilities that is never made in blocks of rows."""
-        return super().pair_bytes() - 2 * self.arch.heads

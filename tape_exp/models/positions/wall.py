@@ -87,10 +87,6 @@ class Wall(PositionEncoding):
             earlier = whole.expand(-1, -1, k_BSHD.shape[1] - log_f.shape[2], -1)
             return k_BSHD * torch.cat([earlier, _after(log_f)], 2).exp().transpose(1, 2)
 
-    def pair_bytes(self) -> int:
-        """The bias of every pair, and of every block the keys before it."""
-        return 4 * self.arch.heads + 2 * self.w.shape[0] // BLOCK + 1
-
     def counted_operations(self, length: int) -> tuple[int, int]:
         """MACs of the gates and of the logits; FLOPs of gates and exponentials."""
         width = self.arch.heads * self.arch.head_dim
