@@ -17,7 +17,7 @@ from tape_exp.paper.artifacts import RESULTS, SCALES, requested
 from tape_exp.paper.claims import FLOOR, NO, NO_CLAIM, ORDERED, REVERSED, UNCLEAR, UNTESTED, YES
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
-from tape_exp.training.plan import described, estimate
+from tape_exp.training.plan import described, estimate, kept_by
 from tests.test_readme import PAGES, blocks, files_of, words_of
 
 DOCS = {path.name: text for path, text in PAGES.items() if path.parent.name == "docs"}
@@ -141,23 +141,25 @@ def test_the_errata_say_whether_what_the_public_code_computes_has_run():
 
 
 HOURS = re.findall(
-    r"^\| `task=(\w+)` +\| [^|]+\| ([\d.]+) +\| ([\d.]+) ",
+    r"^\| `task=(\w+)` +\| [^|]+\| ([\d.]+) +\| ([\d.]+) +\| (\d+) GiB( with [^|]+)?",
     DOCS["reproduce-on-a-cluster.md"],
     re.MULTILINE,
 )
 
 
-@pytest.mark.parametrize(("task", "hours", "recomputed"), HOURS)
-def test_gpu_hours_are_the_plans(task, hours, recomputed):
-    """Of one device; the plan's own tests hold it to what a model computes."""
-    words = ["peft=tape"] if task == "extend" else []
-    cfg = compose_config(
-        [f"task={task}", "model=tape", "scale=paper", "trainer.accelerator=cpu", *words]
-    )
+@pytest.mark.parametrize(("task", "hours", "recomputed", "memory", "how"), HOURS)
+def test_hours_and_memory_are_the_plans(task, hours, recomputed, memory, how):
+    """Hours of one device; the plan's own tests hold it to what a model computes."""
+    words = re.findall(r"`(\w+(?:\.\w+)?=\w+)`", how)
+    cfg = compose_config([f"task={task}", "model=tape", "scale=paper", *words])
     decoder, sized, setting, _ = described(cfg)
-    for shown, recompute in ((hours, False), (recomputed, True)):
-        planned = estimate(decoder, sized, setting, recompute).hours
+    found = kept_by(decoder, sized, setting)
+    plans = [estimate(decoder, sized, setting, again, found) for again in (False, True)]
+    for shown, plan in zip((hours, recomputed), plans, strict=True):
+        planned = setting.devices * plan.hours
         assert float(shown) == pytest.approx(planned, abs=0.006, rel=0.004)
+    needed = plans["recomputed" in how].memory
+    assert float(memory) == pytest.approx(sum(needed.values()) / 2**30, abs=0.6)
 
 
 def test_hours_of_the_sweeps_add_up_to_the_cost_of_all():
