@@ -1,6 +1,12 @@
 """tape_exp: experiments on positional encodings in decoder-only transformers."""
 
 import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tape_exp.library import Loaded, build, load, records, train
+
+__all__ = ["Loaded", "build", "load", "records", "train"]
 
 # Jupyter names a backend of its own to every command that it starts. Where that is not installed,
 # matplotlib could not be imported; every picture here is drawn without a backend.
@@ -10,3 +16,16 @@ if _home:
 
     if find_spec(_home) is None:
         del os.environ["MPLBACKEND"]
+
+
+def __getattr__(name: str) -> Any:
+    """The functions of :mod:`tape_exp.library`, which is imported when one is used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tape_exp import library
+
+    return getattr(library, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

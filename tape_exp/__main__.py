@@ -18,9 +18,9 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "train": Command("tape_exp.train", [], "train and evaluate a run, or with -m a local sweep"),
+    "train": Command("tape_exp.training", [], "train and evaluate a run, or with -m a local sweep"),
     "plan": Command(
-        "tape_exp.train", ["debug=plan"], "estimate time and memory of a run, and run nothing"
+        "tape_exp.training", ["debug=plan"], "estimate time and memory of a run, and run nothing"
     ),
     "sweep": Command("tape_exp.launch.sweep", [], "submit a grid of runs to SLURM"),
     "status": Command("tape_exp.launch.status", [], "what has become of the runs of a grid"),

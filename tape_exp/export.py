@@ -7,20 +7,13 @@ by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from tape_exp.data import tokenizers
 from tape_exp.models import export, peft
-from tape_exp.runs import weights
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import path_of
-from tape_exp.settings.schema import check_sections
-from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
+from tape_exp.training.finished import read_run
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -49,39 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def export_run(run: Path, folder: Path, dtype: torch.dtype = torch.float32) -> None:
     """Write the model of a run to ``folder``."""
-    run = path_of("run", run).resolve()
-    if not (run / "config.yaml").is_file():
-        raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
-    cfg = weights.stored_config(run / "config.yaml")
     try:
-        check_sections(cfg)
-        cfg.checkpoint, cfg.runs = str(run), str(Path(run, "../../../..").resolve())
-        _export(cfg, run, folder, dtype)
-    except OmegaConfBaseException as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{run}/config.yaml is not a whole config ({reason}).") from error
+        found = read_run(run)
+        peft.merge(found.decoder)
+        export.save(found.decoder, folder, found.tokenizer, model=found.model, dtype=dtype)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(
             f"{error.filename or folder}: {reason}; export to a folder that can be written."
         ) from error
-
-
-def _export(cfg: Any, run: Path, folder: Path, dtype: torch.dtype) -> None:
-    task = make_task(cfg)
-    tokenizer = None
-    if (run / "tokenizer.json").is_file():
-        tokenizer = tokenizers.load(
-            run / "tokenizer.json", cfg.task.tokenizer.bos, cfg.task.tokenizer.eos
-        )
-        task.size_vocabulary(max(task.arch.vocab, tokenizer.vocab))
-    adaptation = make_adaptation(cfg, task)
-    decoder = make_decoder(cfg, task, adaptation).eval()
-    peft.merge(decoder)
-    model: Any = OmegaConf.to_container(cfg.model, resolve=True)
-    if adaptation is not None:
-        model = adaptation.positions(model)
-    export.save(decoder, folder, tokenizer, model=model, dtype=dtype)
 
 
 if __name__ == "__main__":

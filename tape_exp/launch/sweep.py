@@ -273,7 +273,7 @@ def script_of(settings: dict[str, Any], folder: Path, command: str) -> str:
     head = [f"# {command}", *(f"#SBATCH {flag}" for flag in flags if not flag.endswith("=False"))]
     for line in head:
         refuse_breaks(line)
-    program = ["-m", "tape_exp.train"] if INSTALLED else [str(ROOT / "train.py")]
+    program = ["-m", "tape_exp.training"] if INSTALLED else [str(ROOT / "train.py")]
     lines = ["#!/bin/bash", *head, ""]
     lines += [
         f"folder={shlex.quote(str(folder))}",

@@ -2,7 +2,8 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,27 @@ class Arithmetic(Task):
     """
 
     measures = ("exact_match",)
+
+    @property
+    def eos(self) -> int:
+        """``<eos>``."""
+        return EOS
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a row as people read it, least-significant digits first: ``21+9=`` asks for
+        12 + 9. With index hints a letter is before each digit.
+        """
+        letters = [letter(n) for n in range(self.arch.vocab - len(VOCABULARY))]
+        number_of = {word: number for number, word in enumerate([*VOCABULARY, *letters])}
+        words = re.findall(r"<\w+>|[a-z]+|.", text, re.DOTALL)
+        if unknown := [word for word in words if word not in number_of]:
+            raise ConfigError(f"{unknown[0]!r} is no token of addition; a row begins like 21+9=.")
+        return [number_of[word] for word in words]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """:func:`text`."""
+        return text(ids)
+
     diagnosed_per_cell = 10
 
     def __init__(

@@ -86,6 +86,21 @@ class Task(LightningDataModule, ABC):
         """Give the model so many rows of its embedding, once they are known."""
         self.arch = dataclasses.replace(self.arch, vocab=words)
 
+    @property
+    def eos(self) -> int | None:
+        """The token that ends what a model writes, where there is one."""
+        return None
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a row that begins like this. Raises :class:`ConfigError` where rows of the
+        task are no text.
+        """
+        raise ConfigError(f"rows of {type(self).__name__} are no text; give the ids of tokens.")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """What tokens say; of a task whose rows are no text their ids."""
+        return " ".join(map(str, ids))
+
     @abstractmethod
     def train_batch(self, first: int, count: int) -> Batch:
         """Samples first … first + count - 1 of the training stream."""

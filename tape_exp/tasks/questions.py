@@ -68,10 +68,6 @@ class Questions(TextTask):
         assert self.new_tokens is not None
         return self.new_tokens
 
-    def encode(self, text: str) -> list[int]:
-        """BOS and the whole text at once, since some tokenizers mark a text's beginning."""
-        return [self.tokenizer.bos, *self.tokenizer.encode([text])[0].tolist()]
-
     def fingerprint(self) -> str:
         """A hash of all prompts."""
         return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()[:16]

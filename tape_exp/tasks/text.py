@@ -1,6 +1,7 @@
 """What the language tasks share: a corpus, its tokenizer, and samples of it to look into."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -86,6 +87,19 @@ class TextTask(Task):
     def tokens(self, text: Text, split: str, needed: int | None = None) -> Tokens:
         """A split's tokens, from the cache where they are there."""
         return tokenise(text, split, self.tokenizer, self.surroundings.cache, needed)
+
+    @property
+    def eos(self) -> int:
+        """The tokenizer's."""
+        return self.tokenizer.eos
+
+    def encode(self, text: str) -> list[int]:
+        """BOS and the whole text at once, since some tokenizers mark a text's beginning."""
+        return [self.tokenizer.bos, *self.tokenizer.encode([text])[0].tolist()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text, without special tokens."""
+        return self.tokenizer.decode([*ids])
 
     def assets(self) -> dict[str, str]:
         """The tokenizer, kept with the run so that later tasks can begin from its checkpoint."""

@@ -294,7 +294,7 @@ def test_outside_a_clone_a_task_runs_the_package(slurm, monkeypatch, capsys):
         monkeypatch.setattr(module, "INSTALLED", True)
     monkeypatch.chdir(slurm)
     assert sweep.main(["--dry-run", "model=rope"]) == 0
-    assert f"train=({sys.executable} -m tape_exp.train)\n" in capsys.readouterr().out
+    assert f"train=({sys.executable} -m tape_exp.training)\n" in capsys.readouterr().out
     (slurm / "conf" / "local").mkdir(parents=True)
     (slurm / "conf" / "local" / "cluster.yaml").write_text("partition: gpu\n")
     assert sweep.main(["--dry-run", "model=rope"]) == 2

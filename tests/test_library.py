@@ -1,0 +1,124 @@
+"""The package as a library: what its functions give, and what they say of mistakes."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import tape_exp as te
+from tape_exp.data.batch import IGNORE
+from tape_exp.settings.errors import ConfigError
+from tape_exp.tasks.arithmetic import text
+from tests.conftest import SMALL, on_text
+
+
+def test_an_import_loads_neither_torch_nor_lightning():
+    code = "import sys, tape_exp; print(sorted({'torch', 'lightning', 'numpy'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert {"build", "load", "records", "train"} <= {*dir(te)}
+    with pytest.raises(AttributeError, match="has no attribute 'lode'"):
+        _ = te.lode
+
+
+def test_what_is_built_computes_the_loss_of_a_batch():
+    decoder, task = te.build("tape", *SMALL, "task.train_digits=2", "task.test_digits=3")
+    batch = task.train_batch(0, 4)
+    logits = decoder(batch["inputs"])
+    assert logits.shape == (*batch["inputs"].shape, task.arch.vocab)
+    loss = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORE
+    )
+    loss.backward()
+    assert decoder.blocks()[0].position.p.grad.abs().sum() > 0
+    with pytest.raises(ConfigError, match=r"model=tap\W.*Did you mean 'tape'"):
+        te.build("tap")
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """A small model of addition of one digit that is trained for a moment."""
+    folder = tmp_path_factory.mktemp("library")
+    words = ["trainer=cpu", "trainer.progress=none", "logger=none", f"runs={folder}", *SMALL]
+    words += ["task.train_digits=1", "task.test_digits=2", "task.samples_per_cell=4"]
+    record = te.train("model=tape", *words, "task.optim.max_steps=3", "task.optim.batch=64")
+    (path,) = folder.glob("arithmetic/smoke/tape/seed0-*")
+    return path, record, te.load(path)
+
+
+def test_a_loaded_run_is_the_one_that_was_trained(loaded):
+    _, record, run = loaded
+    assert run.record == record
+    assert run.config["task"]["train_digits"] == 1
+    ids = run.task.encode("5+3=")
+    assert text(ids) == run.task.decode(ids) == "5+3="
+    with torch.no_grad():
+        logits = run.model(torch.tensor([ids]))[0, -1]
+    first = run.task.decode([int(logits.argmax())])
+    assert run.generate("5+3=", new_tokens=1) == ("" if first == "<eos>" else first)
+    assert run.generate(ids, new_tokens=3) == run.generate("5+3=", new_tokens=3)
+    sampled = {run.generate("5+3=", 4, temperature=2.0, seed=seed) for seed in range(8)}
+    assert len(sampled) > 1
+    assert run.generate("5+3=", 4, 2.0, seed=3) == run.generate("5+3=", 4, 2.0, seed=3)
+
+
+def test_attention_and_positions_of_a_text(loaded):
+    _, _, run = loaded
+    attention, positions = run.attention("12+34="), run.positions("12+34=")
+    assert attention.keys() == positions.keys() == {1, 2}
+    for layer in (1, 2):
+        assert attention[layer].shape == positions[layer].shape == (2, 6, 6)
+        assert torch.allclose(attention[layer].sum(-1), torch.ones(2, 6))
+        assert attention[layer].triu(1).abs().sum() == 0
+    assert torch.allclose(positions[1].diagonal(dim1=1, dim2=2), torch.ones(2, 6), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("12+x=", "'x' is no token of addition; a row begins like 21\\+9="),
+        ("", "at least one token, each from 0 to 13"),
+        ([3, 14], "at least one token, each from 0 to 13"),
+    ],
+)
+def test_what_is_no_text_is_refused(loaded, text, message):
+    with pytest.raises(ConfigError, match=message):
+        loaded[2].generate(text)
+
+
+def test_a_bias_has_no_positions_and_a_text_task_has_words(text_folder, tmp_path):
+    words = [*on_text(text_folder), "trainer=cpu", "trainer.progress=none", "logger=none"]
+    words += ["task.optim.max_steps=1", f"runs={tmp_path}"]
+    te.train("model=alibi", "task=c4", *words)
+    (path,) = tmp_path.glob("c4/smoke/alibi/seed0-*")
+    run = te.load(path)
+    with pytest.raises(ConfigError, match=r"model=alibi has no position state; attention\(text\)"):
+        run.positions("w1 w2")
+    assert run.attention("w1 w2")[2].shape == (2, 6, 6), "BOS and five bytes"
+    assert run.task.decode(run.task.encode("w1 w2")) == "w1 w2"
+    assert isinstance(run.generate("w1", new_tokens=4), str)
+
+
+def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
+    with pytest.raises(ConfigError, match="is not the folder of a run: it has no config"):
+        te.load(tmp_path)
+    half = tmp_path / "half"
+    half.mkdir()
+    for name in ("config.yaml", "checkpoints"):
+        (half / name).symlink_to(loaded[0] / name)
+    with pytest.raises(ConfigError, match=r"half is not finished: it has no record\.json"):
+        te.load(half)
+    with pytest.raises(ConfigError, match="new_tokens=0 must be at least 1"):
+        loaded[2].generate("1+1=", new_tokens=0)
+
+
+def test_records_are_a_table(loaded, tmp_path):
+    (tmp_path / "one.json").write_text((loaded[0] / "record.json").read_text())
+    table = te.records(tmp_path)
+    assert table.loc[0, ["model", "task", "scale", "seed"]].tolist() == [
+        "tape", "arithmetic", "smoke", 0
+    ]  # fmt: skip
+    assert table.loc[0, "test/exact_match"] == loaded[1]["metrics"]["test/exact_match"]
+    committed = te.records()
+    assert {"rope", "tape"} <= {*committed["model"]}
