@@ -1,9 +1,11 @@
 """tape_exp: experiments on positional encodings in decoder-only transformers."""
 
 import os
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # what typing calls so, without an import of it
 if TYPE_CHECKING:
+    from typing import Any
+
     from tape_exp.library import Loaded, build, load, records, train
 
 __all__ = ["Loaded", "build", "load", "records", "train"]
@@ -18,7 +20,7 @@ if _home:
         del os.environ["MPLBACKEND"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """The functions of :mod:`tape_exp.library`, which is imported when one is used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

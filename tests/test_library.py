@@ -1,5 +1,7 @@
 """The package as a library: what its functions give, and what they say of mistakes."""
 
+import json
+import os
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ import torch
 import tape_exp as te
 from tape_exp.data.batch import IGNORE
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.arithmetic import text
 from tests.conftest import SMALL, on_text
 
@@ -20,6 +23,26 @@ def test_an_import_loads_neither_torch_nor_lightning():
     assert {"build", "load", "records", "train"} <= {*dir(te)}
     with pytest.raises(AttributeError, match="has no attribute 'lode'"):
         _ = te.lode
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    """With twenty steps instead of those that learn addition, and without windows for pictures."""
+    cells = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text())["cells"]
+    program = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    assert program.count("STEPS = 800") == 1
+    program = program.replace("STEPS = 800", "STEPS = 20")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "86,368 parameters; logits (4, 9, 14)" in done.stdout
+    shown = [o for c in cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
+    assert len(shown) == 3, "the committed notebook has its pictures"
 
 
 def test_what_is_built_computes_the_loss_of_a_batch():
