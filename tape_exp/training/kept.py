@@ -249,19 +249,17 @@ def attend(
     k_BSKD: Tensor,
     v_BSKD: Tensor,
     *,
-    bias: Tensor | OnDemand | None = None,
-    by_distance: Tensor | None = None,
-    slopes: Tensor | None = None,
-    key_bias: Tensor | None = None,
+    backend: str = "auto",
     carried: Tensor | None = None,
     window: Any = None,
     scale: Tensor | None = None,
-    backend: str = "auto",
-    **others: Any,
+    **biases: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """What fused attention on a GPU keeps, instead of :func:`tape_exp.models.attention.attend`:
     what it reads and gives, and each bias in the form in which it reads it.
     """
+    names = ("bias", "by_distance", "slopes", "key_bias")
+    bias, by_distance, slopes, key_bias = (biases.get(name) for name in names)
     if isinstance(bias, OnDemand) and bias.rows is not None and scale is None:
         words = {"bias": bias, "key_bias": key_bias, "carried": carried, "window": window}
         return attention.attend(q_BTHD, k_BSKD, v_BSKD, backend="sdpa", **words)
