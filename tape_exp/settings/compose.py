@@ -67,7 +67,8 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         write_out(cfg.get("model"))
         check_targets(cfg)
         check_sections(cfg)
-        _check_scale(cfg)
+        if "${" in "".join(overrides) or not _resolves(tuple(choices)):
+            _check_scale(cfg)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, overrides)) from error
     return cfg
@@ -84,17 +85,37 @@ def _sets_value(override: Override) -> bool:
     return isinstance(override.value(), dict) or not (CONF / key).is_dir()
 
 
+@functools.lru_cache(maxsize=1024)
+def _resolves(choices: tuple[str, ...]) -> bool:
+    """Whether nothing is missing in what the chosen YAMLs compose; no value can take it away."""
+    try:
+        _check_scale(_composed(choices))
+    except OmegaConfBaseException:
+        return False
+    return True
+
+
 def _check_scale(cfg: DictConfig) -> None:
     """Raise where the task reads a key that its scale does not set.
 
     Whatever else cannot be resolved is refused where it is read.
     """
     try:
-        OmegaConf.to_container(cfg.task, resolve=True)
+        _resolve(cfg.task)
     except InterpolationKeyError:
         raise
     except OmegaConfBaseException:
         pass
+
+
+def _resolve(node: Any) -> None:
+    """Read every value that is an interpolation."""
+    for key in node if isinstance(node, DictConfig) else range(len(node)):
+        child = node._get_node(key)
+        if child._is_interpolation():
+            child = node[key]
+        if OmegaConf.is_config(child) and not child._is_none():
+            _resolve(child)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -111,9 +132,10 @@ def _composed(overrides: tuple[str, ...]) -> DictConfig:
     own = {g: sections[g][chosen[g]] for g in APART if chosen.get(g) in sections[g]}
     if not own:
         return _by_hydra("config", overrides)
-    cfg = copy.deepcopy(_composed(tuple(w for w in overrides if w.partition("=")[0] not in own)))
+    others = tuple(word for word in overrides if word.partition("=")[0] not in own)
+    cfg = copy.deepcopy(_composed(others))
     for group, section in own.items():
-        cfg[group] = copy.deepcopy(section)
+        cfg[group] = section  # which copies it
     return cfg
 
 
