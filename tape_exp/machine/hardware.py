@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -24,12 +25,28 @@ PEAK_FLOPS = {
 }
 
 
-def peak_flops(device: torch.device) -> float:
-    """Peak FLOP/s of a device in bf16, 0 where it is not known."""
+# In fp32 without tensor cores, which is how torch multiplies fp32 unless it is told to round.
+PEAK_FP32 = {
+    "H200 NVL": 60e12,
+    "H200": 67e12,
+    "H100 PCIe": 51e12,
+    "H100 NVL": 60e12,
+    "H100": 67e12,
+    "A100": 19.5e12,
+    "L40S": 91.6e12,
+    "RTX 4090": 82.6e12,
+    "A6000": 38.7e12,
+    "A10G": 35e12,
+    "A10": 31.2e12,
+}
+
+
+def peak_flops(device: torch.device, peaks: Mapping[str, float] = PEAK_FLOPS) -> float:
+    """Peak FLOP/s of a device in bf16, or of another table; 0 where it is not known."""
     if device.type != "cuda":
         return 0.0
     name = torch.cuda.get_device_name(device)
-    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), 0.0)
+    return next((peak for part, peak in peaks.items() if part in name), 0.0)
 
 
 def machine_memory() -> int:

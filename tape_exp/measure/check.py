@@ -6,7 +6,8 @@ compared with the explicit softmax in fp32 from the same weights: logits, and th
 parameter. What the reference itself loses in bf16 is measured alike, and a backend may lose twice
 as much. (Of CoPE, whose counts are rounded down, the gradients in bf16 say little.) On a GPU, the
 fused rotation and TAPE's fused update are also compared with torch's by themselves, in fp32 with
-the explicit softmax: the rows ``positions``. Leaves
+the explicit softmax: the rows ``positions``. TAPE's maps and update from 16-bit numbers, whose
+products are of a precision between, are compared with fp64: the row ``products``. Leaves
 ``results/speed/check-<machine>.json``, written after each encoding. It needs only torch.
 """
 
@@ -25,6 +26,7 @@ from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.measure.results import add_device, add_folder, why, write_record
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.kernels import maps, update
 from tape_exp.settings.arguments import Parser, command, require_writable
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -35,6 +37,7 @@ NEGLIGIBLE = 1e-3  # of the largest gradient
 LEAST = {"logits": 0.02}  # that a relative error may be, whatever the reference loses
 LEAST_OF_GRADIENT = 0.05
 OF_FP32 = 1e-3  # that a relative error of fused positions may be, logits and gradients
+OF_PRODUCTS = 2**-12  # of fp32 numbers beside 16-bit ones: 2^-16 each; one bf16 product has 2^-9
 
 Results = dict[str, Tensor]
 
@@ -66,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             record["rows"].append(row)
             print(line_of(row), flush=True)
         write_record("check", record, given.out, finished=False)
+    for row in products(given.device):
+        record["rows"].append(row)
+        print(line_of(row), flush=True)
     print(write_record("check", record, given.out))
     return int(any(row["verdict"] not in ("agrees", "refuses") for row in record["rows"]))
 
@@ -98,6 +104,41 @@ def fused_positions(name: str, device: torch.device, exact: Results) -> list[dic
     if refused:
         verdict = {"verdict": "refuses", "why": "; ".join(refused)}
     return [{"encoding": name, "backend": "positions", **verdict}] if told else []
+
+
+def products(device: torch.device) -> list[dict[str, Any]]:
+    """The row of TAPE's maps and update in fp32 from 16-bit x̃, q and Ẽ; none without a kernel."""
+    generator = torch.Generator().manual_seed(0)
+
+    def make(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype).requires_grad_()
+
+    (B, T), H, D, C, inner = SHAPE, 4, 32, 128, 16
+    q, k, attended = (make(B, T, H, D, dtype=torch.bfloat16) for _ in range(3))
+    x, wx, v = make(B, T, C, dtype=torch.bfloat16), make(inner, C), make(inner, H * H)
+    E, p = make(B, T, H, D), make(H, H)
+    given = {"E": E, "Ẽ": attended, "P": p, "x̃": x, "W_x": wx, "V": v}
+    if maps.supports(x, wx, v):
+        return []
+
+    def told(made: Tensor) -> Results:
+        gradients = torch.autograd.grad(made.square().mean(), list(given.values()))
+        exact = {name: g for name, g in zip(given, gradients, strict=True) if g.dtype != x.dtype}
+        return {"logits": made.detach(), **exact}
+
+    def fused() -> Results:
+        made_maps = maps.maps(x, wx, v).unflatten(-1, (H, H))
+        pending = update.Update(E, attended, p, made_maps)
+        made = update.updated(q, k, pending, keeps=True)[2]
+        assert made is not None
+        return told(made)
+
+    psi = F.silu(x.double() @ wx.double().T)
+    Z = E.double() + torch.einsum("hg,btgd->bthd", p.double(), attended.double())
+    maps_BTHH = (psi @ v.double()).unflatten(-1, (H, H))
+    exact = told(Z + torch.einsum("bthg,btgd->bthd", maps_BTHH, Z))
+    verdict = judged(fused, exact, dict.fromkeys(exact, OF_PRODUCTS))
+    return [{"encoding": "tape", "backend": "products", **verdict}]
 
 
 def judged(

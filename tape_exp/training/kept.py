@@ -1,16 +1,13 @@
 """What autograd keeps of a model for its backward pass, traced on tensors without storage.
 
-A model computes short rows of two batches as it would on a GPU, with fused kernels where they
-serve, and every storage that is kept is counted once, under the block that keeps it first. What is
-kept is a polynomial of the rows and the length of a batch: shared by all rows or of each, for each
-token or for each pair of tokens.
+A model computes as it would on a GPU, with fused kernels where they serve, and every storage that
+is kept is counted once, under the block that keeps it first.
 """
 
 import copy
-import itertools
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -22,75 +19,82 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models import attention
+from tape_exp.models import attention, peft
 from tape_exp.models.attention.inputs import Inputs, OnDemand
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.kernels import runtime
 from tape_exp.models.kernels.causal import WIDEST
 from tape_exp.models.positions.rope import RoPE
 
 UNIT = 128  # tokens, of which encodings take blocks
-AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-
-
-@dataclass(frozen=True)
-class Bytes:
-    """Of one block: for each token of each row, and for each pair of tokens of each row; and the
-    same of what all rows share.
-    """
-
-    token: float = 0
-    pair: float = 0
-    shared_token: float = 0
-    shared_pair: float = 0
-
-    def of(self, rows: int, length: int) -> float:
-        """Of what grows with the length."""
-        return (rows * self.token + self.shared_token) * length
-
-    def of_pairs(self, rows: int, queries: int, length: int) -> float:
-        """Of what grows with its square; of so many queries with all keys."""
-        return (rows * self.pair + self.shared_pair) * queries * length
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Of a whole model.
+    """Bytes of each block in a pass of some rows.
 
     Args:
-        blocks: what each keeps; last what the model keeps after them.
-        inputs: what each gets, and nothing else keeps.
+        blocks: what it keeps; last what the model keeps after all of them.
+        pairs: what of this is of pairs of tokens.
+        passing: of pairs of tokens that it makes for some queries at a time, again in the backward
+            pass, and does not keep: of these queries, with the gradients.
+        inputs: what it gets, and no block before it.
     """
 
-    blocks: list[Bytes]
-    inputs: list[Bytes]
+    blocks: list[float]
+    pairs: list[float]
+    passing: list[float]
+    inputs: list[float]
 
 
-def kept(decoder: Decoder, precision: str, length: int) -> Kept:
-    """What a decoder, which may be on the meta device, keeps in a precision of the trainer.
+def kept(decoder: Decoder, precision: str, rows: int, length: int) -> Kept:
+    """What a decoder, which may be on the meta device, keeps of so many rows and tokens, in a
+    precision of the trainer.
 
-    Args:
-        length: of the rows. The polynomial of shorter ones is that of ``length`` too, but for what
-            a block keeps that makes a bias for some queries at a time only of longer rows; of pairs
-            it is then what these blocks make, and do not keep.
+    What doubles with the length is of tokens, what quadruples of pairs.
     """
     model = copy.deepcopy(decoder)
     alike = shorten(model)
+    blocks, sparse = model.blocks(), any(block.attend for block in model.blocks())
+    at_once = [queries_at_once(block, length) for block in blocks]
     with FakeTensorMode(allow_non_fake_inputs=True):
         make_fake(model, precision)
-        found = fitted(model, precision, lengths_of(decoder, 2))
-        if in_blocks(decoder, length):
-            first = next(n for n in itertools.count(2) if in_blocks(decoder, n * UNIT))
-            lengths = lengths_of(decoder, first)[:2]
-            both = zip(*(traced(model, precision, 1, n)[0] for n in lengths), strict=True)
-            tokens = [(more - fewer) / (lengths[1] - lengths[0]) for fewer, more in both]
-            blocks = [
-                replace(each, token=token, shared_token=0)
-                for each, token in zip(found.blocks, tokens, strict=True)
-            ]
-            found = Kept(blocks, found.inputs)
-    blocks = [found.blocks[n] for n in alike]
-    return Kept([*blocks, found.blocks[-1]], [found.inputs[n] for n in alike])
+        whole = length
+        while any(queries_at_once(block, whole) < whole for block in blocks):
+            whole //= 2  # the longest, but for a factor of two, of which all pairs are kept
+        own, inputs = traced(model, precision, rows, whole)
+        half, _ = traced(model, precision, rows, whole // 2) if not sparse else (own, inputs)
+        scale = length / whole
+        each = [
+            0.0 if sparse else max(2.0 * (more - 2 * fewer), 0.0) * scale
+            for more, fewer in zip(own[:-1], half, strict=False)
+        ]  # of ``whole`` queries and ``length`` keys
+        if whole < length:
+            own = lengthened(model, precision, rows, length, 2 * whole)
+            inputs = [round(scale * given) for given in inputs]
+    pairs = [0.0 if n < length else size for n, size in zip(at_once, each, strict=True)]
+    passing = [2 * size * n / whole if n < length else 0.0
+               for n, size in zip(at_once, each, strict=True)]  # fmt: skip
+    return Kept(
+        [*(own[n] for n in alike), own[-1]],
+        [pairs[n] for n in alike],
+        [passing[n] for n in alike],
+        [inputs[n] for n in alike],
+    )
+
+
+def lengthened(model: Decoder, precision: str, rows: int, length: int, reach: int) -> list[int]:
+    """What is kept of rows that are taken some queries at a time, from two that are short.
+
+    Args:
+        reach: a length of which none is taken whole.
+    """
+    if length <= reach + UNIT:
+        return traced(model, precision, rows, length)[0]
+    fewer, more = (traced(model, precision, rows, n)[0] for n in (reach, reach + UNIT))
+    steps = (length - reach) / UNIT
+    return [round(low + steps * (high - low)) for low, high in zip(fewer, more, strict=True)]
 
 
 def shorten(model: Decoder) -> list[int]:
@@ -100,14 +104,15 @@ def shorten(model: Decoder) -> list[int]:
     Returns:
         For each layer the number of the one that stands for it.
     """
-    first, *middle, last = blocks = model.blocks()
+    blocks = model.blocks()
+    middle = blocks[1:-1]
     alike = {
         tuple((name, p.shape, p.dtype, p.requires_grad) for name, p in block.named_parameters())
         for block in middle
     }
     if len(model.kinds) > 1 or len(middle) < 3 or len(alike) > 1:
         return list(range(len(blocks)))
-    model.layers = nn.ModuleList([first, *middle[:2], last])
+    model.layers = nn.ModuleList([blocks[0], *middle[:2], blocks[-1]])
     return [0, 1, *(2 for _ in middle[1:]), 3]
 
 
@@ -117,28 +122,6 @@ def queries_at_once(block: Block, length: int) -> int:
     """
     in_blocks = block.backend in ("auto", "sdpa") and block.ssmax is None
     return block.position.rows_at_once(length) if in_blocks else length
-
-
-def in_blocks(decoder: Decoder, length: int) -> bool:
-    """Whether any layer does so."""
-    return any(queries_at_once(block, length) < length for block in decoder.blocks())
-
-
-def lengths_of(decoder: Decoder, first: int) -> list[int]:
-    """Three lengths from ``first`` units on that are equally far apart, within the reach."""
-    unit = UNIT if decoder.reach is None else min(UNIT, max(decoder.reach // 4, 1))
-    return [n * unit for n in range(first, first + 3)]
-
-
-def fitted(model: Decoder, precision: str, lengths: list[int]) -> Kept:
-    """The polynomials of a model without storage."""
-    found = {(rows, n): traced(model, precision, rows, n) for rows in (1, 2) for n in lengths}
-    own, inputs = (
-        [through({size: counts[part][number] for size, counts in found.items()}, lengths)
-         for number in range(len(model.blocks()) + 1 - part)]
-        for part in (0, 1)
-    )  # fmt: skip
-    return Kept(own, inputs)
 
 
 def make_fake(model: Decoder, precision: str) -> None:
@@ -207,7 +190,7 @@ def traced(model: Decoder, precision: str, rows: int, length: int) -> tuple[list
         nonlocal place
         place = number + 1
 
-    autocast = AUTOCAST.get(precision)
+    mixed = precision == "bf16-mixed"
     with ExitStack() as stack:
         for number, block in enumerate(blocks):
             for handle in (
@@ -215,33 +198,31 @@ def traced(model: Decoder, precision: str, rows: int, length: int) -> tuple[list
                 block.register_forward_hook(partial(leave, number)),
             ):
                 stack.callback(handle.remove)
-        stack.enter_context(fused_positions())
+        stack.enter_context(as_on_a_gpu())
         stack.enter_context(
             torch.autograd.graph.saved_tensors_hooks(lambda x: saved.add(place, x), lambda x: x)
         )
-        stack.enter_context(torch.autocast("cpu", autocast) if autocast else nullcontext())
+        stack.enter_context(torch.autocast("cpu", torch.bfloat16, enabled=mixed))
         stack.enter_context(saved)
         model(torch.zeros(rows, length, dtype=torch.long), sampler=RowSampler(0))
     return saved.bytes, given.bytes[:-1]
 
 
 @contextmanager
-def fused_positions() -> Iterator[None]:
-    """Rotation and update by fused kernels, as on a GPU."""
-    with patch.object(RoPE, "fuses", lambda self, *_: self.fused):
+def as_on_a_gpu() -> Iterator[None]:
+    """Rotation and update by the fused kernels where these take the shapes; sparse attention by
+    :func:`attend`.
+    """
+
+    def fuses(self: RoPE, what: str, supports: Any, *tensors: Any) -> bool:
+        return self.fused and supports(*tensors) is None
+
+    with (
+        patch.object(RoPE, "fuses", fuses),
+        patch.object(runtime, "cannot_run", lambda _: None),
+        patch.object(peft, "attend", attend),
+    ):
         yield
-
-
-def through(values: dict[tuple[int, int], int], lengths: list[int]) -> Bytes:
-    """The polynomial through the bytes by (rows, length), without what does not grow."""
-    unit = lengths[1] - lengths[0]
-    by_rows = []
-    for rows in (1, 2):
-        first, second, third = (values[rows, n] for n in lengths)
-        pair = (third - 2 * second + first) / (2 * unit**2)
-        by_rows.append(((second - first) / unit - pair * (lengths[0] + lengths[1]), pair))
-    (one, pair), (two, pairs) = by_rows
-    return Bytes(two - one, pairs - pair, 2 * one - two, 2 * pair - pairs)
 
 
 def attend(
@@ -260,12 +241,14 @@ def attend(
     """
     names = ("bias", "by_distance", "slopes", "key_bias")
     bias, by_distance, slopes, key_bias = (biases.get(name) for name in names)
-    if isinstance(bias, OnDemand) and bias.rows is not None and scale is None:
+    by_rows = isinstance(bias, OnDemand) and bias.rows is not None and scale is None
+    if by_rows and backend in ("auto", "sdpa"):
         words = {"bias": bias, "key_bias": key_bias, "carried": carried, "window": window}
         return attention.attend(q_BTHD, k_BSKD, v_BSKD, backend="sdpa", **words)
     half = q_BTHD.dtype != torch.float32
     ours = half and backend in ("auto", "triton") and window is None and q_BTHD.shape[-1] <= WIDEST
-    flexible = (half and backend in ("auto", "triton", "flex")) or (backend == "flash" and slopes)
+    flexible = half and backend in ("auto", "triton", "flex", "fla")
+    flexible = flexible or (backend == "flash" and slopes is not None)
     carried = None if carried is None else carried.to(v_BSKD.dtype)
     read: list[Tensor | None] = []
     dense = scale is not None

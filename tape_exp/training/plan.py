@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from tape_exp.machine.hardware import PEAK_FLOPS, device_memory, machine_name, peak_flops
+from tape_exp.machine.hardware import PEAK_FLOPS, PEAK_FP32, device_memory, machine_name, peak_flops
 from tape_exp.machine.processes import first_process
 from tape_exp.models.decoder import Decoder
 from tape_exp.settings.construct import build
@@ -32,7 +32,7 @@ class Setting:
     rows: int  # of a device's forward pass
     accumulate: int  # forward passes a step
     gpu: str
-    peak: float  # FLOP/s of one device, dense bf16
+    peak: float  # FLOP/s of one device, of dense bf16 or of fp32
     memory: int  # bytes of one device; 0: none is present
 
     @property
@@ -118,7 +118,6 @@ def setting_of(cfg: DictConfig, task: Task) -> Setting:
     device = torch.device(
         "cuda" if torch.cuda.is_available() and cfg.trainer.accelerator != "cpu" else "cpu"
     )
-    peak = peak_flops(device)
     numbers = precision(cfg.trainer.precision, cfg.trainer.accelerator)
     if (
         cfg.trainer.precision == "auto"
@@ -126,6 +125,8 @@ def setting_of(cfg: DictConfig, task: Task) -> Setting:
         and device.type == "cpu"
     ):
         numbers = "bf16-mixed"  # as on the GPU that is assumed
+    peaks = PEAK_FP32 if numbers == "32-true" else PEAK_FLOPS
+    peak = peak_flops(device, peaks)
     devices = cfg.trainer.devices * cfg.trainer.nodes
     accumulate = micro_batches(cfg, task)
     strategy = cfg.trainer.strategy  # ddp where auto finds several devices
@@ -137,7 +138,7 @@ def setting_of(cfg: DictConfig, task: Task) -> Setting:
         rows=max(task.optim.batch // devices // accumulate, 1),
         accumulate=accumulate,
         gpu=machine_name(device) if peak else ASSUMED,
-        peak=peak or PEAK_FLOPS[ASSUMED],
+        peak=peak or peaks[ASSUMED],
         memory=device_memory(device),
     )
 
@@ -159,7 +160,9 @@ def vocabulary_of(task: Task) -> tuple[int, str]:
 
 def kept_by(decoder: Decoder, task: Task, setting: Setting) -> Kept | None:
     """What a training pass of the model keeps; None where nothing is trained."""
-    return kept(decoder, setting.precision, task.arch.train_length) if task.trains else None
+    if not task.trains:
+        return None
+    return kept(decoder, setting.precision, setting.rows, task.arch.train_length)
 
 
 def estimate(
@@ -220,45 +223,26 @@ def memory(
     if setting.strategy == "ddp":
         parts["DDP's buckets"] = setting.width * trainable
     parts["AdamW"] = 2 * setting.width * trainable / setting.shards
-    of_tokens, of_pairs = activations(found, decoder, task, setting, recompute)
-    parts["activations"] = of_tokens
-    if of_pairs:
+    parts["activations"], of_pairs = activations(found, recompute)
+    if any([*found.pairs, *found.passing]):
         parts["pairs of tokens"] = of_pairs
     parts["logits"] = setting.rows * task.arch.train_length * LOGITS * task.arch.vocab
     return parts
 
 
-def activations(
-    found: Kept, decoder: Decoder, task: Task, setting: Setting, recompute: bool
-) -> tuple[float, float]:
+def activations(found: Kept, recompute: bool) -> tuple[float, float]:
     """Bytes that are kept until the backward pass: of tokens, and of pairs of tokens. With
     ``recompute`` of all blocks the inputs, and one block whole.
 
     Of pairs that a block makes for some queries at a time, anew in the backward pass, only one
-    block's are there at a time, and their gradients.
+    block's are there at a time.
     """
-    rows, length = setting.rows, task.arch.train_length
-    of_tokens = [each.of(rows, length) for each in found.blocks]
-    whole, passing = pairs_of(found, decoder, task, setting)
+    *of_tokens, last = (
+        size - pairs for size, pairs in zip(found.blocks, [*found.pairs, 0], strict=True)
+    )
     if recompute:
-        handed = sum(each.of(rows, length) for each in found.inputs)
-        return handed + max(of_tokens[:-1]) + of_tokens[-1], max([*whole, *passing])
-    return sum(of_tokens), sum(whole) + max(passing)
-
-
-def pairs_of(
-    found: Kept, decoder: Decoder, task: Task, setting: Setting
-) -> tuple[list[float], list[float]]:
-    """Bytes of pairs of tokens of each block: of all pairs, and of those of the queries that it
-    takes at a time.
-    """
-    whole, passing, length = [], [], task.arch.train_length
-    for block, each in zip(decoder.blocks(), found.blocks, strict=False):
-        queries = queries_at_once(block, length)
-        size = each.of_pairs(setting.rows, queries, length)
-        whole.append(size if queries == length else 0)
-        passing.append(0 if queries == length else 2 * size)
-    return whole, passing
+        return sum(found.inputs) + max(of_tokens) + last, max([*found.pairs, *found.passing])
+    return sum(of_tokens) + last, sum(found.pairs) + max(found.passing)
 
 
 def assumptions(decoder: Decoder, task: Task, setting: Setting, found: Kept | None) -> list[str]:
@@ -294,10 +278,12 @@ def _assumptions_of_training(
     scores = "by a fused attention that keeps no T × T scores"
     if decoder.blocks()[0].backend == "reference":
         scores = "without the T × T scores that trainer.attention=reference keeps"
-    pairs = [max(each) for each in zip(*pairs_of(found, decoder, task, setting), strict=True)]
+    pairs = [max(both) for both in zip(found.pairs, found.passing, strict=True)]
     block = decoder.blocks()[pairs.index(max(pairs))]
     length, name = task.arch.train_length, type(block.position).__name__
-    per_token = sum(each.token for each in found.blocks) / len(decoder.blocks())
+    numbers = "fp32" if setting.precision == "32-true" else "dense bf16"
+    kept_tokens = setting.rows * length * len(decoder.blocks())
+    per_token = activations(found, recompute=False)[0] / kept_tokens
     taken = f"{name} computes something for each"
     growth = "four times"
     if (queries := queries_at_once(block, length)) < length:
@@ -321,9 +307,9 @@ def _assumptions_of_training(
         "FLOPs a token: 6 a trainable parameter but the embedding's, 4 a frozen one, 6 · layers · "
         "C · T of causal attention, also where it is sparse; recomputed: the blocks' forward pass "
         "once more.",
-        f"Hours: {UTILISATION:.0%} of {setting.peak / 1e12:.0f} TFLOP/s, the dense bf16 peak of an "
-        f"{setting.gpu}, on {setting.devices} of them; without validation, evaluation, "
-        "checkpoints and waiting for data.",
+        f"Hours: {UTILISATION:.0%} of {setting.peak / 1e12:.0f} TFLOP/s, the {numbers} peak of an "
+        f"{setting.gpu}, on {setting.devices} of them, which in bf16 takes trainer.compile=true "
+        "(docs/speed.md); without validation, evaluation, checkpoints and waiting for data.",
     ]
 
 

@@ -187,12 +187,13 @@ def test_the_check_tells_what_agrees_differs_fails_and_refuses(monkeypatch):
 def test_a_check_writes_a_row_for_every_backend_and_fails_where_one_differs(
     monkeypatch, tmp_path, capsys
 ):
+    pytest.importorskip("triton", reason="triton is not installed: pip install triton")
     monkeypatch.setattr(check, "SHAPE", (1, 24))
     monkeypatch.setattr(check, "ENCODINGS", {"rope": ENCODINGS["rope"]})
     assert check.main(["--out", str(tmp_path), "--device", "cpu"]) == 0
     (path,) = tmp_path.glob("check-*.json")
     rows = json.loads(path.read_text())["rows"]
-    assert [row["backend"] for row in rows] == list(attention.BACKENDS)
+    assert [row["backend"] for row in rows] == [*attention.BACKENDS, "products"]
     monkeypatch.setattr(check, "LOST", 0)
     monkeypatch.setattr(check, "LEAST", {"logits": 0})
     assert check.main(["--out", str(tmp_path), "--device", "cpu"]) == 1
@@ -209,7 +210,7 @@ def test_an_encoding_whose_reference_fails_is_a_row(monkeypatch, tmp_path):
     (path,) = tmp_path.glob("check-*.json")
     first, *others = json.loads(path.read_text())["rows"]
     assert first["why"] == "RuntimeError: CUDA error: no room"
-    assert {row["encoding"] for row in others} == {"nope"}
+    assert {row["encoding"] for row in others if row["backend"] != "products"} == {"nope"}
 
 
 def test_the_check_compares_fused_positions(monkeypatch):
@@ -291,3 +292,17 @@ def test_attention_alone_is_timed():
         (learns,) = (x for x in once if isinstance(x, list))
         assert len(learns) > 3
         assert all(x.grad is None for x in learns)
+
+
+def test_products_beside_16_bits_are_held_to_more_than_16_bits(monkeypatch):
+    pytest.importorskip("triton", reason="triton is not installed: pip install triton")
+    cpu = torch.device("cpu")
+    (row,) = check.products(cpu)
+    assert row["verdict"] == "agrees"
+    assert {"E", "P", "W_x", "V"} >= {row["of"]}
+    made = check.maps.maps
+    monkeypatch.setattr(check.maps, "maps", lambda *x: made(*x).bfloat16().float())
+    (row,) = check.products(cpu)
+    assert row["verdict"] == "differs", "one product of bf16 would"
+    monkeypatch.setattr(check.maps, "supports", lambda *_: "no GPU")
+    assert check.products(cpu) == []

@@ -330,6 +330,7 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
     monkeypatch.setattr(fastest, "_cache", None)
     monkeypatch.setattr(runtime, "too_old", lambda device: "")
+    monkeypatch.setattr(runtime, "interpreted", lambda: False)
     monkeypatch.setattr(flash, "installed", lambda: False)
     with FakeTensorMode():
 

@@ -215,6 +215,7 @@ def test_auto_takes_the_fastest_and_says_the_times(monkeypatch):
 
     monkeypatch.setattr(fastest, "choose", choose)
     monkeypatch.setattr(runtime, "too_old", lambda device: "")
+    monkeypatch.setattr(runtime, "interpreted", lambda: False)
     monkeypatch.setattr(attention.flash, "installed", lambda: False)
     forget()
     with FakeTensorMode():

@@ -386,6 +386,7 @@ def test_wide_heads_in_fp32_need_a_gpu_with_room_for_them(gpu, kib, monkeypatch)
     """As the smallest tiles, compiled, tell: up to 160 KiB."""
     properties = SimpleNamespace(name=gpu, major=8, shared_memory_per_block_optin=kib * 1024)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(runtime, "interpreted", lambda: False)
     with FakeTensorMode():
         wide, narrow = (torch.empty(1, 4, 1, D, device="cuda") for D in (128, 64))
         assert supports(narrow, narrow, narrow) is None

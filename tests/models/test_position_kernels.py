@@ -294,6 +294,7 @@ def test_a_fused_model_is_one_graph(device, monkeypatch):
 def test_fused_on_a_gpu_unless_attention_is_the_reference(monkeypatch):
     """Tensors without storage; the choice is in the log, and why if it is torch's code."""
     monkeypatch.setattr(runtime, "too_old", lambda device: "")
+    monkeypatch.setattr(runtime, "interpreted", lambda: False)
     auto, reference = (
         Decoder(GROUPED, TAPE, backend=backend).blocks()[0].position
         for backend in ("auto", "reference")

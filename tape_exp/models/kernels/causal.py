@@ -455,7 +455,7 @@ def precision(dtype: torch.dtype, beside: torch.dtype = torch.float32) -> str:
     """How tensor cores multiply this type: fp32 in three products, unless torch may round it.
 
     The three are of TF32 numbers, 2^-22 from exact. Where what is ``beside`` it has 16 bits, they
-    are of bf16 numbers, which is four times as fast and 2^-16 from exact: 128 times as close as the
+    are of bf16 numbers, which is twice as fast and 2^-16 from exact: 128 times as close as the
     rounding of bf16.
     """
     if dtype != torch.float32 or torch.backends.cuda.matmul.fp32_precision == "tf32":

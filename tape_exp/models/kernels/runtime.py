@@ -20,7 +20,9 @@ def cannot_run(x: Tensor) -> str | None:
         return "triton is not installed."
     if x.device.type == "cpu" and not interpreted():
         return "TRITON_INTERPRET=1 was set after triton had been imported."
-    if x.device.type == "cuda" and not interpreted() and (gpu := too_old(x.device)):
+    if x.device.type == "cuda" and interpreted():
+        return "TRITON_INTERPRET=1 is set, which computes on the CPU; unset it."
+    if x.device.type == "cuda" and (gpu := too_old(x.device)):
         return f"The {gpu} is older than compute capability 8.0 (A100)."
     return None
 
