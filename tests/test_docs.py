@@ -185,7 +185,7 @@ with (RESULTS / "tables" / "claims.csv").open() as file:
 # which verdicts a part of the page is about; other parts are about no claim
 PARTS = {
     "What the records decide": {YES, NO},
-    "What they decide at scale smoke only": {YES, NO},
+    "What they decide for small models only": {YES, NO},
     "What they cannot tell": {UNCLEAR, FLOOR, ORDERED, REVERSED},
     "What has not run": {UNTESTED},
 }
