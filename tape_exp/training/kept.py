@@ -239,45 +239,66 @@ def attend(
     """What fused attention on a GPU keeps, instead of :func:`tape_exp.models.attention.attend`:
     what it reads and gives, and each bias in the form in which it reads it.
     """
-    names = ("bias", "by_distance", "slopes", "key_bias")
-    bias, by_distance, slopes, key_bias = (biases.get(name) for name in names)
+    bias = biases.get("bias")
     by_rows = isinstance(bias, OnDemand) and bias.rows is not None and scale is None
     if by_rows and backend in ("auto", "sdpa"):
-        words = {"bias": bias, "key_bias": key_bias, "carried": carried, "window": window}
+        words = {"carried": carried, "window": window, **biases}
         return attention.attend(q_BTHD, k_BSKD, v_BSKD, backend="sdpa", **words)
-    half = q_BTHD.dtype != torch.float32
-    ours = half and backend in ("auto", "triton") and window is None and q_BTHD.shape[-1] <= WIDEST
-    flexible = half and backend in ("auto", "triton", "flex", "fla")
-    flexible = flexible or (backend == "flash" and slopes is not None)
     carried = None if carried is None else carried.to(v_BSKD.dtype)
-    read: list[Tensor | None] = []
-    dense = scale is not None
-    if isinstance(bias, OnDemand):
-        if backend == "fla" and bias.path is not None:
-            read += bias.path
-        elif ours and not dense and (pieces := bias.piecewise()) is not None:
-            read += pieces
-        else:
-            dense = True
-    dense = dense or isinstance(bias, Tensor)
-    if not flexible and (by_distance is not None or key_bias is not None):
-        dense = True
-    if dense:
+    read = None if scale is not None else read_as_they_are(q_BTHD, backend, window, **biases)
+    if read is None:
         q, k, v = (x.transpose(1, 2) for x in (q_BTHD, k_BSKD, v_BSKD))
-        lazy = bias if isinstance(bias, OnDemand) else None
-        given = None if isinstance(bias, OnDemand) else bias
-        keys = None if key_bias is None else key_bias.transpose(1, 2)
-        inputs = Inputs(q, k, v, None, given, by_distance, slopes, None, lazy, keys)
-        if scale is not None:
-            inputs = inputs.scaled(scale.transpose(1, 2))
-            q_BTHD = inputs.q.transpose(1, 2)
-        if (whole := inputs.with_pairs().dense_bias()) is not None:
-            hidden = torch.where(inputs.mask(), whole.to(q_BTHD.dtype), float("-inf"))
-            read.append(hidden)
-    else:
-        read += [by_distance, key_bias]
+        q, read = of_pairs(q, k, v, scale, **biases)
+        q_BTHD = q.transpose(1, 2)
     out, averaged = Fused.apply(q_BTHD, k_BSKD, v_BSKD, carried, *read)
     return out, averaged
+
+
+def read_as_they_are(
+    q: Tensor,
+    backend: str,
+    window: Any,
+    bias: Tensor | OnDemand | None = None,
+    by_distance: Tensor | None = None,
+    slopes: Tensor | None = None,
+    key_bias: Tensor | None = None,
+) -> list[Tensor | None] | None:
+    """The biases in the form in which a kernel adds them itself; None where none does."""
+    half = q.dtype != torch.float32
+    flexible = half and backend in ("auto", "triton", "flex", "fla")
+    flexible = flexible or (backend == "flash" and slopes is not None)
+    if not flexible and (by_distance is not None or key_bias is not None):
+        return None
+    if isinstance(bias, OnDemand):
+        if backend == "fla" and bias.path is not None:
+            return [*bias.path, key_bias]
+        ours = half and backend in ("auto", "triton") and window is None and q.shape[-1] <= WIDEST
+        pieces = bias.piecewise() if ours else None
+        return None if pieces is None else [*pieces]
+    return [by_distance, key_bias] if bias is None else None
+
+
+def of_pairs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Tensor | None,
+    bias: Tensor | OnDemand | None = None,
+    by_distance: Tensor | None = None,
+    slopes: Tensor | None = None,
+    key_bias: Tensor | None = None,
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The scaled queries, and the biases as one tensor of all pairs with what is hidden, if any."""
+    lazy = bias if isinstance(bias, OnDemand) else None
+    given = None if isinstance(bias, OnDemand) else bias
+    keys = None if key_bias is None else key_bias.transpose(1, 2)
+    inputs = Inputs(q, k, v, None, given, by_distance, slopes, None, lazy, keys)
+    if scale is not None:
+        inputs = inputs.scaled(scale.transpose(1, 2))
+    whole = inputs.with_pairs().dense_bias()
+    if whole is None:
+        return inputs.q, []
+    return inputs.q, [torch.where(inputs.mask(), whole.to(q.dtype), float("-inf"))]
 
 
 class Fused(torch.autograd.Function):
