@@ -64,12 +64,13 @@ def kept(decoder: Decoder, precision: str, rows: int, length: int) -> Kept:
         while any(queries_at_once(block, whole) < whole for block in blocks):
             whole //= 2  # the longest, but for a factor of two, of which all pairs are kept
         own, inputs = traced(model, precision, rows, whole)
-        half, _ = traced(model, precision, rows, whole // 2) if not sparse else (own, inputs)
+        half = whole // 2
+        less = own if sparse or not half else traced(model, precision, rows, half)[0]
         scale = length / whole
         each = [
-            0.0 if sparse else max(2.0 * (more - 2 * fewer), 0.0) * scale
-            for more, fewer in zip(own[:-1], half, strict=False)
-        ]  # of ``whole`` queries and ``length`` keys
+            max(more / whole - fewer / half, 0) / (whole - half) * whole * length if half else 0.0
+            for more, fewer in zip(own[:-1], less, strict=False)
+        ]  # of ``whole`` queries and ``length`` keys; none where attention is within groups
         if whole < length:
             own = lengthened(model, precision, rows, length, 2 * whole)
             inputs = [round(scale * given) for given in inputs]
