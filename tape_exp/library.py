@@ -181,8 +181,14 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
 
     Args:
         folder: of records; None: ``results/records``, of the clone or below the working directory.
+
+    Raises:
+        ConfigError: there is no such folder.
     """
     import pandas
+
+    if folder is not None and not Path(folder).is_dir():
+        raise ConfigError(f"{folder} is no folder of records; results/records of a clone is one.")
 
     rows = []
     for record in read_records(None if folder is None else Path(folder)):

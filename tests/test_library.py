@@ -143,5 +143,7 @@ def test_records_are_a_table(loaded, tmp_path):
         "tape", "arithmetic", "smoke", 0
     ]  # fmt: skip
     assert table.loc[0, "test/exact_match"] == loaded[1]["metrics"]["test/exact_match"]
+    with pytest.raises(ConfigError, match="absent is no folder of records"):
+        te.records(tmp_path / "absent")
     committed = te.records()
     assert {"rope", "tape"} <= {*committed["model"]}

@@ -303,7 +303,9 @@ def of_pairs(
 
 
 class Fused(torch.autograd.Function):
-    """Attention without storage, which keeps what a fused kernel's backward pass reads."""
+    """Attention without storage, which keeps what a fused kernel's backward pass reads, and has
+    none itself.
+    """
 
     @staticmethod
     def forward(
@@ -316,8 +318,3 @@ class Fused(torch.autograd.Function):
         log_sums = q.new_empty(B, H, T, dtype=torch.float32)
         ctx.save_for_backward(q, k, v, carried, *biases, out, averaged, log_sums)
         return out, averaged
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        """Nothing is differentiated."""
-        raise NotImplementedError
