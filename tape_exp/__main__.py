@@ -28,6 +28,9 @@ COMMANDS = {
         "tape_exp.paper", [], "the tables and figures: list, run, compare, render, cost, push"
     ),
     "bench": Command("tape_exp.bench", [], "rank encodings on the battery of small problems"),
+    "check": Command(
+        "tape_exp.check", [], "test an encoding of your own on what every one must do"
+    ),
     "report": Command("tape_exp.report", [], "one HTML page of all tables, figures and runs"),
     "export": Command("tape_exp.export", [], "write a run as a model that transformers loads"),
     "score": Command("tape_exp.tasks.scrolls", ["score"], "score a file of SCROLLS predictions"),

@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.machine.preemption import Preempted, ignore_signals
+from tape_exp.settings import plugins
 from tape_exp.settings.compose import MISTAKES, OURS, explain
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import TRAIN
@@ -36,6 +37,7 @@ def with_clear_errors(main: Callable[[], None]) -> None:
     shows = False
     try:
         prepare_streams()
+        plugins.use(sys.argv[1:])
         shows = _read_flags()
         main()
     except KeyboardInterrupt:

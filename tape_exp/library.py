@@ -22,6 +22,7 @@ from tape_exp.paper.records import read_records
 from tape_exp.runs.record import read_json
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.plugins import use_packages
 from tape_exp.settings.redaction import redact_tree
 from tape_exp.settings.schema import check
 from tape_exp.tasks.base import Task
@@ -69,12 +70,16 @@ def train(*overrides: str) -> dict[str, Any]:
     return run(compose_config(overrides))
 
 
-def load(folder: str | Path) -> "Loaded":
+def load(folder: str | Path, plugins: Sequence[str] = ()) -> "Loaded":
     """A finished run, from its folder.
+
+    Args:
+        plugins: packages that brought its encoding or its task, where they are not installed.
 
     Raises:
         ConfigError: it is not the folder of a finished run.
     """
+    use_packages(plugins)
     found = read_run(folder)
     if not (found.folder / "record.json").is_file():
         raise ConfigError(f"{found.folder} is not finished: it has no record.json.")

@@ -20,10 +20,10 @@ if (
 ):  # before anything below imports triton: its kernels then run in its interpreter
     os.environ["TRITON_INTERPRET"] = "1"
 
+from tape_exp.models.conformance import ARCH
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.kernels.causal import Piecewise
 from tape_exp.models.layers import kinds_of
-from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import CONF
@@ -43,7 +43,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Those that change nothing but a number of another are only composed and built.
 NUMBERS = {"rope_theta", "tape_i2", "tape_i8", "tape_i16"}
 MODELS = sorted({path.stem for path in (CONF / "model").glob("*.yaml")} - NUMBERS)
-DIGITS = tuple(range(4, 14))  # as in addition: what an encoding that knows digits must be told
+DIGITS = ARCH.digits  # as in addition: what an encoding that knows digits must be told
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 SMALL = [
     "task.arch.layers=2",
@@ -81,22 +81,6 @@ def knows_digits(cfg: DictConfig) -> bool:
     return any(locate(layer["_target_"], "model").knows_digits for layer in layers)
 
 
-def randomise(model: torch.nn.Module, std: float = 0.3, seed: int = 1) -> None:
-    """Give every positional parameter a random value, so that zero-initialised parts take part in a
-    test, and the other matrices a size at which attention is far from uniform.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, torch.nn.Linear):
-                module.weight.mul_(10)
-            if isinstance(module, PositionEncoding):
-                for parameter in module.parameters():
-                    parameter.add_(
-                        std * torch.randn(parameter.shape, generator=generator).to(parameter)
-                    )
-
-
 def by_pair(pieces: Piecewise, T: int, S: int) -> torch.Tensor:
     """A bias in pieces for every pair, (H, T, S)."""
     places = torch.arange(S, device=pieces.near.device)
@@ -124,8 +108,7 @@ def arch() -> Arch:
     """A small model: head dimension 8, sequences of up to 48 tokens, 24 of them seen in training;
     the vocabulary of addition.
     """
-    sizes = {"layers": 2, "width": 32, "heads": 4, "ffn": 48, "vocab": 14, "digits": DIGITS}
-    return Arch(**sizes, max_length=48, train_length=24)
+    return ARCH
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 
 NAMED = ["train", "sweep", "status", "paper", "bench", "report", "export", "score", "theory"]
-NAMED += ["plan"]
+NAMED += ["plan", "check"]
 
 
 def tape_exp(monkeypatch, *words):

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from tape_exp.__main__ import COMMANDS
 from tape_exp.launch import grid
 from tape_exp.paper import artifacts, compare
-from tape_exp.settings import compose, folders
+from tape_exp.settings import compose, folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import CONF, ROOT
 
@@ -58,6 +58,7 @@ def commands(start: str) -> list[str]:
 
 
 GRIDS = [*commands("tape-exp sweep"), *commands("tape-exp status")]
+TRAIN = [*commands("tape-exp train"), *commands("tape-exp check")]
 PAPER = [*commands("tape-exp paper"), *commands("python -m tape_exp.paper")]
 
 
@@ -89,6 +90,9 @@ def conf_with_toys(tmp_path_factory):
 def conf(conf_with_toys, monkeypatch):
     for module in (folders, compose, grid, artifacts):
         monkeypatch.setattr(module, "CONF", conf_with_toys)
+    package = ROOT / "examples" / "my_pe" / "my_pe"
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setitem(plugins._named, "my_pe", plugins.Plugin("my_pe", package, "this test"))
     return conf_with_toys
 
 
@@ -151,7 +155,7 @@ def test_make_targets_exist():
 def test_commands_of_the_package_exist():
     for line in commands("tape-exp "):
         assert line.split()[1] in (*COMMANDS, "--help"), line
-        assert line in (*GRIDS, *PAPER, *commands("tape-exp train"), *commands("tape-exp --help"))
+        assert line in (*GRIDS, *PAPER, *TRAIN, *commands("tape-exp --help")), line
 
 
 def test_modules_of_commands_exist():
@@ -159,16 +163,14 @@ def test_modules_of_commands_exist():
         assert importlib.util.find_spec(line.split()[2]), line
 
 
-@pytest.mark.parametrize("line", [*commands("python train.py"), *commands("tape-exp train")])
+@pytest.mark.parametrize("line", [*commands("python train.py"), *TRAIN])
 def test_train_commands_compose(line, conf):
     words = [w for w in words_of(line, 2) if w != "-m" and not w.startswith("hydra/")]
     cfg = compose_config([w if "[" in w else w.split(",")[0] for w in words])
     for word in words:
         group, choices = word.split("=")
         for choice in choices.split(","):
-            assert (conf / group / f"{choice}.yaml").exists() or OmegaConf.select(
-                cfg, group
-            ) is not None
+            assert plugins.yaml_of(group, choice) or OmegaConf.select(cfg, group) is not None
 
 
 @pytest.mark.parametrize("line", [*GRIDS, *PAPER])

@@ -14,8 +14,8 @@ from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
-from tape_exp.settings.folders import names_in
 from tape_exp.settings.patterns import refuse_unnamed
+from tape_exp.settings.plugins import names_in
 
 RATES = (0.001, 0.003)
 RIVAL = "rope"

@@ -31,7 +31,8 @@ from tape_exp.settings import files, folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
-from tape_exp.settings.folders import CONF, names_in
+from tape_exp.settings.folders import CONF
+from tape_exp.settings.plugins import names_in, yaml_of
 
 RESULTS = folders.ROOT / "results"
 SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "ladder", "small", "paper")
@@ -399,8 +400,8 @@ def _listed(words: Sequence[str]) -> str:
 def _model_of(words: Sequence[str]) -> str | None:
     """The name of the one model that the words choose by its file; None where they do not."""
     chosen = [word.removeprefix("model=") for word in words if word.startswith("model")]
-    path = CONF / "model" / f"{chosen[0] if len(chosen) == 1 else ''}.yaml"
-    return _name_in(path) if path.is_file() else None
+    path = yaml_of("model", chosen[0]) if len(chosen) == 1 else None
+    return _name_in(path) if path else None
 
 
 @cache

@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 from tape_exp.machine.files import parse_json, remove_leftovers, write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs import weights
-from tape_exp.runs.identity import config_hash, shown_config
+from tape_exp.runs.identity import config_hash, identity_of, shown_config
 from tape_exp.runs.record import dump_record, manifest
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import path_of
@@ -141,7 +141,7 @@ class RunDirectory:
             for ending in ("DONE", "FAILED"):
                 (self.path / ending).unlink(missing_ok=True)
             self.write("config.yaml", shown_config(self.cfg))
-            self.write_json("manifest.json", manifest(self.hash))
+            self.write_json("manifest.json", manifest(self.hash, identity_of(self.cfg)))
             for name, content in assets.items():
                 self.write(name, content)
 

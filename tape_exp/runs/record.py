@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tape_exp.machine.files import parse_json
 from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.settings import plugins
 from tape_exp.settings.commit import git_state
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.redaction import redact, redact_tree
@@ -32,12 +33,16 @@ PACKAGES = (
 )
 
 
-def manifest(hash_: str) -> dict[str, Any]:
-    """Who made this run: command, commit, versions, machine, time."""
+def manifest(hash_: str, config: Any) -> dict[str, Any]:
+    """Who made this run: command, commit, versions, machine, time, and the packages of other
+    authors whose classes the config constructs.
+    """
+    others = plugins.versions_of(config)
     return {
         "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
         "config_hash": hash_,
         **circumstances(),
+        **({"plugins": others} if others else {}),
     }
 
 
@@ -88,6 +93,7 @@ def make_record(
         "config": redact_tree(without_folders(identity_of(run.cfg))),
         "seed": run.cfg.seed,
         **{key: made[key] for key in ("git", "packages", "hardware", "started")},
+        **({"plugins": made["plugins"]} if "plugins" in made else {}),
         "data_fingerprint": fingerprint,
         **facts,
         "metrics": metrics,

@@ -16,7 +16,8 @@ from tape_exp.machine.files import sha256
 from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_yaml
-from tape_exp.settings.folders import CONF, TRAIN, path_of
+from tape_exp.settings.folders import TRAIN, path_of
+from tape_exp.settings.plugins import yaml_of
 from tape_exp.settings.targets import locate
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
 
 def is_task(spec: str) -> bool:
     """Whether ``checkpoint=<spec>`` is a task's name, which goes before a file of that name."""
-    return "/" not in spec and (CONF / "task" / f"{spec}.yaml").is_file()
+    return "/" not in spec and yaml_of("task", spec) is not None
 
 
 def _at(spec: str) -> Path | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
 
+from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError, refused
 from tape_exp.settings.redaction import shown
 from tape_exp.settings.streams import flush_or_drop, prepare_streams
@@ -84,6 +85,7 @@ def command(main: Callable[Given, int]) -> Callable[Given, int]:
     def wrapped(*arguments: Given.args, **options: Given.kwargs) -> int:
         try:
             prepare_streams()
+            plugins.use(sys.argv[1:])
             status = main(*arguments, **options)
             sys.stdout.flush()
             return status

@@ -9,18 +9,23 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, OverrideParseException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
+from tape_exp.settings import plugins
 from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError, did_you_mean, no_override, refused
-from tape_exp.settings.folders import CONF, TRAIN, names_in
+from tape_exp.settings.folders import CONF, TRAIN
 from tape_exp.settings.patterns import write_out
+from tape_exp.settings.plugins import names_in
 from tape_exp.settings.schema import AttentionConfig, Config, check_sections, fields_of
 from tape_exp.settings.targets import HOMES, check_choices, check_targets, guard, locate
 
@@ -37,9 +42,19 @@ OURS = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subd
 def register() -> None:
     """Give Hydra our schema, the resolvers of its help, and the check of what it may construct."""
     guard()
+    Plugins.instance().register(PluginConfigs)
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("choices", _choices, replace=True)
     OmegaConf.register_new_resolver("train", lambda: TRAIN, replace=True)
+
+
+class PluginConfigs(SearchPathPlugin):
+    """Lets Hydra look for a YAML behind ours in the packages that are known."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Add their folders."""
+        for plugin in plugins.known():
+            search_path.append(plugin.package, f"file://{plugin.conf}")
 
 
 def _choices(group: str) -> str:
@@ -55,6 +70,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         ConfigError: an override is wrong; the sentence says which and what would be right.
     """
     try:
+        plugins.use(overrides)
         check_choices(overrides)
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         choices = [str(override.input_line) for override in parsed if not _sets_value(override)]

@@ -8,6 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import CONF
 
 
 def read_yaml(path: Path, advice: str) -> Any:
@@ -27,9 +28,15 @@ def read_yaml(path: Path, advice: str) -> Any:
     return content
 
 
+def _beside(path: Path, name: str) -> Path:
+    """The YAML of the same group, in the same folder or in ours."""
+    own = path.with_name(f"{name}.yaml")
+    return own if own.is_file() else CONF / path.parent.name / own.name
+
+
 def inherited(path: Path) -> Any:
     """A YAML on top of those of its folder that its ``defaults`` name."""
     node: Any = OmegaConf.load(path)
     names = [name for name in node.pop("defaults", []) if isinstance(name, str) and "/" not in name]
-    below = (path.with_name(f"{name}.yaml") for name in names if name != "_self_")
+    below = (_beside(path, name) for name in names if name != "_self_")
     return OmegaConf.merge(*(inherited(other) for other in below), node)

@@ -40,8 +40,3 @@ def path_of(key: str, text: str | Path) -> Path:
         raise ConfigError(
             f"{key}={text}: this machine knows no home folder {home}; write the path out."
         ) from error
-
-
-def names_in(group: str) -> list[str]:
-    """The names of the YAMLs of a group of conf/, in order."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))

@@ -8,8 +8,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from tape_exp.settings.compose import GROUPS
-from tape_exp.settings.folders import names_in
 from tape_exp.settings.patterns import words_of_pattern
+from tape_exp.settings.plugins import names_in
 
 NAMED = ("model", "task", "scale")  # choices that a command names even where they are the default
 _WORDS = ("null", "true", "false", "nan", "inf")

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.files import inherited
-from tape_exp.settings.folders import CONF, names_in
+from tape_exp.settings.plugins import names_in, yaml_of
 
 
 def is_pattern(override: Any) -> bool:
@@ -89,7 +89,9 @@ def _entry(one: Any, key: str) -> dict[str, Any]:
         raise ConfigError(
             f"{key}={shown}{did_you_mean(shown, names)} Choose one of: {', '.join(names)}."
         )
-    yaml = inherited(CONF / "model" / f"{given['name']}.yaml")
+    path = yaml_of("model", given["name"])
+    assert path is not None
+    yaml = inherited(path)
     whole: Any = OmegaConf.to_container(OmegaConf.merge(yaml, given))
     if "layers" in whole:
         raise ConfigError(

@@ -19,7 +19,8 @@ from tape_exp.settings.errors import (
     one_of,
     positive,
 )
-from tape_exp.settings.folders import CONF, names_in
+from tape_exp.settings.folders import CONF
+from tape_exp.settings.plugins import names_in
 from tape_exp.settings.targets import check_names
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class Config:
     checkpoint: str | None = None
     runs: str = "runs"
     cache: str = "cache"  # tokens, tokenizers and times of attention, shared by all runs
+    plugins: list[str] = field(default_factory=list)  # packages that bring encodings or tasks
 
 
 @dataclass(frozen=True)

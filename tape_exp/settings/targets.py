@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tape_exp.settings.errors import ConfigError, no_override
-from tape_exp.settings.folders import CONF, INSTALLED, names_in
+from tape_exp.settings.folders import CONF, INSTALLED
+from tape_exp.settings.plugins import names_in, package_of, use
 from tape_exp.settings.redaction import is_secret, redact, redact_tree
 
 HOMES = {
@@ -17,6 +18,11 @@ HOMES = {
     "task": "tape_exp.tasks",
     "peft": "tape_exp.models.peft",
 }
+BASES = {  # of the classes that packages of other authors may bring
+    "model": "tape_exp.models.positions.base.PositionEncoding",
+    "task": "tape_exp.tasks.base.Task",
+}
+PLUGINS_TOO = ", or inside a package that is installed with an entry point or named in plugins=[…]"
 PLUGINS = (
     "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
     "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
@@ -35,19 +41,24 @@ LONGEST_NAME = 100  # characters of a folder, whose longer names file systems re
 
 
 def locate(target: Any, section: str) -> type:
-    """The class that ``<section>._target_=<target>`` names.
+    """The class that ``<section>._target_=<target>`` names, ours or one of a known package's.
 
     Raises:
-        ConfigError: it is outside the section's part of tape_exp, does not exist, or is only
-            imported there.
+        ConfigError: it is outside the section's part of tape_exp and outside such packages, does
+            not exist, is only imported there, or is none of the section's.
     """
     home = HOMES.get(
         section.partition(".")[0],
         "tape_exp.paper" if section.startswith("conf/paper/") else "tape_exp",
     )
-    if not isinstance(target, str) or not target.startswith(f"{home}."):
+    base = BASES.get(section.partition(".")[0])
+    plugin = package_of(target) if base and isinstance(target, str) else None
+    if not isinstance(target, str) or not (plugin or target.startswith(f"{home}.")):
         example = f", as conf/{section}/*.yaml do" if section in HOMES else ""
-        raise ConfigError(f"{section}._target_={target} must name a class inside {home}{example}.")
+        raise ConfigError(
+            f"{section}._target_={target} must name a class inside {home}{example}"
+            f"{PLUGINS_TOO if base else ''}."
+        )
     module, _, name = target.rpartition(".")
     try:
         cls = getattr(import_module(module), name)
@@ -57,6 +68,14 @@ def locate(target: Any, section: str) -> type:
         raise ConfigError(
             f"{section}._target_={target} must name a class that is defined in {module}."
         )
+    if plugin and base and not issubclass(cls, _class_at(base)):
+        raise ConfigError(f"{section}._target_={target} must be a subclass of {base}.")
+    return cls
+
+
+def _class_at(path: str) -> type:
+    module, _, name = path.rpartition(".")
+    cls: type = getattr(import_module(module), name)
     return cls
 
 
@@ -110,8 +129,9 @@ def _check_call(name: str, value: Any, path: str) -> None:
                 f"{path}={value} is not permitted; Hydra may instantiate {', '.join(PLUGINS)}."
             )
     elif name == "_target_":
-        if not isinstance(value, str) or not value.startswith("tape_exp."):
-            raise ConfigError(f"{path}={value} must name a class inside tape_exp.")
+        ours = isinstance(value, str) and value.startswith("tape_exp.")
+        if not isinstance(value, str) or not (ours or package_of(value)):
+            raise ConfigError(f"{path}={value} must name a class inside tape_exp{PLUGINS_TOO}.")
     elif name in ("class", "()") and path.startswith("hydra.") and value not in LOGGING:
         raise ConfigError(f"{path}={value} is not permitted; logging may use {', '.join(LOGGING)}.")
 
@@ -185,6 +205,7 @@ def guard() -> None:
             self, config_name: Any, overrides: list[str], run_mode: Any, *rest: Any, **options: Any
         ) -> Any:
             """Compose, then search; a sweep's overrides, written to files, may hold no secret."""
+            use(overrides)
             check_choices(overrides)
             if any(word.startswith("hydra/launcher=") for word in overrides):
                 check_cluster()

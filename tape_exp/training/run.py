@@ -25,6 +25,7 @@ from tape_exp.runs.evaluation import Evaluation, is_diagnostic
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import make_record
 from tape_exp.runs.sinks import close, curves, make_loggers, publish, read_metrics
+from tape_exp.settings import plugins
 from tape_exp.settings.redaction import redact_tree
 from tape_exp.settings.schema import check
 from tape_exp.tasks.base import FINGERPRINT
@@ -49,6 +50,7 @@ def run(cfg: DictConfig) -> dict[str, Any]:
             with status 85.
         Exception: whatever stopped the run; FAILED in its directory holds the traceback.
     """
+    plugins.use_packages(cfg.plugins)  # in a process that another has started
     check(cfg)
     if cfg.debug.plan:
         from tape_exp.training.plan import print_plan  # which few runs need

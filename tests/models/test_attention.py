@@ -25,10 +25,11 @@ from tape_exp.models.attention import (
 )
 from tape_exp.models.attention.flex import bucket
 from tape_exp.models.attention.window import Window
+from tape_exp.models.conformance import randomise
 from tape_exp.models.kernels import runtime
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.errors import ConfigError
-from tests.conftest import make_decoder, randomise
+from tests.conftest import make_decoder
 
 FAST = ["sdpa"]
 

@@ -12,13 +12,14 @@ import torch.nn.functional as F
 
 from tape_exp.measure.speed import kept_bytes
 from tape_exp.models.attention import choices, forget
+from tape_exp.models.conformance import randomise
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions import path
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.trace import trace
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tests.conftest import DIGITS, MODELS, make_decoder, make_position, randomise
+from tests.conftest import DIGITS, MODELS, make_decoder, make_position
 
 SIZES = {"layers": 2, "width": 32, "heads": 4, "ffn": 48, "vocab": 14, "digits": DIGITS}
 GROUPED = Arch(**SIZES, max_length=48, train_length=24, kv_heads=2)

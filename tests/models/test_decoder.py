@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 import torch
 
+from tape_exp.models.conformance import randomise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tests.conftest import MODELS, make_decoder, randomise
+from tests.conftest import MODELS, make_decoder
 
 
 def test_logits_equal_transformers_llama(arch):

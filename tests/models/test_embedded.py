@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder, token_nll
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions.abacus import Abacus
@@ -21,7 +22,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.arithmetic import VOCABULARY
 from tape_exp.tasks.stability import shift_rows
-from tests.conftest import make_decoder, make_position, randomise
+from tests.conftest import make_decoder, make_position
 
 SUMS = ("12+9=03", "7+805=505<eos>")  # 21 + 9 = 30; 7 + 508 = 515, with a wrong answer
 CPU = torch.device("cpu")

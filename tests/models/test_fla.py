@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from tape_exp.models.attention import choices, fla, forget
+from tape_exp.models.conformance import randomise
 from tape_exp.models.generation import new_cache
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tests.conftest import make_decoder, randomise
+from tests.conftest import make_decoder
 
 ARCH = Arch(2, 64, 4, 48, vocab=14, kv_heads=2, max_length=12, train_length=12)  # heads of 16
 TOKENS = torch.randint(0, 14, (2, 7), generator=torch.Generator().manual_seed(0))

@@ -7,10 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tape_exp.models.conformance import randomise
 from tape_exp.models.positions import wall
 from tape_exp.models.positions.alibi import alibi_slopes
 from tape_exp.models.trace import trace
-from tests.conftest import make_decoder, make_position, randomise
+from tests.conftest import make_decoder, make_position
 
 TOKENS = torch.randint(0, 14, (2, 12), generator=torch.Generator().manual_seed(0))
 

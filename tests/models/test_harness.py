@@ -9,10 +9,11 @@ from tokenizers.processors import TemplateProcessing
 from tape_exp.data import benchmarks
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.models.conformance import randomise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.training.module import OnDevice
-from tests.conftest import make_decoder, randomise
+from tests.conftest import make_decoder
 
 pytest.importorskip("lm_eval", reason="lm-eval is an optional package")
 from lm_eval.api.instance import Instance

@@ -18,6 +18,7 @@ from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import export, llama
+from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.hf import TapeExpConfig, TapeExpForCausalLM, padding
@@ -25,7 +26,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
-from tests.conftest import MODELS, make_decoder, randomise
+from tests.conftest import MODELS, make_decoder
 from tests.models.test_llama import ours
 
 ROPES = ["rope", "rope_linear", "rope_ntk", "rope_theta", "rope_yarn"]

@@ -5,13 +5,14 @@ over long sequences.
 import pytest
 import torch
 
+from tape_exp.models.conformance import randomise
 from tape_exp.models.positions import tape_householder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape_householder import HouseholderTAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tests.conftest import make_decoder, randomise
+from tests.conftest import make_decoder
 
 LONG = Arch(layers=2, width=64, heads=4, ffn=48, vocab=14, max_length=300, train_length=24)
 

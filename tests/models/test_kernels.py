@@ -14,9 +14,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tape_exp.models.attention import attend
+from tape_exp.models.conformance import randomise
 from tape_exp.models.kernels import causal, runtime
 from tape_exp.models.kernels.causal import Piecewise, fused_attention, supports
-from tests.conftest import by_pair, make_decoder, randomise
+from tests.conftest import by_pair, make_decoder
 
 triton = pytest.importorskip("triton", reason="triton is not installed: pip install triton")
 causal_triton = pytest.importorskip("tape_exp.models.kernels.causal_triton")

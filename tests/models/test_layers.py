@@ -16,6 +16,7 @@ from tape_exp.models import export
 from tape_exp.models.attention import BACKENDS, Inputs, attend, pick_backend
 from tape_exp.models.attention.fastest import Kind
 from tape_exp.models.attention.window import Window
+from tape_exp.models.conformance import randomise
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.hf import TapeExpForCausalLM
 from tape_exp.models.trace import trace
@@ -23,7 +24,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.overrides import words_of
 from tape_exp.training.assembly import check_parts
-from tests.conftest import make_decoder, model_of, randomise
+from tests.conftest import make_decoder, model_of
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 

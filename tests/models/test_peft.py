@@ -9,6 +9,7 @@ import torch
 from omegaconf import OmegaConf
 
 from tape_exp.models import peft
+from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of
 from tape_exp.settings.compose import compose_config
@@ -16,7 +17,7 @@ from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
-from tests.conftest import make_decoder, randomise
+from tests.conftest import make_decoder
 
 ARCH = Arch(
     layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=48, kv_heads=2

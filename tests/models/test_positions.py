@@ -11,6 +11,7 @@ import torch
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import OnDemand, attend
 from tape_exp.models.cache import Cache
+from tape_exp.models.conformance import CHECKS, randomise
 from tape_exp.models.positions.alibi import alibi_slopes
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.t5 import T5
@@ -19,7 +20,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.arithmetic import row_length
-from tests.conftest import DIGITS, MODELS, by_pair, make_decoder, make_position, randomise
+from tests.conftest import MODELS, by_pair, make_decoder, make_position, model_of
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
@@ -34,94 +35,9 @@ def test_yaml_is_named_after_its_file(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("backend", ["reference", "sdpa"])
-def test_future_tokens_do_not_matter(name, backend, arch):
-    model = make_decoder(name, arch, backend=backend)
-    randomise(model)
-    changed = TOKENS.clone()
-    changed[:, 15:] = (changed[:, 15:] + 3) % 14
-    before, after = model(TOKENS, sampler=RowSampler(5)), model(changed, sampler=RowSampler(5))
-    assert torch.allclose(before[:, :15], after[:, :15], atol=1e-5)
-    assert not torch.allclose(before[:, 15:], after[:, 15:], atol=1e-3)
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_shape_dtype_and_finite_gradients(name, dtype, arch):
-    model = make_decoder(name, arch)
-    randomise(model, std=0.1)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-        logits = model(TOKENS, sampler=RowSampler(5))
-        assert logits.shape == (2, 24, 14)
-        assert logits.dtype == dtype
-        logits.float().square().mean().backward()
-    for parameter_name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            assert parameter.grad is not None, f"{parameter_name} takes no part"
-            assert parameter.grad.isfinite().all(), parameter_name
-            assert parameter.grad.abs().sum() > 0, f"{parameter_name} gets no gradient"
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_positions_are_precise_in_a_model_of_16_bit_weights(name, arch):
-    """As trainer.precision=bf16-true makes it: what positions add is computed in fp32."""
-    model = make_decoder(name, arch)
-    randomise(model, std=0.1)
-    model.to(torch.bfloat16)
-    biases = []
-
-    def watch(block, q_BTHD, k_BSHD, given, state):
-        biases.extend(x for x in given.values() if isinstance(x, torch.Tensor))
-        assert state is None or state.dtype == torch.float32
-
-    logits = model(TOKENS, sampler=RowSampler(5), watch=watch)
-    logits.float().square().mean().backward()
-    assert {bias.dtype for bias in biases} <= {torch.float32, torch.float64}
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
-    # the same rounded weights, all else in fp32
-    expected = model.float()(TOKENS, sampler=RowSampler(5))
-    assert logits.dtype == torch.bfloat16
-    assert (logits - expected).abs().mean() < 0.05 * expected.abs().mean()
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_positions_stay_distinct_under_autocast(name):
-    """8192 positions: in bf16 only 65 of them would be told apart."""
-    sizes = {"layers": 1, "width": 32, "heads": 4, "ffn": 32, "vocab": 14, "digits": DIGITS}
-    long = Arch(**sizes, max_length=8192, train_length=8192)
-    encoding = make_position(name, long)
-    encoding.init_weights(generator())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        positions = encoding.positions(1, 8192, torch.device("cpu"), RowSampler(5))
-        state = encoding.initial_state(positions)
-        bias = encoding.bias(positions[:, -1:], positions)
-    assert positions.dtype == torch.float32
-    assert positions.unique().numel() == 8192
-    if state is not None:
-        assert state.dtype == torch.float32
-        assert state.reshape(8192, -1).unique(dim=0).shape[0] == 8192
-    if bias is not None:
-        assert bias.dtype == torch.float32
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_an_encoding_says_whether_it_depends_on_absolute_positions(name, arch):
-    """Measured: logits before and after shifts of all positions, also beyond FIRE's threshold, with
-    random positional weights in every layer; fp64 shows the exactness that is claimed.
-    """
-    model = make_decoder(name, arch).double()
-    randomise(model)
-    positions = torch.arange(24, dtype=torch.float64)[None]
-    base = model(TOKENS, positions_BT=positions)
-    in_a_table = model.blocks()[0].position.reach is not None
-    changes = [
-        (model(TOKENS, positions_BT=positions + offset) - base).abs().max()
-        for offset in ((3.0, 17.0, 24.0) if in_a_table else (3.0, 17.25, 1000.5))
-    ]
-    if model.blocks()[0].position.absolute_positions:
-        assert max(changes) > 1e-3
-    else:
-        assert max(changes) < 1e-9
+@pytest.mark.parametrize("check", CHECKS)
+def test_an_encoding_does_what_every_one_must(name, check):
+    CHECKS[check](model_of(name))
 
 
 @pytest.mark.parametrize("length", [24, 700])
@@ -161,21 +77,6 @@ def test_a_bias_in_pieces_is_offered_for_whole_rows_only(arch):
     assert whole(TOKENS[:, :1], cache=cache) == whole(TOKENS, cache=padded) == {False}
     assert whole(TOKENS, positions_BT=positions[:, 1:25]) == {False}
     assert whole(TOKENS, watch=lambda *_: None) == {False}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_an_encoding_says_whether_its_positions_are_consecutive(name, arch):
-    """A bias by distance is looked up only where they are, and where it is the whole bias."""
-    encoding = make_position(name, arch)
-    positions = encoding.positions(2, 24, torch.device("cpu"), RowSampler(5))
-    assert torch.equal(positions, torch.arange(24.0)[None]) == encoding.consecutive
-    by_distance = encoding.bias_by_distance(24, torch.device("cpu"))
-    if by_distance is None:
-        assert encoding.slopes() is None
-        return
-    assert type(encoding).contextual_bias is PositionEncoding.contextual_bias
-    if encoding.slopes() is not None:
-        assert torch.equal(by_distance, -encoding.slopes()[:, None] * torch.arange(24.0))
 
 
 def test_the_walk_through_names_every_hook_and_attribute():

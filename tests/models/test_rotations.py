@@ -13,13 +13,14 @@ import torch
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import peft
 from tape_exp.models.attention import attend, probabilities
+from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions.alibi import alibi_slopes
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tests.conftest import MODELS, make_decoder, make_position, randomise
+from tests.conftest import MODELS, make_decoder, make_position
 
 GROUPED = Arch(
     layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24, kv_heads=2

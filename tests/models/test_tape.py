@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import attend
+from tape_exp.models.conformance import randomise
 from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
@@ -20,7 +21,7 @@ from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.paper.artifacts import RESULTS
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tests.conftest import MODELS, make_decoder, make_position, randomise
+from tests.conftest import MODELS, make_decoder, make_position
 
 TAPES = [m for m in MODELS if m.startswith("tape")]
 ROPE_STARTS = [

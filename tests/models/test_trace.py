@@ -11,9 +11,10 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import block as block_module
 from tape_exp.models.attention import attend, probabilities
 from tape_exp.models.attention_use import attention_use
+from tape_exp.models.conformance import randomise
 from tape_exp.models.trace import trace
 from tape_exp.settings.schema import Arch
-from tests.conftest import DIGITS, MODELS, make_decoder, make_position, randomise
+from tests.conftest import DIGITS, MODELS, make_decoder, make_position
 
 TOKENS = torch.randint(0, 14, (2, 20), generator=torch.Generator().manual_seed(0))
 

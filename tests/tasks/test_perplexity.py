@@ -11,6 +11,7 @@ from tape_exp.data.batch import IGNORE
 from tape_exp.data.packing import tokenise
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import token_nll
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
@@ -26,7 +27,7 @@ from tape_exp.tasks.perplexity import (
     window_batches,
 )
 from tape_exp.training.run import run
-from tests.conftest import SMALL, make_decoder, randomise
+from tests.conftest import SMALL, make_decoder
 
 
 @pytest.fixture

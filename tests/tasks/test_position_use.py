@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.conformance import randomise
 from tape_exp.models.trace import trace
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.arithmetic import PAD, Arithmetic
 from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
 from tape_exp.training.module import OnDevice
-from tests.conftest import MODELS, make_decoder, randomise
+from tests.conftest import MODELS, make_decoder
 from tests.tasks.test_sum_faults import silent
 
 UPDATED = [m for m in MODELS if m.startswith("tape") and m != "tape_public_addition"]

@@ -8,12 +8,13 @@ import json
 import pytest
 import torch
 
+from tape_exp.models.conformance import randomise
 from tape_exp.models.trace import trace
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.stability import random_copy, shift_error, shift_rows
-from tests.conftest import DIGITS, MODELS, make_decoder, randomise
+from tests.conftest import DIGITS, MODELS, make_decoder
 
 BOS = 1
 TOKENS = torch.randint(2, 14, (2, 24), generator=torch.Generator().manual_seed(0))

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.conformance import randomise
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Optim, check
 from tape_exp.tasks.arithmetic import Arithmetic
 from tape_exp.training.module import LanguageModule, OnDevice
-from tests.conftest import MODELS, make_decoder, randomise
+from tests.conftest import MODELS, make_decoder
 
 OPTIM = Optim(batch=4, max_steps=100, lr=1e-3)
 

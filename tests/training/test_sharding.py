@@ -10,11 +10,12 @@ from torch.distributed.fsdp import fully_shard
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
+from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.settings.schema import Arch
-from tests.conftest import make_decoder, randomise
+from tests.conftest import make_decoder
 from tests.processes import SERVER
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))

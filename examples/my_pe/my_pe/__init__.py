@@ -1,0 +1,1 @@
+"""A package that brings a positional encoding to tape_exp."""

@@ -1,0 +1,180 @@
+"""Packages of other authors that bring encodings and tasks: which are known, and their YAMLs.
+
+A package is known where the user installed one with an entry point in :data:`GROUPS`, or names it
+in ``plugins=[my_pe]``. Its folder ``conf/`` then lies behind ours, and a config may construct its
+classes (:func:`~tape_exp.settings.targets.locate`). Nothing of it is imported before that.
+"""
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tape_exp.settings import folders
+from tape_exp.settings.errors import ConfigError
+
+GROUPS = {"tape_exp.positions": "model", "tape_exp.tasks": "task"}  # and what each brings
+RESERVED = "tape_exp"
+
+
+class Plugin(NamedTuple):
+    """A package that is known: its name in an import, its folder, and how it came to be known."""
+
+    package: str
+    folder: Path
+    known_by: str
+
+    @property
+    def conf(self) -> Path:
+        """Its configs: ``conf/model/<name>.yaml``, ``conf/task/<name>.yaml``."""
+        return self.folder / "conf"
+
+
+_named: dict[str, Plugin] = {}  # by plugins=[…], for the rest of this process
+
+
+def known() -> list[Plugin]:
+    """Every package that is known now, in the order of their names.
+
+    Raises:
+        ConfigError: one of them cannot be found, or brings a YAML that is here already.
+    """
+    found = {**installed(), **_named}
+    return [found[name] for name in sorted(found)]
+
+
+@functools.cache
+def installed() -> dict[str, Plugin]:
+    """The packages whose installation declares an entry point of ours."""
+    packages = {}
+    for group in GROUPS:
+        for entry in entry_points(group=group):
+            package = entry.value.partition(":")[0].partition(".")[0]
+            packages[package] = f"the entry point {entry.name} in {group}"
+    return _checked(_found(package, by) for package, by in packages.items())
+
+
+def use(words: Sequence[str]) -> None:
+    """Let the packages be known that ``plugins=[…]`` names among the words of a command.
+
+    Raises:
+        ConfigError: what it names is no package with configs.
+    """
+    for word in words:
+        if word.lstrip("+").startswith("plugins="):
+            use_packages(_names_in(word))
+
+
+def use_packages(names: Iterable[str]) -> None:
+    """Let packages be known from here on in this process."""
+    new = [_found(name, f"plugins=[{name}]") for name in names if name not in _named]
+    if new:
+        _checked([*known(), *new])
+        _named.update({plugin.package: plugin for plugin in new})
+
+
+def conf_folders() -> list[Path]:
+    """Ours, and those of the packages that are known."""
+    return [folders.CONF, *(plugin.conf for plugin in known())]
+
+
+def names_in(group: str) -> list[str]:
+    """The names of the YAMLs of a group of configs, in order."""
+    return sorted(path.stem for conf in conf_folders() for path in (conf / group).glob("*.yaml"))
+
+
+def yaml_of(group: str, name: str) -> Path | None:
+    """The file of a choice, ours or a package's; None where there is none."""
+    if not re.fullmatch(r"[\w.-]+", name):
+        return None
+    paths = [conf / group / f"{name}.yaml" for conf in conf_folders()]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def package_of(target: str) -> Plugin | None:
+    """The known package that a ``_target_`` is in."""
+    first = target.partition(".")[0]
+    return next((plugin for plugin in known() if plugin.package == first), None)
+
+
+def versions_of(config: Any) -> dict[str, dict[str, str | None]]:
+    """Of each package whose classes a config constructs: its version, None where it is not
+    installed, and ten digits of a hash of its Python files.
+    """
+    used = {plugin.package: plugin for plugin in map(package_of, _targets(config)) if plugin}
+    return {
+        package: {"version": _version(package), "sources": _hash(plugin.folder)}
+        for package, plugin in sorted(used.items())
+    }
+
+
+def _targets(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["_target_"]] if isinstance(node.get("_target_"), str) else []
+        return own + [target for value in node.values() for target in _targets(value)]
+    return [target for value in node for target in _targets(value)] if type(node) is list else []
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(packages_distributions().get(package, [package])[0])
+    except PackageNotFoundError:
+        return None
+
+
+def _hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:10]
+
+
+def _names_in(word: str) -> list[str]:
+    """The packages of ``plugins=[a,b]``."""
+    match = re.fullmatch(r"\+?plugins=\[([\w., '\"-]*)\]", word)
+    names = [name.strip(" '\"") for name in (match[1].split(",") if match else [])]
+    if not match or not all(re.fullmatch(r"[A-Za-z_]\w*", name) for name in names if names != [""]):
+        raise ConfigError(f"{word} must be a list of packages, as in plugins=[my_pe].")
+    return [name for name in names if name]
+
+
+def _found(package: str, by: str) -> Plugin:
+    if package == RESERVED:
+        raise ConfigError(f"{by} names {RESERVED} itself; a plugin is a package of its own.")
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise ConfigError(
+            f"{by}: there is no package {package} here; install it, as pip install -e "
+            "<its folder> does."
+        )
+    places = list(spec.submodule_search_locations or [])
+    folder = Path(places[0]) if places else None
+    if folder is None or not any(folder.glob("conf/*/*.yaml")):
+        raise ConfigError(
+            f"{by}: the package {package} has no configs; it needs a conf/model/<name>.yaml or "
+            "conf/task/<name>.yaml beside its Python files."
+        )
+    return Plugin(package, folder, by)
+
+
+def _checked(plugins: Iterable[Plugin]) -> dict[str, Plugin]:
+    """The plugins by name, none of which has a YAML that another has: one would hide the other."""
+    found = {plugin.package: plugin for plugin in plugins}
+    owners: dict[Path, str] = {}
+    places = [(RESERVED, folders.CONF), *((p.package, p.conf) for p in found.values())]
+    for package, conf in places:
+        for path in conf.rglob("*.yaml"):
+            name = path.relative_to(conf)
+            if owners.setdefault(name, package) != package:
+                raise ConfigError(
+                    f"{package} and {owners[name]} both have a conf/{name.as_posix()}; rename that "
+                    f"of {package}, or uninstall it."
+                )
+    return found

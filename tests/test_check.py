@@ -1,0 +1,91 @@
+"""``tape-exp check``, and the package of examples/, installed as pip does it and used outside the
+clone.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tape_exp import check
+from tape_exp.models import conformance
+from tape_exp.settings.folders import ROOT
+
+
+def test_every_check_has_a_line(capsys):
+    assert check.main(["model=nope"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "nope: tape_exp.models.positions.nope.NoPE"
+    assert [line.strip() for line in lines if line.startswith("  ")] == [
+        f"passed  {name.replace('_', ' ')}" for name in conformance.CHECKS
+    ]
+    assert lines[-1] == "All checks passed."
+
+
+def test_a_failure_says_what_was_found_and_what_is_asked(capsys, monkeypatch):
+    def breaks(model):
+        """Nothing."""
+        raise RuntimeError("sizes differ")
+
+    def fails(model):
+        """What is
+        right.
+        """
+        conformance.require(False, "it is wrong.")
+
+    monkeypatch.setattr(conformance, "CHECKS", {"a_check": breaks, "another": fails})
+    assert check.main(["model=nope"]) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED  a check: RuntimeError: sizes differ\n" in printed
+    assert "FAILED  another: it is wrong.\n          What is asked: What is right.\n" in printed
+    assert printed.endswith("2 checks failed.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["model=tpae"], "Did you mean 'tape'?"),
+        (["model=tape", "task=c4"], "task=c4 has no effect here"),
+        (["+model.window=8"], "name the encoding, as in model=tape"),
+        (["model=fire", "model.hidden=0"], "model.hidden=0 must be"),
+    ],
+)
+def test_mistakes_are_told(words, told, capsys):
+    assert check.main(words) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory):
+    """A folder outside the clone, and an environment with examples/my_pe installed."""
+    site = tmp_path_factory.mktemp("site")
+    install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    source = str(ROOT / "examples" / "my_pe")
+    subprocess.run([sys.executable, "-m", *install, "--target", str(site), source], check=True)
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    return tmp_path_factory.mktemp("outside"), environment
+
+
+def tape_exp(outside, *words):
+    """What a command prints."""
+    folder, environment = outside
+    done = subprocess.run(
+        [sys.executable, "-m", "tape_exp", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_is_found_checked_and_trained(outside):
+    assert "of the package my_pe 0.1.0" in tape_exp(outside, "check", "model=soft_window")
+    small = ["task.optim.max_steps=2", "task.samples_per_cell=1", "task.arch.layers=1"]
+    words = ["model=soft_window", "logger=none", "trainer=cpu", *small]
+    assert "DONE: " in tape_exp(outside, "train", *words)
+    folder, _ = outside
+    (manifest,) = folder.glob("runs/arithmetic/smoke/soft_window/*/manifest.json")
+    assert '"my_pe": {' in manifest.read_text()
