@@ -34,6 +34,7 @@ COMMANDS = {
     "report": Command("tape_exp.report", [], "one HTML page of all tables, figures and runs"),
     "export": Command("tape_exp.export", [], "write a run as a model that transformers loads"),
     "score": Command("tape_exp.tasks.scrolls", ["score"], "score a file of SCROLLS predictions"),
+    "tune": Command("tape_exp.tune", [], "search keys with equal budgets for some models"),
     "theory": Command("tape_exp.theory", [], "run theorem 1 and the propositions of TAPE's paper"),
 }
 

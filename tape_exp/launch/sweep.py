@@ -251,8 +251,16 @@ def asks_for_gpu(settings: dict[str, Any]) -> bool:
     return any(value and re.search("gpu|gres|tres", key) for key, value in options.items())
 
 
-def script_of(settings: dict[str, Any], folder: Path, command: str) -> str:
-    """The sbatch script: settings, setup, the run of a task, and what happens after it."""
+def script_of(
+    settings: dict[str, Any], folder: Path, command: str, program: Sequence[str] = ()
+) -> str:
+    """The sbatch script: settings, setup, the run of a task, and what happens after it.
+
+    Args:
+        folder: of jobs.txt, which has the words of every task.
+        command: that the script was made by.
+        program: takes these words; none: ``train.py``.
+    """
     options = {
         SBATCH.get(key, key): value
         for key, value in settings.items()
@@ -273,11 +281,11 @@ def script_of(settings: dict[str, Any], folder: Path, command: str) -> str:
     head = [f"# {command}", *(f"#SBATCH {flag}" for flag in flags if not flag.endswith("=False"))]
     for line in head:
         refuse_breaks(line)
-    program = ["-m", "tape_exp.training"] if INSTALLED else [str(ROOT / "train.py")]
+    run = ["-m", "tape_exp.training"] if INSTALLED else [str(ROOT / "train.py")]
     lines = ["#!/bin/bash", *head, ""]
     lines += [
         f"folder={shlex.quote(str(folder))}",
-        f"train=({shlex.join([sys.executable, *program])})",
+        f"train=({shlex.join(program or [sys.executable, *run])})",
     ]
     lines += settings.get("setup") or []
     body = (Path(__file__).parent / "task.sh").read_text()

@@ -171,7 +171,7 @@ def work(
             "tape-exp sweep."
         )
     outcome = Outcome()
-    with _time_limit(minutes):
+    with time_limit(minutes):
         if cores is None:
             _in_turn(jobs, outcome, records or folders.RECORDS)
         else:
@@ -180,7 +180,7 @@ def work(
 
 
 @contextmanager
-def _time_limit(minutes: float | None) -> Iterator[None]:
+def time_limit(minutes: float | None) -> Iterator[None]:
     """A signal to this process when the time is over; it ends quietly here, wherever it was met."""
     timer = threading.Timer((minutes or 0) * 60, os.kill, (os.getpid(), signal.SIGUSR1))
     timer.daemon = True

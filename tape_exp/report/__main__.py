@@ -14,6 +14,7 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.paper import artifacts
 from tape_exp.paper.page import AFTER, BEFORE, VERDICTS
 from tape_exp.paper.records import read_records
+from tape_exp.paper.searches import read_searches
 from tape_exp.report.content import Content, attributes, figure_data, gather
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import Parser, command, require_writable
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise ConfigError(f"--out {given.out} is a folder; name a file in it, as index.html.")
     require_writable("--out", given.out.parent)
     known = [artifacts.load(name) for name in artifacts.names()]
-    content = gather(known, read_records())
+    content = gather(known, read_records(), read_searches())
     text = page(content)
     if len(text.encode()) > LIMIT:
         print(

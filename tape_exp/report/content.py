@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from tape_exp.drawing.curves import Panel
 from tape_exp.drawing.figures import Picture
+from tape_exp.paper import searches
 from tape_exp.paper.artifacts import UNFIT, Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.page import judged
@@ -85,6 +86,17 @@ class Run:
     curve: Plot | None
 
 
+@dataclass
+class Searched:
+    """A search of learning rates and other keys."""
+
+    name: str
+    title: str
+    table: Table
+    plots: list[Plot]
+    command: str
+
+
 RUN_COLUMNS = columns(
     ("run", "task", "scale", "model", "peft", "seed", "started", "training (s)", "commit")
 )
@@ -96,6 +108,7 @@ class Content:
 
     sections: list[Section] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
+    searches: list[Searched] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)  # id -> what figures.js draws
 
     def add(self, id_: str, plot: plots.Grid | Panel) -> Plot:
@@ -109,12 +122,15 @@ class Content:
         return Table(RUN_COLUMNS, [run.cells for run in self.runs], caption, label="run")
 
 
-def gather(artifacts: Sequence[Artifact], records: Sequence[Record]) -> Content:
+def gather(
+    artifacts: Sequence[Artifact], records: Sequence[Record], found: Sequence[Record] = ()
+) -> Content:
     """The content of the page.
 
     Args:
         artifacts: in the order of the page.
         records: all that are committed.
+        found: the searches that are recorded.
     """
     content = Content()
     for artifact in artifacts:
@@ -146,7 +162,20 @@ def gather(artifacts: Sequence[Artifact], records: Sequence[Record]) -> Content:
             warn(
                 f"{record.get('run', 'a record')} is not listed ({type(error).__name__}: {error})."
             )
+    for search in found:
+        content.searches.append(_searched(content, search))
     return content
+
+
+def _searched(content: Content, search: Record) -> Searched:
+    name, figure = search["search"], searches.figure(search)
+    return Searched(
+        name,
+        figure.title,
+        searches.table(search),
+        [content.add(f"{name}-{i}", plot) for i, plot in enumerate(plots.plots_of(figure))],
+        search["command"],
+    )
 
 
 def _at_scale(content: Content, artifact: Artifact, scale: str, records: Records) -> AtScale:

@@ -32,6 +32,10 @@ class LostProcessError(RuntimeError):
     """Another process of the run has died."""
 
 
+class GivenUpError(Exception):
+    """A callback ends the training early, as a search does whose other trials are better."""
+
+
 @contextmanager
 def explained(
     cfg: DictConfig, directory: RunDirectory, preemption: Preemption, watch: "ProcessWatch"
@@ -44,6 +48,9 @@ def explained(
         log.info("Stopped%s. %s", by, what_next(directory))
         if isinstance(error.__context__, KeyboardInterrupt):  # Lightning made it a status of 1
             raise KeyboardInterrupt from error
+        raise
+    except GivenUpError as error:
+        log.info("Given up: %s", error)
         raise
     except Exception as error:
         # What fails after a signal fails because of it: another process has left before this one.

@@ -2,13 +2,14 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from lightning import Trainer
+from lightning import Callback, Trainer
 from omegaconf import DictConfig
 
 from tape_exp.drawing import heatmap
@@ -39,13 +40,17 @@ from tape_exp.training.module import LanguageModule, NotFiniteError
 log = logging.getLogger("tape_exp")
 
 
-def run(cfg: DictConfig) -> dict[str, Any]:
+def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
     """Train and evaluate what ``cfg`` says, or return the record of the finished run.
 
     With ``debug=plan`` an estimate is printed instead and the record is empty.
 
+    Args:
+        further: callbacks of the training, besides its own.
+
     Raises:
         ConfigError: the config cannot run; nothing was begun.
+        GivenUpError: a callback gave the run up.
         Preempted: a signal told the run to leave; its checkpoint is saved, and the process ends
             with status 85.
         Exception: whatever stopped the run; FAILED in its directory holds the traceback.
@@ -67,7 +72,7 @@ def run(cfg: DictConfig) -> dict[str, Any]:
         with directory.lock(), workers_dismissed():
             if is_finished(directory):  # by another process, meanwhile
                 return finished_record(directory)
-            return work(context)
+            return work(context, further)
 
 
 def is_finished(directory: RunDirectory) -> bool:
@@ -82,7 +87,7 @@ def finished_record(directory: RunDirectory) -> dict[str, Any]:
     return directory.record()
 
 
-def work(run: Run) -> dict[str, Any]:
+def work(run: Run, further: Sequence[Callback] = ()) -> dict[str, Any]:
     """The run in its directory: what it leaves there, however it ends."""
     directory, preemption = run.directory, run.preemption
     directory.open(run.task.assets())
@@ -95,13 +100,15 @@ def work(run: Run) -> dict[str, Any]:
     watch = ProcessWatch(directory.fail, lambda: preemption.received is not None)
     try:
         with explained(run.cfg, directory, preemption, watch):
-            return train_and_evaluate(run, watch)
+            return train_and_evaluate(run, watch, further)
     finally:
         preempted = preemption.received is not None
         close(run.sinks, run.cfg.logger.timeout, directory.done, preempted)
 
 
-def train_and_evaluate(run: Run, watch: ProcessWatch) -> dict[str, Any]:
+def train_and_evaluate(
+    run: Run, watch: ProcessWatch, further: Sequence[Callback]
+) -> dict[str, Any]:
     """From the last checkpoint, if there is one, to a record."""
     checkpoint, step = checkpoints.newest(run.directory.checkpoints, run.directory.hash)
     if checkpoint:
@@ -117,7 +124,7 @@ def train_and_evaluate(run: Run, watch: ProcessWatch) -> dict[str, Any]:
         run.cfg.trainer.heartbeat, lambda sentence: run.directory.fail(LostProcessError(sentence))
     )
     # The report of a step comes before its checkpoint: going on from there would not repeat it.
-    callbacks = [report, progress, OwnSignals(run.preemption), watch, heartbeat, saving]
+    callbacks = [report, progress, OwnSignals(run.preemption), watch, heartbeat, saving, *further]
     trainer = make_trainer(run, callbacks)
 
     if not run.task.trains and run.task.surroundings.checkpoint is None:

@@ -1,0 +1,115 @@
+"""A search as ``tape-exp tune`` records it: its table and its figure."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from tape_exp.drawing.curves import Curves, Line, Panel
+from tape_exp.paper.compare import deciding
+from tape_exp.paper.records import Record
+from tape_exp.paper.tables import Row, Table, columns, commit
+from tape_exp.paper.values import NOTHING, Value, integer
+from tape_exp.runs.record import read_json
+from tape_exp.settings import folders
+from tape_exp.settings.errors import ConfigError
+
+FOLDER = folders.ROOT / "results" / "searches"
+STATES = ("finished", "given up", "failed")
+
+
+def read_searches(folder: Path | None = None) -> list[Record]:
+    """The records of a folder (default: results/searches), in the order of their names.
+
+    Raises:
+        ConfigError: one cannot be read.
+    """
+    found = [read_json(path) for path in sorted((folder or FOLDER).glob("*.json"))]
+    for record in found:
+        if not isinstance(record, dict) or "models" not in record:
+            raise ConfigError(f"{folder or FOLDER} holds a .json that is no search; remove it.")
+    return found
+
+
+def best_of(search: Record, model: str) -> dict[str, Any] | None:
+    """The finished trial of a model with the best score; None where none is finished."""
+    trials = [trial for trial in search["models"][model] if trial["score"] is not None]
+    choose = min if search["minimises"] else max
+    return choose(trials, key=lambda trial: trial["score"]) if trials else None
+
+
+def table(search: Record) -> Table:
+    """A row for each model: its best trial, the first one beside it, and how many there were."""
+    rows: list[Row] = []
+    metric = search["metric"]
+    keys = {key.lstrip("+"): key for key in search["space"]}
+    for model, trials in search["models"].items():
+        row: Row = {"model": model, "commit": commit(search)}
+        row |= {s: integer(sum(trial["state"] == s for trial in trials)) for s in STATES}
+        if best := best_of(search, model):
+            row[f"best {metric}"] = Value(best["score"], form="{number:.4g}")
+            row |= {title: _shown(best["values"].get(key)) for title, key in keys.items()}
+        if trials and trials[0]["score"] is not None:
+            row[f"first {metric}"] = Value(trials[0]["score"], form="{number:.4g}")
+        rows.append(row)
+    head = ["model", f"best {metric}", f"first {metric}", *keys, *STATES, "commit"]
+    return Table(columns(head), rows, caption(search))
+
+
+def _shown(value: Any) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return Value(value, form="{number:.3g}") if number else NOTHING if value is None else str(value)
+
+
+def caption(search: Record) -> str:
+    """What was searched, and what the columns mean."""
+    seeds = ", ".join(map(str, search["seeds"]))
+    mean = f", mean over seeds {seeds}" if len(search["seeds"]) > 1 else f" at seed {seeds}"
+    words = deciding(search["overrides"])
+    with_keys = f", with {' '.join(words)}" if words else ""
+    sets = "; ".join(f"{key.lstrip('+')} from {text}" for key, text in search["space"].items())
+    return (
+        f"A search of {search['trials']} trials a model. Task {search['task']} at scale "
+        f"{search['scale']}{with_keys}: {search['metric']}{mean}. {sets}. The first trial has the "
+        "values of the config where they are in the space. The test had no part in the search."
+    )
+
+
+def figure(search: Record) -> Curves:
+    """The best score after each trial, and the score of each trial by the values of its keys."""
+    metric = search["metric"]
+    panels = [Panel("best so far", "trial", metric, [*_histories(search)])]
+    for key in search["space"]:
+        if lines := [*_scatter(search, key)]:
+            log = "log" in search["space"][key]
+            panels.append(Panel(key.lstrip("+"), "value", metric, lines, logarithmic=log))
+    title = f"A search on {search['task']} — scale {search['scale']}"
+    return Curves(title, panels, size=(9.5, 3.2 * -(-len(panels) // 2)), shared=False)
+
+
+def _histories(search: Record) -> Iterator[Line]:
+    choose = min if search["minimises"] else max
+    for style, (model, trials) in enumerate(search["models"].items()):
+        finished = [trial for trial in trials if trial["score"] is not None]
+        x = [float(trial["number"] + 1) for trial in finished]
+        best = accumulate((trial["score"] for trial in finished), choose)
+        if x:
+            yield Line(model, x, list(best), style=style)
+
+
+def _scatter(search: Record, key: str) -> Iterator[Line]:
+    for style, (model, trials) in enumerate(search["models"].items()):
+        points = [
+            (float(trial["values"][key]), trial["score"])
+            for trial in trials
+            if trial["score"] is not None and isinstance(trial["values"].get(key), int | float)
+        ]
+        if points:
+            x, y = zip(*sorted(points), strict=True)
+            yield Line(model, list(x), list(y), style=style, joined=False)
+
+
+def runs_of(search: Record) -> Sequence[str]:
+    """The names of the runs behind it."""
+    trials = [trial for trials in search["models"].values() for trial in trials]
+    return [name for trial in trials for name in trial.get("runs", [])]

@@ -1,0 +1,179 @@
+"""``tape-exp tune``: search learning rates and other keys, with equal budgets for some models."""
+
+import argparse
+import json
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tape_exp.drawing.figures import redraw
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.preemption import REQUEUE, SIGNALS
+from tape_exp.paper import searches, tables
+from tape_exp.paper.runner import time_limit
+from tape_exp.runs.record import circumstances
+from tape_exp.settings.arguments import Parser, command, positive, require_writable
+from tape_exp.settings.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tape_exp.tune.journal import Journal
+    from tape_exp.tune.plan import Search
+
+
+@command
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Mistakes are one sentence and status 2, failed trials status 1, time that ran out is 85."""
+    given = _arguments(arguments)
+    if find_spec("optuna") is None:
+        raise ConfigError("tape-exp tune needs Optuna; install it, as pip install optuna does.")
+    from tape_exp.tune import agent, slurm
+    from tape_exp.tune.journal import Journal
+    from tape_exp.tune.plan import requested
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    search = requested(given.words)
+    search.check()
+    if given.wandb:
+        print(agent.sweep_yaml(search), end="")
+        return 0
+    folder = search.folder()
+    if given.slurm:
+        slurm.submit_workers(search, given.words, given.slurm, folder, given.dry_run)
+        return 0
+    journal = Journal(search, folder)
+    if given.record:
+        require_writable("--record", searches.FOLDER)
+    failed = _work(search, journal, given)
+    if given.worker:
+        return failed
+    _show(search, journal, folder, given.record)
+    left = journal.left()
+    if left:
+        print(f"{left} trials are left; the same command goes on.", file=sys.stderr)
+        return REQUEUE
+    return failed
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m tape_exp.tune",
+        description="Search keys of the config with Optuna, on validation only: so many trials for "
+        "each model. The same command goes on after a kill, and given several times at once it is "
+        "several workers of one search.",
+        epilog="Example: tape-exp tune model=rope,tape task=arithmetic space=rates trials=12",
+    )
+    parser.add_argument(
+        "words", nargs="+", metavar="model= | task= | space= | trials= | seeds= | key=value"
+    )
+    parser.add_argument(
+        "--cores", type=positive(int), help="workers on this machine, one thread each (default: 1)"
+    )
+    parser.add_argument("--minutes", type=positive(float), help="then save and exit with status 85")
+    parser.add_argument(
+        "--slurm", type=positive(int), metavar="N", help="submit N workers as one SLURM array"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="of --slurm: print the script")
+    parser.add_argument("--wandb", action="store_true", help="print a sweep for `wandb sweep`")
+    parser.add_argument(
+        "--record", action="store_true", help="write results/searches/ too, for make report"
+    )
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_intermixed_args(arguments)
+    if given.dry_run and not given.slurm:
+        parser.error("--dry-run goes with --slurm")
+    return given
+
+
+def _work(search: "Search", journal: "Journal", given: argparse.Namespace) -> int:
+    """Run trials here, or in so many processes; status 1 where some failed."""
+    if given.cores is not None and given.cores > 1 and not given.worker:
+        return _in_processes(given)
+    from tape_exp.tune.worker import work
+
+    failed: list[str] = []
+    with time_limit(given.minutes):
+        failed = work(search, journal)
+    for reason in failed:
+        print(f"failed: {reason}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _in_processes(given: argparse.Namespace) -> int:
+    """Workers of this command, which save and leave when this one is told to."""
+    words = [*given.words, "--worker"]
+    if given.minutes:
+        words.append(f"--minutes={given.minutes}")
+    program = [sys.executable, "-m", "tape_exp.tune", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    workers = [subprocess.Popen(program, env=environment) for _ in range(given.cores)]
+
+    def leave(number: int, _: Any) -> None:
+        for worker in workers:
+            worker.send_signal(number)
+
+    before = {number: signal.signal(number, leave) for number in SIGNALS}
+    try:
+        ended = [worker.wait() for worker in workers]
+    except KeyboardInterrupt:  # the terminal told the workers too
+        ended = [worker.wait() for worker in workers]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return int(any(status not in (0, REQUEUE) for status in ended))
+
+
+def _show(search: "Search", journal: "Journal", folder: Path, record: bool) -> None:
+    """Write and print what the search has found so far."""
+    found = {
+        "search": search.name,
+        "command": shlex.join(["tape-exp", "tune", *_words(search)]),
+        "task": search.task,
+        "scale": search.scale,
+        "space": search.space,
+        "overrides": list(search.overrides),
+        "seeds": list(search.seeds),
+        "metric": search.metric,
+        "minimises": search.minimises,
+        "pruner": search.pruner,
+        "trials": search.trials,
+        **circumstances(),
+        "models": journal.as_records(),
+    }
+    for place in [folder, *([searches.FOLDER] if record else [])]:
+        stem = place / ("search" if place == folder else search.name)
+        write_atomically(stem.with_suffix(".json"), json.dumps(found, indent=1) + "\n")
+        paths = tables.write(stem, searches.table(found))
+        if any(searches.best_of(found, model) for model in found["models"]):
+            paths.append(redraw(searches.figure(found), stem.with_suffix(".png")))
+        for path in paths:
+            print(path)
+    print(f"\n{tables.markdown(searches.table(found))}")
+    for model in search.models:
+        if best := searches.best_of(found, model):
+            words = shlex.join(search.words(model, best["values"]))
+            print(f"Best of {model}: tape-exp train {words}")
+
+
+def _words(search: "Search") -> list[str]:
+    return [
+        f"model={','.join(search.models)}",
+        f"task={search.task}",
+        f"scale={search.scale}",
+        *(f"{key}={text}" for key, text in search.space.items()),
+        *search.overrides,
+        f"seeds={','.join(map(str, search.seeds))}",
+        f"trials={search.trials}",
+        f"metric={search.metric}",
+        f"pruner={search.pruner}",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""What a search is: models, task, space and budget, as its command names them."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from tape_exp.paper.artifacts import settings_of
+from tape_exp.paper.compare import deciding
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.folders import path_of
+from tape_exp.settings.patterns import refuse_unnamed
+from tape_exp.settings.plugins import names_in
+from tape_exp.settings.schema import check
+from tape_exp.training.assembly import check_parts
+from tape_exp.tune.space import distribution_of, ends, is_searched, read_space, words_of
+
+PRUNERS = ("median", "none")
+OWN = ("model=", "task=", "space=", "trials=", "metric=", "pruner=")
+
+
+@dataclass(frozen=True)
+class Search:
+    """A study for each model; all have the same space, seeds and number of trials.
+
+    Args:
+        space: the set of values of each key, as text.
+        overrides: that hold for every run.
+        seeds: of the runs of a trial, whose mean is its score.
+        metric: of validation, which the search sees.
+        trials: for each model.
+        pruner: ``median`` gives up a trial whose validation is worse than the median of the trials
+            before it at that step; ``none`` gives up none.
+    """
+
+    task: str
+    scale: str
+    models: Sequence[str]
+    space: dict[str, str]
+    overrides: Sequence[str]
+    seeds: Sequence[int]
+    metric: str
+    trials: int
+    pruner: str
+
+    @property
+    def name(self) -> str:
+        """``arithmetic-smoke-0123456789``: the task, the scale, and a hash of what makes trials
+        comparable. Further models and trials belong to the same search.
+        """
+        parts = [self.space, deciding(self.overrides), list(self.seeds), self.metric, self.pruner]
+        digits = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
+        return f"{self.task}-{self.scale}-{digits}"
+
+    @property
+    def minimises(self) -> bool:
+        """Whether a lower score is better."""
+        return self.metric.endswith(("loss", "perplexity"))
+
+    def words(self, model: str, values: dict[str, Any]) -> list[str]:
+        """The overrides of the run of a trial, all but its seed."""
+        chosen = [f"model={model}", f"task={self.task}", f"scale={self.scale}"]
+        return [*chosen, *self.overrides, *words_of(values)]
+
+    def config(self, model: str, values: dict[str, Any], seed: int) -> DictConfig:
+        """The config of one run of a trial."""
+        return compose_config([*self.words(model, values), f"seed={seed}"])
+
+    def folder(self) -> Path:
+        """Where the journal is: ``<runs>/.tune/<name>``."""
+        runs = self.config(self.models[0], {}, self.seeds[0]).runs
+        return path_of("runs", runs).resolve() / ".tune" / self.name
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` where a model cannot run at the ends of the space."""
+        sets = {key: ends(distribution_of(key, text)) for key, text in self.space.items()}
+        for model in self.models:
+            for number in range(max(map(len, sets.values()))):
+                values = {key: choices[number % len(choices)] for key, choices in sets.items()}
+                cfg = self.config(model, values, self.seeds[0])
+                check(cfg)
+                check_parts(cfg)
+                if cfg.trainer.devices * cfg.trainer.nodes > 1:
+                    raise ConfigError(
+                        "a run of a search has one device; leave trainer.devices and trainer.nodes "
+                        "out, and start more workers, on machines or with --slurm."
+                    )
+                if "optim" not in cfg.task:
+                    raise ConfigError(f"task={self.task} trains nothing that could be searched.")
+
+
+def requested(words: Sequence[str]) -> Search:
+    """The search that the words of the command ask for.
+
+    Raises:
+        ConfigError: a word is missing or wrong.
+    """
+    scale, seeds, further = settings_of(words)
+    given = {key: _given(further, key) for key in OWN}
+    rest = [word for word in further if not word.startswith(OWN)]
+    for key, example in (("task=", "task=arithmetic"), ("model=", "model=rope,tape")):
+        if not given[key]:
+            raise ConfigError(f"a search needs {key}, as in {example}.")
+    if wrong := [word for word in rest if "=" not in word or word.startswith("seed=")]:
+        raise ConfigError(f"{wrong[0]} is no word of a search; keys have values, seeds=0,1 runs.")
+    refuse_unnamed(given["model="])
+    models = list(dict.fromkeys(given["model="].split(",")))
+    for model in models:
+        one_of("model", model, names_in("model"))
+    searched = dict(word.split("=", 1) for word in rest if is_searched(word))
+    for key, text in searched.items():
+        distribution_of(key, text)
+    space = {**(read_space(given["space="]) if given["space="] else {}), **searched}
+    if not space:
+        raise ConfigError(
+            f"a search needs space=, one of {', '.join(names_in('space'))} or a .yaml of your own, "
+            "or keys with sets of values, as in task.optim.lr=interval(0.001,0.01)."
+        )
+    metric = given["metric="] or "val/loss"
+    if not metric.startswith("val/"):
+        raise ConfigError(f"metric={metric} is not of validation; the test stays unseen: val/loss.")
+    one_of("pruner", pruner := given["pruner="] or "median", PRUNERS)
+    overrides = [word for word in rest if not is_searched(word)]
+    return Search(
+        given["task="],
+        scale,
+        models,
+        space,
+        overrides,
+        seeds,
+        metric,
+        _count(given["trials="] or "12"),
+        pruner,
+    )
+
+
+def _given(words: Sequence[str], key: str) -> str:
+    """The value of a word; empty where it is not given."""
+    values = [word.removeprefix(key) for word in words if word.startswith(key)]
+    if len(values) > 1:
+        raise ConfigError(f"{key}{values[0]} and {key}{values[1]} exclude each other; give one.")
+    return values[0] if values else ""
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 10_000:
+        raise ConfigError(f"trials={text} must be a whole number from 1 to 10,000.")
+    return int(text)
