@@ -1,16 +1,11 @@
-"""The reference of conf/: every YAML with its keys, their values and what they mean.
+"""The reference of conf/: a page for each group, with every YAML, its keys and what they are."""
 
-A key is explained by the comment on its line, or else by the docstring of what the YAML constructs.
-"""
-
-import html
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-import griffe
 import yaml
+from conf_keys import SCHEMA, escaped, every_key, rows
 from links import ROOT
 
 CONF = ROOT / "conf"
@@ -28,21 +23,18 @@ GROUPS = {
     "hydra": "Launchers",
     "local": "Your cluster",
 }
-COMMENT = re.compile(r"\s#\s+(.*)$")
 COMMAND = re.compile(r"(python|tape-exp) ")
-CODE = re.compile(r"(`[^`]*`)")
-ROLE = re.compile(r":\w+:`~?([\w.]+)`")
 
 
 def pages() -> dict[str, str]:
     """Path -> text: the top, and a page for each group."""
-    rows = [f"| [`conf/{name}/`]({name}.md) | {means(name)} |" for name in GROUPS]
+    groups = [f"| [`conf/{name}/`]({name}.md) | {means(name)} |" for name in GROUPS]
     top = [
         "# Config\n",
         "A choice such as `model=tape` is the name of a file in the folder of its group. "
         "`tape-exp train --help` lists the choices, and `--cfg job` prints the composed config.\n",
         "| group | what belongs there |\n|---|---|",
-        *rows,
+        *groups,
         "\n" + section(CONF / "config.yaml", "## config.yaml"),
     ]
     made = {"reference/conf/index.md": "\n".join(top)}
@@ -63,6 +55,9 @@ def group(name: str, title: str) -> Iterator[str]:
     """The page of a group: its own YAMLs, then those of each folder below it."""
     said = means(name)
     yield f"# {title}\n\nThe folder `conf/{name}/`: {said}.\n"
+    if name in SCHEMA:
+        yield f"Every key can be set, as in `{name}.<key>=…`; a YAML sets only what it changes.\n"
+        yield every_key(name)
     ignored = (
         set()
         if name != "local"
@@ -79,7 +74,6 @@ def section(path: Path, heading: str) -> str:
     text = path.read_text()
     parts = [heading, opening(text)]
     root = yaml.compose(text)
-    rows: list[str] = []
     if isinstance(root, yaml.MappingNode):
         plain = {key.value: value for key, value in root.value}
         if "defaults" in plain:
@@ -88,9 +82,8 @@ def section(path: Path, heading: str) -> str:
         if target:
             link = f'<autoref optional identifier="{target}"><code>{target}</code></autoref>'
             parts.append(f"Constructs {link}.")
-        rows = [*keys(root, text.splitlines(), arguments(target) if target else {})]
-    if rows:
-        parts.append("\n".join(["| key | value | what it is |", "|---|---|---|", *rows]))
+    if table := rows(text, path.relative_to(CONF).parts[0]):
+        parts.append("\n".join(["| key | value | what it is |", "|---|---|---|", *table]))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -118,86 +111,3 @@ def begins(node: yaml.Node) -> str:
         elif entry.value != "_self_":
             named.append(f"`{entry.value}`")
     return ", ".join(named)
-
-
-def keys(
-    node: yaml.MappingNode, lines: list[str], arguments: dict[str, str], above: str = ""
-) -> Iterator[str]:
-    """The rows of a mapping; the keys of one below another are joined by dots."""
-    for key, value in node.value:
-        name = f"{above}{key.value}"
-        if name in ("defaults", "_target_", "name"):  # the name is the heading
-            continue
-        meaning = comment(lines, key.start_mark.line) or arguments.get(name, "")
-        nested = isinstance(value, yaml.MappingNode) and value.value
-        if not nested or meaning:
-            yield f"| `{name}` | {'' if nested else shown(value)} | {escaped(meaning)} |"
-        if nested:
-            yield from keys(value, lines, arguments, f"{name}.")
-
-
-def comment(lines: list[str], at: int) -> str:
-    """The comment at the end of a line, with those that go on below it."""
-    first = COMMENT.search(lines[at])
-    if not first:
-        return ""
-    said = [first.group(1)]
-    for line in lines[at + 1 :]:
-        below = re.match(r"\s+#\s+(.*)$", line)
-        if not below or line.index("#") < first.start():
-            break
-        said.append(below.group(1))
-    return " ".join(said)
-
-
-def shown(node: yaml.Node) -> str:
-    """A value as code, on one line."""
-    written = plain(node)
-    written = written if len(written) <= 160 else written[:159] + "…"
-    return f"`{written}`".replace("|", "\\|") if written else ""
-
-
-def plain(node: yaml.Node) -> str:
-    """A value as YAML writes it in a line."""
-    if isinstance(node, yaml.SequenceNode):
-        return f"[{', '.join(map(plain, node.value))}]"
-    if isinstance(node, yaml.MappingNode):
-        return "{" + ", ".join(f"{key.value}: {plain(value)}" for key, value in node.value) + "}"
-    return " ".join(str(node.value).split())
-
-
-def escaped(text: str) -> str:
-    """Text of a comment as Markdown; what stands in backticks is code already."""
-    parts = CODE.split(text)
-    parts[::2] = [re.sub(r"([*_|\[\]])", r"\\\1", html.escape(part, False)) for part in parts[::2]]
-    parts[1::2] = [part.replace("|", "\\|") for part in parts[1::2]]
-    return "".join(parts)
-
-
-@cache
-def package() -> griffe.Object:
-    """The package as its sources describe it; nothing is imported."""
-    loaded = griffe.load("tape_exp", search_paths=[str(ROOT)])
-    assert isinstance(loaded, griffe.Module)
-    return loaded
-
-
-def described(told: griffe.DocstringNamedElement) -> str:
-    """What a docstring says of an argument, on one line."""
-    return " ".join(told.description.split())
-
-
-def arguments(target: str) -> dict[str, str]:
-    """Key -> what the docstring of a class, or of one it inherits from, says of it."""
-    found: dict[str, str] = {}
-    try:
-        first = package()[target.removeprefix("tape_exp.")]
-    except KeyError:
-        return found
-    for one in [first, *(first.mro() if isinstance(first, griffe.Class) else [])]:
-        for part in one.docstring.parse("google", warnings=False) if one.docstring else []:
-            if part.kind is griffe.DocstringSectionKind.parameters:
-                for told in part.value:
-                    for name in told.name.split(","):
-                        found.setdefault(name.strip(), ROLE.sub(r"`\1`", described(told)))
-    return found

@@ -1,4 +1,4 @@
-"""Where the site has a file of the repository, and the links of its pages."""
+"""A page of the repository as a page of the site: its links, and its long commands."""
 
 import posixpath
 import re
@@ -15,6 +15,8 @@ INCLUDED = (
 )
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 ANCHOR = re.compile(r"\]\(#([^)\s]+)\)")
+BESIDE = re.compile(r"^(\S.*?) {2,}(# .*)$")
+WIDTH = 80  # characters of a line of code that fits
 FENCE = re.compile(r"(^ *(`{3,}).*?^ *\2`*$)", re.MULTILINE | re.DOTALL)
 
 
@@ -52,7 +54,7 @@ def sources() -> list[str]:
 
 
 def rewritten(markdown: str, uri: str) -> str:
-    """The text of a page with the links of the site; code in fences is left alone."""
+    """The text of a page with the links of the site, outside code in fences."""
     path = origin(uri)
     if path is None:
         return markdown
@@ -70,8 +72,17 @@ def rewritten(markdown: str, uri: str) -> str:
 
     parts = FENCE.split(markdown)  # prose, fence, its backticks, prose, …
     parts[::3] = map(prose, parts[::3])
+    parts[1::3] = map(stacked, parts[1::3])
     del parts[2::3]
     return "".join(parts)
+
+
+def stacked(fence: str) -> str:
+    """Commands with their comments above them, where beside them lines would be too long."""
+    lines = fence.splitlines()
+    if not lines[0].startswith("```bash") or max(map(len, lines)) <= WIDTH:
+        return fence
+    return "\n".join(BESIDE.sub(r"\2\n\1", line) for line in lines)
 
 
 def joined(path: str, target: str) -> str:
