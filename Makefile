@@ -7,7 +7,7 @@ STAGES ?= check speed train data
 MINUTES ?= 9
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slurm-test lint format tables report soak gpu lock audit clean
+.PHONY: help setup demo test slurm-test lint format docs docs-serve tables report soak gpu lock audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (
 	done; \
 	test -n "$$found" || { echo "error: none of $(or $(PYTHON),$(PYTHONS)) is Python 3.11 or newer; name one, as in make setup PYTHON=<path>." >&2; exit 2; }; \
 	$$found -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,slurm]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs,slurm]"
 	@touch $@
 
 demo: setup  ## train RoPE and TAPE on addition at smoke scale and show both heatmaps (under 10 minutes on 2 cores)
@@ -42,6 +42,12 @@ format: setup  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: setup  ## build these pages as a site into site/, which opens from disk; a broken link fails (no network)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: setup  ## serve the site on http://127.0.0.1:8000 and build it again at every edit
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 tables: setup  ## draw every table and figure from the committed records
 	$(BIN)/python -m tape_exp.paper render
 
@@ -58,7 +64,7 @@ gpu:  ## check, speed, training and data on a GPU, in stages that survive each o
 
 lock:  ## resolve pyproject.toml into constraints.txt, which keeps its versions where they fit; UPGRADE=1 takes the newest (needs a network)
 	@test -x .lock/bin/uv || { $(or $(PYTHON),python3) -m venv .lock && .lock/bin/python -m pip install --quiet uv; }
-	.lock/bin/uv pip compile pyproject.toml --extra dev --extra slurm --universal --python-version 3.11 --no-annotate --no-emit-package setuptools \
+	.lock/bin/uv pip compile pyproject.toml --extra dev --extra docs --extra slurm --universal --python-version 3.11 --no-annotate --no-emit-package setuptools \
 		--custom-compile-command "make lock" --quiet $(if $(UPGRADE),--upgrade) --output-file constraints.txt
 	sed -i '/^\(nvidia\|cuda\)-/d' constraints.txt  # torch itself pins what its build needs
 
@@ -69,5 +75,5 @@ audit:  ## look for known vulnerabilities of the pinned packages with pip-audit 
 	.audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 clean:  ## remove the environment and caches, but not runs/ and results/
-	rm -rf .venv .audit .lock build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .audit .lock site build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

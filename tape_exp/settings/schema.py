@@ -55,15 +55,15 @@ class TrainerConfig:
     """
 
     name: str = "auto"
-    accelerator: str = "auto"
-    devices: int = 1
-    nodes: int = 1
+    accelerator: str = "auto"  # auto: a GPU where there is one | cpu | gpu
+    devices: int = 1  # of each node
+    nodes: int = 1  # machines
     strategy: str = "auto"  # auto | ddp | fsdp
     precision: str = "auto"  # auto: bf16-mixed where the device has it, 32-true elsewhere
     # rows per device and forward pass; null: the whole share of the device
     micro_batch: int | None = None
     workers: int = 0  # processes that prepare data
-    compile: bool = False
+    compile: bool = False  # one graph of the model and one of the loss, by torch.compile
     checkpoint_activations: bool = False  # recompute each block in the backward pass
     # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed
     frozen_bf16: bool = False
