@@ -20,6 +20,7 @@ GROUPS = {
     "peft": "Adaptation",
     "debug": "Debugging",
     "paper": "Artifacts of the paper",
+    "space": "Spaces of a search",
     "hydra": "Launchers",
     "local": "Your cluster",
 }

@@ -16,6 +16,7 @@ from tape_exp.paper import artifacts, compare
 from tape_exp.settings import compose, folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import CONF, ROOT
+from tape_exp.tune import plan
 
 README = (ROOT / "README.md").read_text()
 PAGES = {
@@ -59,6 +60,7 @@ def commands(start: str) -> list[str]:
 
 GRIDS = [*commands("tape-exp sweep"), *commands("tape-exp status")]
 TRAIN = [*commands("tape-exp train"), *commands("tape-exp check")]
+TUNE = commands("tape-exp tune")
 PAPER = [*commands("tape-exp paper"), *commands("python -m tape_exp.paper")]
 
 
@@ -155,7 +157,7 @@ def test_make_targets_exist():
 def test_commands_of_the_package_exist():
     for line in commands("tape-exp "):
         assert line.split()[1] in (*COMMANDS, "--help"), line
-        assert line in (*GRIDS, *PAPER, *TRAIN, *commands("tape-exp --help")), line
+        assert line in (*GRIDS, *PAPER, *TRAIN, *TUNE, *commands("tape-exp --help")), line
 
 
 def test_modules_of_commands_exist():
@@ -171,6 +173,16 @@ def test_train_commands_compose(line, conf):
         group, choices = word.split("=")
         for choice in choices.split(","):
             assert plugins.yaml_of(group, choice) or OmegaConf.select(cfg, group) is not None
+
+
+@pytest.mark.parametrize("line", TUNE)
+def test_searches_can_run(line, conf):
+    options = ("--minutes", "--slurm", "--cores")
+    words = [word for word in words_of(line, 2) if not word.isdigit() and word not in options]
+    words = [word for word in words if word not in (">", "sweep.yaml")]
+    search = plan.requested(words)
+    assert search.space
+    search.check()
 
 
 @pytest.mark.parametrize("line", [*GRIDS, *PAPER])

@@ -35,11 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise ConfigError("tape-exp tune needs Optuna; install it, as pip install optuna does.")
     from tape_exp.tune import agent, slurm
     from tape_exp.tune.journal import Journal
-    from tape_exp.tune.plan import requested
+    from tape_exp.tune.plan import LAUNCHER, requested
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     search = requested(given.words)
     search.check()
+    if not given.slurm and (idle := [w for w in given.words if w.startswith(LAUNCHER)]):
+        raise ConfigError(f"{idle[0]} has no effect without --slurm.")
     if given.wandb:
         print(agent.sweep_yaml(search), end="")
         return 0

@@ -45,6 +45,7 @@ class Journal:
 
     def __init__(self, search: Search, folder: Path) -> None:
         self.search, self.folder = search, folder
+        self._studies: dict[str, optuna.Study] = {}
         self._space = {key: distribution_of(key, text) for key, text in search.space.items()}
         try:
             (folder / "locks").mkdir(parents=True, exist_ok=True)
@@ -59,13 +60,15 @@ class Journal:
 
     def study(self, model: str) -> optuna.Study:
         """The study of a model."""
-        return optuna.create_study(
-            study_name=model,
-            storage=self._storage,
-            direction="minimize" if self.search.minimises else "maximize",
-            pruner=self._pruner(),
-            load_if_exists=True,
-        )
+        if model not in self._studies:
+            self._studies[model] = optuna.create_study(
+                study_name=model,
+                storage=self._storage,
+                direction="minimize" if self.search.minimises else "maximize",
+                pruner=self._pruner(),
+                load_if_exists=True,
+            )
+        return self._studies[model]
 
     def _pruner(self) -> optuna.pruners.BasePruner:
         if self.search.pruner == "none":

@@ -22,6 +22,7 @@ from tape_exp.tune.space import distribution_of, ends, is_searched, read_space, 
 
 PRUNERS = ("median", "none")
 OWN = ("model=", "task=", "space=", "trials=", "metric=", "pruner=")
+LAUNCHER = "hydra.launcher."  # of --slurm
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def requested(words: Sequence[str]) -> Search:
     """
     scale, seeds, further = settings_of(words)
     given = {key: _given(further, key) for key in OWN}
-    rest = [word for word in further if not word.startswith(OWN)]
+    rest = [word for word in further if not word.startswith((*OWN, LAUNCHER))]
     for key, example in (("task=", "task=arithmetic"), ("model=", "model=rope,tape")):
         if not given[key]:
             raise ConfigError(f"a search needs {key}, as in {example}.")

@@ -9,7 +9,7 @@ from tape_exp.launch import sweep
 from tape_exp.launch.grid import Job, refuse_breaks
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.targets import refuse_secrets
-from tape_exp.tune.plan import Search
+from tape_exp.tune.plan import LAUNCHER, Search
 
 
 def submit_workers(
@@ -23,7 +23,7 @@ def submit_workers(
     for word in words:
         refuse_breaks(word)
     job = Job(search.words(search.models[0], {}))
-    own = [word for word in words if word.startswith("hydra.launcher")]
+    own = [word for word in words if word.startswith(LAUNCHER)]
     settings = sweep.cluster(own, [job])
     place = folder / "slurm"
     told = shlex.join(["tape-exp", "tune", *words, f"--slurm={count}"])

@@ -1,5 +1,6 @@
-"""What a search may vary: keys of the config, and their intervals, in the grammar of Hydra's
-sweeps: ``interval(a,b)``, ``range(a,b,step)``, ``choice(a,b)``, ``tag(log, interval(a,b))``.
+"""What a search may vary: keys of the config and their sets of values, in the grammar of Hydra's
+sweeps: ``interval(a,b)``, ``int(interval(a,b))``, ``range(a,b,step)``, ``choice(a,b)``, and
+``tag(log, …)`` around an interval.
 """
 
 import re

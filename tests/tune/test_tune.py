@@ -1,0 +1,341 @@
+"""``tape-exp tune``: what is searched, with which budgets, and that a kill loses nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
+
+from tape_exp.paper import searches
+from tape_exp.report.content import gather
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
+from tape_exp.tune import __main__ as command
+from tape_exp.tune import agent, worker
+from tape_exp.tune.journal import STARTUP, Journal
+from tape_exp.tune.plan import requested
+from tape_exp.tune.space import distribution_of, read_space, rounded, words_of
+
+TINY = [
+    "task.arch.layers=1",
+    "task.arch.width=16",
+    "task.arch.ffn=16",
+    "task.optim.batch=4",
+    "task.optim.max_steps=20",
+    "task.samples_per_cell=1",
+    "trainer=cpu",
+    "trainer.progress=none",
+    "trainer.validate_every=5",
+    "logger=none",
+]
+RATES = ["model=rope,nope", "task=arithmetic", "task.optim.lr=tag(log,interval(0.001,0.1))"]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def search_of(*words):
+    return requested([*RATES, *TINY, *words])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("interval(0.1,0.5)", FloatDistribution(0.1, 0.5)),
+        ("tag(log, interval(0.1, 0.5))", FloatDistribution(0.1, 0.5, log=True)),
+        ("int(interval(1,8))", IntDistribution(1, 8)),
+        ("tag(log,int(interval(1,8)))", IntDistribution(1, 8, log=True)),
+        ("range(2,9,3)", IntDistribution(2, 8, step=3)),
+        ("choice(a,2,0.5,true)", CategoricalDistribution(["a", 2, 0.5, True])),
+        ("choice('0.1')", CategoricalDistribution(["0.1"])),
+    ],
+)
+def test_sets_of_values_are_those_of_hydras_sweeps(text, expected):
+    assert distribution_of("key", text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("3", "is no set of values"),
+        ("interval(1,b)", "cannot be searched"),
+        ("interval(2.5,1.5)", "cannot be searched"),
+        ("tag(log,interval(0.0,1.0))", "cannot be searched"),
+        ("tag(quick,interval(0.1,1.0))", "the only tag is log, not quick"),
+        ("tag(log,choice(1,2))", "log goes with an interval only"),
+        ("range(0.5,1.5,0.5)", "whole numbers"),
+    ],
+)
+def test_what_is_no_set_of_values_is_told(text, told):
+    with pytest.raises(ConfigError, match=told):
+        distribution_of("task.optim.lr", text)
+
+
+def test_a_space_is_a_yaml_of_ours_or_of_ones_own(tmp_path):
+    assert list(read_space("rates")) == ["task.optim.lr"]
+    (tmp_path / "mine.yaml").write_text("task.optim.warmup: choice(0.1, 0.2)\n")
+    assert read_space("mine.yaml") == {"task.optim.warmup": "choice(0.1, 0.2)"}
+    (tmp_path / "empty.yaml").write_text("")
+    with pytest.raises(ConfigError, match="must hold keys with sets of values"):
+        read_space("empty.yaml")
+    with pytest.raises(ConfigError, match="Did you mean 'rates'"):
+        read_space("rate")
+
+
+@pytest.mark.parametrize("name", ["rates", "recipe"])
+def test_every_space_of_ours_composes(name):
+    search = requested(["model=tape", "task=arithmetic", f"space={name}", *TINY])
+    search.check()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["model=rope", "space=rates"], "a search needs task="),
+        (["task=c4", "space=rates"], "a search needs model="),
+        (["model=rope", "task=c4"], "a search needs space="),
+        (["model=rpoe", "task=c4", "space=rates"], "Did you mean 'rope'"),
+        (["model=[rope,nope]", "task=c4", "space=rates"], "takes a pattern of layers by name"),
+        (["model=rope", "task=c4", "space=rates", "metric=test/loss"], "is not of validation"),
+        (["model=rope", "task=c4", "space=rates", "trials=0"], "trials=0 must be"),
+        (["model=rope", "task=c4", "space=rates", "trials=two"], "trials=two must be"),
+        (["model=rope", "task=c4", "space=rates", "pruner=mean"], "pruner=mean is not known"),
+        (["model=rope", "task=c4", "space=rates", "seed=1"], "seed=1 is no word of a search"),
+        (["model=rope", "model=nope", "task=c4", "space=rates"], "exclude each other"),
+    ],
+)
+def test_mistakes_in_the_words_are_told(words, told):
+    with pytest.raises(ConfigError, match=told):
+        requested(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["task.optim.lrr=interval(1,2)"], "Did you mean 'task.optim.lr'"),
+        (["task.arch.heads=choice(2,3)"], "is not divisible by task.arch.heads=3"),
+        (["trainer.devices=2"], "a run of a search has one device"),
+    ],
+)
+def test_a_space_that_cannot_run_is_told_before_it_begins(words, told):
+    with pytest.raises(ConfigError, match=told):
+        search_of(*words).check()
+
+
+def test_numbers_are_rounded_to_what_one_would_write():
+    assert rounded(0.00123456) == 0.00123
+    assert words_of({"a.b": 0.00123456, "c": 3, "d": "x"}) == ["a.b=0.00123", "c=3", "d=x"]
+
+
+def test_further_models_and_trials_are_of_the_same_search():
+    assert search_of().name == search_of("trials=50", "runs=elsewhere").name
+    assert requested([*RATES[1:], "model=tape", *TINY]).name == search_of().name
+    assert search_of("seeds=0,1").name != search_of().name
+
+
+def ended(journal, model, score):
+    """A trial that ends with a score."""
+    claimed = journal.claim()
+    assert claimed.model == model
+    journal.tell(claimed, score, worker.TrialState.COMPLETE)
+    return claimed.values
+
+
+def test_models_take_turns_and_begin_with_the_config(tmp_path):
+    search = search_of("trials=2", "task.optim.lr=0.05")
+    journal = Journal(search, tmp_path)
+    first = [ended(journal, model, 1.0) for model in ("rope", "nope")]
+    assert first == [{"task.optim.lr": 0.05}] * 2
+    second = [ended(journal, model, 1.0) for model in ("rope", "nope")]
+    assert second[0] == second[1] != first[0]  # the same points for every model
+    assert journal.claim() is None
+    assert journal.left() == 0
+
+
+def test_what_is_sampled_does_not_depend_on_interruptions(tmp_path):
+    def values(folder, reopen):
+        search, found = requested([RATES[0].replace(",nope", ""), *RATES[1:], *TINY]), []
+        journal = Journal(search, folder)
+        for number in range(STARTUP + 2):
+            journal = Journal(search, folder) if reopen else journal
+            found.append(ended(journal, "rope", number * 1.0)["task.optim.lr"])
+        return found
+
+    whole = values(tmp_path / "a", reopen=False)
+    assert values(tmp_path / "b", reopen=True) == whole
+    assert len(set(whole)) == len(whole)
+
+
+def test_a_trial_of_a_killed_worker_is_taken_over_and_one_under_way_is_not(tmp_path):
+    search = search_of("trials=3")
+    mine, other = Journal(search, tmp_path), Journal(search, tmp_path)
+    first, second = mine.claim(), other.claim()
+    assert (first.model, second.model) == ("rope", "nope")
+    first.lock.release()  # as when its process ends
+    again = other.claim()
+    assert (again.model, again.trial.number, again.values) == ("rope", 0, first.values)
+    assert other.claim().trial.number == 1
+
+
+def test_a_damaged_journal_is_told(tmp_path):
+    Journal(search_of(), tmp_path).claim().lock.release()
+    (tmp_path / "journal.log").write_text("{]\n{]\n")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        Journal(search_of(), tmp_path).claim()
+
+
+def fake_run(losses):
+    """A run whose validations at steps 5, 10, 15 and 20 are ``losses(lr)``."""
+
+    def run(cfg, further):
+        for step, loss in zip((5, 10, 15, 20), losses(cfg.task.optim.lr), strict=True):
+            module = SimpleNamespace(validation={"val/loss": loss})
+            trainer = SimpleNamespace(global_step=step, max_steps=20)
+            for callback in further:
+                callback.on_validation_end(trainer, module)
+        return {"run": f"run-{cfg.seed}", "metrics": {"val/loss": loss}}
+
+    return run
+
+
+def test_scores_are_means_over_seeds_and_laggards_are_given_up(tmp_path, monkeypatch):
+    """The fifth trial is worse than all before it; later ones are judged step by step."""
+    seen = []
+
+    def losses(lr):
+        seen.append(lr)
+        trial = (len(seen) - 1) // 2
+        return [9.0] * 4 if trial >= STARTUP else [4.0, 3.0, 2.0, 1.0 + trial]
+
+    search = requested(["model=rope", *RATES[1:], *TINY, "trials=5", "seeds=0,1"])
+    monkeypatch.setattr(worker, "run", fake_run(losses))
+    journal = Journal(search, tmp_path)
+    assert worker.work(search, journal) == []
+    records = journal.as_records()["rope"]
+    assert [one["state"] for one in records] == ["finished"] * STARTUP + ["given up"]
+    assert [one["score"] for one in records] == [1.0, 2.0, 3.0, 4.0, None]
+    assert records[0]["runs"] == ["run-0", "run-1"]
+    assert records[0]["steps"] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert records[-1]["scores"] == [9.0]
+
+
+def test_nothing_is_given_up_without_a_pruner(tmp_path, monkeypatch):
+    search = requested(["model=rope", *RATES[1:], *TINY, "trials=6", "pruner=none"])
+    losses = iter(range(6))
+    monkeypatch.setattr(worker, "run", fake_run(lambda lr: [float(next(losses))] * 4))
+    journal = Journal(search, tmp_path)
+    worker.work(search, journal)
+    assert {one["state"] for one in journal.as_records()["rope"]} == {"finished"}
+
+
+def test_a_trial_that_fails_costs_no_other(tmp_path, monkeypatch):
+    def run(cfg, further):
+        if cfg.model.name == "rope":
+            raise RuntimeError("not finite")
+        return {"run": "r", "metrics": {"val/loss": 1.0}}
+
+    monkeypatch.setattr(worker, "run", run)
+    search = search_of("trials=1")
+    journal = Journal(search, tmp_path)
+    assert worker.work(search, journal) == ["rope, trial 1 of 1: not finite"]
+    assert {m: t[0]["state"] for m, t in journal.as_records().items()} == {
+        "rope": "failed",
+        "nope": "finished",
+    }
+
+
+def test_an_unmeasured_metric_is_told(tmp_path, monkeypatch):
+    search = search_of("trials=1", "metric=val/los")
+    monkeypatch.setattr(worker, "run", fake_run(lambda lr: [1.0] * 4))
+    (failed, _) = worker.work(search, Journal(search, tmp_path))
+    assert "Did you mean 'val/loss'? This validation measures val/loss." in failed
+
+
+def test_a_search_ends_with_a_table_a_picture_and_the_next_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(searches, "FOLDER", tmp_path / "results")
+    words = [*RATES, *TINY, "trials=2"]
+    assert command.main([*words, "--record"]) == 0
+    printed = capsys.readouterr().out
+    assert "Best of rope: tape-exp train model=rope task=arithmetic" in printed
+    (record,) = searches.read_searches(tmp_path / "results")
+    assert [len(record["models"][model]) for model in ("rope", "nope")] == [2, 2]
+    (folder,) = tmp_path.glob("runs/.tune/*")
+    assert {path.name for path in folder.glob("search.*")} >= {"search.md", "search.png"}
+    best = searches.best_of(record, "rope")
+    assert f"task.optim.lr={rounded(best['values']['task.optim.lr'])}" in printed
+    content = gather([], [], [record])
+    assert content.searches[0].command == record["command"]
+    assert len(content.searches[0].plots) == 2
+    assert command.main(words) == 0  # nothing is left to do
+    assert json.loads((folder / "search.json").read_text())["models"] == record["models"]
+
+
+def test_a_killed_search_goes_on_where_it_was(tmp_path):
+    """The run of the killed trial goes on from its checkpoint, as the same trial."""
+    words = ["model=rope", *RATES[1:], *TINY, "trials=1", "task.optim.max_steps=4000"]
+    words = [*words, "trainer.checkpoint_every=10", "trainer.validate_every=1000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tape_exp.tune", *words],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.DEVNULL,
+    )
+    while process.poll() is None and not [*tmp_path.glob("runs/*/*/*/*/checkpoints/*.ckpt")]:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    search = requested(words)
+    assert Journal(search, search.folder()).left() == 1
+    assert command.main(words) == 0
+    (log,) = tmp_path.glob("runs/arithmetic/smoke/rope/*/log.txt")
+    assert "Going on from step" in log.read_text()
+    (found,) = tmp_path.glob("runs/.tune/*/search.json")
+    assert [one["state"] for one in json.loads(found.read_text())["models"]["rope"]] == ["finished"]
+
+
+def test_time_that_is_over_is_status_85(tmp_path, monkeypatch, capsys):
+    def preempted(search, journal):
+        journal.claim().lock.release()
+        raise worker.Preempted("SIGUSR1")
+
+    monkeypatch.setattr(worker, "work", preempted)
+    assert command.main([*RATES, *TINY, "trials=1", "--minutes", "5"]) == 85
+    assert "2 trials are left; the same command goes on." in capsys.readouterr().err
+
+
+def test_a_sweep_of_wandb_runs_the_same_configs():
+    """What W&B's agent makes of the command, with values of its own, composes."""
+    words = ["model=tape", "task=arithmetic", "space=recipe", "task.arch.layers=range(1,4)"]
+    sweep = yaml.safe_load(agent.sweep_yaml(requested(words)))
+    assert sweep["metric"] == {"name": "val/loss", "goal": "minimize"}
+    values = {
+        key: {"value": one.get("value", one.get("min", one.get("values", [None])[0]))}
+        for key, one in sweep["parameters"].items()
+    }
+    given = create_sweep_command_args({"args": values})["args_no_hyphens"]
+    assert sweep["command"][-1] == "${args_no_hyphens}"
+    cfg = compose_config([*sweep["command"][2:-1], *given])
+    assert (cfg.task.optim.lr, cfg.task.optim.position_lr) == (0.0003, 1.0)
+    assert (cfg.task.arch.layers, cfg.seed) == (1, 0)
+    with pytest.raises(ConfigError, match="a sweep of W&B is of one model"):
+        agent.sweep_yaml(search_of())
+
+
+def test_workers_are_one_array(capsys):
+    words = [*RATES, *TINY, "trials=9", "hydra.launcher.partition=cpu"]
+    assert command.main([*words, "--slurm", "4", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    script = printed.partition("# every task:")[0]
+    assert "#SBATCH --partition=cpu" in script
+    assert "-m tape_exp.tune)" in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+    assert "trials=9 --worker\n# sbatch --array=0-3 " in printed
+    assert "hydra.launcher" not in printed.partition("# every task:")[2]
