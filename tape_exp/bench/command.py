@@ -13,6 +13,7 @@ from tape_exp.bench import figures, page
 from tape_exp.bench.board import Board
 from tape_exp.bench.plan import Bench, requested, shown
 from tape_exp.bench.tasks import ENTRIES, SETS
+from tape_exp.drawing.page import KINDS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import tables
@@ -215,7 +216,7 @@ def write(board: Board, place: Place) -> list[Path]:
     written += [effort, page.write(board, stem.with_suffix(".html")), *figures.heatmap(board, stem)]
     axis = stem.with_name(f"{place.name}-ranks")
     drawn = figures.ranking(board, axis)
-    for old in {axis.with_suffix(".pdf"), axis.with_suffix(".png")} - {*drawn}:
+    for old in {axis.with_suffix(f".{kind}") for kind in KINDS} - {*drawn}:
         old.unlink(missing_ok=True)  # of an earlier call, which had enough to test
     return [*written, *drawn]
 

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tape_exp.drawing.page import KINDS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import compare, costs, page, tables
@@ -273,7 +274,8 @@ def render_artifacts(chosen: Sequence[str]) -> int:
 def rendered(folder: Path, name: str, scale: str) -> Iterator[Path]:
     """The files below a folder that show an artifact at a scale."""
     yield from (folder / "tables").glob(f"{name}-{scale}.*")
-    yield from (folder / "figures").glob(f"{name}-{scale}*.png")
+    for kind in KINDS:
+        yield from (folder / "figures").glob(f"{name}-{scale}*.{kind}")
 
 
 def collect() -> tuple[list[Artifact], Mapping[str, page.AtScales]]:
