@@ -118,9 +118,21 @@ def save(figure: Any, path: Path, mark: str = "", kinds: Sequence[str] = ("png",
 
 
 def shorter(svg: str) -> str:
-    """An SVG with coordinates of two decimals, hundredths of a point, and without indentation."""
+    """An SVG with coordinates of two decimals, hundredths of a point, without indentation, and with
+    the style of a line's markers said once.
+    """
     rounded = re.sub(r"\d+\.\d{3,}", lambda match: f"{float(match[0]):.2f}", svg)
-    return re.sub(r"\s*\n\s*", "\n", rounded)
+    lines = re.sub(r"\s*\n\s*", "\n", rounded).replace("\nL ", "L")
+    return re.sub(r"<g( clip-path=[^>]*)>\n((?:<use [^>]*/>\n)+)", _said_once, lines)
+
+
+def _said_once(markers: re.Match[str]) -> str:
+    """A group of markers whose common style is the group's."""
+    styles = {*re.findall(r' style="[^"]*"', markers[2])}
+    if len(styles) != 1:
+        return markers[0]
+    (style,) = styles
+    return f"<g{markers[1]}{style}>\n{markers[2].replace(style, '')}"
 
 
 def in_few_colours(png: bytes, mark: str) -> bytes:

@@ -152,10 +152,10 @@ class Contest:
         ]
         missing = [name for name in (self.favourite, *self.rivals) if name not in self.measured]
         figures = self._figures(self.measured, deciding)
-        figures += (
-            [f"{', '.join(map(display_name, missing))} not run"] if figures and missing else []
-        )
-        return _at(self.where, ", ".join(figures) + self._lead(deciding))
+        text = ", ".join(figures) + self._lead(deciding)
+        if figures and missing:
+            text += f" (not run: {', '.join(map(display_name, missing))})"
+        return _at(self.where, text)
 
     def _lead(self, deciding: Sequence[str]) -> str:
         """`` (paired: +1.0 ± 0.4)`` for the best of the deciding rivals."""

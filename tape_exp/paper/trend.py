@@ -155,7 +155,7 @@ class Trend(RunArtifact):
     def caption(self, scale: str, records: Records) -> str:
         """What extra length is, and which runs count."""
         few = [
-            f"{display_label(label)}, seed {run['seed']} ({run['metrics']['id/exact_match']:.1f} %)"
+            f"{display_label(label)} seed {run['seed']} ({run['metrics']['id/exact_match']:.1f} %)"
             for label, runs in records.items()
             for run in runs
             if not learned(run)

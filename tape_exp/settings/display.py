@@ -18,7 +18,7 @@ from tape_exp.settings.folders import CONF
 KEY = "display"
 MARKS = "†"  # that may follow a name
 # what tables name besides the YAMLs
-OTHERS = {"tape_separate": "TAPE, as public code writes it"}
+OTHERS = {"tape_separate": "TAPE (as public code writes it)"}
 
 
 def display_name(name: str) -> str:
@@ -40,9 +40,9 @@ def display_name(name: str) -> str:
 
 
 def display_label(label: str) -> str:
-    """The label of an artifact's runs, which begins with a model or a method: ``TAPE, s5``."""
+    """The label of an artifact's runs, which begins with a model or a method: ``TAPE s5``."""
     name, *rest = re.split("[ /]", label, maxsplit=1)
-    return ", ".join([display_name(name), *rest])
+    return " ".join([display_name(name), *rest])
 
 
 def _of(name: str) -> str:
