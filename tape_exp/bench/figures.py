@@ -8,7 +8,7 @@ import numpy as np
 from tape_exp.bench import ranks
 from tape_exp.bench.board import Board
 from tape_exp.drawing.heatmap import COLOURS
-from tape_exp.drawing.looks import look_of
+from tape_exp.drawing.looks import GUIDE, look_of
 from tape_exp.drawing.page import DOUBLE, KINDS, TYPE, in_print, new_figure, save
 from tape_exp.paper.ceilings import MARK
 from tape_exp.paper.values import Value
@@ -74,7 +74,12 @@ def ranking(board: Board, stem: Path) -> list[Path]:
     for number, (first, last) in enumerate(joined):
         level = 0.2 + 0.22 * number
         reach = 0.008 * (worst - 1)
-        axis.plot([means[first] - reach, means[last] + reach], [level] * 2, color="C0", linewidth=3)
+        axis.plot(
+            [means[first] - reach, means[last] + reach],
+            [level] * 2,
+            color=GUIDE.colour,
+            linewidth=3,
+        )
     for number, (name, mean) in enumerate(zip(names, means, strict=True)):
         left = number < half
         level = begin + 0.3 * (number if left else len(names) - 1 - number)

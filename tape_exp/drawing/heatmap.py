@@ -56,6 +56,8 @@ def draw(
     square = len({*first.values.shape}) == 1
     tall = side if square else min(side, 1.6)
     names = {name: fitted(name, side) for name in panels}
+    if any("\n" in name for name in names.values()):  # then all have their numbers below
+        names = {n: "\n".join(fitted(part, side) for part in n.split("  ")) for n in panels}
     above = max(name.count("\n") for name in names.values()) * 1.4 * TYPE / 72
     below = 0.35 if first.columns else 0.27
     figure = new_figure(width, rows * (tall + above + below) + 0.2, title)

@@ -121,8 +121,12 @@ def shorter(svg: str) -> str:
     """An SVG with coordinates of two decimals, hundredths of a point, without indentation, and with
     the style of a line's markers said once.
     """
-    rounded = re.sub(r"\d+\.\d{3,}", lambda match: f"{float(match[0]):.2f}", svg)
-    lines = re.sub(r"\s*\n\s*", "\n", rounded).replace("\nL ", "L")
+
+    def rounded(match: re.Match[str]) -> str:  # but for the scale of the letters
+        return match[0] if match[0].startswith("scale") else f"{float(match[0]):.2f}"
+
+    short = re.sub(r"scale\([^)]*\)|\d+\.\d{3,}", rounded, svg)
+    lines = re.sub(r"\s*\n\s*", "\n", short).replace("\nL ", "L")
     return re.sub(r"<g( clip-path=[^>]*)>\n((?:<use [^>]*/>\n)+)", _said_once, lines)
 
 

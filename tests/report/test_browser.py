@@ -221,7 +221,7 @@ def test_a_column_sorts_by_its_numbers_and_not_by_their_text(opened):
 def test_curves_have_the_axis_of_the_picture(opened):
     """Lengths that double, the trained length, and the points of the records."""
     page = opened()
-    figure = drawn(page, "fig_word_problem", "s5: right states")
+    figure = drawn(page, "fig_word_problem", "S5: right states")
     canvas, readout = figure.locator(".canvas"), figure.locator(".readout")
     canvas.press("ArrowRight")
     records = artifacts.load("fig_word_problem").collect("smoke", read_records())
