@@ -156,5 +156,5 @@ def named(rate: float, factor: float) -> str:
 
 
 def shown(rate: float, factor: float) -> str:
-    """What a legend says of them: ``0.001, positions × 10``."""
-    return f"{rate:g}" + (f", positions × {factor:g}" if factor != 1 else "")
+    """What a legend says of them: ``rate 0.001, positions × 10``."""
+    return f"rate {rate:g}" + (f", positions × {factor:g}" if factor != 1 else "")

@@ -132,8 +132,8 @@ class Propositions(TheoryArtifact):
             "and (ortho_equiv) ask for: proposition 1. O(R) per block is what a shift by a real "
             "offset needs, since it turns every block by an angle of its own; shift is the change "
             "of a decoder's logits: proposition 2. An update that mixes blocks of different "
-            "frequency (tape_full) satisfies both equations and breaks shift invariance; with R = "
-            "1 (tape_neither) the initial state's shift is no member of O(1)."
+            "frequency (TAPE, full mixing) satisfies both equations and breaks shift invariance; "
+            "with R = 1 (TAPE with neither) the initial state's shift is no member of O(1)."
         )
 
 

@@ -127,12 +127,12 @@ def test_a_panel_for_each_model_has_a_line_for_each_rate(artifact, losses, tmp_p
     (figure,) = artifact.figures("rung5", collected)
     rope, tape = figure.panels
     assert (rope.title, rope.xlabel, rope.ylabel) == ("RoPE", "step", "validation loss (nats)")
-    assert [line.name for line in rope.lines] == ["0.0003", "0.001"]
+    assert [line.name for line in rope.lines] == ["rate 0.0003", "rate 0.001"]
     assert [line.name for line in tape.lines] == [
-        "0.0003",
-        "0.001",
-        "0.003",
-        "0.001, positions × 10",
+        "rate 0.0003",
+        "rate 0.001",
+        "rate 0.003",
+        "rate 0.001, positions × 10",
     ]
     line = rope.lines[1]
     assert (line.x, line.y) == ([10, 20], pytest.approx([0.41, 0.205]))
