@@ -164,7 +164,7 @@ function drawLines(Bokeh, figure, colour, hidden) {
     const fill_color = line.hollow ? null : colour;
     // A line without a marker has points too, which the pointer finds.
     const seen = marker ? { marker, size: line.x.length > 20 ? 3 : 8 } : { marker: "circle", size: 8, alpha: 0 };
-    const points = plot.scatter({ x, y, fill_color, ...style, ...seen });
+    const points = plot.scatter({ x, y, fill_color, ...style, ...seen, line_width: marker === "x" ? 2.5 : 1 });
     const between = { y1: { field: "low" }, y2: { field: "high" }, fill_color: colour, fill_alpha: 0.12, source };
     const bars = line.joined
       ? plot.varea({ x, ...between })
