@@ -104,7 +104,7 @@ def test_figures_show_the_favourite_and_the_rival_that_decides():
         found.ours() == "t 25.05 (25.00, 25.10), b 33.10 (33.00, 33.20) (paired: -8.05 ± 0.64)"
     )  # c is higher, but its lead spreads over the seeds
     assert found.papers() == "t 32.82, b 26.98"
-    assert contest([25.0], [33.0], []).ours() == "t 25.00, b 33.00, c not run"
+    assert contest([25.0], [33.0], []).ours() == "t 25.00, b 33.00 (not run: c)"
     interval = Value(50.0, 20.0, 70.0)
     assert (
         Contest("set", "t", ["b"], {"t": interval, "b": interval}, {}, digits=0).ours()

@@ -95,7 +95,7 @@ def test_a_line_has_the_steps_that_all_seeds_have(artifact, losses):
     collected = artifact.collect("rung5", records)
     (figure,) = artifact.figures("rung5", collected)
     line = figure.panels[0].lines[0]
-    assert (line.name, line.x, line.high) == ("0.0003", [10, 20], [3.0, 2.0])
+    assert (line.name, line.x, line.high) == ("rate 0.0003", [10, 20], [3.0, 2.0])
     assert "bands reach from the lowest seed to the highest" in artifact.caption("rung5", collected)
 
 
