@@ -9,6 +9,7 @@ from tape_exp.drawing.terminal import print_heatmaps
 from tape_exp.paper.addition import panel
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.display import display_name
 from tape_exp.training.run import run
 
 
@@ -38,7 +39,9 @@ def demo(overrides: list[str]) -> None:
         cfg = compose_config([f"model={model}", *fixed, *overrides])
         # Further processes have no record, and debug=plan makes none.
         if record := run(cfg):
-            panels[f"{model}  {record['metrics']['test/exact_match']:.1f} %"] = panel([record])
+            panels[f"{display_name(model)}  {record['metrics']['test/exact_match']:.1f} %"] = panel(
+                [record]
+            )
     if not panels:
         return
     print(f"\nTrained on sums of up to {cfg.task.train_digits} digits:\n")

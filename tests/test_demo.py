@@ -25,8 +25,8 @@ def test_demo_shows_both_grids_and_names_the_picture(tmp_path, monkeypatch, caps
     assert f"{tmp_path}/runs/demo.png" in shown
     assert "Trained on sums of up to 2 digits" in shown
     last = shown[shown.index("Trained on sums") :]
-    assert "rope" in last
-    assert "tape" in last
+    assert "RoPE" in last
+    assert "TAPE" in last
     assert (tmp_path / "runs/demo.png").read_bytes()[:4] == b"\x89PNG"
 
 

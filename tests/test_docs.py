@@ -113,7 +113,7 @@ def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(project):
     kept = call(project, "-m", "tape_exp.paper", *words)
     assert kept.returncode == 0, kept.stderr
     drawn = project / "results" / "tables" / "tab_reverse-smoke.md"
-    assert "| toy " in drawn.read_text()
+    assert "| Toy " in drawn.read_text()
     assert "tab_reverse" in (project / "results" / "README.md").read_text()
 
 

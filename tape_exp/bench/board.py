@@ -15,7 +15,9 @@ from tape_exp.paper.statistics import ends, lead
 from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import NOT_RUN, Cell, Missing, Value, over_runs
 from tape_exp.runs.evaluation import wilson
+from tape_exp.settings.display import display_name
 
+THEIRS = display_name(RIVAL)
 OVER_TASKS = "95 % interval over tasks and seeds"
 BRACKETS = "{number:.1f} [{low:.1f}, {high:.1f}]"
 RANGE = "{number:.2f} [{low:.2f}, {high:.2f}]"
@@ -124,7 +126,7 @@ class Board:
         resampled = self.numbers.shape[1] >= ranks.FEWEST["tasks"]
         found: dict[str, tuple[Value, Value | Missing]] = {}
         for i in np.argsort(means, kind="stable"):
-            rank, ahead = Value(float(means[i])), Missing(f"{RIVAL} has no rank")
+            rank, ahead = Value(float(means[i])), Missing(f"{THEIRS} has no rank")
             if resampled:
                 rank = Value(float(means[i]), *ends(draws.ranks[i]), form=RANGE, kind=OVER_TASKS)
             difference: Value | Missing = ahead
@@ -161,7 +163,9 @@ class Board:
             row["seeds"] = "–".join(dict.fromkeys(str(n) for n in (min(counts), max(counts))))
             rows.append(row | {"commit": commits(runs)})
         head = [Column("model"), Column("rank", "mean rank")]
-        head += [Column("lead", f"mean difference to {RIVAL}")]
+        head += [
+            Column("lead", f"mean difference to {RIVAL}", shown=f"mean difference to {THEIRS}")
+        ]
         head += columns([entry.name for entry in self.bench.entries])
         table = Table([*head, *columns(["seeds", "commit"])], rows, self.caption())
         return marked_table(table, self.ceilings)
@@ -179,12 +183,12 @@ class Board:
             rows.append(row)
         head = columns(["model", *(entry.name for entry in self.bench.entries)])
         caption = (
-            f"Difference to {RIVAL} in percentage points over the seeds that both have, with half "
+            f"Difference to {THEIRS} in percentage points over the seeds that both have, with half "
             "of its 95 % interval (Student's t over pairs); a single pair has none. "
             f"{self.bench.settings(self.scale)}"
         )
         if not theirs:
-            caption = f"{RIVAL} is not recorded: `python -m tape_exp.bench {RIVAL}` runs it."
+            caption = f"{THEIRS} is not recorded: `python -m tape_exp.bench {RIVAL}` runs it."
         return marked_table(Table(head, rows, caption), self.ceilings)
 
     def search(self) -> Table:

@@ -13,6 +13,7 @@ from tape_exp.bench import figures, page
 from tape_exp.bench.board import Board
 from tape_exp.bench.plan import Bench, requested, shown
 from tape_exp.bench.tasks import ENTRIES, SETS
+from tape_exp.drawing.page import KINDS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import tables
@@ -20,7 +21,14 @@ from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record, each_once, read_records
 from tape_exp.paper.runner import Outcome, missing, status, work
 from tape_exp.settings import folders
-from tape_exp.settings.arguments import MOST, Parser, command, positive, require_writable
+from tape_exp.settings.arguments import (
+    MOST,
+    Parser,
+    command,
+    log_plainly,
+    positive,
+    require_writable,
+)
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import check
 
@@ -32,9 +40,7 @@ OUT = folders.ROOT / "results" / "bench"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Mistakes are one sentence and status 2, failed runs status 1, time that ran out is 85."""
     given = _arguments(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    for noisy in ("matplotlib", "PIL", "fontTools"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    log_plainly()
     if given.list:
         for name, entry in ENTRIES.items():
             print(f"{name:22} {entry.summary}")
@@ -215,7 +221,7 @@ def write(board: Board, place: Place) -> list[Path]:
     written += [effort, page.write(board, stem.with_suffix(".html")), *figures.heatmap(board, stem)]
     axis = stem.with_name(f"{place.name}-ranks")
     drawn = figures.ranking(board, axis)
-    for old in {axis.with_suffix(".pdf"), axis.with_suffix(".png")} - {*drawn}:
+    for old in {axis.with_suffix(f".{kind}") for kind in KINDS} - {*drawn}:
         old.unlink(missing_ok=True)  # of an earlier call, which had enough to test
     return [*written, *drawn]
 

@@ -1,7 +1,5 @@
-"""The pictures of a bench, each as PDF and PNG: scores as a heatmap, and ranks on an axis."""
+"""The pictures of a bench, each as PDF, SVG and PNG: scores as a heatmap, and ranks on an axis."""
 
-import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +7,29 @@ import numpy as np
 
 from tape_exp.bench import ranks
 from tape_exp.bench.board import Board
-from tape_exp.drawing.heatmap import COLOURS, new_figure
-from tape_exp.machine.files import write_atomically
+from tape_exp.drawing.heatmap import COLOURS
+from tape_exp.drawing.looks import GUIDE, look_of
+from tape_exp.drawing.page import DOUBLE, KINDS, TYPE, in_print, new_figure, save
 from tape_exp.paper.ceilings import MARK
 from tape_exp.paper.values import Value
+from tape_exp.settings.display import display_name
 
 
+@in_print
 def heatmap(board: Board, stem: Path) -> list[Path]:
     """Encodings downward, the best rank first, tasks to the right; what has not run is blank."""
     models, tasks = board.order, [entry.name for entry in board.bench.entries]
     cells = [[*board.scores[model].values()] for model in models]
     values = np.array([[c.number if isinstance(c, Value) else np.nan for c in r] for r in cells])
-    figure = new_figure(2.6 + 0.62 * len(tasks), 1.9 + 0.3 * len(models))
+    figure = new_figure(DOUBLE, 1.2 + 0.19 * len(models))
     axis = figure.subplots()
     image = axis.imshow(values, cmap=COLOURS, vmin=0, vmax=100, aspect="auto")
     for (row, column), number in np.ndenumerate(values):
         colour = "white" if number > 68 else "black"
         if np.isfinite(number):
-            axis.text(column, row, f"{number:.0f}", color=colour, ha="center", va="center")
-    names = [model + (MARK if model in board.ceilings else "") for model in models]
+            middle: Any = {"ha": "center", "va": "center", "fontsize": TYPE - 1}
+            axis.text(column, row, f"{number:.0f}", color=colour, **middle)
+    names = [display_name(model) + (MARK if model in board.ceilings else "") for model in models]
     axis.set_yticks(range(len(models)), names)
     words = [task.replace("_", " ") for task in tasks]
     axis.set_xticks(range(len(tasks)), words, rotation=40, ha="right", rotation_mode="anchor")
@@ -38,9 +40,10 @@ def heatmap(board: Board, stem: Path) -> list[Path]:
     for side in axis.spines.values():
         side.set_visible(False)
     figure.colorbar(image, ax=axis, label="right beyond training (%)", fraction=0.04, pad=0.01)
-    return _save(figure, stem)
+    return _saved(figure, stem)
 
 
+@in_print
 def ranking(board: Board, stem: Path) -> list[Path]:
     """Mean ranks on an axis, the best on the left (Demšar, 2006).
 
@@ -56,57 +59,56 @@ def ranking(board: Board, stem: Path) -> list[Path]:
     half = -(-len(names) // 2)
     begin = 0.35 + 0.22 * len(joined)  # where the first name is, below the axis and the bars
     height = begin + 0.3 * half
-    figure = new_figure(7.5, 1.1 + 0.55 * height, layout="constrained")
+    figure = new_figure(DOUBLE, 0.8 + 0.5 * height)
     axis = figure.subplots()
     worst = len(names)
     axis.set_xlim(1 - 0.36 * (worst - 1), worst + 0.36 * (worst - 1))
     axis.set_ylim(height, -1.05)
     axis.axis("off")
-    black: Any = {"color": "black", "linewidth": 1}
+    black: Any = {"color": "black", "linewidth": 0.7}
     axis.plot([1, worst], [0, 0], **black)
     for place in range(1, worst + 1):
         axis.plot([place, place], [0, -0.1], **black)
-        axis.text(place, -0.15, str(place), ha="center", va="bottom", fontsize="small")
+        axis.text(place, -0.15, str(place), ha="center", va="bottom", fontsize=TYPE - 0.5)
     _critical(axis, difference, worst)
     for number, (first, last) in enumerate(joined):
         level = 0.2 + 0.22 * number
         reach = 0.008 * (worst - 1)
-        axis.plot([means[first] - reach, means[last] + reach], [level] * 2, color="C0", linewidth=4)
+        axis.plot(
+            [means[first] - reach, means[last] + reach],
+            [level] * 2,
+            color=GUIDE.colour,
+            linewidth=3,
+        )
     for number, (name, mean) in enumerate(zip(names, means, strict=True)):
         left = number < half
         level = begin + 0.3 * (number if left else len(names) - 1 - number)
         edge = 1 - 0.04 * (worst - 1) if left else worst + 0.04 * (worst - 1)
         axis.plot([mean, mean, edge], [0, level, level], **black)
-        text = f"{name} {mean:.2f} " if left else f" {mean:.2f} {name}"
+        look, shown = look_of(name), display_name(name)
+        axis.plot(mean, 0, color=look.colour, marker=look.marker, clip_on=False)
+        text = f"{shown} {mean:.2f} " if left else f" {mean:.2f} {shown}"
         axis.text(edge, level, text, ha="right" if left else "left", va="center")
     told = ranks.p_words(p) + ("" if p < 0.05 else "; no difference is shown")
     axis.set_title(f"Mean rank over {board.numbers.shape[1]} tasks (Friedman, {told})")
-    return _save(figure, stem)
+    return _saved(figure, stem)
 
 
 def _critical(axis: Any, difference: float, worst: int) -> None:
     """The critical difference as a length above the axis, or in words where it is longer."""
     if difference >= worst - 1:
         words = f"critical difference {difference:.2f}: longer than the axis"
-        axis.text(1, -0.72, words, ha="left", va="center", fontsize="small")
+        axis.text(1, -0.72, words, ha="left", va="center", fontsize=TYPE - 0.5)
         return
-    axis.plot([1, 1 + difference], [-0.7, -0.7], color="black", linewidth=1.5)
+    axis.plot([1, 1 + difference], [-0.7, -0.7], color="black", linewidth=1)
     for end in (1, 1 + difference):
-        axis.plot([end, end], [-0.78, -0.62], color="black", linewidth=1.5)
+        axis.plot([end, end], [-0.78, -0.62], color="black", linewidth=1)
     words = f" critical difference {difference:.2f} (Nemenyi, 5 %)"
-    axis.text(1 + difference, -0.7, words, ha="left", va="center", fontsize="small")
+    axis.text(1 + difference, -0.7, words, ha="left", va="center", fontsize=TYPE - 0.5)
 
 
-def _save(figure: Any, stem: Path) -> list[Path]:
-    """Write ``stem``.pdf and .png, whole or not at all, the same bytes for the same picture."""
-    paths = []
-    kinds: Sequence[tuple[str, dict[str, Any]]] = (
-        ("pdf", {"CreationDate": None}),
-        ("png", {"Software": None}),
-    )
-    for kind, metadata in kinds:
-        picture = io.BytesIO()
-        figure.savefig(picture, dpi=150, format=kind, metadata=metadata)
-        paths.append(stem.with_name(f"{stem.name}.{kind}"))
-        write_atomically(paths[-1], picture.getvalue())
-    return paths
+def _saved(figure: Any, stem: Path) -> list[Path]:
+    """Write ``stem`` as each kind of file."""
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in KINDS]
+    save(figure, files[-1], kinds=KINDS)
+    return files

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from tape_exp.bench.tasks import Entry
 from tape_exp.data.groups import GROUPS
 from tape_exp.data.problems import PROBLEMS
 from tape_exp.data.retrieval import DIGITS, KINDS
+from tape_exp.drawing.looks import looks_of
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
 from tape_exp.paper.ceilings import MARK
 from tape_exp.paper.values import Value
+from tape_exp.settings.display import display_name
 
 HERE = Path(__file__).parent
 ROWS, SHORT = 3, 8  # of each task, and their length
@@ -47,7 +50,7 @@ def row_of(board: Board, model: str) -> dict[str, Any]:
         task: {"text": str(cell), "percent": cell.number} if isinstance(cell, Value) else None
         for task, cell in board.scores[model].items()
     }
-    name = model + (MARK if model in board.ceilings else "")
+    name = display_name(model) + (MARK if model in board.ceilings else "")
     return {"model": model, "name": name, "rank": str(place[0]) if place else "", "cells": cells}
 
 
@@ -67,6 +70,8 @@ def of_task(board: Board, entry: Entry) -> dict[str, Any]:
     return {
         "summary": entry.summary,
         "unit": unit(entry.name),
+        "names": {model: display_name(model) for model in curves},
+        "looks": {model: asdict(look) for model, look in looks_of(curves).items()},
         "trained": trained,
         "curves": curves,
         "rows": samples(entry.name, trained, digits),

@@ -1,1 +1,1 @@
-"""Pictures: heatmaps and patterns."""
+"""Pictures: heatmaps, curves and patterns, and the looks of encodings."""

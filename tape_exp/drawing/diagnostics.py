@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tape_exp.drawing.curves import Curves, Line, Panel
+from tape_exp.drawing.looks import GUIDE, graded, series
+from tape_exp.settings.display import display_name
 
 Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
@@ -17,12 +19,13 @@ def diagnostic_figures(tables: Tables, name: str) -> dict[str, Curves]:
 
     Args:
         tables: of an evaluation or of its record.
-        name: of the run or of its model.
+        name: of the run's model.
     """
     if "loss_by_position" not in tables or "summary" not in tables:
         return {}
     facts = tables["summary"][0]
-    title = f"{name}{' (untrained)' if facts['model'] == 'untrained' else ''} on {facts['text']}"
+    untrained = " (untrained)" if facts["model"] == "untrained" else ""
+    title = f"{display_name(name)}{untrained} on {facts['text']}"
     drawn: dict[str, Callable[[Tables, Row], list[Panel]]] = {
         "loss_by_position": _loss_by_position,
         "loss_by_context": _loss_by_context,
@@ -51,7 +54,7 @@ def _band(rows: Sequence[Row], name: str, x: str, y: str, low: str, high: str, *
 
 def _loss_by_position(tables: Tables, facts: Row) -> list[Panel]:
     rows = [{**row, "x": _middle(row)} for row in tables["loss_by_position"]]
-    line = _band(rows, "mean over windows, 95 %", "x", "loss", "low", "high", width=1.2)
+    line = _band(rows, "mean over windows, 95 %", "x", "loss", "low", "high")
     labels = (SEEN, "loss (nats a token)")
     marks = _marks(facts)
     beyond = f", dotted: trained to {marks[0]:,}" if marks else ""
@@ -72,7 +75,7 @@ def _loss_by_context(tables: Tables, facts: Row) -> list[Panel]:
     perplexity = Line(name, contexts, [row["perplexity"] for row in rows], *band)
     keys = ("context", "excess", "excess_low", "excess_high")
     ends = [contexts[0], contexts[-1]]
-    allowed = Line(f"margin {margin:g}", ends, [margin, margin], style=None, dash="--")
+    allowed = Line(f"margin {margin:g}", ends, [margin, margin], look=GUIDE)
     scored = facts["scored"] // facts["windows"]
     return [
         _by_length(
@@ -145,10 +148,10 @@ def _lines(rows: Sequence[Row], x: Callable[[Row], float], y: str, times: float 
     step = (len(every) - 1) / max(number - 1, 1)
     chosen = [every[round(n * step)] for n in range(number)]
     lines = []
-    for style, layer in enumerate(chosen):
+    for place, layer in enumerate(chosen):
         own = [row for row in rows if row["layer"] == layer]
         points = [x(row) for row in own], [times * row[y] for row in own]
-        lines.append(Line(f"layer {layer}", *points, style=style, width=1.2))
+        lines.append(Line(f"layer {layer}", *points, look=graded(place, number)))
     return lines
 
 
@@ -156,7 +159,7 @@ def _uniform(rows: Sequence[Row], x: Callable[[Row], float], times: float = 1) -
     """What attention would be if it were uniform."""
     first = [row for row in rows if row["layer"] == rows[0]["layer"]]
     values = [times * row["uniform"] for row in first]
-    return Line("uniform", [x(row) for row in first], values, style=None, dash="--")
+    return Line("uniform", [x(row) for row in first], values, look=GUIDE)
 
 
 def _by_length(title: str, xlabel: str, ylabel: str, lines: list[Line], facts: Row) -> Panel:
@@ -173,6 +176,6 @@ def _by_layer(tables: Tables, measure: str, label: str, times: float = 1) -> Pan
         [times * row[measure + end] for row in rows] for end in ("", "_low", "_high")
     )
     name = "mean over heads, lowest to highest"
-    line = Line(name, layers, mean, low, high, None, "black")
+    line = Line(name, layers, mean, low, high, series(1))
     ticks = layers[:: -(-len(layers) // LAYERS)]
     return Panel("by layer, queries of the second half", "layer", label, [line], ticks=ticks)

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +16,27 @@ from PIL import Image
 
 from tape_exp.drawing.curves import Curves
 from tape_exp.drawing.heatmap import Heatmaps
+from tape_exp.drawing.page import KINDS
 from tape_exp.drawing.patterns import Patterns
-from tape_exp.machine.files import write_atomically
+
+Figure = Curves | Heatmaps | Patterns
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A PNG that another program drew."""
-
-    title: str
-    source: Path
-    suffix: str | None = ""
-
-    def draw(self, path: Path, mark: str = "") -> Path:
-        """Copy it, whole or not at all."""
-        write_atomically(path, self.source.read_bytes())
-        return path
+def redraw(figure: Figure, path: Path) -> list[Path]:
+    """Draw PDF, SVG and PNG, unless those beside ``path``, the PNG, were drawn from the same data
+    by the same code; returns their paths.
+    """
+    mark, files = mark_of(figure), [path.with_suffix(f".{kind}") for kind in KINDS]
+    if not all(_has_mark(file, mark) for file in files):
+        figure.draw(path, mark, KINDS)
+    return files
 
 
-Figure = Curves | Heatmaps | Patterns | Picture
-
-
-def redraw(figure: Figure, path: Path) -> Path:
-    """Draw, unless the PNG at ``path`` was drawn from the same data by the same code."""
-    mark = mark_of(figure)
-    return path if mark_in(path) == mark else figure.draw(path, mark)
+def _has_mark(path: Path, mark: str) -> bool:
+    """Whether a file was drawn from what the mark stands for."""
+    if path.suffix == ".png":
+        return mark_in(path) == mark
+    return path.exists() and mark.encode() in path.read_bytes()
 
 
 def mark_of(figure: Figure) -> str:

@@ -1,14 +1,18 @@
-"""Heatmaps of a grid: a PNG with one panel a model."""
+"""Heatmaps of a grid: a picture with one panel a model."""
 
-import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tape_exp.machine.files import write_atomically
+from tape_exp.drawing.page import DOUBLE, SINGLE, TYPE, fitted, in_print, new_figure, save
 from tape_exp.runs.evaluation import Heatmap
 
 COLOURS = "YlGnBu"  # the paper's
+ACROSS = 5  # panels in a row
+FEW = 6  # rows or columns that have a tick each
+TALLEST = 2.2  # inches of a panel
+BESIDE = 1.2  # inches of the labels of rows and of the colour bar
 
 
 @dataclass(frozen=True)
@@ -26,72 +30,81 @@ class Heatmaps:
     panels: dict[str, Heatmap]
     suffix: str | None = ""
 
-    def draw(self, path: Path, mark: str = "") -> Path:
-        """Write the picture as a PNG, whole or not at all."""
-        return draw(self.panels, path, self.title, mark)
+    def draw(self, path: Path, mark: str = "", kinds: Sequence[str] = ("png",)) -> Path:
+        """Write the picture as each of the kinds, whole or not at all."""
+        return draw(self.panels, path, self.title, mark, kinds)
 
 
-def draw(panels: dict[str, Heatmap], path: Path, title: str | None = None, mark: str = "") -> Path:
-    """Write a PNG: one panel a name, rows downward, one colour bar from 0 to 100 shared by all.
+@in_print
+def draw(
+    panels: dict[str, Heatmap],
+    path: Path,
+    title: str = "",
+    mark: str = "",
+    kinds: Sequence[str] = ("png",),
+) -> Path:
+    """Write a picture: one panel a name, rows downward, one colour bar from 0 to 100 shared by all.
 
     What was seen in training is framed; its share of the mean is not generalisation. The file
     appears whole or not at all.
     """
+    number, width = len(panels), SINGLE if len(panels) == 1 else DOUBLE
+    rows = -(-number // ACROSS)
+    across = -(-number // rows)
+    side = min((width - BESIDE) / across - 0.05, TALLEST)
+    first = next(iter(panels.values()))
+    square = len({*first.values.shape}) == 1
+    tall = side if square else min(side, 1.6)
+    names = {name: fitted(name, side) for name in panels}
+    if any("\n" in name for name in names.values()):  # then all have their numbers below
+        names = {n: "\n".join(fitted(part, side) for part in n.split("  ")) for n in panels}
+    above = max(name.count("\n") for name in names.values()) * 1.4 * TYPE / 72
+    below = 0.35 if first.columns else 0.27
+    figure = new_figure(width, rows * (tall + above + below) + 0.2, title)
+    same = len({(h.values.shape, *h.rows, *h.columns) for h in panels.values()}) == 1
+    axes = figure.subplots(rows, across, squeeze=False, sharex=same, sharey=same)
+    image: Any = None
+    for place, (axis, (name, heatmap)) in enumerate(zip(axes.flat, panels.items(), strict=False)):
+        image = _draw_panel(axis, heatmap)
+        axis.set_title(names[name])
+        if place % across == 0:
+            axis.set_ylabel(fitted(heatmap.row_label, 1.3 * tall))
+        if place + across >= number:
+            axis.tick_params(labelbottom=True)
+    for axis in axes.flat[number:]:
+        axis.set_visible(False)
+    figure.supxlabel(first.column_label, fontsize=TYPE)
+    bar: Any = {"shrink": 0.9, "aspect": 14 * rows, "pad": 0.02}
+    figure.colorbar(image, ax=axes.ravel().tolist(), label=first.title, **bar)
+    return save(figure, path, mark, kinds)
+
+
+def _draw_panel(axis: Any, heatmap: Heatmap) -> Any:
+    """Draw a grid with the names of its rows and columns, and return the image."""
     from matplotlib.patches import Rectangle
 
-    figure = new_figure(2.9 * len(panels) + 1.0, 3.4, title)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    image: Any = None
-    for number, (axis, (name, heatmap)) in enumerate(zip(axes, panels.items(), strict=True)):
-        rows, columns = heatmap.values.shape
-        extent = (0.5, columns + 0.5, rows + 0.5, 0.5)
-        aspect = "equal" if rows == columns else "auto"
-        image = axis.imshow(
-            heatmap.values, cmap=COLOURS, vmin=0, vmax=100, extent=extent, aspect=aspect
-        )
-        height, width = heatmap.trained
-        if height and width:
-            style: Any = {"fill": False, "edgecolor": "tab:red", "linestyle": "--", "linewidth": 1}
-            axis.add_patch(Rectangle((0.5, 0.5), width, height, **style))
-        axis.set_title(name)
-        axis.set_xticks(*ticks(columns, heatmap.columns), rotation=45 if heatmap.columns else 0)
-        axis.set_yticks(*ticks(rows, heatmap.rows))
-        axis.set_xlabel(heatmap.column_label)
-        if number == 0:
-            axis.set_ylabel(heatmap.row_label)
-    figure.colorbar(image, ax=list(axes), label=next(iter(panels.values())).title, shrink=0.85)
-    return save(figure, path, mark)
+    rows, columns = heatmap.values.shape
+    image = axis.imshow(
+        heatmap.values,
+        cmap=COLOURS,
+        vmin=0,
+        vmax=100,
+        extent=(0.5, columns + 0.5, rows + 0.5, 0.5),
+        aspect="equal" if rows == columns else "auto",
+    )
+    height, width = heatmap.trained
+    if height and width:
+        style: Any = {"fill": False, "edgecolor": "tab:red", "linestyle": "--", "linewidth": 1}
+        axis.add_patch(Rectangle((0.5, 0.5), width, height, **style))
+    axis.set_xticks(*ticks(columns, heatmap.columns, FEW), rotation=45 if heatmap.columns else 0)
+    axis.set_yticks(*ticks(rows, heatmap.rows, FEW))
+    return image
 
 
-def ticks(n: int, names: list[str]) -> tuple[list[int], list[str]]:
+def ticks(n: int, names: list[str], few: int = 10) -> tuple[list[int], list[str]]:
     """The places and labels of ticks: all rows or columns if few or named, else about four."""
     if names:
         return list(range(1, n + 1)), names
-    ticks = [t for t in range(1, n + 1) if n <= 10 or t % (n // 4) == 0]
+    step = 1 if n <= few else 2 if n <= 10 else n // 4
+    ticks = list(range(step, n + 1, step))
     return ticks, list(map(str, ticks))
-
-
-def new_figure(
-    width: float, height: float, title: str | None = None, layout: Any = "constrained"
-) -> Any:
-    """A figure of this many inches, a title on top of that, which needs no screen."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height + (0.3 if title else 0)), layout=layout)
-    FigureCanvasAgg(figure)
-    if title:
-        figure.suptitle(title)
-    return figure
-
-
-def save(figure: Any, path: Path, mark: str = "") -> Path:
-    """Write a PNG, whole or not at all, and the same bytes for the same figure.
-
-    A ``mark`` is written into it as what it was drawn from.
-    """
-    picture = io.BytesIO()
-    metadata = {"Software": None} | ({"Source": mark} if mark else {})
-    figure.savefig(picture, dpi=150, format="png", metadata=metadata)
-    write_atomically(path, picture.getvalue())
-    return path

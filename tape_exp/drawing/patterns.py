@@ -1,18 +1,20 @@
 """Pictures of all pairs of tokens: dot products of positions, attention and its differences."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tape_exp.drawing.heatmap import COLOURS, new_figure, save
+from tape_exp.drawing.heatmap import COLOURS
+from tape_exp.drawing.page import DOUBLE, SINGLE, fitted, in_print, new_figure, save
 
 SIGNED_COLOURS = "RdBu_r"
 ACROSS = 4  # panels in a row
 # of the entries, where the others are so far above that a scale up to them would show nothing
 SHOWN = 0.99
+KINDS = {"attention": "attention", "products": "E·Eᵀ"}  # of the matrices of a run
 
 
 @dataclass(frozen=True)
@@ -32,76 +34,94 @@ class Patterns:
     shared: bool | None = None
     label: str = ""
 
-    def draw(self, path: Path, mark: str = "") -> Path:
-        """Write the picture as a PNG, whole or not at all."""
-        options: Any = {"shared": self.shared, "label": self.label, "mark": mark}
+    def draw(self, path: Path, mark: str = "", kinds: Sequence[str] = ("png",)) -> Path:
+        """Write the picture as each of the kinds, whole or not at all."""
+        options: Any = {"shared": self.shared, "label": self.label, "mark": mark, "kinds": kinds}
         return draw_patterns(self.panels, path, self.title, self.signed, self.causal, **options)
 
 
+def matrix_name(key: str) -> str:
+    """What a panel is called whose matrix a run calls ``products@3``: ``E·Eᵀ, layer 3``."""
+    kind, _, layer = key.partition("@")
+    number, _, more = layer.partition(" ")
+    shown = f"{KINDS.get(kind, kind)}, layer {number}" if number else KINDS.get(kind, kind)
+    return f"{shown}, {more.replace('_', ' ')}" if more else shown
+
+
+@in_print
 def draw_patterns(
     panels: dict[str, np.ndarray],
     path: Path,
-    title: str | None = None,
+    title: str = "",
     signed: Collection[str] = (),
     causal: Collection[str] = (),
     shared: bool | None = None,
     label: str = "",
     mark: str = "",
+    kinds: Sequence[str] = ("png",),
 ) -> Path:
-    """Write a PNG: one panel a name, queries downward, keys to the right, positions from 0.
+    """Write a picture: one panel a name, queries downward, keys to the right, positions from 0.
 
     A scale goes from the smallest value to the largest. Where few entries are far above all others,
-    as in attention, it ends at the 99th percentile and its bar is pointed. The file appears whole
-    or not at all.
+    as in attention, it ends at the 99th percentile and its bar is pointed. There is one colour bar:
+    where each panel has a scale of its own, the bar says which colours are its ends, and the
+    panel's title which values. The file appears whole or not at all.
 
     Args:
         panels: (T, T) each: query, key. NaN stays blank.
-        signed: names of panels whose values are differences: scales are symmetric and white is 0.
+        signed: names of panels whose values are differences. Where there is one, the scales of all
+            are symmetric and white is 0.
         causal: names of panels that leave keys after the query blank, as they are in attention.
         shared: one scale for all panels, else one each; None: one each where there are differences.
         label: of the colour bar.
     """
+    number, symmetric = len(panels), bool(signed)
     shared = not signed if shared is None else shared
     drawn = {name: visible(values, name in causal) for name, values in panels.items()}
-    one_scale = colour_range(
-        np.concatenate([values.ravel() for values in drawn.values()]), bool(signed)
-    )
-    rows, columns = -(-len(panels) // ACROSS), min(len(panels), ACROSS)
-    figure = new_figure(
-        (2.6 if shared else 3.3) * columns + 1.2, 2.9 * rows + 0.1, title, "compressed"
-    )
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    image: Any = None
-    for number, (axis, (name, values)) in enumerate(zip(axes.flat, drawn.items(), strict=False)):
-        low, high, extend = one_scale if shared else colour_range(values, name in signed)
-        image = axis.imshow(
-            values, cmap=SIGNED_COLOURS if name in signed else COLOURS, vmin=low, vmax=high
-        )
-        axis.set_title(name)
-        axis.locator_params(nbins=5, integer=True)
+    every = colour_range(np.concatenate([v.ravel() for v in drawn.values()]), symmetric)
+    across = min(number, ACROSS)
+    rows, width = -(-number // across), SINGLE if number == 1 else DOUBLE
+    side = min((width - 1.0) / across, 2.0)
+    figure = new_figure(width, rows * (side + (0.25 if shared else 0.37)) + 0.3, title)
+    axes = figure.subplots(rows, across, squeeze=False, sharex=True, sharey=True)
+    colours = SIGNED_COLOURS if symmetric else COLOURS
+    for place, (axis, (name, values)) in enumerate(zip(axes.flat, drawn.items(), strict=False)):
+        low, high, _ = scale = every if shared else colour_range(values, symmetric)
+        image = axis.imshow(values, cmap=colours, vmin=low, vmax=high)
+        axis.set_title(fitted(name, side) + ("" if shared else f"\n{ends_of(scale)}"))
+        axis.locator_params(nbins=4, integer=True)
         axis.label_outer()
-        ends_row = number == len(drawn) - 1 or number % ACROSS == ACROSS - 1
-        if number % ACROSS == 0:
+        if place % across == 0:
             axis.set_ylabel("query position")
-        if number + ACROSS >= len(drawn):
+        if place + across >= number:
             axis.set_xlabel("key position")
             axis.tick_params(labelbottom=True)
-        if not shared:
-            figure.colorbar(
-                image,
-                ax=axis,
-                label=label if ends_row else "",
-                shrink=0.85,
-                extend=extend,
-                format="%.2g",
-            )
-    for axis in axes.flat[len(drawn) :]:
+    for axis in axes.flat[number:]:
         axis.set_visible(False)
+    bar: Any = {"ax": axes.ravel().tolist(), "shrink": 0.9, "aspect": 16 * rows}
     if shared:
-        figure.colorbar(
-            image, ax=axes.ravel().tolist(), label=label, shrink=0.85, extend=one_scale[2]
-        )
-    return save(figure, path, mark)
+        figure.colorbar(image, label=label, extend=every[2], **bar)
+    else:
+        _bar_of_ends(figure, colours, label, bar)
+    return save(figure, path, mark, kinds)
+
+
+def ends_of(scale: tuple[float, float, str]) -> str:
+    """The ends of a scale of colours in words: ``0.2 to 1``, ``−0.4 to 0.4 and beyond``."""
+    low, high, extend = scale
+    text = f"{low:.2g} to {high:.2g}{'' if extend == 'neither' else ' and beyond'}"
+    return text.replace("-", "−")
+
+
+def _bar_of_ends(figure: Any, colours: str, label: str, bar: dict[str, Any]) -> None:
+    """A bar whose ends are those of each panel's own scale."""
+    from matplotlib.cm import ScalarMappable
+
+    signed = colours == SIGNED_COLOURS
+    drawn = figure.colorbar(ScalarMappable(cmap=colours), **bar)
+    drawn.set_ticks([0, 0.5, 1] if signed else [0, 1])
+    drawn.set_ticklabels(["lowest", "0", "highest"] if signed else ["lowest", "highest"])
+    drawn.set_label(f"{label or 'value'}, on each panel's own scale")
 
 
 def visible(values: np.ndarray, causal: bool) -> np.ndarray:

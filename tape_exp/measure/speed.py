@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tape_exp.drawing.timings import timing_curves
 from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.count import attention_flops
@@ -439,35 +439,6 @@ def _line(row: Row) -> str:
     return f"{label} {row['ms']:10.3f} ms  {row['ratio_to_rope']:6.3f} × RoPE"
 
 
-def draw(record: dict[str, Any], path: Path) -> Path:
-    """Time of attention against T on logarithmic axes, each encoding on its fastest backend."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    for axis, backward in zip(figure.subplots(1, 2), (False, True), strict=True):
-        rows = [r for r in record["rows"] if r["what"] == "core" and r["backward"] == backward]
-        for name in dict.fromkeys(r["encoding"] for r in rows):
-            own = [r for r in rows if r["encoding"] == name]
-            lengths = sorted({r["T"] for r in own})
-            best = [min((r for r in own if r["T"] == T), key=lambda r: r["ms"]) for T in lengths]
-            label = f"{name} ({best[-1]['backend']})"
-            axis.plot(lengths, [r["ms"] for r in best], marker="o", label=label)
-        lengths = sorted({r["T"] for r in rows})
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set_xticks(lengths, [str(T) for T in lengths])
-        axis.set_xlabel("tokens")
-        axis.set_ylabel("ms")
-        axis.set_title("forward + backward" if backward else "forward")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    figure.suptitle(f"Attention, {record['machine']}, {record['dtype']}")
-    figure.savefig(path, dpi=150)
-    return path
-
-
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure this machine, write ``speed-<machine>.json`` and ``.png``."""
@@ -485,7 +456,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     say = partial(print, flush=True)
     record = measure(given.device, shapes, say, partial(keep, finished=False))
     path = keep(record)
-    print(path, draw(record, path.with_suffix(".png")), sep="\n")
+    print(path, timing_curves(record).draw(path.with_suffix(".png")), sep="\n")
     return 0
 
 

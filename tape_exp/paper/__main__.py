@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tape_exp.drawing.page import KINDS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import compare, costs, page, tables
@@ -27,7 +28,7 @@ from tape_exp.paper.records import Record, each_once, read_records, run_of
 from tape_exp.paper.runner import Job, missing, status, work
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
-from tape_exp.settings.arguments import Parser, command, positive
+from tape_exp.settings.arguments import Parser, command, log_plainly, positive
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import check
 from tape_exp.settings.targets import plain
@@ -109,9 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(wrong)}")
     if further:
         given.words += further
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    for noisy in ("matplotlib", "PIL"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    log_plainly()
     if given.command == "list":
         return list_artifacts()
     if given.command == "render":
@@ -273,7 +272,8 @@ def render_artifacts(chosen: Sequence[str]) -> int:
 def rendered(folder: Path, name: str, scale: str) -> Iterator[Path]:
     """The files below a folder that show an artifact at a scale."""
     yield from (folder / "tables").glob(f"{name}-{scale}.*")
-    yield from (folder / "figures").glob(f"{name}-{scale}*.png")
+    for kind in KINDS:
+        yield from (folder / "figures").glob(f"{name}-{scale}*.{kind}")
 
 
 def collect() -> tuple[list[Artifact], Mapping[str, page.AtScales]]:

@@ -12,6 +12,7 @@ from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
 from tape_exp.paper.values import Value, known, mean_of, over_seeds, reported
 from tape_exp.runs.evaluation import Heatmap
+from tape_exp.settings.display import display_name
 
 SPLITS = {"test": "ours", "id": "in distribution", "ood": "out of distribution"}
 
@@ -55,7 +56,7 @@ class Addition(RunArtifact):
         panels = {}
         for model in (model for model in self.models if model in records):
             mean = np.mean([r["metrics"]["test/exact_match"] for r in records[model]])
-            panels[f"{model}  {mean:.1f}"] = panel(records[model])
+            panels[f"{display_name(model)}  {mean:.1f} %"] = panel(records[model])
         return [Heatmaps(f"{self.title} — scale {scale}, {digits(records)}", panels)]
 
 

@@ -17,7 +17,7 @@ from tape_exp.drawing.curves import Curves
 from tape_exp.drawing.diagnostics import diagnostic_figures
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
-from tape_exp.drawing.patterns import Patterns
+from tape_exp.drawing.patterns import Patterns, matrix_name
 from tape_exp.paper import tables
 from tape_exp.paper.ceilings import ceilings, marked_figure, marked_table
 from tape_exp.paper.claims import Contest, Verdict, decide
@@ -30,6 +30,7 @@ from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings import files, folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
+from tape_exp.settings.display import display_label, display_name
 from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.plugins import names_in, yaml_of
@@ -160,7 +161,7 @@ class Artifact(ABC):
             if not collected.get(scale):
                 phrases += [needs] if scale in self.scales() else []
             elif lacking := [n for n in self.wanted(scale) if n not in collected[scale]]:
-                phrases.append(f"{', '.join(lacking)} at {needs}")
+                phrases.append(f"{', '.join(map(display_label, lacking))} at {needs}")
         return phrases
 
     def paper(self) -> dict[str, Any]:
@@ -316,9 +317,11 @@ class RunArtifact(Artifact):
         every = [(label, record) for label, runs in records.items() for record in runs]
         sentences = []
         if self.rivals and {*self.models} - {*self.favourites, *self.rivals}:
-            sentences.append(f"The claim is tested only against {_listed(self.rivals)}.")
+            sentences.append(
+                f"The claim is tested only against {_listed([*map(display_name, self.rivals)])}."
+            )
         sentences += [
-            f"Of {label}, seed {r['seed']}, there are {r[CHOSEN]}, "
+            f"Of {display_label(label)}, seed {r['seed']}, there are {r[CHOSEN]}, "
             f"{r.get('run', 'unnamed')} of {r['started'][:10]}, was taken."
             for label, r in every
             if CHOSEN in r
@@ -341,12 +344,14 @@ class RunArtifact(Artifact):
         figures, title = super().figures(scale, records), f"{self.title} — scale {scale}"
         first = {label: runs[0] for label, runs in records.items()}
         heatmaps = {
-            label: Heatmap(np.array(r["heatmap"], float), "value", "row", "column", (0, 0))
+            display_label(label): Heatmap(
+                np.array(r["heatmap"], float), "value", "row", "column", (0, 0)
+            )
             for label, r in first.items()
             if "heatmap" in r
         }
         matrices = {
-            f"{label} {name}": np.array(rows, float)
+            f"{display_label(label)}, {matrix_name(name)}": np.array(rows, float)
             for label, r in first.items()
             for name, rows in r.get("matrices", {}).items()
         }
@@ -354,7 +359,9 @@ class RunArtifact(Artifact):
         for label, r in first.items():
             for figure in diagnostic_figures(r.get("tables", {}), label).values():
                 # The page shows panels, each with its own title only.
-                panels = [replace(p, title=f"{label}: {p.title}") for p in figure.panels]
+                panels = [
+                    replace(p, title=f"{display_label(label)}: {p.title}") for p in figure.panels
+                ]
                 figures.append(replace(figure, panels=panels, suffix=None))
         return figures + ([Patterns(title, matrices, suffix=None)] if matrices else [])
 

@@ -11,6 +11,7 @@ from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.patterns import Patterns
 from tape_exp.paper.tables import Table
+from tape_exp.settings.display import display_name
 
 MARK = "†"
 TOLD = f"{MARK} told which tokens are digits"
@@ -25,7 +26,7 @@ def ceilings(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> set[str]:
 def marked(text: str, names: Iterable[str]) -> str:
     """The text with the mark after each of the names."""
     for name in names:
-        text = re.sub(rf"\b{re.escape(name)}\b(?!{MARK})", name + MARK, text)
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?![\w{MARK}])", name + MARK, text)
     return text
 
 
@@ -44,7 +45,7 @@ def marked_figure(figure: Figure, names: set[str]) -> Figure:
     """
     if not names:
         return figure
-    words = partial(marked, names=names)
+    words = partial(marked, names=[*map(display_name, names)])
     panels: Any = None
     if isinstance(figure, Curves):
         panels = [

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from tape_exp.paper.statistics import Difference, holm, p_of, paired, resampled
 from tape_exp.paper.values import Value, with_seeds
+from tape_exp.settings.display import display_name
 
 YES, NO = "yes", "no"
 UNCLEAR = "not distinguishable"
@@ -142,7 +143,7 @@ class Contest:
         return self.floor is not None and all(low <= self.floor for low in lows)
 
     def ours(self) -> str:
-        """The favourite's figure and the best deciding rival's: ``tape 25 ± 0.3, fire 34 ± 8``,
+        """The favourite's figure and the best deciding rival's: ``TAPE 25 ± 0.3, FIRE 34 ± 8``,
         with their paired difference.
         """
         outcome = self.outcome()
@@ -151,8 +152,10 @@ class Contest:
         ]
         missing = [name for name in (self.favourite, *self.rivals) if name not in self.measured]
         figures = self._figures(self.measured, deciding)
-        figures += [f"{' '.join(missing)} not run"] if figures and missing else []
-        return _at(self.where, ", ".join(figures) + self._lead(deciding))
+        text = ", ".join(figures) + self._lead(deciding)
+        if figures and missing:
+            text += f" (not run: {', '.join(map(display_name, missing))})"
+        return _at(self.where, text)
 
     def _lead(self, deciding: Sequence[str]) -> str:
         """`` (paired: +1.0 ± 0.4)`` for the best of the deciding rivals."""
@@ -173,7 +176,7 @@ class Contest:
     def _figures(self, values: Mapping[str, Value], rivals: Sequence[str]) -> list[str]:
         """The favourite and the best of these rivals, each with its value."""
         names = [name for name in (self.favourite, self._best(values, rivals)) if name in values]
-        return [f"{name} {written(values[name], self.digits)}" for name in names]
+        return [f"{display_name(name)} {written(values[name], self.digits)}" for name in names]
 
     def _best(self, values: Mapping[str, Value], rivals: Sequence[str]) -> str:
         """The best of these rivals; empty where none has a value."""

@@ -8,6 +8,7 @@ from tape_exp.paper.artifacts import SAME_DATA, Records, RunArtifact, same_data,
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
 from tape_exp.runs.evaluation import is_diagnostic
+from tape_exp.settings.display import display_name
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.patterns import refuse_unnamed
 
@@ -96,7 +97,7 @@ def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
         if twice := [word for word in words if words.count(word) > 1]:
             raise ConfigError(f"{key}={given[key]} names {twice[0]} twice; name each once.")
     task = given["task"]
-    title = f"{', '.join(chosen)} side by side"
+    title = f"{', '.join(map(display_name, chosen))} side by side"
     what: Any = {"task": task, "models": chosen, "overrides": extra, "metrics": metrics}
     return Compare(name=f"compare_{task}", title=title, **what), scale, seeds
 

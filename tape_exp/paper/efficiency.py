@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tape_exp.drawing.figures import Figure, Picture
+from tape_exp.drawing.figures import Figure
+from tape_exp.drawing.timings import timing_curves
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records, RunArtifact
 from tape_exp.paper.claims import NO, UNTESTED, YES, Contest, Verdict
 from tape_exp.paper.records import read_or_leave_out
@@ -168,17 +169,15 @@ class Speed(Artifact):
         return (
             f"{self.title}. Core: attention alone, each encoding on its fastest backend; step: a "
             "whole training step. Medians, quartiles and ratios to RoPE of the same run; "
-            "tape_separate is TAPE as public code writes it. Column paper: "
-            f"{self.paper()['setting']}."
+            f"Column paper: {self.paper()['setting']}."
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
-        """The plot that the measurement drew of each machine."""
-        pictures = [(stem, RESULTS / "speed" / f"{stem}.png") for stem in records]
+        """The time of attention by length, a figure for each machine."""
         return [
-            Picture(f"{self.title}, scale {scale}", path, f"-{stem.removeprefix('speed-')}")
-            for stem, path in pictures
-            if path.exists()
+            timing_curves(record, f"-{stem.removeprefix('speed-')}")
+            for stem, (record,) in records.items()
+            if any(row["what"] == "core" for row in record["rows"])
         ]
 
 

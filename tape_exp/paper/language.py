@@ -31,6 +31,7 @@ from tape_exp.paper.values import (
     over_seeds,
     reported,
 )
+from tape_exp.settings.display import display_name
 
 
 @dataclass(kw_only=True)
@@ -64,7 +65,9 @@ class Comparison(LanguageArtifact):
             if "/perplexity@" in metric:
                 baseline = f"{metric.split('/')[0]}/unigram_perplexity"
                 unigram[column] = reported(first_of(records)["metrics"][baseline])
-        head = [Column("model"), *map(Column, keys), *map(Column, leads.values()), *ORIGIN]
+        to = display_name(self.reference)
+        apart = [Column(lead, shown=f"{key[0]} − {to} {key[1]}") for key, lead in leads.items()]
+        head = [Column("model"), *map(Column, keys), *apart, *ORIGIN]
         return Table(head, [*rows, unigram], quantity="perplexity")
 
     def _trained(self, records: Records) -> int:
@@ -79,7 +82,8 @@ class Comparison(LanguageArtifact):
             f"{some['config']['task']['train_length']} tokens on {some['tokens'] / 1e6:.1f} M "
             f"tokens.{scored(records)} Mean over seeds with its 95 % interval. Unigram: the "
             "entropy of the set's own token counts, below which no model that ignores the context "
-            f"can come. - {self.reference}: the difference paired by seed. Scale {scale}."
+            f"can come. − {display_name(self.reference)}: the difference paired by seed. "
+            f"Scale {scale}."
         )
 
 
@@ -274,16 +278,15 @@ class Pattern(RunArtifact):
             return []
         first = {model: records[model][0] for model in ("tape", "rope")}
         layer = _depths(first["tape"])[-1]
-        names = {"tape": "TAPE", "rope": "RoPE"}
         products = {
-            f"E·Eᵀ of {names[model]}, layer {layer}": _last(record, "products")
+            f"E·Eᵀ of {display_name(model)}, layer {layer}": _last(record, "products")
             for model, record in first.items()
         }
         attention = {
-            f"attention of {names[model]}, layer {layer}": _last(record, "attention")
+            f"attention of {display_name(model)}, layer {layer}": _last(record, "attention")
             for model, record in first.items()
         }
-        difference = f"attention, TAPE - RoPE, layer {layer}"
+        difference = f"attention, TAPE − RoPE, layer {layer}"
         tape, rope = attention.values()
         title, only = f"{self.title} — scale {scale}, seed {first['tape']['seed']}", [difference]
         return [

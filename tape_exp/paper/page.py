@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tape_exp.drawing.figures import Figure, redraw
+from tape_exp.drawing.page import KINDS
 from tape_exp.paper import costs, tables
 from tape_exp.paper.artifacts import SCALES, Artifact, Record, Records
 from tape_exp.paper.claims import (
@@ -131,7 +132,9 @@ def section(
             if path.exists():
                 where = artifact.place(scale).replace("scale", "at scale")
                 name = f"{artifact.name} {where}".strip()
+                others = (f"[{k.upper()}](figures/{path.stem}.{k})" for k in KINDS if k != "png")
                 parts.append(f"![{name}](figures/{path.name})")
+                parts.append(f"The same picture as {' and '.join(others)}.")
         if reason := artifact.without_figures(collected[scale]):
             parts.append(reason)
     if gaps := artifact.gaps(collected):
@@ -149,13 +152,13 @@ def render(artifact: Artifact, scale: str, records: Records, into: Path) -> list
     table = artifact.table(scale, records)
     written = tables.write(into / "tables" / f"{artifact.name}-{scale}", table) if table else []
     drawn = pictures(artifact, scale, records, into)
-    return [*written, *(redraw(figure, path) for path, figure in drawn)]
+    return [*written, *(path for png, figure in drawn for path in redraw(figure, png))]
 
 
 def pictures(
     artifact: Artifact, scale: str, records: Records, results: Path
 ) -> Iterator[tuple[Path, Figure]]:
-    """The figures of an artifact that are drawn as files, each with its path."""
+    """The figures of an artifact that are drawn as files, each with the path of its PNG."""
     for figure in artifact.shown(scale, records):
         if figure.suffix is not None:
             yield results / "figures" / f"{artifact.name}-{scale}{figure.suffix}.png", figure

@@ -1,15 +1,17 @@
 """The search of learning rates at the first rung: as many for each method, blind to the test."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import mean
 
 from tape_exp.drawing.curves import Curves, Panel, mean_line
 from tape_exp.drawing.figures import Figure
+from tape_exp.drawing.looks import DASHES, MARKERS, Look, graded
 from tape_exp.paper.artifacts import Records, RunArtifact
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOTHING, Value, mean_of
+from tape_exp.settings.display import display_name
 
 METRICS = {
     "validation loss": ("val/loss", 4),
@@ -109,11 +111,12 @@ class Rates(RunArtifact):
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
         """A panel for each model: loss at the steps common to all seeds, a line for each rate."""
+        looks = self._looks()
         panels = []
         for model in self.models:
             lines = []
             tried = [(rate, factor) for name, rate, factor in self.tried() if name == model]
-            for style, (rate, factor) in enumerate(tried):
+            for rate, factor in tried:
                 name = label(model, rate, factor)
                 curves = [
                     dict(zip(curve["step"], curve["value"], strict=True))
@@ -122,14 +125,36 @@ class Rates(RunArtifact):
                 ]
                 if steps := sorted(set.intersection(*map(set, curves))) if curves else []:
                     values = [[curve[step] for step in steps] for curve in curves]
-                    name = name.removeprefix(f"{model} ")
-                    lines.append(mean_line(name, steps, values, style))
+                    lines.append(mean_line(shown(rate, factor), steps, values, looks[rate, factor]))
             if lines:
-                panels.append(Panel(model, "step", "validation loss (nats)", lines))
-        title, rows = f"{self.title} — scale {scale}", -(-len(panels) // 2)
-        return [Curves(title, panels, size=(9.5, 3.2 * rows))] if panels else []
+                panels.append(Panel(display_name(model), "step", "validation loss (nats)", lines))
+        title = f"{self.title} — scale {scale}"
+        return [Curves(title, panels, across=3, tall=1.75)] if panels else []
+
+    def _looks(self) -> dict[tuple[float, float], Look]:
+        """(rate, factor) -> its look: a colour for each rate, from low to high, and a marker for
+        each factor.
+        """
+        factors = sorted({factor for _, _, factor in self.tried()})
+        return {
+            (rate, factor): replace(
+                graded(n, len(self.rates), MARKERS[m]), dash=DASHES[m % len(DASHES)]
+            )
+            for n, rate in enumerate(sorted(self.rates))
+            for m, factor in enumerate(factors)
+        }
 
 
 def label(model: str, rate: float, factor: float) -> str:
     """``tape 0.001``, ``tape 0.001 × 10``."""
-    return f"{model} {rate:g}" + (f" × {factor:g}" if factor != 1 else "")
+    return f"{model} {named(rate, factor)}"
+
+
+def named(rate: float, factor: float) -> str:
+    """``0.001``, ``0.001 × 10``, of the positional encoding's parameters."""
+    return f"{rate:g}" + (f" × {factor:g}" if factor != 1 else "")
+
+
+def shown(rate: float, factor: float) -> str:
+    """What a legend says of them: ``rate 0.001, positions × 10``."""
+    return f"rate {rate:g}" + (f", positions × {factor:g}" if factor != 1 else "")

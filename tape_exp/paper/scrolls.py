@@ -10,6 +10,7 @@ from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, task_of
 from tape_exp.paper.claims import Contest, Verdict
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, Value, over_runs, reported
+from tape_exp.settings.display import display_name
 
 VALUES = {"f1": "f1", "exact_match": "exact_match", "rouge": "rouge/geometric_mean"}
 GUESSED = {"contract_nli": 100 / 3, "quality": 25.0}  # percent, of one of three or four answers
@@ -124,7 +125,8 @@ class QualityExamples(Scrolls):
                 answer = samples.get(model, {}).get(id_)
                 row[model] = _line(answer["prediction"]) if answer else NOT_RUN
             rows.append(row)
-        return Table(columns(["question", "reference", *self.models]), rows, label="question")
+        answers = [Column(model, shown=display_name(model)) for model in self.models]
+        return Table([*columns(["question", "reference"]), *answers], rows, label="question")
 
     def caption(self, scale: str, records: Records) -> str:
         """Which questions these are."""

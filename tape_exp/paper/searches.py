@@ -1,17 +1,20 @@
 """A search as ``tape-exp tune`` records it: its table and its figure."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from tape_exp.drawing.curves import Curves, Line, Panel
+from tape_exp.drawing.looks import look_of
 from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record
 from tape_exp.paper.tables import Row, Table, columns, commit
 from tape_exp.paper.values import NOTHING, Value, integer
 from tape_exp.runs.record import read_json
 from tape_exp.settings import folders
+from tape_exp.settings.display import display_name
 from tape_exp.settings.errors import ConfigError
 
 FOLDER = folders.ROOT / "results" / "searches"
@@ -77,28 +80,39 @@ def caption(search: Record) -> str:
 
 def figure(search: Record) -> Curves:
     """The best score after each trial, and the score of each trial by the values of its keys."""
-    metric = search["metric"]
+    metric = spoken(search["metric"])
     panels = [Panel("best so far", "trial", metric, [*_histories(search)])]
     for key in search["space"]:
         if lines := [*_scatter(search, key)]:
-            log = "log" in search["space"][key]
-            panels.append(Panel(key.lstrip("+"), "value", metric, lines, logarithmic=log))
-    title = f"A search on {search['task']} — scale {search['scale']}"
-    return Curves(title, panels, size=(9.5, 3.2 * -(-len(panels) // 2)), shared=False)
+            panels.append(Panel(spoken(key), _scale(search, key), metric, lines))
+    title = f"A search on {spoken(search['task'])} — scale {search['scale']}"
+    return Curves(title, panels, shared=False)
+
+
+def spoken(key: str) -> str:
+    """A key or a metric in words: ``learning rate``, ``validation loss``."""
+    words = key.rpartition(".")[2].replace("val/", "validation ").replace("_", " ")
+    return {"lr": "learning rate", "position lr": "factor of the rate of positions"}.get(
+        words, words
+    )
+
+
+def _scale(search: Record, key: str) -> str:
+    return "log₁₀ of its value" if "log" in search["space"][key] else "value"
 
 
 def _histories(search: Record) -> Iterator[Line]:
     choose = min if search["minimises"] else max
-    for style, (model, trials) in enumerate(search["models"].items()):
+    for model, trials in search["models"].items():
         finished = [trial for trial in trials if trial["score"] is not None]
         x = [float(trial["number"] + 1) for trial in finished]
         best = accumulate((trial["score"] for trial in finished), choose)
         if x:
-            yield Line(model, x, list(best), style=style)
+            yield Line(display_name(model), x, list(best), look=look_of(model))
 
 
 def _scatter(search: Record, key: str) -> Iterator[Line]:
-    for style, (model, trials) in enumerate(search["models"].items()):
+    for model, trials in search["models"].items():
         points = [
             (float(trial["values"][key]), trial["score"])
             for trial in trials
@@ -106,10 +120,6 @@ def _scatter(search: Record, key: str) -> Iterator[Line]:
         ]
         if points:
             x, y = zip(*sorted(points), strict=True)
-            yield Line(model, list(x), list(y), style=style, joined=False)
-
-
-def runs_of(search: Record) -> Sequence[str]:
-    """The names of the runs behind it."""
-    trials = [trial for trials in search["models"].values() for trial in trials]
-    return [name for trial in trials for name in trial.get("runs", [])]
+            if _scale(search, key) != "value":
+                x = tuple(map(math.log10, x))
+            yield Line(display_name(model), list(x), list(y), look=look_of(model), joined=False)

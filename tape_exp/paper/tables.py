@@ -14,9 +14,11 @@ from statistics import median
 from typing import Any
 
 from tape_exp.drawing.curves import Line, Panel
+from tape_exp.drawing.looks import looks_of
 from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, integer, known
+from tape_exp.settings.display import display_name
 
 FAR = 2.5  # times the usual value: a line up there would flatten all others, and is hidden at first
 
@@ -29,11 +31,15 @@ Row = dict[Key, Cell]
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its key, its heading (by default the key's words) and its unit."""
+    """A column: its key, its heading (by default the key's words) and its unit.
+
+    ``shown`` is the heading for readers where ``name`` has the name of a config in it.
+    """
 
     key: Key
     name: str = ""
     unit: str = ""
+    shown: str = ""
 
     @property
     def heading(self) -> str:
@@ -123,6 +129,20 @@ def columns(names: Iterable[str]) -> list[Column]:
     return [Column(name) for name in names]
 
 
+NAMED = ("model", "method")  # columns that hold the names of configs
+
+
+def for_readers(table: Table) -> Table:
+    """The table with models and methods as readers call them, not as their YAMLs are called."""
+    keys = {*NAMED, table.label}
+    rows = [
+        {k: display_name(c) if k in keys and isinstance(c, str) else c for k, c in row.items()}
+        for row in table.rows
+    ]
+    head = [replace(column, name=column.shown or column.name) for column in table.columns]
+    return replace(table, columns=head, rows=rows)
+
+
 def write(stem: Path, table: Table) -> list[Path]:
     """Write ``stem``.md, .tex and .csv, and return their paths."""
     files = {".md": markdown(table), ".tex": latex(table), ".csv": comma(table)}
@@ -133,12 +153,12 @@ def write(stem: Path, table: Table) -> list[Path]:
 
 def markdown(table: Table) -> str:
     """A table with aligned pipes and its caption below."""
-    return "\n".join([*aligned(_text(table)), "", table.caption, ""])
+    return "\n".join([*aligned(_text(for_readers(table))), "", table.caption, ""])
 
 
 def latex(table: Table) -> str:
     """A booktabs table."""
-    head, *rows = ["  " + " & ".join(map(_tex, row)) + r" \\" for row in _text(table)]
+    head, *rows = ["  " + " & ".join(map(_tex, row)) + r" \\" for row in _text(for_readers(table))]
     lines = [r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(table.caption)}}}"]
     lines += [rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}", r"  \toprule", head]
     lines += [r"  \midrule", *rows, r"  \bottomrule", r"  \end{tabular}", r"\end{table}", ""]
@@ -215,7 +235,7 @@ def curves(table: Table, across: str = "length (tokens)") -> list[Panel]:
     for column in table.columns:
         if not isinstance(column.key, str) and isinstance(column.key[1], int):
             numbered.setdefault(str(column.key[0]), []).append(column.key[1])
-    styles = {label: n for n, label in enumerate(dict.fromkeys(r[table.label] for r in table.rows))}
+    looks = looks_of(dict.fromkeys(str(row[table.label]) for row in table.rows))
     panels = []
     for part in sorted({str(row.get(table.part, "")) for row in table.rows}):
         rows = [row for row in table.rows if str(row.get(table.part, "")) == part]
@@ -224,19 +244,20 @@ def curves(table: Table, across: str = "length (tokens)") -> list[Panel]:
             for row in rows:
                 cells = [(place, row.get((name, place))) for place in numbered[name]]
                 points = [(place, cell) for place, cell in cells if isinstance(cell, Value)]
-                label = row[table.label]
-                lines += [line_of(str(label), points, style=styles[label])] if points else []
-            title = f"{part}: {name}" if part else name
+                label = str(row[table.label])
+                shown = display_name(label)
+                lines += [line_of(shown, points, look=looks[label])] if points else []
+            title = f"{part}: {name}".replace("_", " ") if part else name.replace("_", " ")
             if lines:
                 panels.append(Panel(title, across, table.quantity, _far_ones_hidden(lines)))
     return panels
 
 
-def line_of(label: str, points: Iterable[tuple[float, Value]], **style: Any) -> Line:
+def line_of(name: str, points: Iterable[tuple[float, Value]], **how: Any) -> Line:
     """A line through values, with the ends of their intervals."""
     places, values = zip(*points, strict=True)
     ends = ([v.low for v in values], [v.high for v in values])
-    return Line(label, list(places), [v.number for v in values], *ends, **style)
+    return Line(name, list(places), [v.number for v in values], *ends, **how)
 
 
 def _far_ones_hidden(lines: list[Line]) -> list[Line]:

@@ -5,13 +5,20 @@ from typing import Any
 
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.figures import Figure
+from tape_exp.drawing.looks import GUIDE, series
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records
 from tape_exp.paper.records import read_or_leave_out
 from tape_exp.paper.tables import Column, Row, Table, columns, commit
 from tape_exp.paper.values import Value
 from tape_exp.theory import HOLDS, PROPERTIES
 
-WIDTHS = (9, 4, 2.5, 2, 1.5)  # later lines are thinner, so that those below show where they agree
+WIDTHS = (
+    5,
+    2.6,
+    1.6,
+    1.2,
+    0.8,
+)  # later lines are thinner, so that those below show where they agree
 
 
 @dataclass(kw_only=True)
@@ -81,18 +88,17 @@ class Theorem(TheoryArtifact):
         panels = []
         for title, key, ylabel in (
             ("all positions", "all", "right labels (%)"),
-            ("positions whose product is the identity", "identity", ""),
+            ("positions whose product is the identity", "identity", "right labels (%)"),
         ):
             lines = [
-                Line(name, lengths, form[key], style=style, width=WIDTHS[style])
-                for style, (name, form) in enumerate(theorem["forms"].items())
+                Line(name, lengths, form[key], look=series(number), width=WIDTHS[number])
+                for number, (name, form) in enumerate(theorem["forms"].items())
             ]
             if key == "all":
-                black: Any = {"style": None, "colour": "black", "dash": ":"}
-                lines.append(Line("label 0 everywhere", lengths, theorem["never"], **black))
+                lines.append(Line("label 0 everywhere", lengths, theorem["never"], look=GUIDE))
             axes: Any = {"ticks": lengths[1::2], "logarithmic": True, "percent": True}
-            panels.append(Panel(title, "length", ylabel, lines, **axes))
-        return [Curves(self.title, panels, size=(9.5, 4.3), legend="below")]
+            panels.append(Panel(title, "length (positions)", ylabel, lines, **axes))
+        return [Curves(self.title, panels)]
 
 
 def _record(records: Records) -> Record:
@@ -126,8 +132,8 @@ class Propositions(TheoryArtifact):
             "and (ortho_equiv) ask for: proposition 1. O(R) per block is what a shift by a real "
             "offset needs, since it turns every block by an angle of its own; shift is the change "
             "of a decoder's logits: proposition 2. An update that mixes blocks of different "
-            "frequency (tape_full) satisfies both equations and breaks shift invariance; with R = "
-            "1 (tape_neither) the initial state's shift is no member of O(1)."
+            "frequency (TAPE, full mixing) satisfies both equations and breaks shift invariance; "
+            "with R = 1 (TAPE with neither) the initial state's shift is no member of O(1)."
         )
 
 

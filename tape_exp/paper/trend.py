@@ -9,15 +9,18 @@ import numpy as np
 
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.figures import Figure
+from tape_exp.drawing.looks import Look, looks_of
 from tape_exp.paper.artifacts import Record, Records, RunArtifact, load, task_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.statistics import ends, lead, resampled
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, line_of, origin
 from tape_exp.paper.values import NOTHING, Cell, Value, integer, known, mean_of, over_seeds
 from tape_exp.runs.evaluation import wilson
+from tape_exp.settings.display import display_label, display_name
 
 LADDER = "ladder"
 ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
+UNIT = "extra length (part of the trained)"
 FEWEST = 3  # rungs that a line may join
 
 
@@ -137,7 +140,7 @@ class Trend(RunArtifact):
         head = columns(["rung", "model", "digits", "steps", "parameters"])
         head += [Column(key, unit="%") for key in ("in distribution", "grid")]
         head += [Column("extra", "extra length")]
-        head += [Column(("lead", rival), f"lead over {rival}") for rival in self.rivals]
+        head += [_lead_over(rival) for rival in self.rivals]
         return Table([*head, *ORIGIN], rows, label="model", part="rung")
 
     def _lead(self, records: Records, label: str, rival: str) -> Cell:
@@ -152,7 +155,7 @@ class Trend(RunArtifact):
     def caption(self, scale: str, records: Records) -> str:
         """What extra length is, and which runs count."""
         few = [
-            f"{label} seed {run['seed']} ({run['metrics']['id/exact_match']:.1f} %)"
+            f"{display_label(label)} seed {run['seed']} ({run['metrics']['id/exact_match']:.1f} %)"
             for label, runs in records.items()
             for run in runs
             if not learned(run)
@@ -172,32 +175,40 @@ class Trend(RunArtifact):
         """Extra length by trained digits, and the paired leads, with the paper's points."""
         papers = self.papers()
         left, right = [], []
-        models = list(dict.fromkeys(model for rung in self.rungs for model in self.models_of(rung)))
-        for style, model in enumerate(models):
-            line = _line(model, self._by_digits(records, model), style)
+        looks = looks_of(model for rung in self.rungs for model in self.models_of(rung))
+        for model, look in looks.items():
+            line = _line(display_name(model), self._by_digits(records, model), look)
             left += [line] if line.x else []
-            left += _open(model, {n: e for (name, n), e in papers.items() if name == model}, style)
+            own = {n: e for (name, n), e in papers.items() if name == model}
+            left += _open(display_name(model), own, look)
+        (favourite,) = self.favourites
         for rival in self.rivals:
-            style = models.index(rival)
-            for favourite in self.favourites:
-                name = f"{favourite} - {rival}"
-                leads = self._leads(records, favourite, rival)
-                right += [_joined(line_of(name, [*leads.items()], style=style))] if leads else []
-                both = [n for who, n in papers if who == favourite and (rival, n) in papers]
-                apart = {n: papers[favourite, n] - papers[rival, n] for n in both}
-                right += _open(name, apart, style)
+            name, look = display_name(rival), looks[rival]
+            leads = self._leads(records, favourite, rival)
+            right += [_joined(line_of(name, [*leads.items()], look=look))] if leads else []
+            both = [n for who, n in papers if who == favourite and (rival, n) in papers]
+            apart = {n: papers[favourite, n] - papers[rival, n] for n in both}
+            right += _open(name, apart, look)
         if not any(line.each for line in left):
             return []
         ticks = sorted({int(x) for line in (*left, *right) for x in line.x})
         words: Any = {"xlabel": "trained digits", "ticks": ticks, "logarithmic": True}
         panels = [
-            Panel("beyond the trained digits", ylabel="extra length", lines=left, **words),
             Panel(
-                "lead, paired by seed", ylabel="difference of extra length", lines=right, **words
+                "beyond the trained digits",
+                ylabel=UNIT,
+                lines=left,
+                **words,
+            ),
+            Panel(
+                f"{display_name(favourite)}'s lead over others, paired by seed",
+                ylabel="difference of extra lengths",
+                lines=right,
+                **words,
             ),
         ]
         title = f"{self.title} (open: the paper, one seed)"
-        return [Curves(title, panels, size=(11, 4.2), legend="right", shared=False)]
+        return [Curves(title, panels, tall=2.4, shared=False)]
 
     def _by_digits(self, records: Records, model: str) -> dict[int, list[Record]]:
         """Trained digits -> the runs of a model at the rung of so many."""
@@ -223,7 +234,7 @@ class Trend(RunArtifact):
         }
 
 
-def _line(name: str, runs: Mapping[int, list[Record]], style: int) -> Line:
+def _line(name: str, runs: Mapping[int, list[Record]], look: Look) -> Line:
     """The mean over seeds by trained digits, in a band that a bootstrap gives."""
     values = {n: [*found.values()] for n in sorted(runs) if (found := extras(runs[n]))}
     bands = [ends(resampled([each])[0]) for each in values.values()]
@@ -233,20 +244,24 @@ def _line(name: str, runs: Mapping[int, list[Record]], style: int) -> Line:
         [mean(value.number for value in each) for each in values.values()],
         [low for low, _ in bands],
         [high for _, high in bands],
-        style,
+        look,
         joined=len(values) >= FEWEST,
         each=[(n, value.number) for n, each in values.items() for value in each],
     )
+
+
+def _lead_over(rival: str) -> Column:
+    return Column(("lead", rival), f"lead over {rival}", shown=f"lead over {display_name(rival)}")
 
 
 def _joined(line: Line) -> Line:
     return replace(line, joined=len(line.x) >= FEWEST)
 
 
-def _open(name: str, points: Mapping[int, float], style: int) -> list[Line]:
+def _open(name: str, points: Mapping[int, float], look: Look) -> list[Line]:
     """The paper's points, as open markers, if there are any."""
     x, y = [float(n) for n in points], [*points.values()]
-    return [Line(f"{name} (paper)", x, y, style=style, joined=False, hollow=True)] if x else []
+    return [Line(f"{name} (paper)", x, y, look=look, joined=False, hollow=True)] if x else []
 
 
 def extra(share: Any) -> Any:

@@ -8,11 +8,14 @@ from typing import Any
 from tape_exp.data.groups import GROUPS
 from tape_exp.drawing.curves import Curves, Line, Panel, mean_line
 from tape_exp.drawing.figures import Figure
+from tape_exp.drawing.looks import GUIDE, looks_of
 from tape_exp.paper.artifacts import Records, RunArtifact, task_of
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOTHING, mean_of
+from tape_exp.settings.display import display_name
 
-MEASURES = {"state": "right states (%)", "word": "words with every state right (%)"}
+MEASURES = {"state": "right states", "word": "words with every state right"}
+UNITS = {"state": "right states (%)", "word": "right words (%)"}
 
 
 @dataclass(kw_only=True)
@@ -65,19 +68,24 @@ class WordProblems(RunArtifact):
         for group in self.groups:
             for measure, label in MEASURES.items():
                 lines = []
-                for style, model in enumerate(self.models):
+                for model, look in looks_of(self.models).items():
                     if runs := records.get(f"{model}/{group}"):
                         keys = [f"test/{measure}@{n}" for n in lengths]
                         values = [[r["metrics"][key] for key in keys] for r in runs]
-                        lines.append(mean_line(model, lengths, values, style))
+                        lines.append(mean_line(display_name(model), lengths, values, look))
                 if measure == "state":
                     guess = guesses(group, lengths)
-                    lines.append(Line("best guess", lengths, guess, style=None, dash="--"))
+                    lines.append(Line("best guess", lengths, guess, look=GUIDE))
                 axes: Any = {"marks": [task["train_letters"]], "ticks": ticks}
                 axes |= {"logarithmic": True, "percent": True}
-                panels.append(Panel(f"{group}: {label}", "length (letters)", "", lines, **axes))
-        title, size = f"{self.title} — scale {scale}", (10.5, 3.2 * len(self.groups))
-        return [Curves(title, panels, size=size, legend="right", markersize=4)]
+                title, ylabel = f"{name_of(group)}: {label}", UNITS[measure]
+                panels.append(Panel(title, "length (letters)", ylabel, lines, **axes))
+        return [Curves(f"{self.title} — scale {scale}", panels, tall=1.75)]
+
+
+def name_of(group: str) -> str:
+    """What a group is called: ``S5``, ``parity``."""
+    return group.upper() if group[-1].isdigit() else group
 
 
 def _metrics(task: dict[str, Any]) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """What the page holds: artifacts with their tables and figures, and runs, from the records."""
 
-import base64
 import json
 import re
 from collections.abc import Sequence
@@ -11,13 +10,12 @@ import yaml
 from markupsafe import Markup
 
 from tape_exp.drawing.curves import Panel
-from tape_exp.drawing.figures import Picture
 from tape_exp.paper import searches
 from tape_exp.paper.artifacts import UNFIT, Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.page import judged
 from tape_exp.paper.records import warn
-from tape_exp.paper.tables import Row, Table, columns, commit
+from tape_exp.paper.tables import Row, Table, columns, commit, for_readers
 from tape_exp.paper.values import Cell, Missing, Value
 from tape_exp.report import plots, rerun
 
@@ -32,21 +30,12 @@ class Plot:
 
 
 @dataclass
-class Image:
-    """A finished picture, as the page holds it."""
-
-    source: str
-    alternative: str
-
-
-@dataclass
 class AtScale:
     """An artifact at a scale that has records."""
 
     place: str  # "scale smoke", or empty
     table: Table | None
     plots: list[Plot]
-    images: list[Image]
     without: str  # why it has no figures, if its records could draw some
     runs: list[str]
     command: str
@@ -150,7 +139,7 @@ def gather(
                 for scale, of_scale in collected.items()
                 if of_scale
             ],
-            expected=artifact.table(artifact.scales()[0], {}),
+            expected=_shown(artifact.table(artifact.scales()[0], {})),
             gaps=artifact.gaps(collected),
             command=artifact.command(artifact.scales()[0]),
         )
@@ -182,23 +171,18 @@ def _at_scale(content: Content, artifact: Artifact, scale: str, records: Records
     figures = artifact.shown(scale, records)
     every = [plot for figure in figures for plot in plots.plots_of(figure)]
     stem = f"{artifact.name}-{scale}"
-    images = [
-        Image(
-            f"data:image/png;base64,{base64.b64encode(figure.source.read_bytes()).decode()}",
-            figure.title,
-        )
-        for figure in figures
-        if isinstance(figure, Picture)
-    ]
     return AtScale(
         artifact.place(scale),
-        artifact.table(scale, records),
+        _shown(artifact.table(scale, records)),
         [content.add(f"{stem}-{number}", plot) for number, plot in enumerate(every)],
-        images,
         artifact.without_figures(records),
         [record["run"] for runs in records.values() for record in runs if "run" in record],
         artifact.command(scale),
     )
+
+
+def _shown(table: Table | None) -> Table | None:
+    return for_readers(table) if table else None
 
 
 def _run(content: Content, record: Record) -> Run:

@@ -6,12 +6,14 @@
 // colours.
 
 const figures = JSON.parse(document.getElementById("figures").textContent);
-const COLOURS = ["#3d7fc4", "#d1612b", "#2e9e6b", "#b05ab8", "#b8860b", "#d14d72", "#2a97a8", "#7d7d7d"];
-const MARKERS = ["circle", "square", "diamond", "inverted_triangle", "plus", "x", "hex", "star"];
-const SIGNS = ["●", "■", "◆", "▼", "✚", "✖", "⬢", "★"];
-// A style's place in COLOURS, and in MARKERS and SIGNS; no two of the first 64 styles share both.
-const colourOf = (style) => style % 8;
-const markerOf = (style) => (style + Math.floor(style / 8)) % 8;
+// A line brings its look: colours for a light and a dark page, and matplotlib's names of its marker and dash.
+const MARKERS = {
+  o: ["circle", "●"], s: ["square", "■"], D: ["diamond", "◆"], "^": ["triangle", "▲"], v: ["inverted_triangle", "▼"],
+  P: ["plus", "✚"], X: ["x", "✖"], "*": ["star", "★"], h: ["hex", "⬢"], "": [null, "┅"],
+};
+const DASHES = { "-": "solid", "--": "dashed", "-.": "dashdot", ":": "dotted" };
+const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+const colourOf = (line) => (dark() ? line.dark : line.colour);
 const ONE_WAY = ["#ffffd9", "#edf8b1", "#c7e9b4", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#253494", "#081d58"];
 const TWO_WAYS = ["#053061", "#4393c3", "#d1e5f0", "#f7f7f7", "#fddbc7", "#d6604d", "#67001f"];
 
@@ -80,6 +82,7 @@ function empty(Bokeh, figure, colour, ranges) {
   const plot = Bokeh.Plotting.figure({
     ...ranges,
     ...(figure.logarithmic ? { x_axis_type: "log" } : {}),
+    ...(figure.powers ? { y_axis_type: "log" } : {}),
     sizing_mode: "stretch_both",
     tools: "",
     toolbar_location: null,
@@ -154,15 +157,21 @@ function drawLines(Bokeh, figure, colour, hidden) {
     const ends = (name) => line.y.map((y, k) => line[name][k] ?? y);
     const data = { x: line.x, y: line.y, low: ends("low"), high: ends("high"), words: line.y.map((y) => `${line.name}: ${y}`) };
     const source = new Bokeh.ColumnDataSource({ data });
-    const [colour, marker] = [COLOURS[colourOf(line.style)], MARKERS[markerOf(line.style)]];
+    const colour = colourOf(line);
+    const marker = MARKERS[line.marker][0];
     const style = { line_color: colour, source };
     const [x, y] = [{ field: "x" }, { field: "y" }];
     const fill_color = line.hollow ? null : colour;
-    const points = plot.scatter({ x, y, marker, size: line.x.length > 20 ? 3 : 9, fill_color, ...style });
-    const bars = plot.segment({ x0: x, x1: x, y0: { field: "low" }, y1: { field: "high" }, line_alpha: 0.5, ...style });
+    // A line without a marker has points too, which the pointer finds.
+    const seen = marker ? { marker, size: line.x.length > 20 ? 3 : 8 } : { marker: "circle", size: 8, alpha: 0 };
+    const points = plot.scatter({ x, y, fill_color, ...style, ...seen, line_width: marker === "x" ? 2.5 : 1 });
+    const between = { y1: { field: "low" }, y2: { field: "high" }, fill_color: colour, fill_alpha: 0.12, source };
+    const bars = line.joined
+      ? plot.varea({ x, ...between })
+      : plot.segment({ x0: x, x1: x, y0: { field: "low" }, y1: { field: "high" }, line_alpha: 0.5, ...style });
     const each = new Bokeh.ColumnDataSource({ data: { x: line.each.map(([x]) => x), y: line.each.map(([, y]) => y) } });
     const dots = plot.scatter({ x, y, size: 4, source: each, fill_color: colour, line_color: null });
-    return [points, bars, dots, ...(line.joined ? [plot.line({ x, y, line_width: 2, ...style })] : [])];
+    return [points, bars, dots, ...(line.joined ? [plot.line({ x, y, line_width: 2, line_dash: DASHES[line.dash], ...style })] : [])];
   });
   const arrange = () => parts.forEach((some, i) => some.forEach((part) => (part.visible = !hidden.has(i))));
   arrange();
@@ -221,6 +230,7 @@ class Shown {
     this.readout = canvas.parentElement.querySelector(".readout");
     this.hidden = new Set((this.figure.lines ?? []).flatMap((line, i) => (line.hidden ? [i] : [])));
     this.place = null;
+    this.signs = [];
     this.drawing = Promise.resolve();
     if (this.figure.kind === "lines") this.addLegend();
     canvas.addEventListener("keydown", (event) => this.key(event));
@@ -238,13 +248,20 @@ class Shown {
         else this.hidden.add(i);
         this.drawn?.arrange();
       });
-      const sign = make("span", { "aria-hidden": "true" }, ` ${SIGNS[markerOf(line.style)]} `);
-      sign.style.webkitTextStroke = `1px ${COLOURS[colourOf(line.style)]}`;
-      sign.style.color = line.hollow ? "transparent" : COLOURS[colourOf(line.style)];
+      const sign = make("span", { "aria-hidden": "true" }, ` ${MARKERS[line.marker][1]} `);
+      this.signs.push([sign, line]);
       label.append(box, sign, line.name);
       legend.append(label);
     });
+    this.colourSigns();
     this.canvas.after(legend);
+  }
+
+  colourSigns() {
+    for (const [sign, line] of this.signs) {
+      sign.style.webkitTextStroke = `1px ${colourOf(line)}`;
+      sign.style.color = line.hollow ? "transparent" : colourOf(line);
+    }
   }
 
   // One drawing after the other: two at once would both stay.
@@ -259,6 +276,7 @@ class Shown {
   async redraw() {
     const Bokeh = await load();
     const draw = this.figure.kind === "grid" ? drawGrid : drawLines;
+    this.colourSigns();
     this.drawn = draw(Bokeh, this.figure, theme(), this.hidden);
     for (const event of ["mousemove", "tap"]) {
       this.drawn.plot.on_event(event, (at) => this.read(under(this.figure, this.hidden, this.drawn.plot, at)));

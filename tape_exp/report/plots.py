@@ -1,6 +1,5 @@
 """The figures of artifacts and runs as the page's script draws them: grids and lines."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,8 +8,11 @@ import numpy as np
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
-from tape_exp.drawing.patterns import Patterns, colour_range, visible
+from tape_exp.drawing.looks import series
+from tape_exp.drawing.patterns import colour_range, visible
 from tape_exp.runs.evaluation import Heatmap
+
+LOSSES = {"train/loss": "training loss", "val/loss": "validation loss"}
 
 
 @dataclass
@@ -30,17 +32,15 @@ class Grid:
 
 
 def plots_of(figure: Figure) -> list[Grid | Panel]:
-    """The panels of a figure, each of which is a plot on the page; none of a finished picture."""
+    """The panels of a figure, each of which is a plot on the page."""
     if isinstance(figure, Curves):
         return [*figure.panels]
     if isinstance(figure, Heatmaps):
         return [_of_heatmap(name, heatmap) for name, heatmap in figure.panels.items()]
-    if isinstance(figure, Patterns):
-        return [
-            _of_matrix(name, visible(matrix, name in figure.causal), name in figure.signed)
-            for name, matrix in figure.panels.items()
-        ]
-    return []
+    return [
+        _of_matrix(name, visible(matrix, name in figure.causal), name in figure.signed)
+        for name, matrix in figure.panels.items()
+    ]
 
 
 def _of_heatmap(name: str, heatmap: Heatmap) -> Grid:
@@ -74,8 +74,8 @@ def _rounded(values: np.ndarray) -> list[list[float | None]]:
 def curve(losses: dict[str, dict[str, list[float]]]) -> Panel:
     """The losses of a run while it trained, from its record."""
     lines = [
-        Line(name, loss["step"], loss["value"], style=style)
-        for style, (name, loss) in enumerate(losses.items())
+        Line(LOSSES.get(name, name), loss["step"], loss["value"], look=series(number))
+        for number, (name, loss) in enumerate(losses.items())
     ]
     return Panel("training", "step", "loss (nats)", lines)
 
@@ -85,17 +85,9 @@ def as_json(plot: Grid | Panel) -> dict[str, Any]:
     if isinstance(plot, Grid):
         return asdict(plot) | {"kind": "grid"}
     keys = ("name", "x", "y", "low", "high", "hidden", "joined", "hollow", "each")
-    lines = [{key: getattr(line, key) for key in keys} for line in plot.lines]
-    for line, style in zip(lines, _styles(plot.lines), strict=True):
-        line["style"] = style
-    axes = ("title", "xlabel", "ylabel", "marks", "ticks", "logarithmic", "percent")
+    lines = [{key: getattr(line, key) for key in keys} | asdict(line.look) for line in plot.lines]
+    axes = ("title", "xlabel", "ylabel", "marks", "ticks", "logarithmic", "powers", "percent")
     return {key: getattr(plot, key) for key in axes} | {"kind": "lines", "lines": lines}
-
-
-def _styles(lines: Sequence[Line]) -> list[int]:
-    """The styles of lines; of one that has none, the next that no other has."""
-    unused = 1 + max((line.style or 0 for line in lines), default=0)
-    return [unused if line.style is None else line.style for line in lines]
 
 
 def describe(plot: Grid | Panel) -> str:

@@ -5,6 +5,7 @@ Hydra is imported where it is used, so that the benchmark of the models works wi
 
 import argparse
 import functools
+import logging
 import sys
 import tempfile
 from collections.abc import Callable
@@ -73,6 +74,13 @@ def require_writable(option: str, folder: Path) -> None:
         raise ConfigError(
             f"{option} {folder} cannot be written ({error.strerror}); name a folder that can."
         ) from error
+
+
+def log_plainly() -> None:
+    """Log to the terminal as plain lines, without what libraries of pictures say of their fonts."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    for noisy in ("matplotlib", "PIL", "fontTools"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def command(main: Callable[Given, int]) -> Callable[Given, int]:

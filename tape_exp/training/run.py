@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from tape_exp.drawing import heatmap
 from tape_exp.drawing.diagnostics import diagnostic_figures
-from tape_exp.drawing.patterns import draw_patterns
+from tape_exp.drawing.patterns import draw_patterns, matrix_name
 from tape_exp.drawing.terminal import brief, print_heatmaps
 from tape_exp.machine.preemption import Preemption, workers_dismissed
 from tape_exp.models import attention, peft
@@ -27,6 +27,7 @@ from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import make_record
 from tape_exp.runs.sinks import close, curves, make_loggers, publish, read_metrics
 from tape_exp.settings import plugins
+from tape_exp.settings.display import display_name
 from tape_exp.settings.redaction import redact_tree
 from tape_exp.settings.schema import check
 from tape_exp.tasks.base import FINGERPRINT
@@ -212,23 +213,31 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
     """Write the heatmap and patterns (PNG and NPZ), the tables (JSON) and what is drawn of those
     (PNG); return the images.
     """
-    images = []
+    images, model = [], display_name(directory.cfg.model.name)
+    title = heading(directory)
     if evaluation.heatmap is not None:
-        panels = {directory.cfg.model.name: evaluation.heatmap}
-        images.append(heatmap.draw(panels, directory.artifacts / "heatmap.png", directory.name))
+        path = directory.artifacts / "heatmap.png"
+        images.append(heatmap.draw({model: evaluation.heatmap}, path, title))
         np.savez_compressed(directory.artifacts / "heatmap.npz", values=evaluation.heatmap.values)
     if evaluation.matrices:
         path = directory.artifacts / "patterns.png"
-        causal = [name for name in evaluation.matrices if name.startswith("attention")]
-        images.append(
-            draw_patterns(evaluation.matrices, path, directory.name, causal=causal, shared=False)
-        )
+        matrices = {matrix_name(key): values for key, values in evaluation.matrices.items()}
+        causal = [name for name in matrices if name.startswith("attention")]
+        title = f"{model}: {title}"
+        images.append(draw_patterns(matrices, path, title, causal=causal, shared=False))
         np.savez_compressed(directory.artifacts / "patterns.npz", **evaluation.matrices)  # type: ignore[arg-type]
     for name, rows in evaluation.tables.items():
         directory.write_json(f"artifacts/{name}.json", rows)
     for name, figure in diagnostic_figures(evaluation.tables, directory.cfg.model.name).items():
         images.append(figure.draw(directory.artifacts / f"{name}.png"))
     return images
+
+
+def heading(directory: RunDirectory) -> str:
+    """What pictures of a run say of it, besides its model: ``arithmetic, scale smoke, seed 0``."""
+    cfg = directory.cfg
+    task = cfg.task.name.replace("_", " ")
+    return f"{task}, scale {cfg.scale.name}, seed {cfg.seed} ({directory.hash})"
 
 
 def record_of(

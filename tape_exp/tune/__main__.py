@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import logging
 import os
 import shlex
 import signal
@@ -19,7 +18,7 @@ from tape_exp.machine.preemption import REQUEUE, SIGNALS
 from tape_exp.paper import searches, tables
 from tape_exp.paper.runner import time_limit
 from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import Parser, command, positive, require_writable
+from tape_exp.settings.arguments import Parser, command, log_plainly, positive, require_writable
 from tape_exp.settings.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from tape_exp.tune.journal import Journal
     from tape_exp.tune.plan import LAUNCHER, requested
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    log_plainly()
     search = requested(given.words)
     search.check()
     if not given.slurm and (idle := [w for w in given.words if w.startswith(LAUNCHER)]):
@@ -153,7 +152,7 @@ def _show(search: "Search", journal: "Journal", folder: Path, record: bool) -> N
         write_atomically(stem.with_suffix(".json"), json.dumps(found, indent=1) + "\n")
         paths = tables.write(stem, searches.table(found))
         if any(searches.best_of(found, model) for model in found["models"]):
-            paths.append(redraw(searches.figure(found), stem.with_suffix(".png")))
+            paths.extend(redraw(searches.figure(found), stem.with_suffix(".png")))
         for path in paths:
             print(path)
     print(f"\n{tables.markdown(searches.table(found))}")

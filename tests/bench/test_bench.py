@@ -158,7 +158,7 @@ def test_tables_and_pictures_of_made_up_records(tmp_path):
     command.write(board, place)
     names = {path.name.removeprefix("chosen-smoke") for path in tmp_path.iterdir()}
     tables = {f"{part}.{kind}" for part in ("", "-differences", "-rates") for kind in KINDS}
-    drawn = {".png", ".pdf", "-ranks.png", "-ranks.pdf"}
+    drawn = {f"{end}.{kind}" for end in ("", "-ranks") for kind in ("png", "pdf", "svg")}
     assert names == tables | drawn | {"-search.json", ".html"}
     rows = {row["model"]: row for row in csv.DictReader(place.table.with_suffix(".csv").open())}
     assert rows["tape"]["mean rank"] == "1.00 [1.00, 1.00]"
@@ -213,9 +213,9 @@ def test_a_real_bench_goes_on_and_adds_a_model(tmp_path, capsys, monkeypatch):
     assert command.main(["rope", "seeds=0,1", *words]) == 0
     assert (kept.stat().st_mtime_ns, len([*records.glob("*.json")])) == (when, 2)
     assert command.main(["nope", *words]) == 0
-    assert "| rope " in capsys.readouterr().out, "a row of an earlier command"
+    assert "| RoPE " in capsys.readouterr().out, "a row of an earlier command"
     assert command.main(["nope", "--minutes", "0", *words]) == 0
-    assert capsys.readouterr().out.count("| nope ") == 1
+    assert capsys.readouterr().out.count("| NoPE ") == 1
     assert len([*records.glob("*.json")]) == 3
     assert command.main(["alibi", "--minutes", "0", *words]) == 2
     assert "Of alibi no search of learning rates is recorded" in capsys.readouterr().err

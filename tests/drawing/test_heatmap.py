@@ -38,7 +38,7 @@ def test_named_cells_need_not_be_square(tmp_path, monkeypatch):
     seen.
     """
     figures = []
-    monkeypatch.setattr(heatmap, "save", lambda figure, path, _: figures.append(figure) or path)
+    monkeypatch.setattr(heatmap, "save", lambda figure, path, *_: figures.append(figure) or path)
     for trained in ((2, 1), (2, 0)):
         wide = Heatmap(
             np.eye(2, 3),

@@ -14,7 +14,7 @@ def drawn(tmp_path, monkeypatch):
     """Call ``draw_patterns`` and return the axes of what it saved."""
     figures = []
 
-    def keep(figure, path, _):
+    def keep(figure, path, *_):
         figures.append(figure)
         return path
 

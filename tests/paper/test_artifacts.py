@@ -70,18 +70,19 @@ def test_models_that_are_told_where_digits_are_are_marked_and_no_rivals():
     table, (figure,) = shown.table("smoke", records), shown.shown("smoke", records)
     assert [row["model"] for row in table.rows] == ["tape", "rope", "abacus†"]
     assert "† told which tokens are digits; the others must find out" in table.caption
-    assert [name.split()[0] for name in figure.panels] == ["tape", "rope", "abacus†"]
+    assert [name.split()[0] for name in figure.panels] == ["TAPE", "RoPE", "Abacus†"]
     assert figure.title.endswith("(† told which tokens are digits)")
-    assert r"abacus$\dagger$" in tables.latex(table)
+    assert r"Abacus$\dagger$" in tables.latex(table)
+    assert "abacus†" in tables.comma(table)
     verdict = shown.verdict("smoke", records)
     rivals = {name: records[name] for name in ("tape", "rope")}
-    assert "abacus" not in verdict.ours
+    assert "Abacus" not in verdict.ours
     assert verdict == Addition(**vars(shown) | {"models": models[:2]}).verdict("smoke", rivals)
-    lines = [Line(name, [1.0], [2.0]) for name in ("abacus rung5", "abacus_fire")]
-    curves = marked_figure(Curves("t", [Panel("abacus", "x", "y", lines)]), {"abacus"})
+    lines = [Line(name, [1.0], [2.0]) for name in ("Abacus rung5", "Abacus_fire")]
+    curves = marked_figure(Curves("t", [Panel("Abacus", "x", "y", lines)]), {"abacus"})
     (panel,) = curves.panels
-    assert panel.title == "abacus†"
-    assert [line.name for line in panel.lines] == ["abacus† rung5", "abacus_fire"]
+    assert panel.title == "Abacus†"
+    assert [line.name for line in panel.lines] == ["Abacus† rung5", "Abacus_fire"]
     assert "†" not in tables.markdown(shown.table("smoke", rivals))
     assert ceilings({"speed": [{}], "word": [{"config": {}}]}) == set()
 
@@ -184,7 +185,7 @@ def test_addition_table_and_figure(tmp_path):
         "rope": [fake_record("rope", 0, 25.0)],
     }
     written = page.render(artifact, "smoke", records, tmp_path)
-    assert {p.suffix for p in written} == {".png", ".md", ".tex", ".csv"}
+    assert {p.suffix for p in written} == {".png", ".pdf", ".svg", ".md", ".tex", ".csv"}
     with (tmp_path / "tables" / "fig_addition-smoke.csv").open() as file:
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert list(rows) == artifact.models
@@ -411,7 +412,7 @@ def test_the_caption_says_what_was_chosen_and_what_differs():
     other = fake_record("rope", 0, 3.0) | {"hardware": {"threads": 1}}
     found = artifact.collect("smoke", [second, first, other])
     caption = artifact.table("smoke", found).caption
-    assert "Of tape, seed 0, there are 2 records: the newest, second of 2026-02-01," in caption
+    assert "Of TAPE, seed 0, there are 2 records: the newest, second of 2026-02-01," in caption
     assert caption.endswith("The runs are of 2 commits, with 1 or 2 threads.")
     assert "there are" not in artifact.table("smoke", artifact.collect("smoke", [first])).caption
 

@@ -104,7 +104,7 @@ def test_figures_show_the_favourite_and_the_rival_that_decides():
         found.ours() == "t 25.05 (25.00, 25.10), b 33.10 (33.00, 33.20) (paired: -8.05 ± 0.64)"
     )  # c is higher, but its lead spreads over the seeds
     assert found.papers() == "t 32.82, b 26.98"
-    assert contest([25.0], [33.0], []).ours() == "t 25.00, b 33.00, c not run"
+    assert contest([25.0], [33.0], []).ours() == "t 25.00, b 33.00 (not run: c)"
     interval = Value(50.0, 20.0, 70.0)
     assert (
         Contest("set", "t", ["b"], {"t": interval, "b": interval}, {}, digits=0).ours()
@@ -228,7 +228,7 @@ def test_pass_keys_are_pooled_since_every_seed_has_its_own():
     }
     (found,) = artifact.contests("smoke", records)
     assert found.fresh
-    assert found.ours().startswith("512 tokens: tape 0 [0, 6], ")
+    assert found.ours().startswith("512 tokens: TAPE 0 [0, 6], ")
 
 
 def test_where_nobody_is_above_guessing_a_claim_is_at_floor():
@@ -280,8 +280,8 @@ def test_addition_claims_the_highest_mean():
     records = {m: [fake_record(m, s, 20.0 + s / 10) for s in (0, 1)] for m in artifact.models}
     records["tape"] = [fake_record("tape", s, 40.0 + s / 5) for s in (0, 1)]
     verdict = artifact.verdict("smoke", records)
-    assert (verdict.holds, verdict.seeds, verdict.paper) == (YES, "2", "tape 32.82, fire 26.98")
-    assert verdict.ours.startswith("tape 40.10 (40.00, 40.20), ")
+    assert (verdict.holds, verdict.seeds, verdict.paper) == (YES, "2", "TAPE 32.82, FIRE 26.98")
+    assert verdict.ours.startswith("TAPE 40.10 (40.00, 40.20), ")
     assert (
         artifact.verdict("smoke", {m: r for m, r in records.items() if m != "nope"}).holds
         == UNTESTED

@@ -43,7 +43,7 @@ def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys
     ]
     assert paper.main(words) == 0
     said = capsys.readouterr().out
-    assert "| kerple_log |" in said
+    assert "| Kerple-log |" in said
     assert Path(said.splitlines()[-1]).exists(), "a path that opens from the current folder"
     assert str(tmp_path) not in said[said.index("| model") :]
     own = tmp_path / "runs" / ".compare"

@@ -63,7 +63,7 @@ def test_rows_and_costs_are_those_of_the_records(artifact, tmp_path):
     ]
     assert head == [column.heading for column in page.CLAIMS]
     assert rows[1][:2] == ["[fig_addition](#fig_addition)", artifact.claim]
-    assert rows[1][3].startswith("tape 40.00, ")
+    assert rows[1][3].startswith("TAPE 40.00, ")
     assert rows[1][4:] == ["in this order, one seed", "smoke", "1"]
     assert rows[2][1:] == ["–", "", "", "–", "", ""]
     assert (
@@ -90,7 +90,7 @@ def test_empty_cells_have_their_reason(artifact):
     told = artifact.gaps({"smoke": {}, "small": every, "paper": {}})
     assert told == [
         "scale smoke (needs nothing but time)",
-        "rope, nope at scale small (needs a GPU)",
+        "RoPE, NoPE at scale small (needs a GPU)",
         "scale paper (needs a GPU)",
     ]
     assert "the weights of Llama-2-7B" in artifacts.load("tab_tune_ppl").gaps(NOTHING)[-1]
@@ -111,7 +111,7 @@ def test_render_writes_the_claims(tmp_path, monkeypatch):
     with (folder / "tables" / "claims.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert (row["artifact"], row["scale"], row["holds"]) == ("fig_addition", "smoke", "not tested")
-    assert "nope fire not run" in row["ours"]
+    assert "NoPE, FIRE)" in row["ours"]
     assert (folder / "README.md").read_text().startswith("# Results\n\n| artifact ")
 
 

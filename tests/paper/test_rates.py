@@ -95,7 +95,7 @@ def test_a_line_has_the_steps_that_all_seeds_have(artifact, losses):
     collected = artifact.collect("rung5", records)
     (figure,) = artifact.figures("rung5", collected)
     line = figure.panels[0].lines[0]
-    assert (line.name, line.x, line.high) == ("0.0003", [10, 20], [3.0, 2.0])
+    assert (line.name, line.x, line.high) == ("rate 0.0003", [10, 20], [3.0, 2.0])
     assert "bands reach from the lowest seed to the highest" in artifact.caption("rung5", collected)
 
 
@@ -126,12 +126,17 @@ def test_a_panel_for_each_model_has_a_line_for_each_rate(artifact, losses, tmp_p
     collected = artifact.collect("rung5", records_of(artifact, losses))
     (figure,) = artifact.figures("rung5", collected)
     rope, tape = figure.panels
-    assert (rope.title, rope.xlabel, rope.ylabel) == ("rope", "step", "validation loss (nats)")
-    assert [line.name for line in rope.lines] == ["0.0003", "0.001"]
-    assert [line.name for line in tape.lines] == ["0.0003", "0.001", "0.003", "0.001 × 10"]
+    assert (rope.title, rope.xlabel, rope.ylabel) == ("RoPE", "step", "validation loss (nats)")
+    assert [line.name for line in rope.lines] == ["rate 0.0003", "rate 0.001"]
+    assert [line.name for line in tape.lines] == [
+        "rate 0.0003",
+        "rate 0.001",
+        "rate 0.003",
+        "rate 0.001, positions × 10",
+    ]
     line = rope.lines[1]
     assert (line.x, line.y) == ([10, 20], pytest.approx([0.41, 0.205]))
     assert (line.low, line.high) == (pytest.approx([0.4, 0.2]), pytest.approx([0.42, 0.21]))
-    assert line.style == tape.lines[1].style, "a rate has one colour"
+    assert line.look == tape.lines[1].look, "a rate has one colour"
     assert figure.draw(tmp_path / "rates.png").read_bytes()[:4] == b"\x89PNG"
     assert artifact.figures("rung5", {}) == []

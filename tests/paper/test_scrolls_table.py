@@ -40,7 +40,7 @@ def test_generated_text_is_found_under_either_name_and_nope_is_no_rival():
         found = artifact.collect("smoke", [record(artifact, "tape/quality", 0, given)])
         table = artifact.table("smoke", found)
         assert table.values(("ours", "quality"))["tape"].number == 12.5
-        assert "tested only against rope, alibi, randpe, fire and xpos." in table.caption
+        assert "tested only against RoPE, ALiBi, RandPE, FIRE and xPos." in table.caption
 
 
 def test_answers_that_guessing_gives_decide_nothing():

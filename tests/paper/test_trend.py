@@ -85,11 +85,11 @@ def test_a_run_that_has_not_learned_does_not_count(artifact):
     table = artifact.table("ladder", found)
     assert table.values("extra", rung="rung5").keys() == {"tape"}
     assert table.values("grid", rung="rung5").keys() == {"rope", "tape"}
-    assert "rope rung5 seed 4 (98.9 %)" in table.caption
+    assert "RoPE rung5 seed 4 (98.9 %)" in table.caption
     assert artifact.verdict("ladder", found).holds == UNTESTED
     (figure,) = artifact.figures("ladder", found)
     drawn = [line.name for line in figure.panels[0].lines if line.each]
-    assert drawn == ["tape"]
+    assert drawn == ["TAPE"]
 
 
 def test_trained_sums_are_no_extra_length(artifact):
@@ -111,8 +111,8 @@ def test_the_legend_names_a_model_of_which_the_paper_alone_has_points(
     found = artifact.collect("ladder", records_of(artifact, {"rope": 30.0}))
     (figure,) = artifact.figures("ladder", found)
     figure.draw(tmp_path / "trend.png")
-    assert {"rope", "fire (paper)", "tape (paper)"} <= set(told)
-    assert "rope (paper)" not in told, "the filled marker has told its colour"
+    assert {"RoPE", "FIRE (paper)", "TAPE (paper)"} <= set(told)
+    assert "RoPE (paper)" not in told, "the filled marker has told its colour"
 
 
 def test_no_line_joins_fewer_than_three_rungs(artifact):

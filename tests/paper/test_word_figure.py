@@ -42,16 +42,17 @@ def records() -> list[dict]:
 
 def test_curves_are_means_over_seeds_with_the_range_of_them(records, tmp_path, monkeypatch):
     figures = []
-    monkeypatch.setattr(curves, "save", lambda picture, path, _: figures.append(picture) or path)
+    monkeypatch.setattr(curves, "save", lambda picture, path, *_: figures.append(picture) or path)
     artifact = artifacts.load("fig_word_problem")
     page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)
     left, right = figures[0].axes
     lines = {line.get_label(): line for line in left.get_lines()}
-    assert {"tape", "nope", "best guess"} <= set(lines)
-    assert "rope" not in lines  # not of this group
-    assert list(lines["tape"].get_xdata()) == LENGTHS
-    assert list(lines["tape"].get_ydata()) == [90 - n / 8 for n in LENGTHS]
-    band = left.collections[list(lines).index("tape")].get_paths()[0].vertices[:, 1]
+    assert {"TAPE", "NoPE", "best guess"} <= set(lines)
+    assert "RoPE" not in lines  # not of this group
+    assert list(lines["TAPE"].get_xdata()) == LENGTHS
+    assert list(lines["TAPE"].get_ydata()) == [90 - n / 8 for n in LENGTHS]
+    (band,) = left.collections  # nothing spans a single seed
+    band = band.get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (80 - 256 / 8, 100 - 4 / 8)
     assert "best guess" not in {line.get_label() for line in right.get_lines()}
 

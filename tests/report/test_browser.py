@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+from tape_exp.drawing.looks import COLOURS
 from tape_exp.paper import artifacts
 from tape_exp.paper.records import read_records
+from tape_exp.paper.tables import NAMED
 from tape_exp.report import __main__ as report
+from tape_exp.settings.display import display_name
 from tape_exp.settings.folders import ROOT
 
 CHROMIUM = next(
@@ -85,6 +88,16 @@ def drawn(page, artifact: str, title: str):
     return figure
 
 
+def read(path: Path) -> list[list[str]]:
+    """The cells of a table of results/tables, whose models are called as readers call them."""
+    head, *rows = csv.reader(path.read_text().splitlines())
+    named = [n for n, name in enumerate(head) if name in NAMED]
+    for row in rows:
+        for n in named:
+            row[n] = display_name(row[n])
+    return [head, *([cell.strip() for cell in row] for row in rows)]
+
+
 def column(table, name: str) -> list[str]:
     place = table.locator("thead th").all_inner_texts()
     number = next(i for i, text in enumerate(place) if text.split("\u00a0")[0].strip() == name)
@@ -108,11 +121,11 @@ def test_every_artifact_is_there_with_its_values_or_the_reason(opened):
             continue
         tables = page.locator(f"#{name} > .scroll > table").all()
         for path, table in zip(rendered, tables, strict=True):
-            columns, *rows = csv.reader(path.read_text().splitlines())
             cells = table.evaluate(
                 "t => [...t.rows].map(row => [...row.cells].map(cell => cell.textContent.trim()))"
             )
-            assert cells == [columns, *([cell.strip() for cell in row] for row in rows)]
+            head, *rows = read(path)
+            assert (len(cells[0]), cells[1:]) == (len(head), rows)
 
 
 def test_a_claim_stands_with_its_verdict(opened):
@@ -144,7 +157,8 @@ def test_values_of_table_and_heatmap_are_those_of_the_records(opened):
     records = addition_records()
     table = page.locator("#fig_addition > .scroll > table")
     means = dict(zip(column(table, "model"), column(table, "ours"), strict=True))
-    for model, mine in records.items():
+    for name, mine in records.items():
+        model = display_name(name)
         expected = np.mean([np.array(r["heatmap"], dtype=float) for r in mine], axis=0)
         assert float(means[model].split()[0]) == pytest.approx(expected.mean(), abs=0.006)
         figure = drawn(page, "fig_addition", model)
@@ -184,7 +198,7 @@ def test_a_column_sorts_by_its_numbers_and_not_by_their_text(opened):
     table.locator("thead th", has_text="margin").locator("button").click()
     assert column(table, "margin") == ["-2", "-1.16", "-1", "-1", "1"]
     cell = (
-        page.locator("#fig_addition > .scroll > table tbody tr", has_text="tape")
+        page.locator("#fig_addition > .scroll > table tbody tr", has_text="TAPE")
         .locator("td")
         .nth(1)
     )
@@ -207,13 +221,13 @@ def test_a_column_sorts_by_its_numbers_and_not_by_their_text(opened):
 def test_curves_have_the_axis_of_the_picture(opened):
     """Lengths that double, the trained length, and the points of the records."""
     page = opened()
-    figure = drawn(page, "fig_word_problem", "s5: right states")
+    figure = drawn(page, "fig_word_problem", "S5: right states")
     canvas, readout = figure.locator(".canvas"), figure.locator(".readout")
     canvas.press("ArrowRight")
     records = artifacts.load("fig_word_problem").collect("smoke", read_records())
     first = min(records["rope/s5"][0]["config"]["task"]["lengths"])
     mean = np.mean([r["metrics"][f"test/state@{first}"] for r in records["rope/s5"]])
-    assert readout.inner_text().startswith(f"rope, length (letters) {first}: {mean:.3f}"[:-1])
+    assert readout.inner_text().startswith(f"RoPE, length (letters) {first}: {mean:.3f}"[:-1])
     axis = page.evaluate(
         "id => { const plot = shown.get(document.getElementById(id)).drawn.plot;"
         " return [plot.below[0].ticker.ticks, plot.x_scale.type]; }",
@@ -238,7 +252,7 @@ def test_a_heatmap_tells_its_values_to_pointer_and_keys(opened):
     grid = np.mean(
         [np.array(r["heatmap"], dtype=float) for r in addition_records()["randpe"]], axis=0
     )
-    figure = drawn(page, "fig_addition", "randpe")
+    figure = drawn(page, "fig_addition", "RandPE")
     canvas, readout = figure.locator(".canvas"), figure.locator(".readout")
     canvas.press("ArrowDown")
     for key in ["ArrowDown"] * 5 + ["ArrowRight"] * 2 + ["ArrowUp", "ArrowLeft", "ArrowDown"]:
@@ -267,13 +281,15 @@ def test_lines_tell_their_values_and_can_be_hidden(opened):
 
     def told(model: str, length: int) -> bool:
         number = table.values(("pg19", length))[model].number
-        return readout.inner_text().startswith(f"{model}, length (tokens) {length}: {number} [")
+        return readout.inner_text().startswith(
+            f"{display_name(model)}, length (tokens) {length}: {number} ["
+        )
 
     canvas.press("ArrowRight")
     assert told("rope", 64), readout.inner_text()
     canvas.press("ArrowRight")
     assert told("rope", 128), readout.inner_text()
-    figure.get_by_label("alibi").uncheck()
+    figure.get_by_label("ALiBi").uncheck()
     canvas.press("ArrowDown")
     assert told("fire", 128), readout.inner_text()
 
@@ -287,8 +303,8 @@ def test_every_line_has_a_colour_and_a_marker_that_no_other_has(opened):
     )
     markers = page.evaluate(
         "id => shown.get(document.getElementById(id)).drawn.plot.renderers"
-        ".filter(r => r.glyph.marker && r.glyph.size.value === 9)"
-        ".map(r => [r.glyph.line_color.value, r.glyph.marker.value])",
+        ".filter(r => r.glyph.marker && r.glyph.size.value === 8)"
+        ".map(r => [r.glyph.line_color.value, r.glyph.line_alpha.value && r.glyph.marker.value])",
         figure.locator(".canvas").get_attribute("id"),
     )
     assert len({tuple(sign) for sign in signs}) == len(signs) == 10
@@ -320,7 +336,7 @@ def test_a_run_has_its_metrics_config_and_command(opened):
     run.locator(".canvas[data-drawn]").wait_for()
     canvas.press("ArrowRight")
     curve = record["curves"]["train/loss"]
-    assert readout.inner_text() == f"train/loss, step {curve['step'][0]}: {curve['value'][0]}"
+    assert readout.inner_text() == f"training loss, step {curve['step'][0]}: {curve['value'][0]}"
     assert "train_digits: 5" in run.locator("pre").text_content()
     page.get_by_label("Show runs whose row").fill("passkey tape")
     rows = page.locator("#runs > .scroll tbody tr:visible")
@@ -339,7 +355,7 @@ def test_the_command_is_copied(opened):
 def test_fits_a_phone(opened):
     page = opened(375)
     page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
-    drawn(page, "fig_addition", "tape")
+    drawn(page, "fig_addition", "TAPE")
     assert page.evaluate("document.documentElement.scrollWidth") == 375
 
 
@@ -391,10 +407,7 @@ def test_contrast(opened, scheme):
     for ground in ("paper", "shade"):
         for name in ("ink", "soft", "link", "of-paper", "of-ours"):
             assert contrast(light[name], light[ground]) >= 4.5, (name, ground)  # WCAG 2 AA, text
-    for colour in re.findall(
-        r"#[0-9a-f]{6}",
-        re.search(r"COLOURS = \[(.*)\]", Path(report.HERE / "figures.js").read_text())[1],
-    ):
+    for colour in (pair[scheme == "dark"] for pair in COLOURS):
         assert contrast(luminance(colour), light["paper"]) >= 3, colour  # WCAG 2 AA, graphics
 
 
@@ -411,10 +424,10 @@ def contrast(a: float, b: float) -> float:
 
 def test_figures_follow_the_scheme(opened):
     page = opened()
-    drawn(page, "fig_addition", "tape")
+    drawn(page, "fig_addition", "TAPE")
     page.emulate_media(color_scheme="dark")
     page.wait_for_timeout(500)
-    figure = drawn(page, "fig_addition", "tape")
+    figure = drawn(page, "fig_addition", "TAPE")
     figure.locator(".canvas").press("ArrowRight")
     assert "digits of the first operand 1" in figure.locator(".readout").inner_text()
     assert figure.locator(".bk-Figure").count() == 1

@@ -24,7 +24,7 @@ def test_the_curve_of_a_record_is_drawn():
     trained, evaluated = found.runs
     assert trained.curve is not None
     (line,) = found.figures[trained.curve.id]["lines"]
-    assert (line["name"], line["x"], line["y"]) == ("train/loss", [1, 2, 4], [1, 0.5, 0.25])
+    assert (line["name"], line["x"], line["y"]) == ("training loss", [1, 2, 4], [1, 0.5, 0.25])
     assert evaluated.curve is None
 
 
@@ -35,7 +35,7 @@ def test_the_page_needs_no_rendered_file(tmp_path, monkeypatch):
     artifact, records = artifacts.load("fig_addition_yarn"), read_records()
     (section,) = content.gather([artifact], records).sections
     (at_scale,) = section.scales
-    tape = at_scale.table.values("ours")["tape"]
+    tape = at_scale.table.values("ours")["TAPE"]
     of_tape = artifact.collect("smoke", records)["tape"]
     means = [record["metrics"]["test/exact_match"] for record in of_tape]
     assert (tape.number, tape.n) == (pytest.approx(sum(means) / len(means)), len(means))

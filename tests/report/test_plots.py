@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tape_exp.drawing.curves import Line, Panel
+from tape_exp.drawing.looks import GUIDE, look_of
 from tape_exp.paper import artifacts
 from tape_exp.paper.tables import Column, Table, curves, plain
 from tape_exp.paper.values import NOT_RUN, Value, over_seeds
@@ -45,11 +46,12 @@ def test_lines_are_the_rows_of_columns_that_differ_by_a_number():
     assert (ours.title, paper.title) == ("ours", "paper")
     assert (ours.xlabel, ours.ylabel) == ("length (tokens)", "perplexity")
     lora, base = ours.lines
-    assert (lora.name, lora.x, lora.y) == ("lora", [64, 128, 192], [10.5, 10.0, 9.5])
+    assert (lora.name, lora.x, lora.y) == ("LoRA", [64, 128, 192], [10.5, 10.0, 9.5])
     assert lora.low == [pytest.approx(10.5 - 6.353, abs=1e-3), None, 9.0]
     assert lora.high == [pytest.approx(10.5 + 6.353, abs=1e-3), None, 11.0]
-    assert (base.x, base.y, base.style) == ([64, 192], [12, 11], 1)
-    assert [line.name for line in paper.lines] == ["lora"], "a row without numbers is no line"
+    assert (base.x, base.y) == ([64, 192], [12, 11])
+    assert base.look != lora.look
+    assert [line.name for line in paper.lines] == ["LoRA"], "a row without numbers is no line"
 
 
 def test_a_part_of_the_table_has_a_panel_of_its_own():
@@ -60,8 +62,8 @@ def test_a_part_of_the_table_has_a_panel_of_its_own():
         for method in ("lora", "tape")
     ]
     found = curves(table(rows, 1, whose=["ours"], part="corpus"))
-    assert [panel.title for panel in found] == ["pg19: ours", "proof_pile: ours"]
-    assert [line.name for line in found[0].lines] == ["lora", "tape"]
+    assert [panel.title for panel in found] == ["pg19: ours", "proof pile: ours"]
+    assert [line.name for line in found[0].lines] == ["LoRA", "TAPE"]
 
 
 def test_two_lengths_are_no_curve():
@@ -95,13 +97,18 @@ def test_an_unknown_artifact_shows_every_grid_of_its_records():
         "tape": [{"heatmap": [[1.0, None], [2.0, 3.0]], "matrices": {"products@1": [[0.5]]}}]
     }
     found = [plot for figure in new.figures("smoke", records) for plot in plots.plots_of(figure)]
-    assert [plot.title for plot in found] == ["tape", "tape products@1"]
+    assert [plot.title for plot in found] == ["TAPE", "TAPE, E·Eᵀ, layer 1"]
     assert found[0].z == [[1.0, None], [2.0, 3.0]]
 
 
-def test_a_line_to_compare_with_has_a_colour_of_its_own():
-    lines = [Line("a", [1], [1], style=4), Line("guess", [1], [1], style=None)]
-    assert [line["style"] for line in plots.as_json(Panel("", "", "", lines))["lines"]] == [4, 5]
+def test_a_line_looks_on_the_page_as_in_the_picture():
+    looks = [look_of("tape"), GUIDE]
+    lines = [Line("a", [1], [1], look=look) for look in looks]
+    drawn = plots.as_json(Panel("", "", "", lines))["lines"]
+    keys = ("colour", "dark", "marker", "dash")
+    assert [[line[key] for key in keys] for line in drawn] == [
+        [*vars(look).values()] for look in looks
+    ]
 
 
 def test_pattern_has_both_encodings_and_their_difference():
@@ -118,7 +125,7 @@ def test_pattern_has_both_encodings_and_their_difference():
     figures = artifact.figures("smoke", records)
     found = {plot.title: plot for figure in figures for plot in plots.plots_of(figure)}
     assert len(found) == 5
-    difference = found["attention, TAPE - RoPE, layer 3"]
+    difference = found["attention, TAPE − RoPE, layer 3"]
     assert difference.signed
     assert difference.z[0][1] is None, "keys after the query are not looked at"
     expected = matrices["tape"]["attention@3"][2, 1] - matrices["rope"]["attention@3"][2, 1]

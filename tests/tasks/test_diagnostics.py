@@ -223,7 +223,7 @@ def test_tables_reach_the_record_and_each_is_drawn(tmp_path, monkeypatch):
     ]
     assert {path.stem for path in directory.artifacts.glob("*.json")} == set(tables)
     assert list(drawn) == [image.stem for image in images]
-    assert set(drawn.values()) == {"rope (untrained) on set"}
+    assert set(drawn.values()) == {"RoPE (untrained) on set"}
     assert diagnostic_figures({"places": []}, "rope") == {}
     artifact = Compare(
         name="tab",
@@ -236,7 +236,7 @@ def test_tables_reach_the_record_and_each_is_drawn(tmp_path, monkeypatch):
     record |= {"config": {"task": {"name": "diagnostics"}}, "git": {"commit": "01", "dirty": False}}
     on_page = artifact.figures("smoke", {"rope": [record]})
     assert [figure.suffix for figure in on_page][-6:] == [None] * 6
-    assert all(p.title.startswith("rope: ") for figure in on_page[-6:] for p in figure.panels)
+    assert all(p.title.startswith("RoPE: ") for figure in on_page[-6:] for p in figure.panels)
     tables["summary"][0]["trained_length"] = 32
     assert diagnostic_figures(tables, "rope")["loss_by_position"].panels[0].marks == [32]
     tables["summary"][0]["trained_length"] = LENGTH + 1
