@@ -54,7 +54,7 @@ def push(
     if mode == "auto":
         mode = "online" if sinks.has_key() else "offline"
     if mode == "online" and not sinks.reachable(TIMEOUT):
-        log.warning("W&B cannot be reached: going on offline; `wandb sync` uploads the run later.")
+        log.warning("W&B cannot be reached: going on offline.")
         mode = "offline"
     name = f"paper-{of_records(results / 'records')}"
     options: dict[str, Any] = {
@@ -88,8 +88,11 @@ def push(
         columns, rows = plain(table)
         logged[f"tables/{stem}"] = wandb.Table(columns=[*columns], data=rows)
     run.log(logged)
+    folder = Path(run.settings.sync_dir)
     run.finish()
     log.info("%d tables and %d figures: run %s, %s.", len(tables), len(figures), name, mode)
+    if mode == "offline":
+        log.info("Its files are in %s; to upload it: wandb sync %s", folder, folder)
     return name
 
 

@@ -21,9 +21,11 @@ from omegaconf import DictConfig
 from tape_exp.machine.files import flush_to_disk, parse_json, write_atomically
 from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.evaluation import Evaluation
+from tape_exp.runs.evaluation import Evaluation, is_diagnostic
 from tape_exp.runs.identity import identity_of
+from tape_exp.settings.display import display_name
 from tape_exp.settings.redaction import is_secret, redact, redact_tree
+from tape_exp.settings.schema import LONGEST_TAG
 
 log = logging.getLogger("tape_exp")
 POINTS = 100  # of a curve in a record
@@ -165,12 +167,18 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
         "save_dir": str(run.path),
         "resume": "allow",
         "config": redact_tree(identity_of(cfg)),
+        "tags": tags_of(cfg),
+        "notes": cfg.logger.notes or title_of(cfg),
     }
     settings = wandb.Settings(
-        init_timeout=cfg.logger.timeout, silent=True, disable_git=True, disable_code=True
+        init_timeout=cfg.logger.timeout,
+        silent=True,
+        disable_git=True,
+        disable_code=True,
+        console="off",  # the run has a log.txt; a captured terminal is mostly its progress bar
     )
     if mode == "online" and not reachable(cfg.logger.timeout):
-        log.warning("W&B cannot be reached: going on offline; `wandb sync` uploads the run later.")
+        log.warning("W&B cannot be reached: going on offline.")
         mode = "offline"
     if mode == "online":
         try:
@@ -181,7 +189,7 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
         except Exception as error:  # whatever W&B raises: a run never dies of its sink
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             log.warning(
-                "W&B cannot be reached (%s): going on offline; `wandb sync` uploads the run later.",
+                "W&B cannot be reached (%s): going on offline.",
                 reason,
             )
             wandb.teardown()
@@ -189,7 +197,21 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
     logger = _quiet(WandbLogger(offline=True, settings=settings, **options))
     with secrets_hidden():
         _ = logger.experiment
+    folder = Path(logger.experiment.settings.sync_dir)
+    log.info("W&B is offline; to upload the run: wandb sync %s", folder)
     return logger
+
+
+def title_of(cfg: DictConfig) -> str:
+    """A run in words: ``TAPE on arithmetic, scale smoke, seed 0``."""
+    name = display_name(cfg.model.name)
+    return f"{name} on {cfg.task.name}, scale {cfg.scale.name}, seed {cfg.seed}"
+
+
+def tags_of(cfg: DictConfig) -> list[str]:
+    """What runs are found by on W&B: model, task, scale, ``logger.tags``, each once."""
+    tags = [cfg.model.name, cfg.task.name, cfg.scale.name, *cfg.logger.tags]
+    return list(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags))
 
 
 def keep_tables_in(folder: Path) -> None:
@@ -262,14 +284,32 @@ def _time_limit(seconds: int) -> Any:
         signal.signal(signal.SIGALRM, before)
 
 
-def publish(loggers: list[Logger], evaluation: Evaluation, images: list[Path], step: int) -> None:
-    """Send an evaluation's metrics to every sink, images to W&B and TensorBoard, tables to W&B."""
+def headline(evaluation: Evaluation, facts: dict[str, float]) -> dict[str, float]:
+    """What the table of W&B's runs shows of a run: its facts and results, without diagnostics."""
+    results = {name: v for name, v in evaluation.metrics.items() if not is_diagnostic(name)}
+    return facts | {name: v for name, v in results.items() if not name.endswith("_stderr")}
+
+
+def publish(
+    loggers: list[Logger],
+    evaluation: Evaluation,
+    images: list[Path],
+    step: int,
+    facts: dict[str, float],
+) -> None:
+    """Send an evaluation's metrics to every sink, images to W&B and TensorBoard, tables to W&B.
+
+    Args:
+        facts: of the run, such as its parameters, for W&B's summary.
+    """
     for logger in loggers:
         logger.log_metrics(evaluation.metrics, step)
         if isinstance(logger, WandbLogger):
             for image in images:
                 logger.log_image(f"test/{image.stem}", [str(image)])
-            for name, rows in evaluation.tables.items():
+            logger.experiment.summary.update(headline(evaluation, facts))
+            tables = {"samples": evaluation.samples} if evaluation.samples else {}
+            for name, rows in {**tables, **evaluation.tables}.items():
                 logger.log_table(
                     f"test/{name}", columns=list(rows[0]), data=[list(row.values()) for row in rows]
                 )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+LONGEST_TAG = 64  # characters, of W&B
 MOST_WORKERS = 256  # processes that prepare data; more only exhaust the machine
 MOST_PARTS = 10_000  # layers, or heads of one
 LARGEST_SIZE = 1_000_000  # of a vector
@@ -85,6 +86,8 @@ class LoggerConfig:
     entity: str | None = None
     mode: str = "auto"  # wandb: auto (online where a key is present) | online | offline
     timeout: int = 20  # wandb: seconds to wait for the server before going on offline
+    tags: list[str] = field(default_factory=list)  # wandb: besides model, task and scale
+    notes: str | None = None  # wandb; null: model, task, scale and seed
 
 
 @dataclass
@@ -345,6 +348,11 @@ def check(cfg: "DictConfig") -> None:
         raise ConfigError(
             f"logger.project={cfg.logger.project} holds {' '.join(sorted(wrong))}, which W&B takes "
             "in no project's name; leave it out."
+        )
+    if long := [tag for tag in cfg.logger.tags if not 0 < len(tag) <= LONGEST_TAG]:
+        raise ConfigError(
+            f"logger.tags={long[0]} has {len(long[0])} characters; W&B's tags have 1 to "
+            f"{LONGEST_TAG}."
         )
     check_names(cfg)
     for group in ("scale", "debug"):

@@ -20,7 +20,7 @@ from tape_exp.tasks.index_hints import Rows, letter, with_hints
 from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
 from tape_exp.tasks.slices import LazyBatches, Scores, next_tokens
 from tape_exp.tasks.sum_faults import fault_metrics, fault_tables, longest_carry_chain, sum_scores
-from tape_exp.tasks.sum_maps import attention_maps, solved_and_failed
+from tape_exp.tasks.sum_maps import maps_of_row, solved_and_failed
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
@@ -160,7 +160,7 @@ class Arithmetic(Task):
 
     def add_maps(self, model: Any, evaluation: Evaluation) -> None:
         """The attention on a solved and a failed sum whose first operand is one digit longer than
-        trained, and whose second one is as long as may be.
+        trained, and whose second one is as long as may be; of the first of them also E·Eᵀ.
         """
         ring = self.train_digits + 1
         if ring > self.test_digits:
@@ -170,8 +170,9 @@ class Arithmetic(Task):
         evaluation.tables["mapped_sums"] = []
         for name, row in solved_and_failed(model, batch).items():
             end = int((batch["labels"][row] == EOS).nonzero()) + 1
-            for layer, attention in attention_maps(model, batch, row, end).items():
-                evaluation.matrices[f"attention@{layer} {name}"] = attention
+            for key, matrix in maps_of_row(model, batch, row, end).items():
+                if key.startswith("attention") or not evaluation.tables["mapped_sums"]:
+                    evaluation.matrices[f"{key} {name}"] = matrix
             written = text([*batch["inputs"][row, :end].tolist(), EOS])
             evaluation.tables["mapped_sums"].append({"sum": name, "text": written})
 

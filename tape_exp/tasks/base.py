@@ -23,7 +23,15 @@ from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
-from tape_exp.tasks.slices import Scores, row_scores, slice_heatmap, split_means
+from tape_exp.tasks.slices import (
+    SHOWN,
+    Sample,
+    Scores,
+    row_scores,
+    samples_of,
+    slice_heatmap,
+    split_means,
+)
 
 # The version of Task.data_fingerprint: only fingerprints of one version can be compared. Records
 # without a version are older than 2, and the definition changed among them.
@@ -134,6 +142,8 @@ class Task(LightningDataModule, ABC):
             limit: stop after as many batches.
         """
         batches = self.test_batches()
+        every, each = max(-(-len(batches) // SHOWN), 1), max(SHOWN // max(len(batches), 1), 1)
+        shown: list[Sample] = []
         scored: list[tuple[list[Any], dict[str, Tensor]]] = []
         for number, counts in progress(share(range(len(batches))[:limit]), "evaluating"):
             slices, batch = batches[number]
@@ -141,7 +151,10 @@ class Task(LightningDataModule, ABC):
             if not counts:
                 continue
             names = slices if isinstance(slices, list) else [slices]
-            scored.append((names, self.score_rows(logits, batch["labels"].to(logits.device))))
+            labels = batch["labels"].to(logits.device)
+            scored.append((names, self.score_rows(logits, labels)))
+            if number % every == 0:
+                shown += samples_of(names, batch["inputs"], labels, logits, each)
         own: list[tuple[Any, Scores]] = []
         for names, rows in scored:  # only now: a GPU is not waited for between its batches
             split = [np.split(values.cpu().numpy(), len(names)) for values in rows.values()]
@@ -154,7 +167,10 @@ class Task(LightningDataModule, ABC):
             name: {key: np.concatenate([part[key] for part in its]) for key in its[0]}
             for name, its in parts.items()
         }
-        return self.summarise(scores)
+        evaluation = self.summarise(scores)
+        written = [one.told(self.decode) for one in shown]
+        evaluation.tables["samples"] = [row for process in gather(written) for row in process]
+        return evaluation
 
     def forget(self) -> None:
         """Remove what an evaluation that was cut off has kept: the weights are trained anew."""

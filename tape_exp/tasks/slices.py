@@ -1,6 +1,7 @@
 """Scores of a test set by slices: rows of one length, or of one pair of lengths, together."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,50 @@ from tape_exp.settings.errors import ConfigError
 
 Scores = dict[str, np.ndarray]
 """Measure -> one value a row, from 0 to 1."""
+SHOWN = 8  # rows of a test set that a run keeps as text, at most
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A row of a test set and what the model makes of it; its tensors stay where they are.
+
+    Args:
+        slice_: a length, or a pair of lengths.
+        inputs: (T,), the row.
+        labels: (T,), the next tokens where there is an answer, else IGNORE.
+        written: (T,), the most likely next tokens.
+    """
+
+    slice_: Any
+    inputs: Tensor
+    labels: Tensor
+    written: Tensor
+
+    def told(self, decode: Callable[[Sequence[int]], str]) -> dict[str, str | bool]:
+        """Question, right answer, the model's answer, and whether it is right."""
+        answered = (self.labels != IGNORE).cpu()
+        begin = int(answered.int().argmax()) + 1 if answered.any() else len(answered)
+        right, written = self.labels.cpu()[answered], self.written.cpu()[answered]
+        lengths = self.slice_ if isinstance(self.slice_, tuple) else (self.slice_,)
+        return {
+            "length": " × ".join(map(str, lengths)),
+            "asked": decode(self.inputs[:begin].tolist()),
+            "right": decode(right.tolist()),
+            "written": decode(written.tolist()),
+            "correct": bool((right == written).all()),
+        }
+
+
+def samples_of(
+    slices: Sequence[Any], inputs: Tensor, labels: Tensor, logits: Tensor, most: int
+) -> list[Sample]:
+    """The first row of so many slices of a batch, from its shortest to its longest."""
+    rows, count = len(inputs) // len(slices), min(most, len(slices))
+    chosen = [k * (len(slices) - 1) // max(count - 1, 1) for k in range(count)]
+    return [
+        Sample(slices[k], inputs[k * rows], labels[k * rows], logits[k * rows].argmax(-1))
+        for k in chosen
+    ]
 
 
 class LazyBatches(Sequence[tuple[Any, Batch]]):

@@ -15,7 +15,7 @@ from tape_exp.tasks.slices import row_scores
 def solved_and_failed(model: Any, batch: Batch) -> dict[str, int]:
     """The first rows of a batch whose answer is right, and wrong; without a kind that is not there.
 
-    Rows have the positions that :func:`attention_maps` gives them.
+    Rows have the positions that :func:`maps_of_row` gives them.
     """
     logits = model(batch["inputs"], sampler=positions_of_row(0))
     right = row_scores(logits, batch["labels"].to(logits.device))["exact_match"].tolist()
@@ -23,14 +23,19 @@ def solved_and_failed(model: Any, batch: Batch) -> dict[str, int]:
     return {name: right.index(kind) for name, kind in kinds.items() if kind in right}
 
 
-def attention_maps(model: Any, batch: Batch, row: int, end: int) -> dict[int, np.ndarray]:
-    """Layer -> attention (T, T) in one row of a batch, the mean over heads; NaN from ``end`` on."""
+def maps_of_row(model: Any, batch: Batch, row: int, end: int) -> dict[str, np.ndarray]:
+    """``attention@<layer>`` (T, T) in one row of a batch, the mean over heads, and of an encoding
+    with a state ``products@<layer>``, its E·Eᵀ summed over heads; NaN from ``end`` on.
+    """
     tokens, maps = batch["inputs"][row : row + 1].to(model.device), {}
     for layer, of_layer in trace(model.decoder, tokens, sampler=positions_of_row(row)).items():
-        attention = of_layer.attention[0].mean(0).cpu().numpy()
-        attention[end:], attention[:, end:] = np.nan, np.nan
-        maps[layer] = attention
-    return maps
+        maps[f"attention@{layer}"] = of_layer.attention[0].mean(0)
+        if of_layer.products is not None:
+            maps[f"products@{layer}"] = of_layer.products[0]
+    found = {name: one.float().cpu().numpy().copy() for name, one in maps.items()}
+    for one in found.values():
+        one[end:], one[:, end:] = np.nan, np.nan
+    return found
 
 
 def positions_of_row(row: int) -> RowSampler:

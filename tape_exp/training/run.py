@@ -198,8 +198,10 @@ def save_results(
     if adapter is not None and module.base is not None:
         folder = run.directory.artifacts / "adapter"
         peft.save_adapter(adapter, folder, module.base, redact_tree(identity_of(run.cfg)))
-    publish(run.sinks, evaluation, images, trainer.global_step)
     record = record_of(run, trainer, module, evaluation, seconds)
+    facts = {key: record[key] for key in ("parameters", "positional_parameters", "tokens")}
+    facts |= {"seconds": seconds["training"]} | module.validation
+    publish(run.sinks, evaluation, images, trainer.global_step, facts)
     if run.cfg.debug.name == "none":
         check_finite(record["metrics"], run.task.optim.lr)
     else:  # a shortened evaluation leaves cells empty

@@ -51,8 +51,12 @@ def written_records(folder: Path) -> list:
     return records
 
 
-def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run):
-    cfg, record = tiny_run("model=rope", "logger=wandb")
+def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run, capfd):
+    cfg, record = tiny_run("model=rope", "logger=wandb", "logger.tags=[mine]")
+    folder = next(RunDirectory(cfg).path.glob("wandb/offline-run-*"))
+    printed = capfd.readouterr().out
+    assert printed.count("W&B is offline") == 1
+    assert f"wandb sync {folder}" in printed
     directory = RunDirectory(cfg)
     files = next(directory.path.glob("wandb/offline-run-*/files"))
     assert files.parent.name.endswith(directory.hash)
@@ -75,6 +79,18 @@ def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run):
         for r in records
         if r.history.item
     ]
+    assert started.display_name == directory.name
+    assert list(started.tags) == ["rope", "arithmetic", "smoke", "mine"]
+    assert started.notes == "RoPE on arithmetic, scale smoke, seed 0"
+    charts = {key for row in logged for key in row if not key.startswith(("_", "test/heatmap"))}
+    kinds = [json.loads(v) for row in logged for key, v in row.items() if key.endswith("/_type")]
+    assert kinds.count("images/separated") == len(list(directory.artifacts.glob("*.png"))) >= 2
+    assert kinds.count("table-file") == len(list(directory.artifacts.glob("*.json"))) >= 4
+    assert {"train/loss", "val/loss", "test/exact_match", "ood/exact_match"} <= charts
+    summary = {i.key: json.loads(i.value_json) for r in records for i in r.summary.update}
+    assert summary["test/exact_match"] == record["metrics"]["test/exact_match"]
+    assert summary["parameters"] == record["parameters"]
+    assert not any(r.WhichOneof("record_type") == "output_raw" for r in records)
     losses = [json.loads(row["train/loss"]) for row in logged if "train/loss" in row]
     assert losses == [
         row["train/loss"]

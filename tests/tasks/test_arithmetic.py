@@ -25,6 +25,7 @@ from tape_exp.tasks.arithmetic import (
     text,
 )
 from tape_exp.tasks.slices import row_scores
+from tape_exp.training.assembly import make_task
 from tests.conftest import make_decoder
 
 ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
@@ -284,3 +285,25 @@ def test_wrong_values_name_the_key():
         ConfigError, match=r"task\.test_digits=2 is below task\.train_digits=3; task\.test_digits=6"
     ):
         make(train_digits=3, test_digits=2)
+
+
+def test_samples_are_rows_of_the_test_with_what_the_model_wrote():
+    """From the shortest to the longest sums, right where the arg-max is right at every place."""
+    task = make_task(compose_config(["task=arithmetic", "task.samples_per_cell=2"]))
+
+    def knows_sums(inputs, sampler=None):
+        following = torch.roll(inputs, -1, 1)
+        following[:, -1] = EOS
+        following[torch.arange(len(inputs)), (inputs != PAD).sum(1) - 1] = EOS
+        following[0] = inputs[0]  # but the first row
+        return torch.nn.functional.one_hot(following, task.arch.vocab).float()
+
+    rows = task.evaluate(knows_sums, lambda items, _: items).tables["samples"]
+    assert 1 < len(rows) <= 8
+    assert [rows[0]["length"], rows[-1]["length"]] == ["1 × 1", "10 × 10"]
+    assert [row["correct"] for row in rows] == [row["right"] == row["written"] for row in rows]
+    assert not rows[0]["correct"]
+    assert all(row["correct"] for row in rows[1:])
+    for row in rows:
+        a, b = (int(number[::-1]) for number in row["asked"].rstrip("=").split("+"))
+        assert int(row["right"].removesuffix("<eos>")[::-1]) == a + b

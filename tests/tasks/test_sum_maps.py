@@ -7,7 +7,7 @@ import torch
 from tape_exp.models.trace import trace
 from tape_exp.tasks.arithmetic import PAD
 from tape_exp.tasks.slices import row_scores
-from tape_exp.tasks.sum_maps import attention_maps, positions_of_row, solved_and_failed
+from tape_exp.tasks.sum_maps import maps_of_row, positions_of_row, solved_and_failed
 from tests.conftest import MODELS
 from tests.tasks.test_position_use import small_task, trained
 from tests.tasks.test_sum_faults import silent
@@ -34,12 +34,17 @@ def test_a_map_is_the_attention_of_that_row_in_its_batch(name):
     whole = trace(model.decoder, batch["inputs"], sampler=positions_of_row(0))
     row = 12
     end = int((batch["inputs"][row] != PAD).sum())
-    maps = attention_maps(model, batch, row, end)
-    assert list(maps) == [1, 2, 3]
-    for layer, found in maps.items():
-        expected = whole[layer].attention[row].mean(0)[:end, :end]
-        assert np.allclose(found[:end, :end], expected, atol=1e-5)
-        assert np.allclose(found[:end, :end].sum(1), 1, atol=1e-5)
+    maps = maps_of_row(model, batch, row, end)
+    with_state = {f"products@{i}" for i, one in whole.items() if one.products is not None}
+    assert {*maps} == {"attention@1", "attention@2", "attention@3"} | with_state
+    for key, found in maps.items():
+        kind, layer = key.split("@")
+        of_layer = whole[int(layer)]
+        attention = kind == "attention"
+        expected = of_layer.attention[row].mean(0) if attention else of_layer.products[row]
+        assert np.allclose(found[:end, :end], expected[:end, :end], atol=1e-4)
+        if attention:
+            assert np.allclose(found[:end, :end].sum(1), 1, atol=1e-5)
         assert np.isnan(found[end:]).all()
         assert np.isnan(found[:, end:]).all()
 
@@ -56,7 +61,7 @@ def test_maps_are_of_the_ring_after_the_trained_one_and_not_in_the_record(monkey
     monkeypatch.setattr("tape_exp.tasks.sum_maps.row_scores", third_is_right)
     found = task.evaluate(model, silent, limit=1)
     names = {f"attention@{layer} {kind}" for layer in (1, 2, 3) for kind in ("solved", "failed")}
-    assert set(found.matrices) == names
+    assert set(found.matrices) == names | {f"products@{layer} solved" for layer in (1, 2, 3)}
     assert "matrices" not in found.for_record()
     rows = found.tables["mapped_sums"]
     assert [row["sum"] for row in rows] == ["solved", "failed"]
