@@ -24,6 +24,7 @@ from tape_exp.paper.artifacts import (
     names,
     requested,
 )
+from tape_exp.paper.identities import kept_on_disk
 from tape_exp.paper.records import Record, each_once, read_records, run_of
 from tape_exp.paper.runner import Job, missing, status, work
 from tape_exp.runs.identity import identity_of
@@ -129,7 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def list_artifacts() -> int:
     """Print each artifact's title and its recorded runs at each scale that has some."""
-    every, collected = collect()
+    with kept_on_disk():
+        every, collected = collect()
     wide = max(len(artifact.name) for artifact in every)
     for artifact in every:
         print(f"{artifact.name:{wide}} {artifact.title}")

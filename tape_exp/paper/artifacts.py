@@ -18,7 +18,7 @@ from tape_exp.drawing.diagnostics import diagnostic_figures
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.patterns import Patterns, matrix_name
-from tape_exp.paper import tables
+from tape_exp.paper import identities, tables
 from tape_exp.paper.ceilings import ceilings, marked_figure, marked_table
 from tape_exp.paper.claims import Contest, Verdict, decide
 from tape_exp.paper.records import Record, warn
@@ -26,7 +26,7 @@ from tape_exp.paper.tables import Table
 from tape_exp.paper.values import Value
 from tape_exp.runs import weights
 from tape_exp.runs.evaluation import Heatmap
-from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.runs.identity import without_folders
 from tape_exp.settings import files, folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
@@ -290,8 +290,8 @@ class RunArtifact(Artifact):
         for label, words in self.lines(scale, [], self._trainer(scale)):
             if (model := _model_of(words)) and model not in ran:
                 continue  # nothing of that model: the run need not be composed
-            identity = _identity(tuple(words))
-            fitting = [r for r in at_scale if matches(r, identity)]
+            current = identities.identity(tuple(words))
+            fitting = [r for r in at_scale if matches(r, current)]
             for record in sorted(fitting, key=lambda r: r["started"]):
                 found.setdefault(label, {}).setdefault(record["seed"], []).append(record)
         shared = Counter(
@@ -416,12 +416,6 @@ def _name_in(path: Path) -> str | None:
     """The ``name`` of a YAML, unless it depends on others."""
     node = files.inherited(path)
     return None if OmegaConf.is_interpolation(node, "name") else node.get("name")
-
-
-@cache
-def _identity(words: tuple[str, ...]) -> dict[str, Any]:
-    """The identity of the run of a command line; it is shared, and composed once."""
-    return identity_of(compose_config(words))
 
 
 @dataclass(kw_only=True)

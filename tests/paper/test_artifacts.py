@@ -9,7 +9,7 @@ import pytest
 
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.paper import __main__ as paper
-from tape_exp.paper import artifacts, efficiency, page, tables, theory, values
+from tape_exp.paper import artifacts, efficiency, identities, page, tables, theory, values
 from tape_exp.paper.addition import Addition
 from tape_exp.paper.artifacts import RESULTS
 from tape_exp.paper.ceilings import ceilings, marked_figure
@@ -171,7 +171,7 @@ def test_records_are_found_by_the_name_in_a_yaml_not_by_that_of_its_file(tmp_pat
     (tmp_path / "model").mkdir()
     path = tmp_path / "model" / "mine.yaml"
     path.write_text("name: tape\n")
-    monkeypatch.setattr(artifacts, "CONF", tmp_path)
+    monkeypatch.setattr(folders, "CONF", tmp_path)
     assert artifacts._model_of(["model=mine", "task=arithmetic"]) == "tape"
     path.with_name("other.yaml").write_text("name: ${task.name}\n")
     for words in (["model=other"], ["model=[rope,nope]"], ["task=c4"], ["model=mine", "model.x=1"]):
@@ -394,8 +394,8 @@ def test_every_command_line_is_composed_once(monkeypatch):
         lines.append(tuple(words))
         return compose_config(words)
 
-    artifacts._identity.cache_clear()
-    monkeypatch.setattr(artifacts, "compose_config", counted)
+    identities.identity.cache_clear()
+    monkeypatch.setattr(identities, "compose_config", counted)
     artifact = artifacts.load("fig_addition")
     records = [fake_record(model, seed, 1.0) for model in artifact.models for seed in range(20)]
     for _ in range(3):
@@ -428,3 +428,30 @@ def test_what_has_no_scale_is_under_none(monkeypatch):
         text = page.section(artifacts.load(name), collected[name], {"artifacts": {}}, RESULTS)
         assert "scale smoke" not in text.lower()
         assert heading in text
+
+
+def test_identities_are_kept_until_a_config_changes(tmp_path, monkeypatch):
+    """The second command composes nothing; a changed config, or a damaged file, composes anew."""
+    composed, words = [], ("model=rope", "task=arithmetic")
+
+    def counted(given):
+        composed.append(given)
+        return compose_config(given)
+
+    def identity():
+        with identities.kept_on_disk(tmp_path):
+            return identities.identity(words)
+
+    monkeypatch.setattr(identities, "compose_config", counted)
+    first = identity()
+    assert identity() == first == identity_of(compose_config(words))
+    assert len(composed) == 1
+    (tmp_path / "identities.json").write_text("{")
+    assert identity() == first
+    assert len(composed) == 2
+    monkeypatch.setattr(identities, "_state", lambda: "another")
+    assert identity() == first
+    assert len(composed) == 3
+    tmp_path.joinpath("identities.json").unlink()
+    tmp_path.chmod(0o500)
+    assert identity() == first
