@@ -1,9 +1,10 @@
-"""``python -m tape_exp.export <run> <folder> [--dtype bfloat16]``: export for transformers.
+"""``tape-exp export <run> <folder> [--push <user/model>]``: export for transformers.
 
 Adapters are merged into the weights. A model with RoPE becomes a plain Llama; any other is loaded
 by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +12,12 @@ from pathlib import Path
 import torch
 
 from tape_exp.models import export, peft
+from tape_exp.paper import rerun
+from tape_exp.runs.card import model_card
+from tape_exp.runs.record import read_json
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.redaction import redact
 from tape_exp.training.finished import read_run
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -20,7 +25,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export."""
+    """Export, and push."""
     parser = Parser(
         prog="python -m tape_exp.export", description="A run as a model that transformers loads."
     )
@@ -34,23 +39,97 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default="float32",
         help="dtype of the stored weights (default: %(default)s)",
     )
+    parser.add_argument(
+        "--push", metavar="USER/MODEL", help="upload the folder to the Hugging Face hub too"
+    )
+    parser.add_argument("--public", action="store_true", help="of --push: not a private repository")
+    parser.add_argument(
+        "--auto-map",
+        action="store_true",
+        help="let trust_remote_code=True find our classes without an import; tape_exp is needed "
+        "anyway",
+    )
     given = parser.parse_args(arguments)
-    export_run(given.run, given.folder, DTYPES[given.dtype])
+    if given.public and not given.push:
+        parser.error("--public goes with --push")
+    if given.push and not re.fullmatch(r"[\w.-]+/[\w.-]{1,96}", given.push):
+        raise ConfigError(f"--push {given.push} must be <user or organisation>/<model>.")
+    name = given.push or given.folder.name
+    export_run(given.run, given.folder, DTYPES[given.dtype], name, given.auto_map)
     print(given.folder)
+    if given.push:
+        print(push(given.folder, given.push, given.public))
     return 0
 
 
-def export_run(run: Path, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write the model of a run to ``folder``."""
+def export_run(
+    run: Path,
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    name: str = "",
+    auto_map: bool = False,
+) -> None:
+    """Write the model of a run to ``folder``, with a card of its record if the run is finished.
+
+    Args:
+        name: by which the card loads it; none: the folder's.
+    """
     try:
         found = read_run(run)
         peft.merge(found.decoder)
-        export.save(found.decoder, folder, found.tokenizer, model=found.model, dtype=dtype)
+        path = found.folder / "record.json"
+        record = read_json(path) if path.is_file() else None
+        describe = None
+        if record:
+            told = rerun.command(record)
+
+            def describe(plain: bool) -> str:
+                return model_card(name or folder.name, plain, record, told, auto_map)
+
+        export.save(
+            found.decoder,
+            folder,
+            found.tokenizer,
+            model=found.model,
+            dtype=dtype,
+            describe=describe,
+            auto_map=auto_map,
+        )
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(
             f"{error.filename or folder}: {reason}; export to a folder that can be written."
         ) from error
+
+
+def push(folder: Path, repository: str, public: bool = False) -> str:
+    """Upload a folder to the hub (``HF_ENDPOINT``), as the user of ``HF_TOKEN`` or of a login; the
+    address of the model.
+
+    Raises:
+        ConfigError: there is no token, the hub refuses it, or it cannot be reached; the folder
+            stays, and the sentence says how to upload it.
+    """
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import HfHubHTTPError
+
+    later = f"{folder} is whole: hf upload {repository} {folder} uploads it later"
+    if get_token() is None:
+        raise ConfigError(f"--push needs a login: hf auth login, or HF_TOKEN. {later}.")
+    api = HfApi()
+    try:
+        address = api.create_repo(repository, private=not public, exist_ok=True)
+        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Export a run")
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = redact(" ".join(str(error).split()) or type(error).__name__).rstrip(".")
+        raise ConfigError(f"the hub does not take {repository} ({reason}). {later}.") from error
+    except Exception as error:  # of the HTTP client below that of the hub
+        if not type(error).__module__.startswith("http"):
+            raise
+        raise ConfigError(
+            f"the hub cannot be reached ({type(error).__name__}). {later}."
+        ) from error
+    return str(address)
 
 
 if __name__ == "__main__":

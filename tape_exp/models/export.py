@@ -5,10 +5,12 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 
@@ -20,6 +22,13 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.stored import INDEX
 from tape_exp.settings.errors import ConfigError
 
+MODELING = "modeling_tape_exp"  # the file that auto_map names
+IMPORTS = """# For trust_remote_code=True of transformers: the package tape_exp has the classes.
+from tape_exp.models.hf import TapeExpConfig, TapeExpForCausalLM
+
+__all__ = ["TapeExpConfig", "TapeExpForCausalLM"]
+"""
+
 
 def save(
     decoder: Decoder,
@@ -29,6 +38,8 @@ def save(
     model: dict[str, Any],
     dtype: torch.dtype | None = None,
     shard_size: int | str = "5GB",
+    describe: Callable[[bool], str] | None = None,
+    auto_map: bool = False,
 ) -> None:
     """Write a model to a new folder: ``config.json``, safetensors files, a ``README.md`` that says
     how to load it and, with a tokenizer, its two files.
@@ -45,6 +56,10 @@ def save(
         model: the section ``model`` of the run's config, resolved.
         dtype: of the stored weights; None: the decoder's.
         shard_size: of the largest file, in bytes or as ``5GB``.
+        describe: gives the text of ``README.md`` of a plain Llama, or of another model; None: it
+            says how to load the folder.
+        auto_map: whether a model of our type brings a file by which transformers finds our classes
+            with ``trust_remote_code=True``.
 
     Raises:
         ConfigError: there is something in the folder, or its name cannot be printed.
@@ -64,10 +79,18 @@ def save(
         "bos_token_id": tokenizer and tokenizer.bos,
         "eos_token_id": tokenizer and tokenizer.eos,
     }
+    if auto_map and not plain:
+        config["auto_map"] = {
+            "AutoConfig": f"{MODELING}.TapeExpConfig",
+            "AutoModelForCausalLM": f"{MODELING}.TapeExpForCausalLM",
+        }
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         _write_json(temporary / "config.json", config)
-        (temporary / "README.md").write_text(model_card(folder.name, plain))
+        told = describe(plain) if describe else card(folder.name, plain, auto_map)
+        (temporary / "README.md").write_text(told)
+        if auto_map and not plain:
+            (temporary / f"{MODELING}.py").write_text(IMPORTS)
         weights = {
             k: v.detach()
             for k, v in decoder.state_dict().items()
@@ -152,22 +175,30 @@ def own_config(decoder: Decoder, model: dict[str, Any]) -> dict[str, Any]:
     return names | {"arch": dataclasses.asdict(decoder.arch), "model": model}
 
 
-def model_card(name: str, plain: bool) -> str:
-    """The ``README.md`` of an exported model: how to load it."""
-    ours = "import tape_exp.models.hf  # registers the type tape_exp\n"
+def card(name: str, plain: bool, auto_map: bool = False, tags: Sequence[str] = ()) -> str:
+    """The beginning of a model card: what it is, and how to load it by its ``name``.
+
+    Args:
+        auto_map: whether transformers finds our classes by the config.
+        tags: of the hub, besides those of every model of ours.
+    """
+    head = {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    every = {**head, "tags": ["tape_exp", "positional-encoding", *tags]}
+    ours = "" if plain or auto_map else "import tape_exp.models.hf  # registers the type tape_exp\n"
+    trust = ", trust_remote_code=True" if auto_map and not plain else ""
+    needs = "" if plain else "\nThis needs the package `tape_exp`.\n"
     return f"""---
-library_name: transformers
----
+{yaml.safe_dump(every, sort_keys=False)}---
 # {name}
 
 A {"Llama" if plain else "model of type `tape_exp`"}, exported by `python -m tape_exp.export`.
 
 ```python
-{"" if plain else ours}from transformers import AutoModelForCausalLM
+{ours}from transformers import AutoModelForCausalLM
 
-model = AutoModelForCausalLM.from_pretrained("{name}")
+model = AutoModelForCausalLM.from_pretrained("{name}"{trust})
 ```
-"""
+{needs}"""
 
 
 def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:

@@ -10,14 +10,14 @@ import yaml
 from markupsafe import Markup
 
 from tape_exp.drawing.curves import Panel
-from tape_exp.paper import searches
+from tape_exp.paper import rerun, searches
 from tape_exp.paper.artifacts import UNFIT, Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.page import judged
 from tape_exp.paper.records import warn
 from tape_exp.paper.tables import Row, Table, columns, commit, for_readers
 from tape_exp.paper.values import Cell, Missing, Value
-from tape_exp.report import plots, rerun
+from tape_exp.report import plots
 
 
 @dataclass

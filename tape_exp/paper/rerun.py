@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from tape_exp.paper.artifacts import Record
+from tape_exp.paper.records import Record
 from tape_exp.runs.identity import without_folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import TRAIN
