@@ -29,7 +29,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     for path in INCLUDED:
         add(address(path), (ROOT / path).read_text())
-    for picture in sorted((ROOT / "results" / "figures").glob("*.png")):
+    for picture in sorted((ROOT / "results" / "figures").glob("*.*")):
         add(f"results/figures/{picture.name}", picture.read_bytes())
     for uri, made in {**conf_pages.pages(), **python_pages.pages()}.items():
         add(uri, made)
