@@ -229,6 +229,7 @@ def compare_models(given: argparse.Namespace) -> int:
             f"{table} holds another comparison; keep this one beside it with --name=<a name>, or "
             "remove the file."
         )
+    refuse_unfit(jobs.values())
     outcome = work(jobs, given.cores, given.minutes, own)
     records = artifact.sound(scale, artifact.collect(scale, known()))
     if not first_process():

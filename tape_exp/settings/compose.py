@@ -85,7 +85,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         check_sections(cfg)
         if "${" in "".join(overrides) or not _resolves(tuple(choices)):
             _check_scale(cfg)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, TypeError) as error:  # a list's index is a word
         raise ConfigError(explain(error, overrides)) from error
     return cfg
 
@@ -213,6 +213,12 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         if "object_type=list" in text:
             return f"{key} is a list; set it as a whole, as in {key}=[<value>,<value>]."
         return f"{key} is a section of keys; set one of them, as in {key}.<key>=<value>."
+    if re.search(r"list index out of range|Index '.*' \(str\) is not an int", text):
+        wrong = next((word for word in arguments if ".layers." in word), "")
+        return (
+            f"{wrong.partition('=')[0] or 'an entry of model.layers'} is no entry of the list; its "
+            "entries are counted from 0, as in model.layers.0.window=16."
+        )
     if match := re.search(r"Could not find '((?:hydra/)?\w+)/([^']+)'", text):
         group, choice = match.groups()
         if group == "scale" and "/" in choice:  # the folder of a task's sizes, one file a scale

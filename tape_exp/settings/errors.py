@@ -52,7 +52,7 @@ def positive(section: str, **values: float) -> None:
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """`` is not known. Did you mean 'tape'?``, or only the first half where nothing is near."""
-    near = difflib.get_close_matches(str(word), list(candidates), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(word), list(candidates), n=1, cutoff=0.6)
     return " is not known." + (f" Did you mean '{near[0]}'?" if near else "")
 
 

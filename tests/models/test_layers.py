@@ -312,3 +312,9 @@ def test_mistakes_are_told(words, message):
     with pytest.raises(ConfigError) as error:
         check_parts(compose_config(words))
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("place", ["9", "x"])
+def test_an_entry_that_is_not_there_is_told(place):
+    with pytest.raises(ConfigError, match=rf"model\.layers\.{place}\.window is no entry"):
+        compose_config(["model=rnope_swa", f"model.layers.{place}.window=3"])
