@@ -5,6 +5,7 @@ Each check is a function of :mod:`tape_exp.models.conformance`, whose docstring 
 
 import inspect
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,6 +63,9 @@ def _run(model: dict[str, Any]) -> int:
             raise
         except Exception as error:
             kind = "" if isinstance(error, NonconformingError) else f"{type(error).__name__}: "
+            if kind:
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                kind = f"{last.filename}, line {last.lineno}: {kind}"
             asked = " ".join((check.__doc__ or "").split())
             print(f"  FAILED  {title}: {kind}{error}\n          What is asked: {asked}")
             failed += 1

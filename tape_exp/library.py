@@ -4,6 +4,7 @@ Everything here takes and gives plain objects of Python, torch and pandas. Error
 :class:`~tape_exp.settings.errors.ConfigError`, a ``ValueError`` with one sentence.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from tape_exp.paper.records import read_records
 from tape_exp.runs.record import read_json
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.plugins import use_packages
+from tape_exp.settings.plugins import changed, use_packages
 from tape_exp.settings.redaction import redact_tree
 from tape_exp.settings.schema import check
 from tape_exp.tasks.base import Task
@@ -83,16 +84,14 @@ def load(folder: str | Path, plugins: Sequence[str] = ()) -> "Loaded":
     found = read_run(folder)
     if not (found.folder / "record.json").is_file():
         raise ConfigError(f"{found.folder} is not finished: it has no record.json.")
-    return Loaded(
-        found.decoder,
-        found.task,
-        found.tokenizer,
-        redact_tree(OmegaConf.to_container(found.cfg, resolve=True)),
-        read_json(found.folder / "record.json"),
-    )
+    record = read_json(found.folder / "record.json")
+    if told := changed(record.get("plugins"), record["config"]):
+        warnings.warn(f"{found.folder}: {told}", stacklevel=2)
+    config = redact_tree(OmegaConf.to_container(found.cfg, resolve=True))
+    return Loaded(found.decoder, found.task, found.tokenizer, config, record)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Loaded:
     """A finished run.
 
@@ -112,6 +111,9 @@ class Loaded:
     tokenizer: Tokenizer | None
     config: dict[str, Any]
     record: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"Loaded({self.record['run']})"
 
     def generate(
         self,

@@ -6,7 +6,7 @@ keep to what a decoder, a cache or a kernel relies on. The tests of this project
 YAML of ``conf/model``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -48,9 +48,15 @@ def require(holds: Any, sentence: str) -> None:
 
 def random_decoder(model: Model, arch: Arch = ARCH, std: float = 0.3, **options: Any) -> Decoder:
     """A decoder whose positional parameters are random and whose attention is far from uniform."""
+    arch = fitting(model, arch)
     decoder = Decoder(arch, kinds_of(model, arch), options.pop("seed", 0), **options)
     randomise(decoder, std)
     return decoder
+
+
+def fitting(model: Model, arch: Arch) -> Arch:
+    """The sizes with a layer for each entry of a pattern."""
+    return replace(arch, layers=max(arch.layers, len(model.get("layers", []))))
 
 
 def randomise(model: nn.Module, std: float = 0.3, seed: int = 1) -> None:
@@ -146,8 +152,15 @@ def sixteen_bit_weights_keep_positions_in_fp32(model: Model) -> None:
 
 
 def positions_stay_distinct_under_autocast(model: Model) -> None:
-    """8192 positions remain so many in ``positions`` and in the initial state."""
-    encoding = first_position(model, replace(ARCH, max_length=LONG, train_length=LONG))
+    """8192 positions remain so many in ``positions`` and in the initial state, and the bias of the
+    last of them is that of fp64.
+    """
+    for encoding in first_values(model, replace(ARCH, max_length=LONG, train_length=LONG)):
+        _stays_distinct(encoding)
+
+
+def _stays_distinct(encoding: PositionEncoding) -> None:
+    encoding.requires_grad_(False)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         positions = encoding.positions(1, LONG, CPU, sampler())
         state = encoding.initial_state(positions)
@@ -161,6 +174,12 @@ def positions_stay_distinct_under_autocast(model: Model) -> None:
     if state is not None:
         kept = state.reshape(LONG, -1).unique(dim=0).shape[0]
         require(kept == LONG, f"the initial state tells {kept} of {LONG} positions apart.")
+    if bias is not None:
+        require(bias.isfinite().all(), f"bias is not finite over {LONG} positions.")
+        exact = encoding.double().bias(positions[:, -1:].double(), positions.double())
+        assert exact is not None
+        gap = float((bias - exact).detach().abs().max() / exact.abs().max().clamp(min=1e-9))
+        require(gap < 1e-3, f"bias is {gap:.1g} of its size from that in fp64: computed in bf16?")
 
 
 def absolute_positions_says_what_is_true(model: Model) -> None:
@@ -169,12 +188,13 @@ def absolute_positions_says_what_is_true(model: Model) -> None:
     """
     decoder = random_decoder(model).double()
     tokens, positions = rows(2, 24), torch.arange(24, dtype=torch.float64)[None]
-    first = decoder.blocks()[0].position
-    offsets = (3.0, 17.0, 24.0) if first.reach is not None else (3.0, 17.25, 1000.5)
+    encodings = [block.position for block in decoder.blocks()]
+    in_a_table = any(one.reach is not None for one in encodings)
+    offsets = (3.0, 17.0, 24.0) if in_a_table else (3.0, 17.25, 1000.5)
     base = decoder(tokens, positions_BT=positions)
     shifted = [decoder(tokens, positions_BT=positions + offset) - base for offset in offsets]
     change = max(float(difference.detach().abs().max()) for difference in shifted)
-    if first.absolute_positions:
+    if any(one.absolute_positions for one in encodings):
         require(
             change > 1e-3,
             f"absolute_positions is True, but shifts change logits by {change:.1g} only.",
@@ -189,7 +209,11 @@ def consecutive_says_what_is_true(model: Model) -> None:
     """The class attribute says whether positions are 0 … T-1; a bias by distance is the whole bias,
     and its slopes are its own.
     """
-    encoding = first_position(model, ARCH)
+    for encoding in first_values(model, ARCH):
+        _says_what_is_true(encoding)
+
+
+def _says_what_is_true(encoding: PositionEncoding) -> None:
     positions = encoding.positions(2, 24, CPU, sampler())
     counted = torch.equal(positions, torch.arange(24.0)[None])
     require(
@@ -207,7 +231,7 @@ def consecutive_says_what_is_true(model: Model) -> None:
     full = encoding.bias(torch.arange(24.0)[None], torch.arange(24.0)[None])
     require(full is not None, "bias_by_distance has a bias, but bias has none.")
     assert full is not None
-    gap = float((full[0, :, -1].flip(-1) - by_distance).abs().max())
+    gap = float((full[0, :, -1].flip(-1) - by_distance).detach().abs().max())
     require(gap < 1e-4, f"bias_by_distance and bias are {gap:.2g} apart.")
     if slopes is not None:
         line = -slopes[:, None] * torch.arange(24.0)
@@ -227,10 +251,16 @@ def cached_decoding_is_full_decoding(model: Model) -> None:
 
 
 def padded_rows_are_rows_alone(model: Model) -> None:
-    """Generation writes the same after a row whether shorter and longer ones are beside it or not;
-    of encodings that sample positions nothing is asked.
+    """Other rows beside a row do not change its logits. Nor do shorter and longer ones change what
+    generation writes after it, which is not asked of encodings that sample positions.
     """
     decoder, tokens = random_decoder(model).eval(), rows(3, 20)
+    others = tokens.clone()
+    others[1:] = (others[1:] + 3) % ARCH.vocab
+    with torch.no_grad():
+        before, after = decoder(tokens, sampler=sampler()), decoder(others, sampler=sampler())
+    gap = float((before - after)[0].abs().max())
+    require(gap <= 1e-5 * (1 + before.abs().max()), f"other rows change logits by {gap:.2g}.")
     if not all(block.position.consecutive for block in decoder.blocks()):
         return
     prompts = [tokens[0, :5], tokens[1, :12], tokens[2, :1]]
@@ -239,11 +269,13 @@ def padded_rows_are_rows_alone(model: Model) -> None:
     require(together == alone, "a row is continued differently where other rows are beside it.")
 
 
-def first_position(model: Model, arch: Arch) -> PositionEncoding:
-    """The encoding of the first layer, with its first values."""
-    encoding = kinds_of(model, arch)[0].position(arch)
-    encoding.init_weights(torch.Generator().manual_seed(5))
-    return encoding
+def first_values(model: Model, arch: Arch) -> Iterator[PositionEncoding]:
+    """An encoding of each kind of layer, with its first values."""
+    arch = fitting(model, arch)
+    for kind in kinds_of(model, arch):
+        encoding = kind.position(arch)
+        encoding.init_weights(torch.Generator().manual_seed(5))
+        yield encoding
 
 
 CHECKS: dict[str, Callable[[Model], None]] = {

@@ -21,7 +21,7 @@ _kept: dict[str, dict[str, Any]] | None = None
 def identity(words: tuple[str, ...]) -> dict[str, Any]:
     """The identity of the run of a command line; it is shared, and composed once."""
     key = json.dumps(words)
-    if _kept is None:
+    if _kept is None or "${" in key:  # which may read the environment
         return identity_of(compose_config(words))
     if key not in _kept:
         _kept[key] = identity_of(compose_config(words))

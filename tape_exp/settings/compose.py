@@ -19,6 +19,7 @@ from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+from yaml import YAMLError
 
 from tape_exp.settings import plugins
 from tape_exp.settings.construct import takes
@@ -29,7 +30,7 @@ from tape_exp.settings.plugins import names_in
 from tape_exp.settings.schema import AttentionConfig, Config, check_sections, fields_of
 from tape_exp.settings.targets import HOMES, check_choices, check_targets, guard, locate
 
-MISTAKES = (ConfigError, HydraException, OmegaConfBaseException)  # of the user
+MISTAKES = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)  # of the user
 APART = ("model", "task", "peft")  # a YAML sets its own section only; a task's, by the scale
 SCALE = "smoke"  # the default
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
@@ -85,7 +86,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         check_sections(cfg)
         if "${" in "".join(overrides) or not _resolves(tuple(choices)):
             _check_scale(cfg)
-    except (HydraException, OmegaConfBaseException, TypeError) as error:  # a list's index is a word
+    except (HydraException, OmegaConfBaseException, YAMLError, TypeError) as error:
         raise ConfigError(explain(error, overrides)) from error
     return cfg
 
@@ -173,7 +174,7 @@ def _sections(group: str, scale: str) -> dict[str, DictConfig]:
     ConfigStore.instance().store(name="sections", node={"defaults": defaults})
     try:
         cfg = _by_hydra("sections", OURS)
-    except (HydraException, OmegaConfBaseException, ConfigError):
+    except (HydraException, OmegaConfBaseException, ConfigError, YAMLError):
         return {}
     sections = {name: cfg[group]._get_node(name) for name in names}
     for node in sections.values():
@@ -258,6 +259,8 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         return (f"{where}: " if where else "") + (lines[0] if lines else type(error).__name__)
     if isinstance(error, OSError):
         return refused(error)
+    if isinstance(error, YAMLError):
+        return f"a YAML cannot be read: {' '.join(text.split())}; mend it."
     return f"{type(error).__name__}: {text}"
 
 

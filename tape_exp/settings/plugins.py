@@ -8,6 +8,7 @@ classes (:func:`~tape_exp.settings.targets.locate`). Nothing of it is imported b
 import functools
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from importlib.util import find_spec
@@ -49,13 +50,21 @@ def known() -> list[Plugin]:
 
 @functools.cache
 def installed() -> dict[str, Plugin]:
-    """The packages whose installation declares an entry point of ours."""
+    """The packages whose installation declares an entry point of ours; broken ones are left out,
+    with a warning.
+    """
     packages = {}
     for group in GROUPS:
         for entry in entry_points(group=group):
             package = entry.value.partition(":")[0].partition(".")[0]
             packages[package] = f"the entry point {entry.name} in {group}"
-    return _checked(_found(package, by) for package, by in packages.items())
+    found: dict[str, Plugin] = {}
+    for package, by in sorted(packages.items()):
+        try:
+            found = _checked([*found.values(), _found(package, by)])
+        except ConfigError as error:  # one broken package must not stop what does without it
+            print(f"warning: {error} It is left out.", file=sys.stderr)
+    return found
 
 
 def use(words: Sequence[str]) -> None:
@@ -96,9 +105,17 @@ def yaml_of(group: str, name: str) -> Path | None:
 
 
 def package_of(target: str) -> Plugin | None:
-    """The known package that a ``_target_`` is in."""
+    """The known package one of whose YAMLs names a ``_target_``; other classes stay unknown."""
     first = target.partition(".")[0]
-    return next((plugin for plugin in known() if plugin.package == first), None)
+    plugin = next((plugin for plugin in known() if plugin.package == first), None)
+    return plugin if plugin and target in _declared(plugin.conf) else None
+
+
+@functools.cache
+def _declared(conf: Path) -> frozenset[str]:
+    """Every ``_target_`` of a package's YAMLs."""
+    texts = (path.read_text() for path in sorted(conf.rglob("*.yaml")))
+    return frozenset(t for text in texts for t in re.findall(r"_target_:\s*[\"']?([\w.]+)", text))
 
 
 def versions_of(config: Any) -> dict[str, dict[str, str | None]]:
@@ -110,6 +127,21 @@ def versions_of(config: Any) -> dict[str, dict[str, str | None]]:
         package: {"version": _version(package), "sources": _hash(plugin.folder)}
         for package, plugin in sorted(used.items())
     }
+
+
+def changed(made_with: Any, config: Any) -> str:
+    """A sentence where the packages of a run have other sources now; empty where they have not.
+
+    Args:
+        made_with: what :func:`versions_of` said when the run began.
+    """
+    now = versions_of(config)
+    others = [
+        package
+        for package, found in (made_with or {}).items()
+        if package in now and now[package]["sources"] != found["sources"]
+    ]
+    return f"The code of {' and '.join(others)} has changed since this run." if others else ""
 
 
 def _targets(node: Any) -> list[str]:
@@ -161,6 +193,10 @@ def _found(package: str, by: str) -> Plugin:
             f"{by}: the package {package} has no configs; it needs a conf/model/<name>.yaml or "
             "conf/task/<name>.yaml beside its Python files."
         )
+    for path in sorted(folder.glob("conf/model/*.yaml")):
+        name = re.search(r"^name: *[\"']?([^\s\"'#]+)", path.read_text(), re.MULTILINE)
+        if name and name[1] != path.stem:
+            raise ConfigError(f"{by}: {path} has the name {name[1]}; write name: {path.stem}.")
     return Plugin(package, folder, by)
 
 

@@ -22,7 +22,6 @@ BASES = {  # of the classes that packages of other authors may bring
     "model": "tape_exp.models.positions.base.PositionEncoding",
     "task": "tape_exp.tasks.base.Task",
 }
-PLUGINS_TOO = ", or inside a package that is installed with an entry point or named in plugins=[…]"
 PLUGINS = (
     "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
     "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
@@ -57,7 +56,7 @@ def locate(target: Any, section: str) -> type:
         example = f", as conf/{section}/*.yaml do" if section in HOMES else ""
         raise ConfigError(
             f"{section}._target_={target} must name a class inside {home}{example}"
-            f"{PLUGINS_TOO if base else ''}."
+            f"{_elsewhere(target) if base else ''}."
         )
     module, _, name = target.rpartition(".")
     try:
@@ -71,6 +70,17 @@ def locate(target: Any, section: str) -> type:
     if plugin and base and not issubclass(cls, _class_at(base)):
         raise ConfigError(f"{section}._target_={target} must be a subclass of {base}.")
     return cls
+
+
+def _elsewhere(target: Any) -> str:
+    """What to do where a package of another author may have the class."""
+    package = target.partition(".")[0] if isinstance(target, str) else ""
+    if not package.isidentifier() or package == "tape_exp":
+        return ""
+    return (
+        f", or one that a YAML of an installed package names; install {package}, or name it as "
+        f"plugins=[{package}]"
+    )
 
 
 def _class_at(path: str) -> type:
@@ -131,7 +141,9 @@ def _check_call(name: str, value: Any, path: str) -> None:
     elif name == "_target_":
         ours = isinstance(value, str) and value.startswith("tape_exp.")
         if not isinstance(value, str) or not (ours or package_of(value)):
-            raise ConfigError(f"{path}={value} must name a class inside tape_exp{PLUGINS_TOO}.")
+            raise ConfigError(
+                f"{path}={value} must name a class inside tape_exp{_elsewhere(value)}."
+            )
     elif name in ("class", "()") and path.startswith("hydra.") and value not in LOGGING:
         raise ConfigError(f"{path}={value} is not permitted; logging may use {', '.join(LOGGING)}.")
 

@@ -85,7 +85,10 @@ def finished_record(directory: RunDirectory) -> dict[str, Any]:
     """The record of a finished run, after a line that says so."""
     set_up_logging(None, "none")
     log.info("%s is DONE: %s", directory.name, directory.path)
-    return directory.record()
+    record = directory.record()
+    if told := plugins.changed(record.get("plugins"), record["config"]):
+        log.warning("%s Remove its folder to run it anew.", told)
+    return record
 
 
 def work(run: Run, further: Sequence[Callback] = ()) -> dict[str, Any]:

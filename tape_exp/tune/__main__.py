@@ -51,15 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     journal = Journal(search, folder)
     if given.record:
         require_writable("--record", searches.FOLDER)
-    failed = _work(search, journal, given)
+    status = _work(search, journal, given)
     if given.worker:
-        return failed
-    _show(search, journal, folder, given.record)
-    left = journal.left()
-    if left:
+        return status
+    failed = _show(search, journal, folder, given.record)
+    if left := journal.left():
         print(f"{left} trials are left; the same command goes on.", file=sys.stderr)
         return REQUEUE
-    return failed
+    return 1 if failed else status
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -71,7 +70,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog="Example: tape-exp tune model=rope,tape task=arithmetic space=rates trials=12",
     )
     parser.add_argument(
-        "words", nargs="+", metavar="model= | task= | space= | trials= | seeds= | key=value"
+        "words",
+        nargs="+",
+        metavar="model= | task= | space= | trials= | seeds= | metric= | pruner= | key=value",
     )
     parser.add_argument(
         "--cores", type=positive(int), help="workers on this machine, one thread each (default: 1)"
@@ -89,21 +90,22 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     given = parser.parse_intermixed_args(arguments)
     if given.dry_run and not given.slurm:
         parser.error("--dry-run goes with --slurm")
+    if given.slurm and (given.cores or given.minutes or given.record):
+        parser.error("--slurm goes without --cores, --minutes and --record")
     return given
 
 
 def _work(search: "Search", journal: "Journal", given: argparse.Namespace) -> int:
-    """Run trials here, or in so many processes; status 1 where some failed."""
+    """Run trials here, or in so many processes; status 85 where the time was over first."""
     if given.cores is not None and given.cores > 1 and not given.worker:
         return _in_processes(given)
     from tape_exp.tune.worker import work
 
-    failed: list[str] = []
-    with time_limit(given.minutes):
-        failed = work(search, journal)
-    for reason in failed:
-        print(f"failed: {reason}", file=sys.stderr)
-    return 1 if failed else 0
+    ended = False
+    with time_limit(given.minutes):  # which ends quietly when the time is over
+        work(search, journal)
+        ended = True
+    return 0 if ended else REQUEUE
 
 
 def _in_processes(given: argparse.Namespace) -> int:
@@ -130,8 +132,8 @@ def _in_processes(given: argparse.Namespace) -> int:
     return int(any(status not in (0, REQUEUE) for status in ended))
 
 
-def _show(search: "Search", journal: "Journal", folder: Path, record: bool) -> None:
-    """Write and print what the search has found so far."""
+def _show(search: "Search", journal: "Journal", folder: Path, record: bool) -> bool:
+    """Write and print what the search has found so far; whether trials failed."""
     found = {
         "search": search.name,
         "command": shlex.join(["tape-exp", "tune", *_words(search)]),
@@ -158,8 +160,14 @@ def _show(search: "Search", journal: "Journal", folder: Path, record: bool) -> N
     print(f"\n{tables.markdown(searches.table(found))}")
     for model in search.models:
         if best := searches.best_of(found, model):
-            words = shlex.join(search.words(model, best["values"]))
+            fresh = f"seed={max(search.seeds) + 1}"
+            words = shlex.join([*search.words(model, best["values"]), fresh])
             print(f"Best of {model}: tape-exp train {words}")
+    failed = [(m, t) for m in search.models for t in found["models"][m] if t["state"] == "failed"]
+    for model, trial in failed:
+        told = f"{model}, trial {trial['number'] + 1}: {trial.get('why', 'unknown')}"
+        print(f"failed: {told}", file=sys.stderr)
+    return bool(failed)
 
 
 def _words(search: "Search") -> list[str]:

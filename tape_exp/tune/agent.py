@@ -20,18 +20,21 @@ def sweep_yaml(search: Search) -> str:
     if len(search.models) > 1:
         names = ", ".join(search.models)
         raise ConfigError(f"a sweep of W&B is of one model; write one for each of {names}.")
+    if len(search.seeds) > 1:
+        raise ConfigError("a sweep of W&B has one seed, which seeds= names.")
+    if search.config(search.models[0], {}, search.seeds[0]).logger.name != "wandb":
+        raise ConfigError("a sweep of W&B needs logger=wandb, or it would see no metric.")
     words = search.words(search.models[0], {})
     goal = "minimize" if search.minimises else "maximize"
     sweep: dict[str, Any] = {
         "name": f"{search.models[0]} {search.name}",
         "method": "bayes",
         "metric": {"name": search.metric, "goal": goal},
-        "run_cap": search.trials * len(search.seeds),
+        "run_cap": search.trials,
         "parameters": {key: _parameter(key, text) for key, text in search.space.items()},
         "command": ["tape-exp", "train", *words, "${args_no_hyphens}"],
     }
-    seeds = list(search.seeds)
-    sweep["parameters"]["seed"] = {"value": seeds[0]} if len(seeds) == 1 else {"values": seeds}
+    sweep["parameters"]["seed"] = {"value": search.seeds[0]}
     return yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True)
 
 

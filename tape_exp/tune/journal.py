@@ -5,26 +5,32 @@ tell a trial that is under way from one whose worker was killed, and takes over 
 then goes on from its last checkpoint.
 """
 
+import json
+import math
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import optuna
 from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tune.plan import Search
-from tape_exp.tune.space import distribution_of
+from tape_exp.tune.space import distribution_of, rounded
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 warnings.filterwarnings("ignore", message=".*already reported")  # of a trial that went on
 STARTUP = 4  # trials of a model before others are sampled from what they gave, or given up
+TRIES = 20  # samples in a row that were tried before
+REPEATS, EXHAUSTED = "repeats", "exhausted"  # attributes of a trial, and of a study
 
 
 class Claimed(NamedTuple):
@@ -50,9 +56,11 @@ class Journal:
         try:
             (folder / "locks").mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / "locks" / "journal")
+            path = folder / "journal.log"
             with self._lock:
-                self._storage = JournalStorage(JournalFileBackend(str(folder / "journal.log")))
-        except (OSError, ValueError, KeyError) as error:
+                cut_unfinished(path)
+                self._storage = JournalStorage(JournalFileBackend(str(path)))
+        except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
             raise ConfigError(
                 f"{folder} cannot be used ({type(error).__name__}: {error}); restore or remove it, "
                 "or set runs=<another folder>."
@@ -65,19 +73,14 @@ class Journal:
                 study_name=model,
                 storage=self._storage,
                 direction="minimize" if self.search.minimises else "maximize",
-                pruner=self._pruner(),
                 load_if_exists=True,
             )
         return self._studies[model]
 
-    def _pruner(self) -> optuna.pruners.BasePruner:
-        if self.search.pruner == "none":
-            return optuna.pruners.NopPruner()
-        return optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_min_trials=STARTUP)
-
     def trials(self, model: str) -> list[FrozenTrial]:
-        """All trials of a model, in their order."""
-        return self.study(model).get_trials(deepcopy=False)
+        """All trials of a model, in their order, without those that only repeated another."""
+        every = self.study(model).get_trials(deepcopy=False)
+        return [trial for trial in every if REPEATS not in trial.user_attrs]
 
     def claim(self) -> Claimed | None:
         """A trial to run: one that a killed worker has left, or a new one of the model that has the
@@ -90,28 +93,37 @@ class Journal:
                         trial = Trial(self.study(model), frozen._trial_id)
                         return self._claimed(model, trial, lock)
             begun = {model: self._begun(model) for model in self.search.models}
-            model = min(begun, key=lambda name: begun[name])
-            if begun[model] >= self.search.trials:
-                return None
-            trial = self._new(model, begun[model])
-            lock = self._held(model, trial)
-            assert lock is not None
-            return self._claimed(model, trial, lock)
+            for model in sorted(begun, key=lambda name: begun[name]):
+                if begun[model] < self.search.trials and (claimed := self._new(model)):
+                    return claimed
+            return None
 
     def _begun(self, model: str) -> int:
         return sum(trial.state != TrialState.WAITING for trial in self.trials(model))
 
-    def _new(self, model: str, number: int) -> Trial:
+    def _new(self, model: str) -> Claimed | None:
         """The next trial. What it samples depends on its number and on the trials before it, so
-        that a search that goes on after a kill, or with more workers, repeats nothing.
+        that a search that goes on after a kill, or with more workers, samples nothing anew. Values
+        that were tried are sampled again; None where nothing else seems to be left.
         """
         study = self.study(model)
-        study.sampler = optuna.samplers.TPESampler(
-            seed=number, n_startup_trials=STARTUP, multivariate=True
-        )
+        tried = [self._tidy(trial.params) for trial in self.trials(model)]
         if not study.get_trials(deepcopy=False):
             study.enqueue_trial(self.configured(model))
-        return study.ask()
+        for _ in range(TRIES):
+            study.sampler = optuna.samplers.TPESampler(
+                seed=len(study.get_trials(deepcopy=False)),
+                n_startup_trials=STARTUP,
+                multivariate=True,
+            )
+            trial = study.ask()
+            values = self._suggest(trial)
+            if values not in tried and (lock := self._held(model, trial)):
+                return Claimed(model, trial, values, lock)
+            trial.set_user_attr(REPEATS, True)
+            study.tell(trial, state=TrialState.FAIL)
+        study.set_user_attr(EXHAUSTED, len(tried))
+        return None
 
     def configured(self, model: str) -> dict[str, Any]:
         """The values that the config has anyway, of the keys whose set holds them: the first trial
@@ -129,8 +141,30 @@ class Journal:
         return found
 
     def _claimed(self, model: str, trial: Trial, lock: FileLock) -> Claimed:
-        values = {key: trial._suggest(key, one) for key, one in self._space.items()}
-        return Claimed(model, trial, values, lock)
+        return Claimed(model, trial, self._suggest(trial), lock)
+
+    def _suggest(self, trial: Trial) -> dict[str, Any]:
+        return self._tidy({key: trial._suggest(key, one) for key, one in self._space.items()})
+
+    def _tidy(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {key: rounded(values[key], self._space[key]) for key in self._space if key in values}
+
+    def behind(self, claimed: Claimed, step: int, score: float) -> float | None:
+        """The median of the other trials at a step, if the score is worse than it, and if at least
+        :data:`STARTUP` of them came so far.
+        """
+        if self.search.pruner == "none":
+            return None
+        others = [
+            trial.intermediate_values[step]
+            for trial in self.trials(claimed.model)
+            if step in trial.intermediate_values and trial.number != claimed.trial.number
+        ]
+        if len(others) < STARTUP:
+            return None
+        middle = median(others)
+        worse = score > middle if self.search.minimises else score < middle
+        return middle if worse or not math.isfinite(score) else None
 
     def _held(self, model: str, trial: Trial | FrozenTrial) -> FileLock | None:
         """The lock of a trial, if no other worker has it."""
@@ -154,25 +188,52 @@ class Journal:
         ended = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
         missing = 0
         for model in self.search.models:
-            done = sum(trial.state in ended for trial in self.trials(model))
-            missing += max(self.search.trials - done, 0)
+            every = self.trials(model)
+            done = sum(trial.state in ended for trial in every)
+            most = self.study(model).user_attrs.get(EXHAUSTED, self.search.trials)
+            missing += max(min(self.search.trials, max(most, len(every))) - done, 0)
         return missing
 
     def as_records(self) -> dict[str, Sequence[dict[str, Any]]]:
-        """The trials of every model that was ever in the search, as JSON has them."""
-        known = (one.study_name for one in optuna.get_all_study_summaries(self._storage))
-        models = dict.fromkeys([*self.search.models, *sorted(known)])
-        return {model: [_as_record(trial) for trial in self.trials(model)] for model in models}
+        """The trials of the search's models, as many of each as its budget, as JSON has them."""
+        most = self.search.trials
+        return {
+            model: [self._as_record(i, trial) for i, trial in enumerate(self.trials(model)[:most])]
+            for model in self.search.models
+        }
+
+    def _as_record(self, number: int, trial: FrozenTrial) -> dict[str, Any]:
+        states = {"COMPLETE": "finished", "PRUNED": "given up", "FAIL": "failed"}
+        steps = sorted(trial.intermediate_values)
+        scores = [trial.intermediate_values[step] for step in steps]
+        return {
+            "number": number,
+            "state": states.get(trial.state.name, "under way"),
+            "values": self._tidy(trial.params),
+            "score": trial.value if trial.state == TrialState.COMPLETE else None,
+            "steps": steps,
+            "scores": [score if math.isfinite(score) else None for score in scores],
+            **trial.user_attrs,
+        }
 
 
-def _as_record(trial: FrozenTrial) -> dict[str, Any]:
-    states = {"COMPLETE": "finished", "PRUNED": "given up", "FAIL": "failed"}
-    return {
-        "number": trial.number,
-        "state": states.get(trial.state.name, "under way"),
-        "values": trial.params,
-        "score": trial.value if trial.state == TrialState.COMPLETE else None,
-        "steps": sorted(trial.intermediate_values),
-        "scores": [trial.intermediate_values[step] for step in sorted(trial.intermediate_values)],
-        **trial.user_attrs,
-    }
+def cut_unfinished(path: Path) -> None:
+    """Cut off the last line of a journal where a killed machine left it unfinished.
+
+    Raises:
+        ValueError: another line is damaged.
+    """
+    if not path.exists():
+        return
+    lock = JournalFileSymlinkLock(str(path))
+    lock.acquire()
+    try:
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines(), 1):
+            if not isinstance(json.loads(line).get("op_code"), int):
+                raise ValueError(f"line {number} is damaged")
+        if whole != content:
+            os.truncate(path, len(whole))
+    finally:
+        lock.release()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from omegaconf import DictConfig
 
 from tape_exp.paper.artifacts import settings_of
 from tape_exp.paper.compare import deciding
+from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.folders import path_of
@@ -35,8 +37,8 @@ class Search:
         seeds: of the runs of a trial, whose mean is its score.
         metric: of validation, which the search sees.
         trials: for each model.
-        pruner: ``median`` gives up a trial whose validation is worse than the median of the trials
-            before it at that step; ``none`` gives up none.
+        pruner: ``median`` gives up a trial whose validation is worse than the median of the other
+            trials at that step of that seed; ``none`` gives up none.
     """
 
     task: str
@@ -55,6 +57,8 @@ class Search:
         comparable. Further models and trials belong to the same search.
         """
         parts = [self.space, deciding(self.overrides), list(self.seeds), self.metric, self.pruner]
+        identity = identity_of(self.config(self.models[0], {}, self.seeds[0]))
+        parts.append({key: identity[key] for key in identity if key not in ("model", "seed")})
         digits = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
         return f"{self.task}-{self.scale}-{digits}"
 
@@ -108,7 +112,10 @@ def requested(words: Sequence[str]) -> Search:
         if not given[key]:
             raise ConfigError(f"a search needs {key}, as in {example}.")
     if wrong := [word for word in rest if "=" not in word or word.startswith("seed=")]:
-        raise ConfigError(f"{wrong[0]} is no word of a search; keys have values, seeds=0,1 runs.")
+        raise ConfigError(
+            f"{wrong[0]} is no word of a search: keys have a value, and seeds are given as "
+            "seeds=0,1."
+        )
     refuse_unnamed(given["model="])
     models = list(dict.fromkeys(given["model="].split(",")))
     for model in models:
@@ -117,6 +124,7 @@ def requested(words: Sequence[str]) -> Search:
     for key, text in searched.items():
         distribution_of(key, text)
     space = {**(read_space(given["space="]) if given["space="] else {}), **searched}
+    _check_keys(space, rest)
     if not space:
         raise ConfigError(
             f"a search needs space=, one of {', '.join(names_in('space'))} or a .yaml of your own, "
@@ -138,6 +146,20 @@ def requested(words: Sequence[str]) -> Search:
         _count(given["trials="] or "12"),
         pruner,
     )
+
+
+def _check_keys(space: dict[str, str], words: Sequence[str]) -> None:
+    """Raise where a key of the space is none that a trial may set, or is set besides."""
+    names = [key.lstrip("+") for key in space]
+    fixed = {w.partition("=")[0].lstrip("+~") for w in words if not is_searched(w)}
+    for name in names:
+        if not re.match(r"(task|model|peft)\.\w", name):
+            raise ConfigError(
+                f"{name} cannot be searched; keys of task, model and peft can, as task.optim.lr. "
+                "Models are listed in model=, seeds in seeds=."
+            )
+        if names.count(name) > 1 or name in fixed:
+            raise ConfigError(f"{name} is given twice: give a set of values, or one value.")
 
 
 def _given(words: Sequence[str], key: str) -> str:

@@ -25,7 +25,7 @@ from tape_exp.settings.overrides import literal
 from tape_exp.settings.plugins import names_in, yaml_of
 
 HOW = "as in task.optim.lr=tag(log,interval(0.0003,0.01)) or task.optim.warmup=choice(0.05,0.1)"
-DIGITS = 3  # that a sampled number keeps
+DIGITS = 4  # that a sampled number keeps
 
 
 def is_searched(word: str) -> bool:
@@ -68,7 +68,7 @@ def distribution_of(key: str, text: str) -> BaseDistribution:
         value = override.value()
         if isinstance(value, Sweep):
             return _of_sweep(value)
-    except (HydraException, ValueError, TypeError) as error:
+    except (HydraException, ValueError, TypeError, ArithmeticError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{key}={text} cannot be searched ({reason}); write it {HOW}.") from error
     raise ConfigError(f"{key}={text} is no set of values; write it {HOW}.")
@@ -104,11 +104,14 @@ def ends(distribution: BaseDistribution) -> Sequence[Any]:
     return distribution.low, distribution.high
 
 
-def rounded(value: Any) -> Any:
-    """A sampled number with as many digits as one would write."""
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+def rounded(value: Any, distribution: BaseDistribution) -> Any:
+    """A sampled number with as many digits as one would write, if that is still in the set."""
+    if not isinstance(distribution, FloatDistribution):
+        return value
+    short = float(f"{value:.{DIGITS}g}")
+    return short if distribution.low <= short <= distribution.high else value
 
 
 def words_of(values: dict[str, Any]) -> list[str]:
     """Overrides that set the keys of a trial."""
-    return [f"{key}={literal(rounded(value))}" for key, value in values.items()]
+    return [f"{key}={literal(value)}" for key, value in values.items()]

@@ -13,6 +13,7 @@ from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings import plugins
 from tape_exp.settings.plugins import Plugin
+from tests.conftest import model_of
 
 
 class Peeks(PositionEncoding):
@@ -40,6 +41,26 @@ class Rounds(PositionEncoding):
 
     def positions(self, batch, length, device, sampler=None):
         return torch.arange(length, device=device).to(torch.bfloat16).float()[None]
+
+
+class Distances(PositionEncoding):
+    """A bias of distances in bf16, which looks like fp32."""
+
+    def bias(self, q_positions, k_positions):
+        near = (q_positions[..., :, None] - k_positions[..., None, :])[:, None]
+        near = near if near.dtype == torch.float64 else near.to(torch.bfloat16).float()
+        return -near.expand(-1, conformance.ARCH.heads, -1, -1)
+
+
+class Leaks(PositionEncoding):
+    """A bias that depends on the other rows."""
+
+    def contextual_bias(self, q_BTHD, k_BSKD, features, bias):
+        shape = (len(q_BTHD), q_BTHD.shape[2], q_BTHD.shape[1], k_BSKD.shape[1])
+        return k_BSKD.mean(0).sum((1, 2)).expand(shape)
+
+    def features(self, x_BTC, state, past):
+        return {"x": x_BTC}
 
 
 class Halves(PositionEncoding):
@@ -88,6 +109,8 @@ MISTAKES = [
     (Denies, "absolute_positions_says_what_is_true", "is False, but shifts change"),
     (Claims, "absolute_positions_says_what_is_true", "is True, but shifts change"),
     (Shifts, "consecutive_says_what_is_true", "positions begins"),
+    (Distances, "positions_stay_distinct_under_autocast", "from that in fp64"),
+    (Leaks, "padded_rows_are_rows_alone", "other rows change logits by"),
     (Forgets, "cached_decoding_is_full_decoding", "from those at once"),
 ]
 
@@ -102,6 +125,8 @@ def section(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "mistaken", types.ModuleType("mistaken"))
     monkeypatch.setitem(sys.modules, "mistaken.encodings", module)
     monkeypatch.setitem(plugins._named, "mistaken", Plugin("mistaken", tmp_path, "this test"))
+    names = {f"mistaken.encodings.{cls.__name__}" for cls, *_ in MISTAKES}
+    monkeypatch.setattr(plugins, "_declared", lambda conf: names)
     return lambda cls: {"name": "mistaken", "_target_": f"mistaken.encodings.{cls.__name__}"}
 
 
@@ -118,6 +143,12 @@ def test_rows_that_disturb_each_other_are_found(section, monkeypatch):
     monkeypatch.setattr(conformance, "generate", lambda *_: next(written))
     with pytest.raises(NonconformingError, match="other rows are beside it"):
         CHECKS["padded_rows_are_rows_alone"](section(Shifts))
+
+
+@pytest.mark.parametrize("name", ["[rope,rope,nope]", "[tape,nope]"])
+@pytest.mark.parametrize("check", CHECKS)
+def test_patterns_of_any_length_are_checked(name, check):
+    CHECKS[check](model_of(name))
 
 
 def test_every_check_is_tried_with_a_mistake():

@@ -48,7 +48,7 @@ def command(
         ),
         (
             "task.windows.lengths=[1]",
-            "task.windows.lengths is not known. Did you mean 'task.train_digits'?",
+            "task.windows.lengths is not known. `python train.py --cfg job` shows every key.",
         ),
         ("model.thetta=4", "model.thetta is not known. Did you mean 'model.theta'?"),
         ("seed=first", "seed: Value 'first' of type 'str' could not be converted to Integer"),

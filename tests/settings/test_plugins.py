@@ -89,12 +89,12 @@ def test_an_unknown_package_is_not_imported(site):
     example(site, entry_point=False)
     with pytest.raises(ConfigError, match="model=soft_window is not known"):
         compose_config(["model=soft_window"])
-    with pytest.raises(ConfigError, match=r"installed with an entry point or named in plugins=\["):
+    with pytest.raises(ConfigError, match=r"install my_pe, or name it as plugins=\[my_pe\]"):
         compose_config(["model._target_=my_pe.soft_window.SoftWindow"])
     assert "my_pe" not in sys.modules
 
 
-def test_a_run_says_which_package_it_had(site, tmp_path, monkeypatch):
+def test_a_run_says_which_package_it_had(site, tmp_path, monkeypatch, capfd):
     example(site, entry_point=True)
     monkeypatch.chdir(tmp_path)
     words = ["model=soft_window", "logger=none", "trainer=cpu", "trainer.progress=none"]
@@ -105,6 +105,14 @@ def test_a_run_says_which_package_it_had(site, tmp_path, monkeypatch):
     }
     assert re.fullmatch(r"[0-9a-f]{10}", record["plugins"]["my_pe"]["sources"])
     (folder,) = tmp_path.glob("runs/*/*/soft_window/*")
+    monkeypatch.setattr(plugins, "_hash", lambda folder: "0123456789")
+    with pytest.warns(UserWarning, match="The code of my_pe has changed since this run"):
+        library.load(folder)
+    capfd.readouterr()
+    run(compose_config([*words, *small, "task.arch.width=16", "task.optim.batch=4"]))
+    assert "Remove its folder to run it anew" in "".join(capfd.readouterr())
+    made_with = record["plugins"]["my_pe"]["sources"]
+    monkeypatch.setattr(plugins, "_hash", lambda folder: made_with)
     assert len(library.load(folder).attention("1+1=")) == 1
 
 
@@ -122,6 +130,7 @@ def test_the_hash_of_a_package_is_that_of_its_files(site):
 def test_a_yaml_may_begin_with_one_of_ours(site):
     yaml = "defaults: [fire, _self_]\nname: wider\nhidden: 64\n"
     put(site, {"conf/model/wider.yaml": yaml})
+    assert plugins.package_of("theirs.x.Y") is None
     cfg = compose_config(["model=[wider,nope]", "plugins=[theirs]"])
     assert cfg.model.layers[0].hidden == 64
     assert compose_config(["model=wider"]).model._target_.endswith("FIRE")
@@ -146,7 +155,27 @@ def test_a_package_may_bring_a_task(site):
         ({}, ["plugins=[the irs]"], "must be a list of packages"),
         ({}, ["plugins=[tape_exp]"], "names tape_exp itself"),
         ({}, ["plugins=[json]"], "the package json has no configs"),
-        ({"conf/model/rope.yaml": YAML}, ["plugins=[theirs]"], "both have a conf/model/rope.yaml"),
+        (
+            {"conf/model/rope.yaml": YAML.replace("theirs", "rope", 1)},
+            ["plugins=[theirs]"],
+            "both have a",
+        ),
+        (
+            {"encoding.py": ENCODING, "conf/model/theirs.yaml": YAML},
+            ["plugins=[theirs]", "model=theirs", "model._target_=theirs.encoding.Other"],
+            "must name a class inside tape_exp",
+        ),
+        (
+            {"encoding.py": ENCODING, "conf/model/theirs.yaml": YAML},
+            ["plugins=[theirs]", "model=theirs", "model._target_=theirs.__main__.X"],
+            "must name a class inside tape_exp",
+        ),
+        ({"conf/model/other.yaml": YAML}, ["plugins=[theirs]"], "has the name theirs; write name"),
+        (
+            {"conf/model/theirs.yaml": "name: theirs\n_target_: [\n"},
+            ["plugins=[theirs]", "model=theirs"],
+            "a YAML cannot be read",
+        ),
         (
             {"conf/config.yaml": "", "conf/model/x.yaml": ""},
             ["plugins=[theirs]"],
@@ -173,3 +202,13 @@ def test_what_a_package_may_not_do_is_told(site, files, words, told):
     put(site, files)
     with pytest.raises(ConfigError, match=told):
         build(compose_config(words).model, "model", arch=Arch(layers=1, width=8, heads=2, ffn=8))
+
+
+def test_a_broken_package_is_left_out_with_a_warning(site, capsys):
+    info = site / "ghost-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ghost\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[tape_exp.positions]\nghost = ghost:X\n")
+    example(site, entry_point=True)
+    assert compose_config(["model=soft_window"]).model.name == "soft_window"
+    assert "there is no package ghost here" in capsys.readouterr().err

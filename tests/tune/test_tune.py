@@ -17,6 +17,7 @@ from tape_exp.paper import searches
 from tape_exp.report.content import gather
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.training.module import NotFiniteError
 from tape_exp.tune import __main__ as command
 from tape_exp.tune import agent, worker
 from tape_exp.tune.journal import STARTUP, Journal
@@ -73,6 +74,7 @@ def test_sets_of_values_are_those_of_hydras_sweeps(text, expected):
         ("tag(quick,interval(0.1,1.0))", "the only tag is log, not quick"),
         ("tag(log,choice(1,2))", "log goes with an interval only"),
         ("range(0.5,1.5,0.5)", "whole numbers"),
+        ("range(1,5,0)", "cannot be searched"),
     ],
 )
 def test_what_is_no_set_of_values_is_told(text, told):
@@ -132,8 +134,10 @@ def test_a_space_that_cannot_run_is_told_before_it_begins(words, told):
 
 
 def test_numbers_are_rounded_to_what_one_would_write():
-    assert rounded(0.00123456) == 0.00123
-    assert words_of({"a.b": 0.00123456, "c": 3, "d": "x"}) == ["a.b=0.00123", "c=3", "d=x"]
+    assert rounded(0.001234567, FloatDistribution(0.001, 0.1)) == 0.001235
+    assert rounded(0.999951, FloatDistribution(0.9, 0.99999)) == 0.999951  # 1.0 is not in the set
+    assert rounded(3, IntDistribution(1, 8)) == 3
+    assert words_of({"a.b": 0.001235, "c": 3, "d": "x"}) == ["a.b=0.001235", "c=3", "d=x"]
 
 
 def test_further_models_and_trials_are_of_the_same_search():
@@ -151,10 +155,10 @@ def ended(journal, model, score):
 
 
 def test_models_take_turns_and_begin_with_the_config(tmp_path):
-    search = search_of("trials=2", "task.optim.lr=0.05")
+    search = search_of("trials=2")
     journal = Journal(search, tmp_path)
     first = [ended(journal, model, 1.0) for model in ("rope", "nope")]
-    assert first == [{"task.optim.lr": 0.05}] * 2
+    assert first == [{"task.optim.lr": compose_config(["task=arithmetic"]).task.optim.lr}] * 2
     second = [ended(journal, model, 1.0) for model in ("rope", "nope")]
     assert second[0] == second[1] != first[0]  # the same points for every model
     assert journal.claim() is None
@@ -219,13 +223,29 @@ def test_scores_are_means_over_seeds_and_laggards_are_given_up(tmp_path, monkeyp
     search = requested(["model=rope", *RATES[1:], *TINY, "trials=5", "seeds=0,1"])
     monkeypatch.setattr(worker, "run", fake_run(losses))
     journal = Journal(search, tmp_path)
-    assert worker.work(search, journal) == []
+    worker.work(search, journal)
     records = journal.as_records()["rope"]
     assert [one["state"] for one in records] == ["finished"] * STARTUP + ["given up"]
     assert [one["score"] for one in records] == [1.0, 2.0, 3.0, 4.0, None]
     assert records[0]["runs"] == ["run-0", "run-1"]
     assert records[0]["steps"] == [5, 10, 15, 20, 25, 30, 35, 40]
     assert records[-1]["scores"] == [9.0]
+
+
+def test_a_later_seed_that_lags_is_given_up(tmp_path, monkeypatch):
+    seen = []
+
+    def losses(lr):
+        seen.append(lr)
+        trial, seed = divmod(len(seen) - 1, 2)
+        return [50.0 if trial == STARTUP and seed else 1.0] * 4
+
+    search = requested(["model=rope", *RATES[1:], *TINY, "trials=5", "seeds=0,1"])
+    monkeypatch.setattr(worker, "run", fake_run(losses))
+    journal = Journal(search, tmp_path)
+    worker.work(search, journal)
+    last = journal.as_records()["rope"][-1]
+    assert (last["state"], last["scores"]) == ("given up", [1.0, 1.0, 1.0, 1.0, 50.0])
 
 
 def test_nothing_is_given_up_without_a_pruner(tmp_path, monkeypatch):
@@ -246,18 +266,82 @@ def test_a_trial_that_fails_costs_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "run", run)
     search = search_of("trials=1")
     journal = Journal(search, tmp_path)
-    assert worker.work(search, journal) == ["rope, trial 1 of 1: not finite"]
+    worker.work(search, journal)
+    assert journal.as_records()["rope"][0]["why"] == "not finite"
     assert {m: t[0]["state"] for m, t in journal.as_records().items()} == {
         "rope": "failed",
         "nope": "finished",
     }
 
 
-def test_an_unmeasured_metric_is_told(tmp_path, monkeypatch):
+def test_an_unmeasured_metric_ends_the_search(tmp_path, monkeypatch):
     search = search_of("trials=1", "metric=val/los")
     monkeypatch.setattr(worker, "run", fake_run(lambda lr: [1.0] * 4))
-    (failed, _) = worker.work(search, Journal(search, tmp_path))
-    assert "Did you mean 'val/loss'? This validation measures val/loss." in failed
+    with pytest.raises(ConfigError, match="Did you mean 'val/loss'"):
+        worker.work(search, Journal(search, tmp_path))
+
+
+def test_a_test_that_gives_no_number_does_not_cost_the_trial(tmp_path, monkeypatch):
+    finish = fake_run(lambda lr: [3.0, 2.0, 1.5, 1.0])
+
+    def run(cfg, further):
+        finish(cfg, further)
+        raise NotFiniteError("test/perplexity is inf after training.")
+
+    monkeypatch.setattr(worker, "run", run)
+    search = requested(["model=rope", *RATES[1:], *TINY, "trials=1"])
+    journal = Journal(search, tmp_path)
+    worker.work(search, journal)
+    assert journal.as_records()["rope"][0]["score"] == 1.0
+
+
+def test_what_was_tried_is_not_tried_again(tmp_path):
+    """Two values of a choice are two trials, and then the search is over."""
+    words = ["model=rope", "task=arithmetic", "task.optim.lr=choice(0.001,0.003)", "trials=9"]
+    search = requested([*words, *TINY])
+    journal = Journal(search, tmp_path)
+    found = [ended(journal, "rope", 1.0)["task.optim.lr"] for _ in range(2)]
+    assert sorted(found) == [0.001, 0.003]
+    assert journal.claim() is None
+    assert journal.left() == 0
+    assert len(journal.as_records()["rope"]) == 2
+
+
+def test_budgets_that_are_shown_are_equal(tmp_path):
+    journal = Journal(search_of("trials=2"), tmp_path)
+    for model in ("rope", "nope", "rope", "nope"):
+        ended(journal, model, 1.0)
+    fewer = Journal(search_of("trials=1"), tmp_path)
+    assert [len(trials) for trials in fewer.as_records().values()] == [1, 1]
+
+
+def test_another_precision_is_another_search():
+    assert search_of("trainer.precision=32-true").name != search_of().name
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["task.optim.lr=0.5"], "task.optim.lr is given twice"),
+        (["++task.optim.lr=interval(0.1,0.2)"], "task.optim.lr is given twice"),
+        (["trainer.micro_batch=choice(2,4)"], "trainer.micro_batch cannot be searched"),
+        (["seed=choice(1,2)"], "is no word of a search|cannot be searched"),
+    ],
+)
+def test_keys_that_no_trial_may_set_are_told(words, told):
+    with pytest.raises(ConfigError, match=told):
+        requested([*RATES, *words])
+
+
+def test_a_torn_line_is_cut_off_and_nothing_else_is_lost(tmp_path):
+    journal = Journal(search_of("trials=2"), tmp_path)
+    ended(journal, "rope", 1.0)
+    path = tmp_path / "journal.log"
+    path.write_bytes(path.read_bytes() + b'{"op_code": 4, "work')
+    again = Journal(search_of("trials=2"), tmp_path)
+    assert again.as_records()["rope"][0]["score"] == 1.0
+    ended(again, "nope", 1.0)
+    assert Journal(search_of("trials=2"), tmp_path).left() == 2
 
 
 def test_a_search_ends_with_a_table_a_picture_and_the_next_command(tmp_path, monkeypatch, capsys):
@@ -271,7 +355,7 @@ def test_a_search_ends_with_a_table_a_picture_and_the_next_command(tmp_path, mon
     (folder,) = tmp_path.glob("runs/.tune/*")
     assert {path.name for path in folder.glob("search.*")} >= {"search.md", "search.png"}
     best = searches.best_of(record, "rope")
-    assert f"task.optim.lr={rounded(best['values']['task.optim.lr'])}" in printed
+    assert f"task.optim.lr={best['values']['task.optim.lr']} seed=1" in printed
     content = gather([], [], [record])
     assert content.searches[0].command == record["command"]
     assert len(content.searches[0].plots) == 2
@@ -307,6 +391,7 @@ def test_time_that_is_over_is_status_85(tmp_path, monkeypatch, capsys):
         raise worker.Preempted("SIGUSR1")
 
     monkeypatch.setattr(worker, "work", preempted)
+    assert command.main([*RATES, *TINY, "trials=1", "--worker"]) == 85  # a task is queued again
     assert command.main([*RATES, *TINY, "trials=1", "--minutes", "5"]) == 85
     assert "2 trials are left; the same command goes on." in capsys.readouterr().err
 
@@ -325,8 +410,11 @@ def test_a_sweep_of_wandb_runs_the_same_configs():
     cfg = compose_config([*sweep["command"][2:-1], *given])
     assert (cfg.task.optim.lr, cfg.task.optim.position_lr) == (0.0003, 1.0)
     assert (cfg.task.arch.layers, cfg.seed) == (1, 0)
-    with pytest.raises(ConfigError, match="a sweep of W&B is of one model"):
-        agent.sweep_yaml(search_of())
+    for more, told in (([], "of one model"), (["model=rope", "seeds=0,1"], "one seed")):
+        with pytest.raises(ConfigError, match=told):
+            agent.sweep_yaml(requested([*(RATES[1:] if more else RATES), *more]))
+    with pytest.raises(ConfigError, match="needs logger=wandb"):
+        agent.sweep_yaml(requested([*words, "logger=none"]))
 
 
 def test_workers_are_one_array(capsys):
