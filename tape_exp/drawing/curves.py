@@ -158,10 +158,12 @@ def _draw_panel(axis: Any, panel: Panel) -> None:
     single = [line for line in panel.lines if not line.joined]
     for line in panel.lines:
         beside = 0.0
-        if len(single) > 1 and not line.joined:
+        if len(single) > 1 and not line.joined and panel.ticks:
             looks = list(dict.fromkeys(one.look for one in single))
             beside = APART * (looks.index(line.look) - (len(looks) - 1) / 2)
         _draw_line(axis, line, beside)
+    if len(single) > 1 and panel.ticks:
+        axis.margins(x=0.1)  # the outermost points are beside their place
     for place in panel.marks:
         axis.axvline(place, color="grey", linestyle=":", linewidth=0.8)
     if panel.logarithmic:

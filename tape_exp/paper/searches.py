@@ -81,7 +81,9 @@ def caption(search: Record) -> str:
 def figure(search: Record) -> Curves:
     """The best score after each trial, and the score of each trial by the values of its keys."""
     metric = spoken(search["metric"])
-    panels = [Panel("best so far", "trial", metric, [*_histories(search)])]
+    most = max(map(len, search["models"].values()))
+    ticks = [*range(1, most + 1, -(-most // 12))]
+    panels = [Panel("best so far", "trial", metric, [*_histories(search)], ticks=ticks)]
     for key in search["space"]:
         if lines := [*_scatter(search, key)]:
             panels.append(Panel(spoken(key), _scale(search, key), metric, lines))
