@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from tape_exp.models import export, peft
+from tape_exp.models.peft_format import save_for_peft
 from tape_exp.paper import rerun
 from tape_exp.runs.card import model_card
 from tape_exp.runs.record import read_json
@@ -49,13 +50,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="let trust_remote_code=True find our classes without an import; tape_exp is needed "
         "anyway",
     )
+    parser.add_argument(
+        "--adapter",
+        metavar="BASE",
+        help="write LoRA's adapter only, as peft loads it onto BASE, the Llama that the run began "
+        "from (a folder, or a name on the hub)",
+    )
     given = parser.parse_args(arguments)
+    if given.adapter and (given.auto_map or given.dtype != "float32"):
+        parser.error("--adapter goes without --auto-map and --dtype")
     if given.public and not given.push:
         parser.error("--public goes with --push")
     if given.push and not re.fullmatch(r"[\w.-]+/[\w.-]{1,96}", given.push):
         raise ConfigError(f"--push {given.push} must be <user or organisation>/<model>.")
     name = given.push or given.folder.name
-    export_run(given.run, given.folder, DTYPES[given.dtype], name, given.auto_map)
+    if given.adapter:
+        export_adapter(given.run, given.folder, given.adapter)
+    else:
+        export_run(given.run, given.folder, DTYPES[given.dtype], name, given.auto_map)
     print(given.folder)
     if given.push:
         print(push(given.folder, given.push, given.public))
@@ -99,6 +111,17 @@ def export_run(
         reason = error.strerror or str(error)
         raise ConfigError(
             f"{error.filename or folder}: {reason}; export to a folder that can be written."
+        ) from error
+
+
+def export_adapter(run: Path, folder: Path, base: str) -> None:
+    """Write the adapter of a run for a base to ``folder``."""
+    try:
+        save_for_peft(read_run(run).decoder, folder, base)
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or folder}: {error.strerror or error}; export to a folder that can "
+            "be written."
         ) from error
 
 

@@ -201,10 +201,9 @@ def save_results(
     if adapter is not None and module.base is not None:
         folder = run.directory.artifacts / "adapter"
         peft.save_adapter(adapter, folder, module.base, redact_tree(identity_of(run.cfg)))
-    record = record_of(run, trainer, module, evaluation, seconds)
-    facts = {key: record[key] for key in ("parameters", "positional_parameters", "tokens")}
-    facts |= {"seconds": seconds["training"]} | module.validation
+    facts = {**sizes(run, trainer.global_step), "seconds": seconds["training"]} | module.validation
     publish(run.sinks, evaluation, images, trainer.global_step, facts)
+    record = record_of(run, trainer, module, evaluation, seconds)
     if run.cfg.debug.name == "none":
         check_finite(record["metrics"], run.task.optim.lr)
     else:  # a shortened evaluation leaves cells empty
@@ -266,11 +265,9 @@ def record_of(
         run.task.data_fingerprint(),
         fingerprint_version=FINGERPRINT,
         metrics={**module.validation, **evaluation.metrics},
-        parameters=run.decoder.parameter_count(),
-        positional_parameters=run.decoder.positional_count(),
+        **sizes(run, trainer.global_step),
         trained_parameters=sum(parameter.numel() for _, parameter in trained),
         steps=trainer.global_step,
-        tokens=trainer.global_step * run.task.optim.batch * run.task.arch.train_length,
         precision=str(trainer.precision),
         attention=attention.choices(),
         seconds={
@@ -284,6 +281,15 @@ def record_of(
         **({"knows_digits": True} if run.decoder.knows_digits() else {}),
         **evaluation.for_record(),
     )
+
+
+def sizes(run: Run, steps: int) -> dict[str, int]:
+    """Parameters of the model, those of its positions, and tokens of so many steps."""
+    return {
+        "parameters": run.decoder.parameter_count(),
+        "positional_parameters": run.decoder.positional_count(),
+        "tokens": steps * run.task.optim.batch * run.task.arch.train_length,
+    }
 
 
 def check_finite(metrics: dict[str, float], lr: float) -> None:

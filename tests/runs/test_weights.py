@@ -3,6 +3,7 @@ from.
 """
 
 import json
+import re
 import shutil
 
 import pytest
@@ -300,6 +301,38 @@ def test_an_exported_run_is_the_model_that_was_trained(model, method, extend, te
     ).input_ids
     with torch.no_grad():
         assert (theirs(tokens).logits - ours(tokens)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("method", ["lora", "theta"])
+def test_an_exported_adapter_is_what_peft_loads(method, extend, text_run, tmp_path, monkeypatch):
+    """By the lines of its own README, onto the exported base: the logits of the trained model."""
+    cfg, _ = extend("rope", method)
+    evaluated, _ = text_run("model=rope", f"peft={method}", "checkpoint=extend", task="github")
+    ours, run = loaded(evaluated).eval(), RunDirectory(cfg)
+    checkpoint = next(run.checkpoints.glob("step*.ckpt"))
+    base = weights.base_of(checkpoint, cfg).parents[1]
+    assert export.main([str(base), str(tmp_path / "base")]) == 0
+    words = [str(run.path), str(tmp_path / "adapter"), "--adapter", str(tmp_path / "base")]
+    assert export.main(words) == 0
+    told = (tmp_path / "adapter" / "README.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(re.findall(r"```python\n(.*?)```", told, re.DOTALL)[0], names)
+    theirs = names["model"].eval()
+    tokens = torch.arange(20, 50)[None]
+    with torch.no_grad():
+        gap = (theirs(tokens).logits - ours(tokens)).abs().max()
+        with theirs.disable_adapter():
+            assert (theirs(tokens).logits - ours(tokens)).abs().max() > 1e-3
+    assert gap < 1e-4
+
+
+def test_an_adapter_of_another_kind_is_refused(extend, tmp_path, capsys):
+    cfg, _ = extend("tape", "tape")
+    words = [str(RunDirectory(cfg).path), str(tmp_path / "new"), "--adapter", "base"]
+    assert export.main(words) == 2
+    assert "--adapter is for LoRA on a Llama" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 def test_export_says_what_is_wrong(extend, tmp_path, capsys):
