@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 
 NAMED = ["train", "sweep", "status", "paper", "bench", "report", "export", "score", "theory"]
-NAMED += ["plan", "check"]
+NAMED += ["plan", "check", "tune"]
 
 
 def tape_exp(monkeypatch, *words):
@@ -145,3 +146,11 @@ def test_an_installation_is_of_the_working_directory(installed, tmp_path):
     assert read == [[], []]
     assert done.stderr.count(f"nothing is recorded in {records}: outside a clone") == 1
     assert numbers > 0
+
+
+def test_a_reader_that_has_seen_enough_is_no_mistake(tmp_path):
+    program = "from tape_exp.settings import arguments\n"
+    program += "main = arguments.command(lambda: [print(n) for n in range(100_000)] and 0)\nmain()"
+    piped = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} | head -1"
+    done = subprocess.run(["bash", "-c", piped], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")

@@ -100,6 +100,8 @@ def command(main: Callable[Given, int]) -> Callable[Given, int]:
         except ConfigError as error:
             print(f"error: {shown(str(error))}", file=sys.stderr)
             return 2
+        except BrokenPipeError:  # whoever reads has seen enough, as head has
+            return 1
         except OSError as error:
             print(f"error: {shown(refused(error))}", file=sys.stderr)
             return 1

@@ -7,6 +7,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,10 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         slurm.submit_workers(search, given.words, given.slurm, folder, given.dry_run)
         return 0
     journal = Journal(search, folder)
+    if given.worker:
+        _leave_with(given.worker)
     if given.record:
         require_writable("--record", searches.FOLDER)
     status = _work(search, journal, given)
-    if given.worker:
+    if given.worker is not None:
         return status
     failed = _show(search, journal, folder, given.record)
     if left := journal.left():
@@ -86,7 +90,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--record", action="store_true", help="write results/searches/ too, for make report"
     )
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)  # 0: of SLURM
     given = parser.parse_intermixed_args(arguments)
     if given.dry_run and not given.slurm:
         parser.error("--dry-run goes with --slurm")
@@ -97,7 +101,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _work(search: "Search", journal: "Journal", given: argparse.Namespace) -> int:
     """Run trials here, or in so many processes; status 85 where the time was over first."""
-    if given.cores is not None and given.cores > 1 and not given.worker:
+    if given.cores is not None and given.cores > 1 and given.worker is None:
         return _in_processes(given)
     from tape_exp.tune.worker import work
 
@@ -110,7 +114,7 @@ def _work(search: "Search", journal: "Journal", given: argparse.Namespace) -> in
 
 def _in_processes(given: argparse.Namespace) -> int:
     """Workers of this command, which save and leave when this one is told to."""
-    words = [*given.words, "--worker"]
+    words = [*given.words, f"--worker={os.getpid()}"]
     if given.minutes:
         words.append(f"--minutes={given.minutes}")
     program = [sys.executable, "-m", "tape_exp.tune", *words]
@@ -130,6 +134,17 @@ def _in_processes(given: argparse.Namespace) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return int(any(status not in (0, REQUEUE) for status in ended))
+
+
+def _leave_with(parent: int) -> None:
+    """Save and leave as soon as the process that started this worker is gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _show(search: "Search", journal: "Journal", folder: Path, record: bool) -> bool:

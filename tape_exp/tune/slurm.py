@@ -28,7 +28,7 @@ def submit_workers(
     place = folder / "slurm"
     told = shlex.join(["tape-exp", "tune", *words, f"--slurm={count}"])
     script = sweep.script_of(settings, place, told, [sys.executable, "-m", "tape_exp.tune"])
-    line = shlex.join([*(word for word in words if word not in own), "--worker"])
+    line = shlex.join([*(word for word in words if word not in own), "--worker=0"])
     array = f"--array=0-{count - 1}"
     if dry_run:
         print(f"{script}# every task: {line}\n# sbatch {array} {place / 'script.sh'}")

@@ -12,8 +12,6 @@ from tape_exp.launch.queue import Task
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import finish
 
-NOW = time.time()
-
 
 @pytest.fixture
 def grid(tmp_path, monkeypatch):
@@ -32,7 +30,7 @@ def begin(job, steps=40, age=0.0):
     ]
     file = place.path / "metrics.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 41, "unfin')
-    os.utime(file, (NOW - age, NOW - age))
+    os.utime(file, (time.time() - age,) * 2)
     return place
 
 

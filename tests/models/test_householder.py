@@ -65,7 +65,7 @@ def test_the_product_in_blocks_is_the_product_at_once(S, T, monkeypatch):
     for a, b in zip(exact, blocks, strict=True):
         assert (a - b).abs().max() < 1e-12 * a.abs().max()
     for a, b in zip(exact, results(torch.float32, 64, *parts), strict=True):
-        assert (a - b).abs().max() < 1e-5 * a.abs().max()
+        assert (a - b).abs().max() < 3e-5 * a.abs().max()  # processors round differently
 
 
 @pytest.mark.parametrize("R", [2, 4, 8, 16])

@@ -139,7 +139,7 @@ def test_the_rival_computes_the_same_function():
     """SeparateTAPE in three calls equals TAPE, or its time would mean nothing."""
     from tape_exp.measure.speed import SeparateTAPE, separate_calls
     from tape_exp.models import attention
-    from tests.conftest import randomise
+    from tape_exp.models.conformance import randomise
 
     arch = Arch(3, 32, 4, 32, vocab=14, max_length=32, train_length=32)
     ours = Decoder(arch, TAPE)

@@ -133,4 +133,11 @@ def test_every_encoding_is_diagnosed(name):
     kinds = {key.partition("/")[0] for key in found.metrics}
     assert kinds >= {"forced", "failures"}
     assert ("causal" in kinds, "state" in kinds) == (name in UPDATED,) * 2
-    assert set(found.tables) == {"grid_means", "rings", "places", "carries", "mapped_sums"}
+    assert set(found.tables) == {
+        "grid_means",
+        "rings",
+        "places",
+        "carries",
+        "mapped_sums",
+        "samples",
+    }

@@ -232,6 +232,7 @@ def test_record_holds_what_tables_need(tiny_run):
         "patterns.png",
         "places.json",
         "rings.json",
+        "samples.json",
     ]
     assert (directory.artifacts / "heatmap.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (directory.path / "config.yaml").exists()

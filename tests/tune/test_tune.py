@@ -391,7 +391,7 @@ def test_time_that_is_over_is_status_85(tmp_path, monkeypatch, capsys):
         raise worker.Preempted("SIGUSR1")
 
     monkeypatch.setattr(worker, "work", preempted)
-    assert command.main([*RATES, *TINY, "trials=1", "--worker"]) == 85  # a task is queued again
+    assert command.main([*RATES, *TINY, "trials=1", "--worker=0"]) == 85  # a task is queued again
     assert command.main([*RATES, *TINY, "trials=1", "--minutes", "5"]) == 85
     assert "2 trials are left; the same command goes on." in capsys.readouterr().err
 
@@ -425,5 +425,25 @@ def test_workers_are_one_array(capsys):
     assert "#SBATCH --partition=cpu" in script
     assert "-m tape_exp.tune)" in script
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
-    assert "trials=9 --worker\n# sbatch --array=0-3 " in printed
+    assert "trials=9 --worker=0\n# sbatch --array=0-3 " in printed
     assert "hydra.launcher" not in printed.partition("# every task:")[2]
+
+
+def test_workers_leave_with_the_command_that_started_them(tmp_path):
+    words = ["model=rope", *RATES[1:], *TINY, "trials=2", "task.optim.max_steps=100000"]
+    words = [*words, "trainer.checkpoint_every=10", "trainer.validate_every=1000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tape_exp.tune", *words, "--cores", "2"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.DEVNULL,
+    )
+    while process.poll() is None and not [*tmp_path.glob("runs/*/*/*/*/checkpoints/*.ckpt")]:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    journal = Journal(search := requested(words), search.folder())
+    deadline = time.monotonic() + 300
+    for trial in journal.trials("rope"):  # a worker holds its trial while it runs
+        while journal._held("rope", trial) is None:
+            assert time.monotonic() < deadline, "the workers go on"
+            time.sleep(0.2)
