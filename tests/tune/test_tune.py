@@ -365,7 +365,7 @@ def test_a_search_ends_with_a_table_a_picture_and_the_next_command(tmp_path, mon
 
 def test_a_killed_search_goes_on_where_it_was(tmp_path):
     """The run of the killed trial goes on from its checkpoint, as the same trial."""
-    words = ["model=rope", *RATES[1:], *TINY, "trials=1", "task.optim.max_steps=4000"]
+    words = ["model=rope", *RATES[1:], *TINY, "trials=1", "task.optim.max_steps=600"]
     words = [*words, "trainer.checkpoint_every=10", "trainer.validate_every=1000"]
     process = subprocess.Popen(
         [sys.executable, "-m", "tape_exp.tune", *words],
