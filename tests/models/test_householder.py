@@ -64,8 +64,9 @@ def test_the_product_in_blocks_is_the_product_at_once(S, T, monkeypatch):
     exact, blocks = results(torch.float64, S, S), results(torch.float64, 64, *parts)
     for a, b in zip(exact, blocks, strict=True):
         assert (a - b).abs().max() < 1e-12 * a.abs().max()
-    for a, b in zip(exact, results(torch.float32, 64, *parts), strict=True):
-        assert (a - b).abs().max() < 3e-5 * a.abs().max()  # processors round differently
+    at_once = results(torch.float32, S, S)
+    for a, b, c in zip(exact, results(torch.float32, 64, *parts), at_once, strict=True):
+        assert (a - b).abs().max() < 1.25 * (a - c).abs().max()
 
 
 @pytest.mark.parametrize("R", [2, 4, 8, 16])
