@@ -94,7 +94,7 @@ def conf(conf_with_toys, monkeypatch):
         monkeypatch.setattr(module, "CONF", conf_with_toys)
     package = ROOT / "examples" / "my_pe" / "my_pe"
     monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setitem(plugins._named, "my_pe", plugins.Plugin("my_pe", package, "this test"))
+    monkeypatch.setitem(plugins._named, "my_pe", plugins.Plugin("my_pe", package))
     return conf_with_toys
 
 

@@ -5,7 +5,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,6 @@ def save(
     Raises:
         ConfigError: there is something in the folder, or its name cannot be printed.
     """
-    if not folder.name.isprintable():
-        raise ConfigError(
-            f"{folder} holds a line break or another control character; name a folder without it."
-        )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} is there already; name a new folder to export to.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     plain = is_plain_llama(decoder)
     dtype = dtype or decoder.embedding.weight.dtype
     config = llama_config(decoder) if plain else own_config(decoder, model)
@@ -84,8 +78,7 @@ def save(
             "AutoConfig": f"{MODELING}.TapeExpConfig",
             "AutoModelForCausalLM": f"{MODELING}.TapeExpForCausalLM",
         }
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
+    with new_folder(folder) as temporary:
         _write_json(temporary / "config.json", config)
         told = describe(plain) if describe else card(folder.name, plain, auto_map)
         (temporary / "README.md").write_text(told)
@@ -104,6 +97,25 @@ def save(
                 temporary / "tokenizer_config.json",
                 tokenizer_config(tokenizer, decoder.arch.max_length),
             )
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A hidden folder to write to, which becomes ``folder`` at the end: it is whole or absent.
+
+    Raises:
+        ConfigError: there is something in ``folder``, or its name cannot be printed.
+    """
+    if not folder.name.isprintable():
+        raise ConfigError(
+            f"{folder} holds a line break or another control character; name a folder without it."
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is there already; name a new folder to export to.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        yield temporary
         for path in temporary.iterdir():
             path.chmod(0o644)
         temporary.chmod(0o755)

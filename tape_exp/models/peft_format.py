@@ -1,8 +1,6 @@
 """An adapter in the format of the peft library, for a Llama in that of transformers."""
 
 import json
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.export import is_plain_llama, llama_config
+from tape_exp.models.export import is_plain_llama, llama_config, new_folder
 from tape_exp.models.llama import llama_name
 from tape_exp.settings.errors import ConfigError
 
@@ -25,7 +23,8 @@ def save_for_peft(decoder: Decoder, folder: Path, base: str) -> None:
         base: the Llama that the run began from, a folder or a name on the hub, as peft loads it.
 
     Raises:
-        ConfigError: the run has no LoRA, its model is no Llama, or its embeddings are tied.
+        ConfigError: the run has no LoRA, its model is no Llama, its embeddings are tied, or
+            there is something in the folder.
     """
     settings = getattr(decoder, "peft_config", {}).get("default")
     tensors = peft.adapter(decoder)
@@ -39,21 +38,12 @@ def save_for_peft(decoder: Decoder, folder: Path, base: str) -> None:
             "the run trained an embedding that is also the head, which peft keeps as two; leave "
             "--adapter out to export the whole model."
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} is there already; name a new folder to export to.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
+    with new_folder(folder) as temporary:
         named = {llama_name(key).replace(".default.", "."): one for key, one in tensors.items()}
         _write_config(temporary, decoder, named, base)
         weights = {f"base_model.model.{key}": one for key, one in named.items()}
         save_file(weights, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
         (temporary / "README.md").write_text(_card(decoder, folder.name, base))
-        temporary.chmod(0o755)
-        temporary.replace(folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def _write_config(folder: Path, decoder: Decoder, named: dict[str, Tensor], base: str) -> None:

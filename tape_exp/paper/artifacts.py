@@ -554,10 +554,9 @@ def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
     """The value of ``scale=`` (default: smoke), that of ``seeds=`` (default: 0), and other words.
 
     Raises:
-        ConfigError: the scale is not known, or the seeds are no integers.
+        ConfigError: the scale is not known, the seeds are no integers, or a word is given twice.
     """
-    settings = dict(w.split("=", 1) for w in words if w.startswith(("scale=", "seeds=")))
-    extra = [w for w in words if not w.startswith(("scale=", "seeds="))]
+    settings, extra = split_words(words, ("scale", "seeds"))
     scale = settings.get("scale", "smoke")
     one_of("scale", scale, SCALES)
     try:
@@ -567,6 +566,25 @@ def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
             f"seeds={settings['seeds']} must be integers separated by commas, as in seeds=0,1,2."
         ) from error
     return scale, seeds, extra
+
+
+def split_words(words: Sequence[str], keys: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The values of ``<key>=`` among the words of a command, and its other words.
+
+    Raises:
+        ConfigError: a key is given twice.
+    """
+    given: dict[str, str] = {}
+    further = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key not in keys:
+            further.append(word)
+        elif key in given:
+            raise ConfigError(f"{key}={given[key]} and {word} exclude each other; give one.")
+        else:
+            given[key] = value
+    return given, further
 
 
 def names() -> list[str]:

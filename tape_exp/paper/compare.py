@@ -1,10 +1,17 @@
 """A table of any models on any task: ``python -m tape_exp.paper compare task=… model=…,…``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tape_exp.paper.artifacts import SAME_DATA, Records, RunArtifact, same_data, settings_of
+from tape_exp.paper.artifacts import (
+    SAME_DATA,
+    Records,
+    RunArtifact,
+    same_data,
+    settings_of,
+    split_words,
+)
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
 from tape_exp.runs.evaluation import is_diagnostic
@@ -78,19 +85,8 @@ def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
         ConfigError: task or models are missing, or a word is wrong.
     """
     scale, seeds, further = settings_of(words)
-    given = dict(
-        word.split("=", 1) for word in further if word.startswith(("task=", "model=", "metrics="))
-    )
-    extra = [word for word in further if not word.startswith(("task=", "model=", "metrics="))]
-    for key, example in (("task", "task=arithmetic"), ("model", "model=rope,tape")):
-        if not given.get(key):
-            raise ConfigError(f"a comparison needs {key}=, as in {example}.")
-    if wrong := [word for word in extra if "=" not in word or word.startswith("seed=")]:
-        raise ConfigError(
-            f"{wrong[0]} is no word of a comparison; seeds are given as seeds=0,1,2, other keys "
-            "with their value, as task.train_digits=6."
-        )
-    refuse_unnamed(given["model"])
+    given, extra = split_words(further, ("task", "model", "metrics"))
+    check_words("comparison", given, extra)
     chosen = given["model"].split(",")
     metrics = given["metrics"].split(",") if "metrics" in given else []
     for key, words in (("model", chosen), ("metrics", metrics)):
@@ -100,6 +96,21 @@ def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
     title = f"{', '.join(map(display_name, chosen))} side by side"
     what: Any = {"task": task, "models": chosen, "overrides": extra, "metrics": metrics}
     return Compare(name=f"compare_{task}", title=title, **what), scale, seeds
+
+
+def check_words(what: str, given: Mapping[str, str], further: Sequence[str]) -> None:
+    """Raise :class:`ConfigError` where a comparison or a search lacks its task or its models, or
+    has a word that is no override.
+    """
+    for key, example in (("task", "task=arithmetic"), ("model", "model=rope,tape")):
+        if not given.get(key):
+            raise ConfigError(f"a {what} needs {key}=, as in {example}.")
+    if wrong := [word for word in further if "=" not in word or word.startswith("seed=")]:
+        raise ConfigError(
+            f"{wrong[0]} is no word of a {what}; seeds are given as seeds=0,1,2, other keys with "
+            "their value, as task.train_digits=6."
+        )
+    refuse_unnamed(given["model"])
 
 
 def _digits(values: Sequence[float]) -> int:

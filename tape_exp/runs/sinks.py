@@ -204,8 +204,12 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
 
 def title_of(cfg: DictConfig) -> str:
     """A run in words: ``TAPE on arithmetic, scale smoke, seed 0``."""
-    name = display_name(cfg.model.name)
-    return f"{name} on {cfg.task.name}, scale {cfg.scale.name}, seed {cfg.seed}"
+    return f"{display_name(cfg.model.name)} on {setting_of(cfg)}"
+
+
+def setting_of(cfg: DictConfig) -> str:
+    """What a run is besides its model, in words: ``word problem, scale smoke, seed 0``."""
+    return f"{cfg.task.name.replace('_', ' ')}, scale {cfg.scale.name}, seed {cfg.seed}"
 
 
 def tags_of(cfg: DictConfig) -> list[str]:

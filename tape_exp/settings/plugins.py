@@ -23,11 +23,10 @@ RESERVED = "tape_exp"
 
 
 class Plugin(NamedTuple):
-    """A package that is known: its name in an import, its folder, and how it came to be known."""
+    """A package that is known: its name in an import, and its folder."""
 
     package: str
     folder: Path
-    known_by: str
 
     @property
     def conf(self) -> Path:
@@ -197,7 +196,7 @@ def _found(package: str, by: str) -> Plugin:
         name = re.search(r"^name: *[\"']?([^\s\"'#]+)", path.read_text(), re.MULTILINE)
         if name and name[1] != path.stem:
             raise ConfigError(f"{by}: {path} has the name {name[1]}; write name: {path.stem}.")
-    return Plugin(package, folder, by)
+    return Plugin(package, folder)
 
 
 def _checked(plugins: Iterable[Plugin]) -> dict[str, Plugin]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from tape_exp.settings.errors import ConfigError, no_override
@@ -67,7 +68,7 @@ def locate(target: Any, section: str) -> type:
         raise ConfigError(
             f"{section}._target_={target} must name a class that is defined in {module}."
         )
-    if plugin and base and not issubclass(cls, _class_at(base)):
+    if plugin and base and not issubclass(cls, resolve_name(base)):
         raise ConfigError(f"{section}._target_={target} must be a subclass of {base}.")
     return cls
 
@@ -81,12 +82,6 @@ def _elsewhere(target: Any) -> str:
         f", or one that a YAML of an installed package names; install {package}, or name it as "
         f"plugins=[{package}]"
     )
-
-
-def _class_at(path: str) -> type:
-    module, _, name = path.rpartition(".")
-    cls: type = getattr(import_module(module), name)
-    return cls
 
 
 def check_targets(cfg: Any, key: str = "") -> None:

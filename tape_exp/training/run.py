@@ -25,7 +25,7 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_diagnostic
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import make_record
-from tape_exp.runs.sinks import close, curves, make_loggers, publish, read_metrics
+from tape_exp.runs.sinks import close, curves, make_loggers, publish, read_metrics, setting_of
 from tape_exp.settings import plugins
 from tape_exp.settings.display import display_name
 from tape_exp.settings.redaction import redact_tree
@@ -218,7 +218,7 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
     (PNG); return the images.
     """
     images, model = [], display_name(directory.cfg.model.name)
-    title = heading(directory)
+    title = f"{setting_of(directory.cfg)} ({directory.hash})"
     if evaluation.heatmap is not None:
         path = directory.artifacts / "heatmap.png"
         images.append(heatmap.draw({model: evaluation.heatmap}, path, title))
@@ -235,13 +235,6 @@ def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path
     for name, figure in diagnostic_figures(evaluation.tables, directory.cfg.model.name).items():
         images.append(figure.draw(directory.artifacts / f"{name}.png"))
     return images
-
-
-def heading(directory: RunDirectory) -> str:
-    """What pictures of a run say of it, besides its model: ``arithmetic, scale smoke, seed 0``."""
-    cfg = directory.cfg
-    task = cfg.task.name.replace("_", " ")
-    return f"{task}, scale {cfg.scale.name}, seed {cfg.seed} ({directory.hash})"
 
 
 def record_of(

@@ -30,7 +30,7 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 warnings.filterwarnings("ignore", message=".*already reported")  # of a trial that went on
 STARTUP = 4  # trials of a model before others are sampled from what they gave, or given up
 TRIES = 20  # samples in a row that were tried before
-REPEATS, EXHAUSTED = "repeats", "exhausted"  # attributes of a trial, and of a study
+REPEATS = "repeats"  # attribute of a trial that was tried before
 
 
 class Claimed(NamedTuple):
@@ -122,7 +122,6 @@ class Journal:
                 return Claimed(model, trial, values, lock)
             trial.set_user_attr(REPEATS, True)
             study.tell(trial, state=TrialState.FAIL)
-        study.set_user_attr(EXHAUSTED, len(tried))
         return None
 
     def configured(self, model: str) -> dict[str, Any]:
@@ -190,9 +189,14 @@ class Journal:
         for model in self.search.models:
             every = self.trials(model)
             done = sum(trial.state in ended for trial in every)
-            most = self.study(model).user_attrs.get(EXHAUSTED, self.search.trials)
-            missing += max(min(self.search.trials, max(most, len(every))) - done, 0)
+            most = len(every) if self._exhausted(model) else self.search.trials
+            missing += max(min(self.search.trials, most) - done, 0)
         return missing
+
+    def _exhausted(self, model: str) -> bool:
+        """Whether the last samples were all tried before."""
+        last = self.study(model).get_trials(deepcopy=False)[-TRIES:]
+        return sum(REPEATS in trial.user_attrs for trial in last) == TRIES
 
     def as_records(self) -> dict[str, Sequence[dict[str, Any]]]:
         """The trials of the search's models, as many of each as its budget, as JSON has them."""

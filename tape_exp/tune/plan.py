@@ -10,20 +10,19 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from tape_exp.paper.artifacts import settings_of
-from tape_exp.paper.compare import deciding
+from tape_exp.paper.artifacts import settings_of, split_words
+from tape_exp.paper.compare import check_words, deciding
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.folders import path_of
-from tape_exp.settings.patterns import refuse_unnamed
 from tape_exp.settings.plugins import names_in
 from tape_exp.settings.schema import check
 from tape_exp.training.assembly import check_parts
 from tape_exp.tune.space import distribution_of, ends, is_searched, read_space, words_of
 
 PRUNERS = ("median", "none")
-OWN = ("model=", "task=", "space=", "trials=", "metric=", "pruner=")
+OWN = ("model", "task", "space", "trials", "metric", "pruner")
 LAUNCHER = "hydra.launcher."  # of --slurm
 
 
@@ -106,44 +105,36 @@ def requested(words: Sequence[str]) -> Search:
         ConfigError: a word is missing or wrong.
     """
     scale, seeds, further = settings_of(words)
-    given = {key: _given(further, key) for key in OWN}
-    rest = [word for word in further if not word.startswith((*OWN, LAUNCHER))]
-    for key, example in (("task=", "task=arithmetic"), ("model=", "model=rope,tape")):
-        if not given[key]:
-            raise ConfigError(f"a search needs {key}, as in {example}.")
-    if wrong := [word for word in rest if "=" not in word or word.startswith("seed=")]:
-        raise ConfigError(
-            f"{wrong[0]} is no word of a search: keys have a value, and seeds are given as "
-            "seeds=0,1."
-        )
-    refuse_unnamed(given["model="])
-    models = list(dict.fromkeys(given["model="].split(",")))
+    given, further = split_words(further, OWN)
+    rest = [word for word in further if not word.startswith(LAUNCHER)]
+    check_words("search", given, rest)
+    models = list(dict.fromkeys(given["model"].split(",")))
     for model in models:
         one_of("model", model, names_in("model"))
     searched = dict(word.split("=", 1) for word in rest if is_searched(word))
     for key, text in searched.items():
         distribution_of(key, text)
-    space = {**(read_space(given["space="]) if given["space="] else {}), **searched}
+    space = {**(read_space(given["space"]) if "space" in given else {}), **searched}
     _check_keys(space, rest)
     if not space:
         raise ConfigError(
             f"a search needs space=, one of {', '.join(names_in('space'))} or a .yaml of your own, "
             "or keys with sets of values, as in task.optim.lr=interval(0.001,0.01)."
         )
-    metric = given["metric="] or "val/loss"
+    metric = given.get("metric", "val/loss")
     if not metric.startswith("val/"):
         raise ConfigError(f"metric={metric} is not of validation; the test stays unseen: val/loss.")
-    one_of("pruner", pruner := given["pruner="] or "median", PRUNERS)
+    one_of("pruner", pruner := given.get("pruner", "median"), PRUNERS)
     overrides = [word for word in rest if not is_searched(word)]
     return Search(
-        given["task="],
+        given["task"],
         scale,
         models,
         space,
         overrides,
         seeds,
         metric,
-        _count(given["trials="] or "12"),
+        _count(given.get("trials", "12")),
         pruner,
     )
 
@@ -160,14 +151,6 @@ def _check_keys(space: dict[str, str], words: Sequence[str]) -> None:
             )
         if names.count(name) > 1 or name in fixed:
             raise ConfigError(f"{name} is given twice: give a set of values, or one value.")
-
-
-def _given(words: Sequence[str], key: str) -> str:
-    """The value of a word; empty where it is not given."""
-    values = [word.removeprefix(key) for word in words if word.startswith(key)]
-    if len(values) > 1:
-        raise ConfigError(f"{key}{values[0]} and {key}{values[1]} exclude each other; give one.")
-    return values[0] if values else ""
 
 
 def _count(text: str) -> int:

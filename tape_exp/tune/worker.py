@@ -118,7 +118,7 @@ def score_of(search: Search, journal: Journal, claimed: Claimed) -> float:
 
 def report_again(claimed: Claimed, record: dict, metric: str, offset: int) -> None:
     """The validations of a run that had already been finished, for the trials that follow."""
-    known = claimed.trial.study._storage.get_trial(claimed.trial._trial_id).intermediate_values
+    known = claimed.trial.study.trials[claimed.trial.number].intermediate_values
     curve = record.get("curves", {}).get(metric, {"step": [], "value": []})
     for step, value in zip(curve["step"], curve["value"], strict=True):
         if offset + step not in known:

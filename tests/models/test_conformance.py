@@ -124,7 +124,7 @@ def section(monkeypatch, tmp_path):
         setattr(module, cls.__name__, cls)
     monkeypatch.setitem(sys.modules, "mistaken", types.ModuleType("mistaken"))
     monkeypatch.setitem(sys.modules, "mistaken.encodings", module)
-    monkeypatch.setitem(plugins._named, "mistaken", Plugin("mistaken", tmp_path, "this test"))
+    monkeypatch.setitem(plugins._named, "mistaken", Plugin("mistaken", tmp_path))
     names = {f"mistaken.encodings.{cls.__name__}" for cls, *_ in MISTAKES}
     monkeypatch.setattr(plugins, "_declared", lambda conf: names)
     return lambda cls: {"name": "mistaken", "_target_": f"mistaken.encodings.{cls.__name__}"}

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import attend
-from tape_exp.models.conformance import randomise
+from tape_exp.models.conformance import ARCH, randomise
 from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
@@ -55,17 +55,7 @@ def test_step_zero_on_random_positions_is_exactly_randpe(arch):
     assert (randpe(TOKENS, **of) - tape(TOKENS, **of)).abs().max() > 1e-3
 
 
-GROUPED = Arch(
-    layers=3,
-    width=32,
-    heads=4,
-    ffn=48,
-    vocab=14,
-    max_length=48,
-    train_length=24,
-    kv_heads=2,
-    head_size=12,
-)
+GROUPED = dataclasses.replace(ARCH, layers=3, kv_heads=2, head_size=12, digits=())
 
 
 def test_grouped_queries_have_positions_of_their_own():

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from lightning import Callback
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
@@ -18,6 +19,7 @@ from tape_exp.report.content import gather
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.module import NotFiniteError
+from tape_exp.training.run import run
 from tape_exp.tune import __main__ as command
 from tape_exp.tune import agent, worker
 from tape_exp.tune.journal import STARTUP, Journal
@@ -363,12 +365,17 @@ def test_a_search_ends_with_a_table_a_picture_and_the_next_command(tmp_path, mon
     assert json.loads((folder / "search.json").read_text())["models"] == record["models"]
 
 
-def test_a_killed_search_goes_on_where_it_was(tmp_path):
-    """The run of the killed trial goes on from its checkpoint, as the same trial."""
-    words = ["model=rope", *RATES[1:], *TINY, "trials=1", "task.optim.max_steps=600"]
+class StopsAtOnce(Callback):
+    def on_train_batch_end(self, *_, **__):
+        raise worker.Preempted("SIGUSR1")
+
+
+def test_a_killed_search_goes_on_where_it_was(tmp_path, monkeypatch):
+    """Its workers leave with it, and the run goes on from its checkpoint, as the same trial."""
+    words = ["model=rope", *RATES[1:], *TINY, "trials=1", "task.optim.max_steps=100000"]
     words = [*words, "trainer.checkpoint_every=10", "trainer.validate_every=1000"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tape_exp.tune", *words],
+        [sys.executable, "-m", "tape_exp.tune", *words, "--cores", "2"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.DEVNULL,
     )
@@ -376,13 +383,18 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    search = requested(words)
-    assert Journal(search, search.folder()).left() == 1
-    assert command.main(words) == 0
+    journal = Journal(search := requested(words), search.folder())
+    (trial,) = journal.trials("rope")
+    while (lock := journal._held("rope", trial)) is None:  # a worker holds it while it runs
+        time.sleep(0.05)
+    lock.release()
     (log,) = tmp_path.glob("runs/arithmetic/smoke/rope/*/log.txt")
+    assert "Going on from step" not in log.read_text()
+    monkeypatch.setattr(worker, "run", lambda cfg, more: run(cfg, [*more, StopsAtOnce()]))
+    assert command.main(words) == 85
     assert "Going on from step" in log.read_text()
-    (found,) = tmp_path.glob("runs/.tune/*/search.json")
-    assert [one["state"] for one in json.loads(found.read_text())["models"]["rope"]] == ["finished"]
+    assert [one.number for one in journal.trials("rope")] == [trial.number]
+    assert journal.left() == 1
 
 
 def test_time_that_is_over_is_status_85(tmp_path, monkeypatch, capsys):
@@ -427,23 +439,3 @@ def test_workers_are_one_array(capsys):
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
     assert "trials=9 --worker=0\n# sbatch --array=0-3 " in printed
     assert "hydra.launcher" not in printed.partition("# every task:")[2]
-
-
-def test_workers_leave_with_the_command_that_started_them(tmp_path):
-    words = ["model=rope", *RATES[1:], *TINY, "trials=2", "task.optim.max_steps=100000"]
-    words = [*words, "trainer.checkpoint_every=10", "trainer.validate_every=1000"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tape_exp.tune", *words, "--cores", "2"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.DEVNULL,
-    )
-    while process.poll() is None and not [*tmp_path.glob("runs/*/*/*/*/checkpoints/*.ckpt")]:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    journal = Journal(search := requested(words), search.folder())
-    deadline = time.monotonic() + 300
-    for trial in journal.trials("rope"):  # a worker holds its trial while it runs
-        while journal._held("rope", trial) is None:
-            assert time.monotonic() < deadline, "the workers go on"
-            time.sleep(0.2)
