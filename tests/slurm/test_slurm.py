@@ -1,7 +1,8 @@
 """Sweeps on a real SLURM, submitted in both ways: a run preempted by SLURM's signal and a run
-killed end as if undisturbed, on one node or two.
+killed end as if undisturbed, on one node or two. So do the workers of a search.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -189,6 +190,33 @@ def test_a_run_on_two_nodes(slurm, tmp_path, monkeypatch):
     assert (run / "DONE").exists(), (run / "log.txt").read_text()
     assert "Going on from step" in (run / "log.txt").read_text()
     assert curve(run) == curve(place(one_node, "rope", 0))
+
+
+def test_workers_of_a_search(slurm, tmp_path):
+    """Two, of which one is preempted and queued again: every trial ends, its first in two parts."""
+    words = ["model=rope", "task=arithmetic", "task.optim.lr=choice(0.001,0.002,0.003)"]
+    words += [*FIXED, "trials=3"]
+    command = [sys.executable, "-m", "tape_exp.tune", *words, f"runs={tmp_path}"]
+    call = {"cwd": ROOT, "env": slurm, "capture_output": True, "text": True, "timeout": 200}
+    said = subprocess.run([*command, *SLURM[1:], "--slurm", "2"], **call)
+    assert "(2 workers)" in said.stdout, said.stderr
+
+    def begun() -> list[Path]:
+        found = [file.parent for file in tmp_path.glob("arithmetic/smoke/rope/*/metrics.jsonl")]
+        return [run for run in found if reached(run, 40) and not (run / "DONE").exists()]
+
+    wait_for(begun, 120, tmp_path)
+    preempted = begun()[0]
+    task = task_of(process_of(preempted))
+    subprocess.run(["scancel", "--signal=USR1", task], env=slurm, check=True)
+    wait_for(lambda: idle(slurm), 200, tmp_path)
+    assert "Going on from step" in (preempted / "log.txt").read_text()
+    ended = subprocess.run(command, **call)
+    assert ended.returncode == 0, ended.stderr
+    assert "begins" not in ended.stderr, "the workers had left trials"
+    (found,) = tmp_path.glob(".tune/*/search.json")
+    trials = json.loads(found.read_text())["models"]["rope"]
+    assert [trial["state"] for trial in trials] == ["finished"] * 3
 
 
 def check(folder: Path, undisturbed: Path) -> None:
