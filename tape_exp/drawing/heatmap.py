@@ -60,7 +60,7 @@ def draw(
         names = {n: "\n".join(fitted(part, side) for part in n.split("  ")) for n in panels}
     above = max(name.count("\n") for name in names.values()) * 1.4 * TYPE / 72
     below = 0.35 if first.columns else 0.27
-    figure = new_figure(width, rows * (tall + above + below) + 0.2, title)
+    figure = new_figure(width, rows * (tall + above + below) + 0.3, title)
     same = len({(h.values.shape, *h.rows, *h.columns) for h in panels.values()}) == 1
     axes = figure.subplots(rows, across, squeeze=False, sharex=same, sharey=same)
     image: Any = None
