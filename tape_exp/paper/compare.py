@@ -58,7 +58,10 @@ class Compare(RunArtifact):
 
     def caption(self, scale: str, records: Records) -> str:
         """What was run."""
-        return f"{self.subject(scale)} mean over seeds with its 95 % interval."
+        return (
+            f"{self.subject(scale)} mean over seeds: ± is half of its 95 % interval, and two seeds "
+            "are in brackets."
+        )
 
     def notes(self, records: Records) -> str:
         """Whether all models read the same data, and how records differ."""

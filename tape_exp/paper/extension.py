@@ -11,6 +11,7 @@ from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin, pairs
 from tape_exp.paper.values import NOT_REPORTED, mean_of, reported
 from tape_exp.runs import weights
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.display import display_name
 
 
 @dataclass(kw_only=True)
@@ -67,10 +68,10 @@ class TunedPerplexity(Methods):
         contests: list[Contest] = []
         for corpus in self.corpora:
             contests += self.versus(
-                f"{corpus} {longest}",
+                f"{display_name(corpus)} {longest}",
                 table.values(("ours", longest), corpus=corpus),
                 table.values(("paper", at_paper), corpus=corpus),
-                published_where=f"{corpus} {at_paper}",
+                published_where=f"{display_name(corpus)} {at_paper}",
                 higher=False,
                 digits=3,
             )

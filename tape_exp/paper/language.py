@@ -66,7 +66,10 @@ class Comparison(LanguageArtifact):
                 baseline = f"{metric.split('/')[0]}/unigram_perplexity"
                 unigram[column] = reported(first_of(records)["metrics"][baseline])
         to = display_name(self.reference)
-        apart = [Column(lead, shown=f"{key[0]} − {to} {key[1]}") for key, lead in leads.items()]
+        apart = [
+            Column(lead, shown=f"{display_name(key[0])} − {to} {key[1]}")
+            for key, lead in leads.items()
+        ]
         head = [Column("model"), *map(Column, keys), *apart, *ORIGIN]
         return Table(head, [*rows, unigram], quantity="perplexity")
 

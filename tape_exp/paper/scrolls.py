@@ -43,7 +43,7 @@ class Scrolls(LanguageArtifact):
             best = max(published[name].number for name in self.others())
             if min(published[name].number for name in self.favourites) >= best:
                 ours, floor = table.values(("ours", dataset)), GUESSED.get(dataset)
-                contests += self.versus(dataset, ours, published, floor=floor)
+                contests += self.versus(display_name(dataset), ours, published, floor=floor)
         return contests
 
     def verdict(self, scale: str, records: Records) -> Verdict:
@@ -79,10 +79,12 @@ class Scrolls(LanguageArtifact):
             if task["source"] == "builtin"
             else "text"
         )
-        guessed = " and ".join(f"{share:.2f} on {name}" for name, share in GUESSED.items())
+        guessed = " and ".join(
+            f"{share:.2f} on {display_name(name)}" for name, share in GUESSED.items()
+        )
         return (
-            f"{self.title}. F1 of qasper and narrative_qa, exact match of contract_nli and "
-            "quality, geometric mean of ROUGE-1, 2 and L of the others, in percent. Guessing one "
+            f"{self.title}. F1 of Qasper and NarrativeQA, exact match of ContractNLI and "
+            "QuALITY, geometric mean of ROUGE-1, 2 and L of the others, in percent. Guessing one "
             f"of the answers reaches {guessed}. Column paper: {paper['setting']} "
             f"({paper['source']}), one seed. Ours: scale {scale}, {data} of "
             f"{task['max_length']} tokens; mean over seeds with its 95 % interval, of one seed "

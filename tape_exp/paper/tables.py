@@ -129,18 +129,26 @@ def columns(names: Iterable[str]) -> list[Column]:
     return [Column(name) for name in names]
 
 
-NAMED = ("model", "method")  # columns that hold the names of configs
+NAMED = ("model", "method", "corpus")  # columns that hold the names of configs and data sets
 
 
 def for_readers(table: Table) -> Table:
-    """The table with models and methods as readers call them, not as their YAMLs are called."""
+    """The table with models, methods and data sets as readers call them, not as configs do."""
     keys = {*NAMED, table.label}
     rows = [
         {k: display_name(c) if k in keys and isinstance(c, str) else c for k, c in row.items()}
         for row in table.rows
     ]
-    head = [replace(column, name=column.shown or column.name) for column in table.columns]
+    head = [replace(column, name=column.shown or _named(column)) for column in table.columns]
     return replace(table, columns=head, rows=rows)
+
+
+def _named(column: Column) -> str:
+    """The name of a column for readers: that of ``("ours", "qmsum")`` is ``ours QMSum``."""
+    if column.name or isinstance(column.key, str):
+        return column.name
+    words = " ".join(map(str, column.key)).split(" ")
+    return " ".join(map(display_name, words))
 
 
 def write(stem: Path, table: Table) -> list[Path]:
@@ -247,7 +255,8 @@ def curves(table: Table, across: str = "length (tokens)") -> list[Panel]:
                 label = str(row[table.label])
                 shown = display_name(label)
                 lines += [line_of(shown, points, look=looks[label])] if points else []
-            title = f"{part}: {name}".replace("_", " ") if part else name.replace("_", " ")
+            title = display_name(name).replace("_", " ")
+            title = f"{display_name(part)}: {title}" if part else title
             if lines:
                 panels.append(Panel(title, across, table.quantity, _far_ones_hidden(lines)))
     return panels

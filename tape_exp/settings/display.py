@@ -1,4 +1,4 @@
-"""What pages and pictures call an encoding or a method of fine-tuning: ``TAPE without attention``.
+"""What pages and pictures call an encoding, a method of fine-tuning or a data set.
 
 A YAML of conf/model or conf/peft says it in a comment among its first lines::
 
@@ -17,12 +17,23 @@ from tape_exp.settings.plugins import yaml_of
 
 KEY = "display"
 MARKS = "†"  # that may follow a name
-# what tables name besides the YAMLs
-OTHERS = {"tape_separate": "TAPE (as public code writes it)"}
+# what tables name besides the YAMLs: a model of the public code, and data sets
+OTHERS = {
+    "tape_separate": "TAPE (as public code writes it)",
+    "proof_pile": "Proof-pile",
+    "pg19": "PG-19",
+    "qasper": "Qasper",
+    "contract_nli": "ContractNLI",
+    "narrative_qa": "NarrativeQA",
+    "quality": "QuALITY",
+    "qmsum": "QMSum",
+    "summ_screen_fd": "SummScreenFD",
+    "gov_report": "GovReport",
+}
 
 
 def display_name(name: str) -> str:
-    """What a model or method is called: ``TAPE`` for ``tape``, ``TAPE†`` for ``tape†``.
+    """What a model, method or data set is called: ``TAPE`` for ``tape``, ``TAPE†`` for ``tape†``.
 
     Of a pattern of layers each entry is: ``RoPE ×3 + NoPE`` for ``rope×3+nope``. A name whose YAML
     gives none, or that has no YAML, stays as it is.

@@ -178,6 +178,9 @@ def _show(search: "Search", journal: "Journal", folder: Path, record: bool) -> b
             fresh = f"seed={max(search.seeds) + 1}"
             words = shlex.join([*search.words(model, best["values"]), fresh])
             print(f"Best of {model}: tape-exp train {words}")
+    offline = f"{search.task}/{search.scale}/*/*/wandb/offline-run-*"
+    if any(folder.parents[1].glob(offline)):
+        print(f"W&B was offline; to upload the runs: wandb sync {folder.parents[1] / offline}")
     failed = [(m, t) for m in search.models for t in found["models"][m] if t["state"] == "failed"]
     for model, trial in failed:
         told = f"{model}, trial {trial['number'] + 1}: {trial.get('why', 'unknown')}"

@@ -5,6 +5,7 @@ import csv
 from tape_exp.paper import artifacts, page
 from tape_exp.paper.claims import FLOOR, YES
 from tape_exp.paper.scrolls import GUESSED
+from tape_exp.settings.display import display_name
 from tests.paper.test_language import record
 
 
@@ -57,7 +58,7 @@ def test_answers_that_guessing_gives_decide_nothing():
             for metrics in [{key: value, f"{key}_low": value - 1, f"{key}_high": value + 1 + seed}]
         ]
         contests = artifact.contests("smoke", artifact.collect("smoke", records))
-        return next(each for each in contests if each.where == dataset).outcome()
+        return next(each for each in contests if each.where == display_name(dataset)).outcome()
 
     assert [outcome("quality", ours, 1.0) for ours in (11.6, 25.9, 27.0)] == [FLOOR, FLOOR, YES]
     assert outcome("contract_nli", 33.0, 10.0) == FLOOR
