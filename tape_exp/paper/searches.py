@@ -61,7 +61,7 @@ def table(search: Record) -> Table:
 
 def _shown(value: Any) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return Value(value, form="{number:.3g}") if number else NOTHING if value is None else str(value)
+    return Value(value, form="{number:.6g}") if number else NOTHING if value is None else str(value)
 
 
 def caption(search: Record) -> str:

@@ -161,7 +161,7 @@ def _searched(content: Content, search: Record) -> Searched:
     return Searched(
         name,
         figure.title,
-        searches.table(search),
+        for_readers(searches.table(search)),
         [content.add(f"{name}-{i}", plot) for i, plot in enumerate(plots.plots_of(figure))],
         search["command"],
     )

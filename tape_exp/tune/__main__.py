@@ -155,7 +155,7 @@ def _show(search: "Search", journal: "Journal", folder: Path, record: bool) -> b
         "task": search.task,
         "scale": search.scale,
         "space": search.space,
-        "overrides": list(search.overrides),
+        "overrides": _portable(search.overrides),
         "seeds": list(search.seeds),
         "metric": search.metric,
         "minimises": search.minimises,
@@ -194,12 +194,17 @@ def _words(search: "Search") -> list[str]:
         f"task={search.task}",
         f"scale={search.scale}",
         *(f"{key}={text}" for key, text in search.space.items()),
-        *search.overrides,
+        *_portable(search.overrides),
         f"seeds={','.join(map(str, search.seeds))}",
         f"trials={search.trials}",
         f"metric={search.metric}",
         f"pruner={search.pruner}",
     ]
+
+
+def _portable(words: Sequence[str]) -> list[str]:
+    """Overrides without the folders of this machine, which a record does not name."""
+    return [word for word in words if not word.lstrip("+").startswith(("runs=", "cache="))]
 
 
 if __name__ == "__main__":

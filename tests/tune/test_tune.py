@@ -348,7 +348,7 @@ def test_a_torn_line_is_cut_off_and_nothing_else_is_lost(tmp_path):
 
 def test_a_search_ends_with_a_table_a_picture_and_the_next_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(searches, "FOLDER", tmp_path / "results")
-    words = [*RATES, *TINY, "trials=2"]
+    words = [*RATES, *TINY, "trials=2", f"runs={tmp_path / 'runs'}"]
     assert command.main([*words, "--record"]) == 0
     printed = capsys.readouterr().out
     assert "Best of rope: tape-exp train model=rope task=arithmetic" in printed
@@ -360,6 +360,8 @@ def test_a_search_ends_with_a_table_a_picture_and_the_next_command(tmp_path, mon
     assert f"task.optim.lr={best['values']['task.optim.lr']} seed=1" in printed
     content = gather([], [], [record])
     assert content.searches[0].command == record["command"]
+    assert [row["model"] for row in content.searches[0].table.rows] == ["RoPE", "NoPE"]
+    assert str(tmp_path) not in json.dumps(record), "a record is of no machine"
     assert len(content.searches[0].plots) == 2
     assert command.main(words) == 0  # nothing is left to do
     assert json.loads((folder / "search.json").read_text())["models"] == record["models"]
