@@ -177,7 +177,7 @@ def _extend(
     for old in folder.glob("[0-9]*"):  # a damaged file, or one after it
         if int(old.stem) >= len(done.shards):
             old.unlink()
-    progress = _Progress(f"{text.name} {split}")
+    progress = _Progress(f"{text.told} {split}")
     skipped = Skipped()
     batches = _batches(text.documents(split, done.next, skipped))
     number, total, last = len(done.shards), done.tokens, False

@@ -79,6 +79,11 @@ class Text:
         """What metrics on it are called: the corpus, or ``builtin_<corpus>``."""
         return f"{BUILTIN}{self.name}" if self.source == "builtin" else self.name
 
+    @property
+    def told(self) -> str:
+        """What logs call it: the corpus, or ``built-in text for <corpus>``."""
+        return f"built-in text for {self.name}" if self.source == "builtin" else self.name
+
     def documents(
         self, split: str, start: Place = (0, 0), skipped: "Skipped | None" = None
     ) -> Iterator[tuple[Place, str]]:

@@ -84,7 +84,7 @@ class Tokenization:
         return load(path, self.bos, self.eos)
 
     def _trained(self, text: Text) -> tokenizers.Tokenizer:
-        log.info("Training a BPE of %d tokens on %s.", self.vocab, text.name)
+        log.info("Training a BPE of %d tokens on %s.", self.vocab, text.told)
         began = time.monotonic()
         tokenizer = _byte_level(self)
         trainer = trainers.BpeTrainer(
