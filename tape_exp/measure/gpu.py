@@ -168,6 +168,24 @@ def ended_by_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Signals that would end this command are obeyed at the end of the block, not within it."""
+    came: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+        if callable(signal.getsignal(number))
+    }
+    try:
+        yield
+    finally:
+        for held, handler in handlers.items():
+            signal.signal(held, handler)
+    for number in came:
+        signal.raise_signal(number)
+
+
+@contextlib.contextmanager
 def alone(out: Path) -> Iterator[IO[str]]:
     """The lock of the folder, which every command inherits, so that it lasts as long as one of them
     does.
@@ -212,21 +230,26 @@ def run_command(words: list[str], log: Path, limit: float, lock: IO[str]) -> dic
     """
     began = time.monotonic()
     with log.open("ab") as file:
-        process = subprocess.Popen(
-            words,
-            cwd=ROOT,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=[lock.fileno()],
-        )
+        begun: list[subprocess.Popen] = []
         try:
-            status = process.wait(limit)
+            with signals_held_back():  # or one that comes now would leave the command behind
+                begun.append(
+                    subprocess.Popen(
+                        words,
+                        cwd=ROOT,
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                        pass_fds=[lock.fileno()],
+                    )
+                )
+            status = begun[0].wait(limit)
             ended = "done" if status == 0 else "failed"
         except subprocess.TimeoutExpired:
-            ended, status = "stopped at its limit", stop(process)
+            ended, status = "stopped at its limit", stop(begun[0])
         except BaseException:
-            stop(process)
+            for process in begun:
+                stop(process)
             raise
     tail = log.read_text(errors="replace").splitlines()[-12:]
     print("\n".join(tail), flush=True)

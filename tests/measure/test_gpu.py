@@ -68,6 +68,23 @@ def test_a_signal_ends_the_command_under_way(monkeypatch, tmp_path, number):
         os.kill(int((tmp_path / "long.log").read_text()), 0)
 
 
+def test_a_signal_while_a_command_begins_ends_it_too(monkeypatch, tmp_path):
+    """It comes between the start of the process and the moment that this command knows of it."""
+    begun, begin = [], subprocess.Popen
+
+    def signalled(*given, **named):
+        begun.append(begin(*given, **named))
+        signal.raise_signal(signal.SIGTERM)
+        return begun[0]
+
+    monkeypatch.setattr(subprocess, "Popen", signalled)
+    stage = gpu.Stage("", 1, lambda out: [python("import time; time.sleep(600)")])
+    monkeypatch.setattr(gpu, "STAGES", {"long": stage})
+    with pytest.raises(SystemExit):
+        gpu.main(["--stages", "long", "--out", str(tmp_path)])
+    assert begun[0].poll() == -signal.SIGTERM
+
+
 def test_a_folder_is_taken_as_long_as_a_command_lives(tmp_path):
     """Also one that its `make gpu`, being killed, has left behind."""
     with gpu.alone(tmp_path) as lock:
@@ -297,6 +314,7 @@ def test_attention_alone_is_timed():
 def test_products_beside_16_bits_are_held_to_more_than_16_bits(monkeypatch):
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
     cpu = torch.device("cpu")
+    monkeypatch.setattr(check, "SHAPE", (1, 40))
     (row,) = check.products(cpu)
     assert row["verdict"] == "agrees"
     assert {"E", "P", "W_x", "V"} >= {row["of"]}
