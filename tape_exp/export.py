@@ -94,9 +94,10 @@ def export_run(
         describe = None
         if record:
             told = rerun.command(record)
+            count = sum(parameter.numel() for parameter in found.decoder.parameters())
 
             def describe(plain: bool) -> str:
-                return model_card(name or folder.name, plain, record, told, auto_map)
+                return model_card(name or folder.name, plain, record, count, told, auto_map)
 
         export.save(
             found.decoder,

@@ -19,8 +19,9 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.trace import Trace, trace
-from tape_exp.paper.records import read_records
+from tape_exp.paper.records import each_once, read_records, records_of_runs
 from tape_exp.runs.record import read_json
+from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.plugins import changed, use_packages
@@ -187,7 +188,8 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
     """Every record as a row: what was run, and its metrics, a column each.
 
     Args:
-        folder: of records; None: ``results/records``, of the clone or below the working directory.
+        folder: of records; None: ``results/records`` of the clone, or outside a clone every
+            finished run in ``runs/`` and ``results/records`` below the working directory.
 
     Raises:
         ConfigError: there is no such folder.
@@ -198,7 +200,10 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
         raise ConfigError(f"{folder} is no folder of records; results/records of a clone is one.")
 
     rows = []
-    for record in read_records(None if folder is None else Path(folder)):
+    found = read_records(Path(folder) if folder is not None else None)
+    if folder is None and folders.INSTALLED:
+        found = each_once([*found, *records_of_runs(Path("runs"))])
+    for record in found:
         config = record["config"]
         row = {
             "run": record.get("run"),

@@ -10,6 +10,7 @@ import torch
 
 import tape_exp as te
 from tape_exp.data.batch import IGNORE
+from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.arithmetic import text
@@ -136,7 +137,7 @@ def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
         loaded[2].generate("1+1=", new_tokens=0)
 
 
-def test_records_are_a_table(loaded, tmp_path):
+def test_records_are_a_table(loaded, tmp_path, monkeypatch):
     (tmp_path / "one.json").write_text((loaded[0] / "record.json").read_text())
     table = te.records(tmp_path)
     assert table.loc[0, ["model", "task", "scale", "seed"]].tolist() == [
@@ -147,3 +148,8 @@ def test_records_are_a_table(loaded, tmp_path):
         te.records(tmp_path / "absent")
     committed = te.records()
     assert {"rope", "tape"} <= {*committed["model"]}
+    monkeypatch.setattr(folders, "INSTALLED", True)
+    monkeypatch.setattr(folders, "RECORDS", tmp_path / "results" / "records")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to(loaded[0].parents[3])
+    assert te.records()["run"].tolist() == table["run"].tolist(), "the finished runs"

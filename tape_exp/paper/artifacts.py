@@ -27,7 +27,7 @@ from tape_exp.paper.values import Value
 from tape_exp.runs import weights
 from tape_exp.runs.evaluation import Heatmap
 from tape_exp.runs.identity import without_folders
-from tape_exp.settings import files, folders
+from tape_exp.settings import files, folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.display import display_label, display_name
@@ -326,6 +326,8 @@ class RunArtifact(Artifact):
             for label, r in every
             if CHOSEN in r
         ]
+        if any(plugins.changed(r.get("plugins"), r["config"]) for _, r in every):
+            sentences.append("The code of a package has changed since some of these runs.")
         commits = {tables.commit(r) for _, r in every}
         threads = sorted({n for _, r in every if (n := r.get("hardware", {}).get("threads"))})
         mixed = [f"of {len(commits)} commits"] if len(commits) > 1 else []

@@ -118,4 +118,4 @@ def check_words(what: str, given: Mapping[str, str], further: Sequence[str]) -> 
 
 def _digits(values: Sequence[float]) -> int:
     """Decimals of a column: two of percent and perplexities, more of small numbers."""
-    return 2 if max(map(abs, values), default=0.0) >= 1 else 4
+    return 4 if 0 < max(map(abs, values), default=0.0) < 1 else 2

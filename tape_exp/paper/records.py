@@ -46,12 +46,21 @@ def read_records(folder: Path | None = None) -> list[Record]:
     Raises:
         OSError: the folder is there and cannot be read: without records, tables would be removed.
     """
-    records = []
     folder = folder or folders.RECORDS
     if folders.INSTALLED and folder == folders.RECORDS and not folder.exists():
         _tell_where(folder)
     names = folder.iterdir() if folder.exists() else ()
-    for path in sorted(path for path in names if path.suffix == ".json"):
+    return _read(sorted(path for path in names if path.suffix == ".json"))
+
+
+def records_of_runs(folder: Path) -> list[Record]:
+    """The records of the finished runs ``<folder>/<task>/<scale>/<variant>/<run>``."""
+    return _read(sorted(folder.glob("[!.]*/*/*/*/record.json")))
+
+
+def _read(paths: Iterable[Path]) -> list[Record]:
+    records = []
+    for path in paths:
         try:
             records.append(checked(read_json(path), path))
         except ConfigError as error:

@@ -12,7 +12,12 @@ Z = 1.96  # standard errors in half of a 95 % interval
 
 
 def model_card(
-    name: str, plain: bool, record: dict[str, Any], command: str, auto_map: bool = False
+    name: str,
+    plain: bool,
+    record: dict[str, Any],
+    parameters: int,
+    command: str,
+    auto_map: bool = False,
 ) -> str:
     """The ``README.md`` of an exported model.
 
@@ -20,21 +25,22 @@ def model_card(
         name: by which transformers loads it, a folder's or ``<user>/<model>`` on the hub.
         plain: whether it is a Llama.
         record: of the run.
+        parameters: of the exported model, into which adapters have been merged.
         command: that makes the run again.
         auto_map: whether transformers finds our classes by the config.
     """
     config = yaml.safe_dump(record["config"], sort_keys=False, allow_unicode=True)
     parts = [card(name, plain, auto_map, [record["config"]["model"]["name"]]).rstrip()]
-    parts += [_told(record), _results(record), "## The run", _facts(record, command)]
+    parts += [_told(record, parameters), _results(record), "## The run", _facts(record, command)]
     return "\n\n".join([*parts, f"```yaml\n{config}```"]) + "\n"
 
 
-def _told(record: dict[str, Any]) -> str:
+def _told(record: dict[str, Any], parameters: int) -> str:
     config = record["config"]
     return (
         f"Positional encoding: {display_name(config['model']['name'])}. Task: "
         f"{config['task']['name']}, at scale {config['scale']}, seed {record['seed']}. It has "
-        f"{record['parameters']:,} parameters and was trained for {record['steps']:,} steps "
+        f"{parameters:,} parameters and was trained for {record['steps']:,} steps "
         f"({record['tokens']:,} tokens). It is the result of an experiment on positional "
         "encodings, and is meant for further ones only."
     )
@@ -50,7 +56,9 @@ def _results(record: dict[str, Any]) -> str:
         error = metrics.get(f"{key}_stderr")
         spread = f" ± {Z * error:.2g}" if error else ""  # 0 says only that all were alike
         lines[-1] += f"\n| {key} | {value:.4g}{spread} |"
-    return "\n\n".join([*lines, "± is half of a 95 % interval over test samples, of this one run."])
+    if "±" in lines[-1]:
+        lines.append("± is half of a 95 % interval over test samples, of this one run.")
+    return "\n\n".join(lines)
 
 
 def _facts(record: dict[str, Any], command: str) -> str:

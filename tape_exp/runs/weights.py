@@ -17,6 +17,7 @@ from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_yaml
 from tape_exp.settings.folders import TRAIN, path_of
+from tape_exp.settings.overrides import literal
 from tape_exp.settings.plugins import yaml_of
 from tape_exp.settings.targets import locate
 
@@ -247,6 +248,7 @@ def adopt(cfg: DictConfig) -> DictConfig:
                 f"checkpoint={spec} is a Llama, which has learned to attend without model.{key}; "
                 "leave it out."
             )
+    _refuse_unheeded(cfg, llama_config.sizes(), llama_config.theta, llama_config.scaling)
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
         cfg.task.arch = llama_config.sizes()
@@ -257,6 +259,57 @@ def adopt(cfg: DictConfig) -> DictConfig:
             if token is not None:
                 cfg.task.tokenizer[kind] = token
     return cfg
+
+
+def _refuse_unheeded(
+    cfg: DictConfig, sizes: dict[str, Any], theta: float, scaling: dict[str, Any]
+) -> None:
+    """Raise where the user has set what the Llama decides, and to something else."""
+    from tape_exp.settings.compose import compose_config
+
+    words = [f"model={cfg.model.name}", f"task={cfg.task.name}", f"scale={cfg.scale.name}"]
+    usual = compose_config(words)
+    theirs = {f"task.arch.{key}": value for key, value in sizes.items()}
+    theirs |= {"model.theta": theta, "model.scaling.method": scaling.get("method", "none")}
+    for key, value in theirs.items():
+        given = OmegaConf.select(cfg, key)
+        if given is not None and given != value and given != OmegaConf.select(usual, key):
+            further = (
+                "; a Llama's frequencies are stretched by peft.interpolation and peft.theta"
+                if key.startswith("model.")
+                else ""
+            )
+            raise ConfigError(
+                f"{key}={given} has no effect: {wanted(cfg)} is a Llama, which has {value}; leave "
+                f"it out{further}."
+            )
+
+
+def check_adaptation(cfg: DictConfig, checkpoint: Path) -> None:
+    """Refuse other numbers of ``peft`` than an adapted checkpoint was trained with, but for those
+    that training alone has.
+
+    Raises:
+        ConfigError: which key differs, and what to set.
+    """
+    run = adapted(checkpoint)
+    if run is None or run.peft.name != cfg.peft.name:
+        return  # other names are refused where the weights are loaded
+    theirs, ours = (_flat(OmegaConf.to_container(c.peft, resolve=True)) for c in (run, cfg))
+    for key in theirs.keys() & ours.keys() - {"lora.dropout", "sparse_groups"}:
+        if theirs[key] != ours[key]:
+            raise ConfigError(
+                f"checkpoint {checkpoint} was adapted with peft.{key}={literal(theirs[key])}, and "
+                f"peft.{key} is {literal(ours[key])} here; set peft.{key}={literal(theirs[key])}."
+            )
+
+
+def _flat(node: Any, above: str = "") -> dict[str, Any]:
+    """The values of nested sections by their keys, ``{"lora.rank": 8}``."""
+    if not isinstance(node, dict):
+        return {above: node}
+    parts = (_flat(child, f"{above}.{key}" if above else key) for key, child in node.items())
+    return {key: value for part in parts for key, value in part.items()}
 
 
 def without_adopted(config: dict[str, Any]) -> dict[str, Any]:

@@ -228,6 +228,7 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         choices = getattr(error, "options", None) or []  # also those of Hydra's plugins
         return (
             f"{group}={choice}{did_you_mean(choice, choices)} Choose one of: {', '.join(choices)}."
+            + (plugins.HINT if group in plugins.GROUPS.values() else "")
         )
     match = re.search(r"Interpolation key 'scale\.([^']+)' not found", text)
     if match and (scales := scales_with(match.group(1))):

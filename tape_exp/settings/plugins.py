@@ -20,6 +20,7 @@ from tape_exp.settings.errors import ConfigError
 
 GROUPS = {"tape_exp.positions": "model", "tape_exp.tasks": "task"}  # and what each brings
 RESERVED = "tape_exp"
+HINT = " What a package brings that is not installed needs plugins=[<package>]."
 
 
 class Plugin(NamedTuple):
@@ -134,7 +135,7 @@ def changed(made_with: Any, config: Any) -> str:
     Args:
         made_with: what :func:`versions_of` said when the run began.
     """
-    now = versions_of(config)
+    now = versions_of(config) if made_with else {}
     others = [
         package
         for package, found in (made_with or {}).items()

@@ -231,6 +231,7 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
     if checkpoint is not None:
         if adaptation is not None:
             weights.check_encoding(cfg, checkpoint, adaptation, decoder)
+            weights.check_adaptation(cfg, checkpoint)
         weights.begin(decoder, checkpoint, adaptation, cfg.seed, task.trains)
         log.info("Weights of %s.", weights.title(checkpoint))
     elif adaptation is not None:

@@ -82,6 +82,9 @@ def test_an_adapted_model_is_evaluated_as_it_was_trained(model, method, extend, 
         f"model={model}", f"peft={method}", "checkpoint=extend", task="github"
     )
     decoder = loaded(evaluated)
+    words = [f"model={model}", f"peft={method}", "peft.interpolation=3", "checkpoint=extend"]
+    with pytest.raises(ConfigError, match=r"adapted with peft\.interpolation=.*; set peft\."):
+        text_run(*words, task="github")
     own = {f"decoder.{name}": value for name, value in decoder.state_dict().items()}
     assert all(torch.equal(own[name], value) for name, value in content["state_dict"].items())
     assert scores["metrics"]["github/perplexity@32"] > 1
@@ -197,7 +200,7 @@ def test_what_does_not_fit_says_what_to_set(extend, text_run, base):
         ),
         (
             [f"checkpoint={folder}", "peft=lora", "peft.lora.rank=4"],
-            r"adapted with other settings of peft: .*lora_A",
+            r"was adapted with peft\.lora\.rank=8, and .* is 4 here; set peft\.lora\.rank=8\.",
         ),
         (
             ["checkpoint=c4", "peft=lora"],
@@ -397,6 +400,8 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
         "task.train_length=64",
         "task.optim.batch=4",
     ]
+    sizes = [f"task.arch.{key}" for key in ("layers=3", "width=24", "heads=4", "ffn=40")]
+    words += sizes  # its own, or they would be refused
     asked, record = text_run(*words, "task.optim.max_steps=2", task="extend")
     arch = record["config"]["task"]["arch"]
     assert (arch["layers"], arch["width"], arch["heads"], arch["kv_heads"], arch["ffn"]) == (
@@ -413,7 +418,7 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     same = without_folders(identity_of(asked))
     assert record["config"] != same
     assert weights.without_adopted(record["config"]) == weights.without_adopted(same)
-    _, scores = text_run("model=tape", "peft=tape", "checkpoint=extend", task="github")
+    _, scores = text_run("model=tape", "peft=tape", "checkpoint=extend", *sizes, task="github")
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)  # it is random
     assert (scores["llama"], scores["begun_from"]) == (
         record["llama"],
@@ -425,9 +430,13 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
         text_run("model=alibi", f"checkpoint={folder}", task="github")
     with pytest.raises(ConfigError, match=r"has learned to attend without model\.ssmax"):
         text_run("model=ssmax", f"checkpoint={folder}", task="github")
+    for word in ("task.arch.layers=7", "model.theta=500", "model.scaling.method=linear"):
+        key = word.partition("=")[0]
+        with pytest.raises(ConfigError, match=rf"{key}=.* has no effect: .* is a Llama"):
+            text_run("model=rope", f"checkpoint={folder}", *sizes, word, task="github")
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"llama has no tokenizer\.json"):
-        text_run("model=rope", f"checkpoint={folder}", task="github")
+        text_run("model=rope", f"checkpoint={folder}", *sizes, task="github")
 
 
 def finished(folder, *words: str, step: int = 1):
