@@ -57,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "from (a folder, or a name on the hub)",
     )
     given = parser.parse_args(arguments)
+    for option in ("adapter", "push"):
+        if getattr(given, option) == "":
+            parser.error(f"--{option} needs a name, not an empty word")
     if given.adapter and (given.auto_map or given.dtype != "float32"):
         parser.error("--adapter goes without --auto-map and --dtype")
     if given.public and not given.push:

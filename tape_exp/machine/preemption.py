@@ -16,6 +16,27 @@ SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 DISMISS = signal.SIGUSR2  # to a process that prepares data
 
 
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Signals that would end this process are obeyed at the end of the block, not within it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (*SIGNALS, signal.SIGHUP, signal.SIGINT)
+        if callable(signal.getsignal(number))
+    }
+    try:
+        yield
+    finally:
+        for held, handler in handlers.items():
+            signal.signal(held, handler)
+    for number in came:
+        signal.raise_signal(number)
+
+
 class Preempted(SystemExit):
     """The run leaves because it was asked to; the first process has status REQUEUE, others 0."""
 

@@ -24,6 +24,7 @@ from typing import IO, Any
 import torch
 
 from tape_exp.machine.hardware import machine_name
+from tape_exp.machine.preemption import signals_held_back
 from tape_exp.measure.results import FOLDER, write_record
 from tape_exp.settings.arguments import Parser, command, positive, require_writable
 from tape_exp.settings.errors import ConfigError
@@ -165,24 +166,6 @@ def ended_by_signals() -> Iterator[None]:
     finally:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def signals_held_back() -> Iterator[None]:
-    """Signals that would end this command are obeyed at the end of the block, not within it."""
-    came: list[int] = []
-    handlers = {
-        number: signal.signal(number, lambda number, _: came.append(number))
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-        if callable(signal.getsignal(number))
-    }
-    try:
-        yield
-    finally:
-        for held, handler in handlers.items():
-            signal.signal(held, handler)
-    for number in came:
-        signal.raise_signal(number)
 
 
 @contextlib.contextmanager

@@ -567,6 +567,8 @@ def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
         raise ConfigError(
             f"seeds={settings['seeds']} must be integers separated by commas, as in seeds=0,1,2."
         ) from error
+    if len({*seeds}) < len(seeds):
+        raise ConfigError(f"seeds={settings['seeds']} names a seed twice; name each once.")
     return scale, seeds, extra
 
 

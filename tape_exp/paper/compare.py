@@ -92,6 +92,8 @@ def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
     check_words("comparison", given, extra)
     chosen = given["model"].split(",")
     metrics = given["metrics"].split(",") if "metrics" in given else []
+    if not all(metrics):
+        raise ConfigError(f"metrics={given['metrics']} has an empty name; leave it out.")
     for key, words in (("model", chosen), ("metrics", metrics)):
         if twice := [word for word in words if words.count(word) > 1]:
             raise ConfigError(f"{key}={given[key]} names {twice[0]} twice; name each once.")
@@ -108,7 +110,9 @@ def check_words(what: str, given: Mapping[str, str], further: Sequence[str]) -> 
     for key, example in (("task", "task=arithmetic"), ("model", "model=rope,tape")):
         if not given.get(key):
             raise ConfigError(f"a {what} needs {key}=, as in {example}.")
-    if wrong := [word for word in further if "=" not in word or word.startswith("seed=")]:
+    if wrong := [
+        word for word in further if "=" not in word or word.lstrip("+").startswith("seed=")
+    ]:
         raise ConfigError(
             f"{wrong[0]} is no word of a {what}; seeds are given as seeds=0,1,2, other keys with "
             "their value, as task.train_digits=6."

@@ -9,7 +9,7 @@ from typing import Any
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.looks import look_of
 from tape_exp.paper.compare import deciding
-from tape_exp.paper.records import Record
+from tape_exp.paper.records import Record, warn
 from tape_exp.paper.tables import Row, Table, columns, commit
 from tape_exp.paper.values import NOTHING, Value, integer
 from tape_exp.runs.record import read_json
@@ -22,16 +22,41 @@ STATES = ("finished", "given up", "failed")
 
 
 def read_searches(folder: Path | None = None) -> list[Record]:
-    """The records of a folder (default: results/searches), in the order of their names.
-
-    Raises:
-        ConfigError: one cannot be read.
+    """The records of a folder (default: results/searches), in the order of their names; one that is
+    none, or has no finished trial, is named on stderr and left out.
     """
-    found = [read_json(path) for path in sorted((folder or FOLDER).glob("*.json"))]
-    for record in found:
-        if not isinstance(record, dict) or "models" not in record:
-            raise ConfigError(f"{folder or FOLDER} holds a .json that is no search; remove it.")
+    found = []
+    for path in sorted((folder or FOLDER).glob("*.json")):
+        try:
+            record = read_json(path)
+            if not any(best_of(record, model) for model in record["models"]):
+                warn(f"{path} has no finished trial and is left out.")
+                continue
+            table(record), figure(record)
+        except ConfigError as error:
+            warn(f"{error} It is left out.")
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            warn(f"{path} is no record of a search and is left out; restore or remove it.")
+        else:
+            found.append(record)
     return found
+
+
+def require_no_loss(new: Record) -> None:
+    """Raise :class:`ConfigError` where the record of a search would replace one with more in it."""
+    path = FOLDER / f"{new['search']}.json"
+    old = next((one for one in read_searches(path.parent) if one["search"] == new["search"]), None)
+    for model in old["models"] if old else ():
+        finished = [
+            sum(trial["state"] == "finished" for trial in one["models"].get(model, []))
+            for one in (old, new)
+            if one
+        ]
+        if finished[1] < finished[0]:
+            raise ConfigError(
+                f"{path} has {finished[0]} finished trials of {model}, and this search has "
+                f"{finished[1]}: leave --record out, or remove the file."
+            )
 
 
 def best_of(search: Record, model: str) -> dict[str, Any] | None:

@@ -33,6 +33,10 @@ LOCK = ".lock"
 LOCK_SECONDS = 10.0  # data workers of a killed process hold its lock until they notice
 
 
+class FolderError(ConfigError):
+    """A run's folder cannot be used now, whatever its config says."""
+
+
 class RunDirectory:
     """One run on disk. Writing is atomic: a file is whole or absent, whatever kills the process.
 
@@ -103,7 +107,7 @@ class RunDirectory:
             try:
                 held.acquire()
             except Timeout:
-                raise ConfigError(
+                raise FolderError(
                     f"another process works on {self.path}; wait for its end or stop it, then give "
                     "the same command again."
                 ) from None
@@ -117,7 +121,7 @@ class RunDirectory:
         try:
             yield
         except OSError as error:
-            raise ConfigError(
+            raise FolderError(
                 f"the run directory {self.path} cannot be written ({error.strerror}); set runs=<a "
                 "folder that can>."
             ) from error

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from tape_exp.paper.runner import time_limit
 from tape_exp.runs.record import circumstances
 from tape_exp.settings.arguments import Parser, command, log_plainly, positive, require_writable
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.targets import refuse_secrets
 
 if TYPE_CHECKING:
     from tape_exp.tune.journal import Journal
@@ -39,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from tape_exp.tune.plan import LAUNCHER, requested
 
     log_plainly()
+    refuse_secrets(given.words)
     search = requested(given.words)
     search.check()
     if not given.slurm and (idle := [w for w in given.words if w.startswith(LAUNCHER)]):
@@ -164,6 +167,8 @@ def _show(search: "Search", journal: "Journal", folder: Path, record: bool) -> b
         **circumstances(),
         "models": journal.as_records(),
     }
+    if record:
+        searches.require_no_loss(found)
     for place in [folder, *([searches.FOLDER] if record else [])]:
         stem = place / ("search" if place == folder else search.name)
         write_atomically(stem.with_suffix(".json"), json.dumps(found, indent=1) + "\n")
@@ -203,8 +208,11 @@ def _words(search: "Search") -> list[str]:
 
 
 def _portable(words: Sequence[str]) -> list[str]:
-    """Overrides without the folders of this machine, which a record does not name."""
-    return [word for word in words if not word.lstrip("+").startswith(("runs=", "cache="))]
+    """Overrides without the folders of this machine, which a record does not name; other paths are
+    cut to their last name.
+    """
+    kept = [word for word in words if not word.lstrip("+").startswith(("runs=", "cache="))]
+    return [re.sub(r"=[~/].*/(?=[^/])", "=", word) for word in kept]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -21,9 +22,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from tape_exp.machine.preemption import signals_held_back
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tune.plan import Search
-from tape_exp.tune.space import distribution_of, rounded
+from tape_exp.tune.space import combinations, distribution_of, rounded
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -53,6 +55,7 @@ class Journal:
         self.search, self.folder = search, folder
         self._studies: dict[str, optuna.Study] = {}
         self._space = {key: distribution_of(key, text) for key, text in search.space.items()}
+        self._all = combinations(self._space)
         try:
             (folder / "locks").mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / "locks" / "journal")
@@ -86,7 +89,7 @@ class Journal:
         """A trial to run: one that a killed worker has left, or a new one of the model that has the
         fewest; None when every model has all of its trials.
         """
-        with self._lock:
+        with signals_held_back(), self._lock:
             for model in self.search.models:
                 for frozen in self.trials(model):
                     if frozen.state == TrialState.RUNNING and (lock := self._held(model, frozen)):
@@ -122,6 +125,11 @@ class Journal:
                 return Claimed(model, trial, values, lock)
             trial.set_user_attr(REPEATS, True)
             study.tell(trial, state=TrialState.FAIL)
+            if self._all is not None:  # then the next one is any that was not tried
+                left = [values for values in self._all if values not in tried]
+                if not left:
+                    return None
+                study.enqueue_trial(Random(trial.number).choice(left))
         return None
 
     def configured(self, model: str) -> dict[str, Any]:
@@ -176,7 +184,7 @@ class Journal:
 
     def tell(self, claimed: Claimed, score: float | None, state: TrialState) -> None:
         """How a trial ended."""
-        with self._lock:
+        with signals_held_back(), self._lock:
             study = self.study(claimed.model)
             values = None if score is None else [score]
             study.tell(claimed.trial, values, state, skip_if_finished=True)
@@ -194,7 +202,9 @@ class Journal:
         return missing
 
     def _exhausted(self, model: str) -> bool:
-        """Whether the last samples were all tried before."""
+        """Whether every combination was tried, or the last samples were all tried before."""
+        if self._all is not None:
+            return len(self.trials(model)) >= len(self._all)
         last = self.study(model).get_trials(deepcopy=False)[-TRIES:]
         return sum(REPEATS in trial.user_attrs for trial in last) == TRIES
 

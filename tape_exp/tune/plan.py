@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from tape_exp.paper.artifacts import settings_of, split_words
 from tape_exp.paper.compare import check_words, deciding
+from tape_exp.runs import weights
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
@@ -19,7 +20,15 @@ from tape_exp.settings.folders import path_of
 from tape_exp.settings.plugins import names_in
 from tape_exp.settings.schema import check
 from tape_exp.training.assembly import check_parts
-from tape_exp.tune.space import distribution_of, ends, is_searched, read_space, words_of
+from tape_exp.tune.space import (
+    MOST,
+    combinations,
+    distribution_of,
+    ends,
+    is_searched,
+    read_space,
+    words_of,
+)
 
 PRUNERS = ("median", "none")
 OWN = ("model", "task", "space", "trials", "metric", "pruner")
@@ -83,12 +92,23 @@ class Search:
     def check(self) -> None:
         """Raise :class:`ConfigError` where a model cannot run at the ends of the space."""
         sets = {key: ends(distribution_of(key, text)) for key, text in self.space.items()}
+        if len(self.seeds) > 1 and "task.optim.max_steps" in self.space:
+            raise ConfigError(
+                "task.optim.max_steps can be searched with one seed only: steps of a second one "
+                "would not be comparable between trials."
+            )
         for model in self.models:
             for number in range(max(map(len, sets.values()))):
                 values = {key: choices[number % len(choices)] for key, choices in sets.items()}
                 cfg = self.config(model, values, self.seeds[0])
                 check(cfg)
                 check_parts(cfg)
+                if cfg.debug.name != "none":
+                    raise ConfigError(
+                        f"debug={cfg.debug.name} cannot be searched with; leave it out."
+                    )
+                if spec := weights.wanted(cfg):
+                    weights.find(spec, cfg)
                 if cfg.trainer.devices * cfg.trainer.nodes > 1:
                     raise ConfigError(
                         "a run of a search has one device; leave trainer.devices and trainer.nodes "
@@ -108,10 +128,16 @@ def requested(words: Sequence[str]) -> Search:
     given, further = split_words(further, OWN)
     rest = [word for word in further if not word.startswith(LAUNCHER)]
     check_words("search", given, rest)
-    models = list(dict.fromkeys(given["model"].split(",")))
+    models = given["model"].split(",")
     for model in models:
+        if models.count(model) > 1:
+            raise ConfigError(f"model={given['model']} names {model} twice; name each once.")
         one_of("model", model, names_in("model"))
-    searched = dict(word.split("=", 1) for word in rest if is_searched(word))
+    searched: dict[str, str] = {}
+    for key, _, text in (word.partition("=") for word in rest if is_searched(word)):
+        if key in searched:
+            raise ConfigError(f"{key} is given twice: give one set of values.")
+        searched[key] = text
     for key, text in searched.items():
         distribution_of(key, text)
     space = {**(read_space(given["space"]) if "space" in given else {}), **searched}
@@ -134,7 +160,7 @@ def requested(words: Sequence[str]) -> Search:
         overrides,
         seeds,
         metric,
-        _count(given.get("trials", "12")),
+        _trials(given.get("trials"), space),
         pruner,
     )
 
@@ -153,7 +179,16 @@ def _check_keys(space: dict[str, str], words: Sequence[str]) -> None:
             raise ConfigError(f"{name} is given twice: give a set of values, or one value.")
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 10_000:
-        raise ConfigError(f"trials={text} must be a whole number from 1 to 10,000.")
-    return int(text)
+def _trials(asked: str | None, space: dict[str, str]) -> int:
+    """The trials of each model: as asked, or 12, or as many as there are combinations of values."""
+    every = combinations({key: distribution_of(key, text) for key, text in space.items()})
+    if asked is None:
+        return min(12, len(every or range(12)))
+    if not asked.isdecimal() or not 1 <= int(asked) <= MOST:
+        raise ConfigError(f"trials={asked} must be a whole number from 1 to {MOST:,}.")
+    if every is not None and int(asked) > len(every):
+        raise ConfigError(
+            f"trials={asked} are more than the combinations of values that the space has; set "
+            f"trials={len(every)}."
+        )
+    return int(asked)

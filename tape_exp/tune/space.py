@@ -5,6 +5,8 @@ sweeps: ``interval(a,b)``, ``int(interval(a,b))``, ``range(a,b,step)``, ``choice
 
 import re
 from collections.abc import Sequence
+from itertools import product
+from math import prod
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -26,6 +28,7 @@ from tape_exp.settings.plugins import names_in, yaml_of
 
 HOW = "as in task.optim.lr=tag(log,interval(0.0003,0.01)) or task.optim.warmup=choice(0.05,0.1)"
 DIGITS = 4  # that a sampled number keeps
+MOST = 10_000  # combinations of values that are counted
 
 
 def is_searched(word: str) -> bool:
@@ -102,6 +105,21 @@ def ends(distribution: BaseDistribution) -> Sequence[Any]:
         return distribution.choices
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     return distribution.low, distribution.high
+
+
+def combinations(space: dict[str, BaseDistribution]) -> list[dict[str, Any]] | None:
+    """Every combination of values, where there are no more than :data:`MOST`; None: there are."""
+    choices: list[Sequence[Any]] = []
+    for one in space.values():
+        if isinstance(one, CategoricalDistribution):
+            choices.append(one.choices)
+        elif isinstance(one, IntDistribution):
+            choices.append(range(one.low, one.high + 1, one.step))
+        else:
+            return None
+    if prod(map(len, choices)) > MOST:
+        return None
+    return [dict(zip(space, values, strict=True)) for values in product(*choices)]
 
 
 def rounded(value: Any, distribution: BaseDistribution) -> Any:

@@ -8,10 +8,11 @@ from statistics import mean
 from lightning import Callback, LightningModule, Trainer
 from optuna.trial import TrialState
 
-from tape_exp.machine.preemption import Preempted
+from tape_exp.machine.preemption import Preempted, signals_held_back
+from tape_exp.runs.directory import FolderError
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.redaction import redact
-from tape_exp.training.faults import GivenUpError
+from tape_exp.training.faults import GivenUpError, StorageError
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import run
 from tape_exp.tune.journal import Claimed, Journal
@@ -36,7 +37,8 @@ class Watch(Callback):
         """Report; raise :class:`GivenUpError` where the trial is behind before the last step."""
         measured = getattr(pl_module, "validation")  # noqa: B009
         step, score = trainer.global_step, score_in(measured, self.metric)
-        self.claimed.trial.report(score, self.offset + step)
+        with signals_held_back():
+            self.claimed.trial.report(score, self.offset + step)
         if step >= trainer.max_steps:
             self.final = score
             return
@@ -66,6 +68,8 @@ def work(search: Search, journal: Journal) -> None:
     """Run trials until every model has all of its own.
 
     Raises:
+        OSError, StorageError, FolderError: a run's folder cannot be written, or another process
+            has it.
         Preempted: the time is over, or a signal came; the trial goes on with the next worker.
     """
     while claimed := journal.claim():
@@ -77,8 +81,8 @@ def work(search: Search, journal: Journal) -> None:
         except GivenUpError as error:
             journal.tell(claimed, None, TrialState.PRUNED)
             log.info("%s is given up: %s", title, error)
-        except (Preempted, KeyboardInterrupt, MetricError):
-            claimed.lock.release()
+        except (Preempted, KeyboardInterrupt, MetricError, OSError, StorageError, FolderError):
+            claimed.lock.release()  # it is not the trial's fault: it stays open
             raise
         except Exception as error:  # one failed trial must not cost the others
             claimed.trial.set_user_attr("why", redact(str(error)))

@@ -8,6 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import optuna
 import pytest
 import yaml
 from lightning import Callback
@@ -16,6 +17,7 @@ from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from tape_exp.paper import searches
 from tape_exp.report.content import gather
+from tape_exp.runs.directory import FolderError
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.module import NotFiniteError
@@ -128,11 +130,20 @@ def test_mistakes_in_the_words_are_told(words, told):
         (["task.optim.lrr=interval(1,2)"], "Did you mean 'task.optim.lr'"),
         (["task.arch.heads=choice(2,3)"], "is not divisible by task.arch.heads=3"),
         (["trainer.devices=2"], "a run of a search has one device"),
+        (["debug=one_batch"], "debug=one_batch cannot be searched with"),
+        (["checkpoint=/nowhere"], "/nowhere"),
     ],
 )
 def test_a_space_that_cannot_run_is_told_before_it_begins(words, told):
     with pytest.raises(ConfigError, match=told):
         search_of(*words).check()
+
+
+def test_steps_are_searched_with_one_seed_only():
+    words = ["model=rope", "task=arithmetic", "task.optim.max_steps=choice(10,20)", "trainer=cpu"]
+    requested(words).check()
+    with pytest.raises(ConfigError, match="with one seed only"):
+        requested([*words, "seeds=0,1"]).check()
 
 
 def test_numbers_are_rounded_to_what_one_would_write():
@@ -197,6 +208,15 @@ def test_a_damaged_journal_is_told(tmp_path):
     (tmp_path / "journal.log").write_text("{]\n{]\n")
     with pytest.raises(ConfigError, match="cannot be used"):
         Journal(search_of(), tmp_path).claim()
+
+
+asked = optuna.Study.ask
+
+
+def test_a_secret_is_refused_before_anything_is_written(tmp_path, capsys):
+    assert command.main([*RATES, *TINY, "logger.tags=[hf_abcdefghijklmnopqrstuv]"]) == 2
+    assert "hf_abc" not in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def fake_run(losses):
@@ -298,15 +318,48 @@ def test_a_test_that_gives_no_number_does_not_cost_the_trial(tmp_path, monkeypat
 
 
 def test_what_was_tried_is_not_tried_again(tmp_path):
-    """Two values of a choice are two trials, and then the search is over."""
-    words = ["model=rope", "task=arithmetic", "task.optim.lr=choice(0.001,0.003)", "trials=9"]
-    search = requested([*words, *TINY])
+    """Every combination is a trial, once, and then the search is over."""
+    words = ["model=rope", "task=arithmetic", "task.optim.lr=choice(0.001,0.003,0.002,0.004)"]
+    search = requested([*words, *TINY, "task.optim.warmup=choice(0.05,0.1)"])
+    assert search.trials == 8
     journal = Journal(search, tmp_path)
-    found = [ended(journal, "rope", 1.0)["task.optim.lr"] for _ in range(2)]
-    assert sorted(found) == [0.001, 0.003]
+    found = [ended(journal, "rope", float(number)) for number in range(8)]
+    assert len({tuple(values.items()) for values in found}) == 8
     assert journal.claim() is None
     assert journal.left() == 0
-    assert len(journal.as_records()["rope"]) == 2
+    assert len(journal.as_records()["rope"]) == 8
+
+
+@pytest.mark.parametrize(
+    "error", [FolderError("another process works on it."), OSError(28, "No space left on device")]
+)
+def test_what_is_not_the_fault_of_a_trial_leaves_it_open(tmp_path, monkeypatch, error):
+    def run(cfg, further):
+        raise error
+
+    monkeypatch.setattr(worker, "run", run)
+    search = search_of("trials=1")
+    with pytest.raises(type(error)):
+        worker.work(search, Journal(search, tmp_path))
+    monkeypatch.setattr(worker, "run", fake_run(lambda lr: [1.0] * 4))
+    journal = Journal(search, tmp_path)
+    worker.work(search, journal)
+    for trials in journal.as_records().values():
+        assert [trial["state"] for trial in trials] == ["finished"]
+
+
+def test_a_signal_waits_until_the_journal_is_written(tmp_path, monkeypatch):
+    journal, came = Journal(search_of("trials=1"), tmp_path), []
+    before = signal.signal(signal.SIGUSR1, lambda *_: came.append(journal.left()))
+    try:
+        monkeypatch.setattr(
+            optuna.Study, "ask", lambda study: signal.raise_signal(signal.SIGUSR1) or asked(study)
+        )
+        claimed = journal.claim()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert claimed is not None
+    assert len(came) == 1
 
 
 def test_budgets_that_are_shown_are_equal(tmp_path):
@@ -328,6 +381,10 @@ def test_another_precision_is_another_search():
         (["++task.optim.lr=interval(0.1,0.2)"], "task.optim.lr is given twice"),
         (["trainer.micro_batch=choice(2,4)"], "trainer.micro_batch cannot be searched"),
         (["seed=choice(1,2)"], "is no word of a search|cannot be searched"),
+        (["++seed=5"], "is no word of a search"),
+        (["seeds=0,0"], "seeds=0,0 names a seed twice"),
+        (["trials=²"], "must be a whole number"),
+        (["task.optim.lr=choice(0.5)"], "task.optim.lr is given twice"),
     ],
 )
 def test_keys_that_no_trial_may_set_are_told(words, told):
@@ -363,6 +420,11 @@ def test_a_search_ends_with_a_table_a_picture_and_the_next_command(tmp_path, mon
     assert [row["model"] for row in content.searches[0].table.rows] == ["RoPE", "NoPE"]
     assert str(tmp_path) not in json.dumps(record), "a record is of no machine"
     assert len(content.searches[0].plots) == 2
+    with pytest.raises(ConfigError, match="has 2 finished trials of rope"):
+        searches.require_no_loss({**record, "models": {"nope": record["models"]["nope"]}})
+    for name, text in {"a": "[1]", "b": "{", "c": '{"models": {}}', "d": '{"models": 5}'}.items():
+        (tmp_path / "results" / f"{name}.json").write_text(text)
+    assert searches.read_searches(tmp_path / "results") == [record]
     assert command.main(words) == 0  # nothing is left to do
     assert json.loads((folder / "search.json").read_text())["models"] == record["models"]
 
