@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 from tape_exp.settings import plugins
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, printable
+from tape_exp.settings.redaction import redact
 
 
 @command
@@ -34,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     print(_title(model))
     failed = _run(model)
-    print(f"{failed} checks failed." if failed else "All checks passed.")
+    several = f"{failed} checks" if failed > 1 else "1 check"
+    print(f"{several} failed." if failed else "All checks passed.")
     return 1 if failed else 0
 
 
@@ -61,13 +63,14 @@ def _run(model: dict[str, Any]) -> int:
             print(f"  passed  {title}")
         except ConfigError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             kind = "" if isinstance(error, NonconformingError) else f"{type(error).__name__}: "
             if kind:
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 kind = f"{last.filename}, line {last.lineno}: {kind}"
             asked = " ".join((check.__doc__ or "").split())
-            print(f"  FAILED  {title}: {kind}{error}\n          What is asked: {asked}")
+            why = printable(redact(f"{kind}{error}"))
+            print(f"  FAILED  {title}: {why}\n          What is asked: {asked}")
             failed += 1
     return failed
 

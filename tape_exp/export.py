@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from tape_exp.models import export, peft
 from tape_exp.models.peft_format import save_for_peft
 from tape_exp.paper import rerun
+from tape_exp.paper.records import checked
 from tape_exp.runs.card import model_card
 from tape_exp.runs.record import read_json
 from tape_exp.settings.arguments import Parser, command
@@ -93,7 +95,7 @@ def export_run(
         found = read_run(run)
         peft.merge(found.decoder)
         path = found.folder / "record.json"
-        record = read_json(path) if path.is_file() else None
+        record = checked(read_json(path), path) if path.is_file() else None
         describe = None
         if record:
             told = rerun.command(record)
@@ -111,22 +113,22 @@ def export_run(
             describe=describe,
             auto_map=auto_map,
         )
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(
-            f"{error.filename or folder}: {reason}; export to a folder that can be written."
-        ) from error
+    except (OSError, SafetensorError) as error:
+        raise _not_written(folder, error) from error
 
 
 def export_adapter(run: Path, folder: Path, base: str) -> None:
     """Write the adapter of a run for a base to ``folder``."""
     try:
         save_for_peft(read_run(run).decoder, folder, base)
-    except OSError as error:
-        raise ConfigError(
-            f"{error.filename or folder}: {error.strerror or error}; export to a folder that can "
-            "be written."
-        ) from error
+    except (OSError, SafetensorError) as error:
+        raise _not_written(folder, error) from error
+
+
+def _not_written(folder: Path, error: Exception) -> ConfigError:
+    place = getattr(error, "filename", None) or folder
+    reason = getattr(error, "strerror", None) or error
+    return ConfigError(f"{place}: {reason}; export to a folder that can be written.")
 
 
 def push(folder: Path, repository: str, public: bool = False) -> str:

@@ -92,3 +92,13 @@ def test_the_example_is_found_checked_and_trained(outside):
     folder, _ = outside
     (manifest,) = folder.glob("runs/arithmetic/smoke/soft_window/*/manifest.json")
     assert '"my_pe": {' in manifest.read_text()
+
+
+def test_a_class_that_leaves_python_has_not_passed(monkeypatch, capsys):
+    checks = {"a_check": lambda model: sys.exit("hf_abcdefghijklmnopqrstuv")}
+    monkeypatch.setattr(conformance, "CHECKS", checks)
+    assert check.main(["model=rope"]) == 1
+    printed = capsys.readouterr().out
+    assert "SystemExit" in printed
+    assert "1 check failed." in printed
+    assert "hf_abc" not in printed, "a secret"

@@ -33,7 +33,7 @@ from tape_exp.settings.construct import build
 from tape_exp.settings.display import display_label, display_name
 from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
 from tape_exp.settings.folders import CONF
-from tape_exp.settings.plugins import names_in, yaml_of
+from tape_exp.settings.plugins import yaml_of
 
 RESULTS = folders.ROOT / "results"
 SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "ladder", "small", "paper")
@@ -593,7 +593,7 @@ def split_words(words: Sequence[str], keys: Sequence[str]) -> tuple[dict[str, st
 
 def names() -> list[str]:
     """Every artifact that has a YAML."""
-    return names_in("paper")
+    return sorted(path.stem for path in (CONF / "paper").glob("*.yaml"))
 
 
 def matches(record: Record, current: dict[str, Any]) -> bool:

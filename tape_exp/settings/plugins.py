@@ -193,10 +193,17 @@ def _found(package: str, by: str) -> Plugin:
             f"{by}: the package {package} has no configs; it needs a conf/model/<name>.yaml or "
             "conf/task/<name>.yaml beside its Python files."
         )
-    for path in sorted(folder.glob("conf/model/*.yaml")):
-        name = re.search(r"^name: *[\"']?([^\s\"'#]+)", path.read_text(), re.MULTILINE)
-        if name and name[1] != path.stem:
-            raise ConfigError(f"{by}: {path} has the name {name[1]}; write name: {path.stem}.")
+    for path in sorted(folder.glob("conf/**/*.yaml")):
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"{by}: {path} cannot be read ({error}); mend or remove it."
+            ) from error
+        name = re.search(r"^name: *[\"']?([^\s\"'#]+)", text, re.MULTILINE)
+        if path.parent == folder / "conf" / "model" and (not name or name[1] != path.stem):
+            has = f"the name {name[1]}" if name else "no name of its own"
+            raise ConfigError(f"{by}: {path} has {has}; write name: {path.stem}.")
     return Plugin(package, folder)
 
 

@@ -58,7 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _leave_with(given.worker)
     if given.record:
         require_writable("--record", searches.FOLDER)
-    status = _work(search, journal, given)
+    try:
+        status = _work(search, journal, given)
+    except json.JSONDecodeError as error:  # while it worked, another wrote half a line
+        journal = Journal(search, folder)
+        raise ConfigError(f"{folder}/journal.log was damaged: give the command again.") from error
     if given.worker is not None:
         return status
     failed = _show(search, journal, folder, given.record)

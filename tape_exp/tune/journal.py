@@ -65,8 +65,8 @@ class Journal:
                 self._storage = JournalStorage(JournalFileBackend(str(path)))
         except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
             raise ConfigError(
-                f"{folder} cannot be used ({type(error).__name__}: {error}); restore or remove it, "
-                "or set runs=<another folder>."
+                f"the search {folder} cannot be used: {error}; restore its journal.log, remove the "
+                "folder to search anew, or set runs=<another folder>."
             ) from error
 
     def study(self, model: str) -> optuna.Study:
@@ -231,6 +231,14 @@ class Journal:
         }
 
 
+def _is_entry(line: bytes) -> bool:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(entry, dict) and isinstance(entry.get("op_code"), int)
+
+
 def cut_unfinished(path: Path) -> None:
     """Cut off the last line of a journal where a killed machine left it unfinished.
 
@@ -245,8 +253,8 @@ def cut_unfinished(path: Path) -> None:
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         for number, line in enumerate(whole.splitlines(), 1):
-            if not isinstance(json.loads(line).get("op_code"), int):
-                raise ValueError(f"line {number} is damaged")
+            if not _is_entry(line):
+                raise ValueError(f"line {number} of journal.log is damaged")
         if whole != content:
             os.truncate(path, len(whole))
     finally:

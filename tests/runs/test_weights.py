@@ -5,9 +5,11 @@ from.
 import json
 import re
 import shutil
+from unittest.mock import Mock
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from tape_exp import export
@@ -338,7 +340,7 @@ def test_an_adapter_of_another_kind_is_refused(extend, tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
-def test_export_says_what_is_wrong(extend, tmp_path, capsys):
+def test_export_says_what_is_wrong(extend, tmp_path, capsys, monkeypatch):
     cfg, _ = extend("rope", "lora", steps=2)
     run = RunDirectory(cfg).path
     assert export.main([str(tmp_path), str(tmp_path / "new")]) == 2
@@ -347,6 +349,15 @@ def test_export_says_what_is_wrong(extend, tmp_path, capsys):
     assert "is there already; name a new folder" in capsys.readouterr().err
     assert export.main([str(run), str(run / "config.yaml" / "new")]) == 2
     assert "export to a folder that can be written" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        full = SafetensorError("No space left on device")
+        patch.setattr("tape_exp.models.export.save_file", Mock(side_effect=full))
+        assert export.main([str(run), str(tmp_path / "new")]) == 2
+    assert "No space left on device; export to a folder" in capsys.readouterr().err
+    (run / "record.json").write_text("{}")
+    assert export.main([str(run), str(tmp_path / "new")]) == 2
+    assert "record.json is not a record" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

@@ -172,12 +172,22 @@ def test_a_package_may_bring_a_task(site):
         ),
         ({"conf/model/other.yaml": YAML}, ["plugins=[theirs]"], "has the name theirs; write name"),
         (
+            {"conf/model/other.yaml": "defaults: [rope, _self_]\n"},
+            ["plugins=[theirs]"],
+            "has no name of its own; write name: other",
+        ),
+        (
+            {"conf/model/theirs.yaml/x": "", "conf/task/x.yaml": ""},
+            ["plugins=[theirs]"],
+            r"theirs\.yaml cannot be read .*directory",
+        ),
+        (
             {"conf/model/theirs.yaml": "name: theirs\n_target_: [\n"},
             ["plugins=[theirs]", "model=theirs"],
             "a YAML cannot be read",
         ),
         (
-            {"conf/config.yaml": "", "conf/model/x.yaml": ""},
+            {"conf/config.yaml": "", "conf/model/x.yaml": "name: x\n"},
             ["plugins=[theirs]"],
             "both have a conf/config",
         ),

@@ -205,9 +205,12 @@ def test_a_trial_of_a_killed_worker_is_taken_over_and_one_under_way_is_not(tmp_p
 
 def test_a_damaged_journal_is_told(tmp_path):
     Journal(search_of(), tmp_path).claim().lock.release()
-    (tmp_path / "journal.log").write_text("{]\n{]\n")
-    with pytest.raises(ConfigError, match="cannot be used"):
-        Journal(search_of(), tmp_path).claim()
+    whole = (tmp_path / "journal.log").read_text()
+    for line in ("{]", "[1]", "5", "[" * 100_000):
+        (tmp_path / "journal.log").write_text(f"{whole}{line}\n{{]\n")
+        number = whole.count("\n") + 1
+        with pytest.raises(ConfigError, match=rf"cannot be used: line {number} of journal\.log"):
+            Journal(search_of(), tmp_path)
 
 
 asked = optuna.Study.ask
