@@ -276,7 +276,7 @@ def test_lines_tell_their_values_and_can_be_hidden(opened):
     page = opened()
     artifact = artifacts.load("tab_perplexity")
     table = artifact.table("smoke", artifact.at_scales(read_records())["smoke"])
-    figure = drawn(page, "tab_perplexity", "pg19")
+    figure = drawn(page, "tab_perplexity", "PG-19")
     canvas, readout = figure.locator(".canvas"), figure.locator(".readout")
 
     def told(model: str, length: int) -> bool:

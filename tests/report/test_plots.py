@@ -62,7 +62,7 @@ def test_a_part_of_the_table_has_a_panel_of_its_own():
         for method in ("lora", "tape")
     ]
     found = curves(table(rows, 1, whose=["ours"], part="corpus"))
-    assert [panel.title for panel in found] == ["pg19: ours", "proof pile: ours"]
+    assert [panel.title for panel in found] == ["PG-19: ours", "Proof-pile: ours"]
     assert [line.name for line in found[0].lines] == ["LoRA", "TAPE"]
 
 
