@@ -17,9 +17,9 @@ from tape_exp.models.peft_format import save_for_peft
 from tape_exp.paper import rerun
 from tape_exp.paper.records import checked
 from tape_exp.runs.card import model_card
-from tape_exp.runs.record import read_json
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.files import read_json
 from tape_exp.settings.redaction import redact
 from tape_exp.training.finished import read_run
 

@@ -20,10 +20,10 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.trace import Trace, trace
 from tape_exp.paper.records import each_once, read_records, records_of_runs
-from tape_exp.runs.record import read_json
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.files import read_json
 from tape_exp.settings.plugins import changed, use_packages
 from tape_exp.settings.redaction import redact_tree
 from tape_exp.settings.schema import check

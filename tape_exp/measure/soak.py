@@ -27,11 +27,12 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.measure.reliability import MOMENTS, OTHERS, compare, page
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.record import circumstances, read_json
+from tape_exp.runs.record import circumstances
 from tape_exp.runs.sinks import read_metrics
 from tape_exp.settings.arguments import Parser, command, positive, require_writable
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.files import read_json
 from tape_exp.settings.folders import ROOT, require_clone
 
 PER_RUN = 10  # kills of one run

@@ -17,8 +17,8 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifacts import Artifact
 from tape_exp.paper.runner import bases
 from tape_exp.runs.identity import identity_of
-from tape_exp.runs.record import read_json
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.files import read_json
 
 SEEDS = 3
 FILE = "costs.json"

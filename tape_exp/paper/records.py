@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tape_exp.runs.record import read_json
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.files import read_json
 
 Record = dict[str, Any]
 

@@ -12,10 +12,10 @@ from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record, warn
 from tape_exp.paper.tables import Row, Table, columns, commit
 from tape_exp.paper.values import NOTHING, Value, integer
-from tape_exp.runs.record import read_json
 from tape_exp.settings import folders
 from tape_exp.settings.display import display_name
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.files import read_json
 
 FOLDER = folders.ROOT / "results" / "searches"
 STATES = ("finished", "given up", "failed")
@@ -25,38 +25,40 @@ def read_searches(folder: Path | None = None) -> list[Record]:
     """The records of a folder (default: results/searches), in the order of their names; one that is
     none, or has no finished trial, is named on stderr and left out.
     """
-    found = []
-    for path in sorted((folder or FOLDER).glob("*.json")):
-        try:
-            record = read_json(path)
-            if not any(best_of(record, model) for model in record["models"]):
-                warn(f"{path} has no finished trial and is left out.")
-                continue
+    return [record for path in sorted((folder or FOLDER).glob("*.json")) if (record := _read(path))]
+
+
+def _read(path: Path) -> Record | None:
+    try:
+        record: Record = read_json(path)
+        if any(best_of(record, model) for model in record["models"]):
             table(record), figure(record)
-        except ConfigError as error:
-            warn(f"{error} It is left out.")
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            warn(f"{path} is no record of a search and is left out; restore or remove it.")
-        else:
-            found.append(record)
-    return found
+            return record
+        warn(f"{path} has no finished trial and is left out.")
+    except ConfigError as error:
+        warn(f"{error} It is left out.")
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        warn(f"{path} is no record of a search and is left out; restore or remove it.")
+    return None
 
 
 def require_no_loss(new: Record) -> None:
     """Raise :class:`ConfigError` where the record of a search would replace one with more in it."""
     path = FOLDER / f"{new['search']}.json"
-    old = next((one for one in read_searches(path.parent) if one["search"] == new["search"]), None)
-    for model in old["models"] if old else ():
-        finished = [
-            sum(trial["state"] == "finished" for trial in one["models"].get(model, []))
-            for one in (old, new)
-            if one
-        ]
-        if finished[1] < finished[0]:
+    old = _read(path) if path.is_file() else None
+    if old is None:
+        return
+    for model in old["models"]:
+        before, now = _finished(old, model), _finished(new, model)
+        if now < before:
             raise ConfigError(
-                f"{path} has {finished[0]} finished trials of {model}, and this search has "
-                f"{finished[1]}: leave --record out, or remove the file."
+                f"{path} has {before} finished trials of {model}, and this search has {now}: leave "
+                "--record out, or remove the file."
             )
+
+
+def _finished(search: Record, model: str) -> int:
+    return sum(trial["state"] == "finished" for trial in search["models"].get(model, []))
 
 
 def best_of(search: Record, model: str) -> dict[str, Any] | None:

@@ -13,7 +13,6 @@ from tape_exp.machine.files import parse_json
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings import plugins
 from tape_exp.settings.commit import git_state
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.redaction import redact, redact_tree
 
 if TYPE_CHECKING:
@@ -99,15 +98,6 @@ def make_record(
         "metrics": metrics,
         "artifacts": sorted(p.name for p in run.artifacts.iterdir() if p.name[0] != "."),
     }
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises :class:`ConfigError` where it cannot be read."""
-    try:
-        return parse_json(path.read_text())
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise ConfigError(f"{path} cannot be read ({reason}); restore or remove it.") from error
 
 
 def dump_record(record: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
-"""YAML files that others may have written or damaged."""
+"""YAML and JSON files that others may have written or damaged."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ def read_yaml(path: Path, advice: str) -> Any:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({reason}); {advice}.") from error
     return content
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file. Raises :class:`ConfigError` where it cannot be read."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ConfigError(f"{path} cannot be read ({reason}); restore or remove it.") from error
 
 
 def _beside(path: Path, name: str) -> Path:

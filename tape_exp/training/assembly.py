@@ -23,7 +23,7 @@ from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of, whose_positions
 from tape_exp.models.peft import Adaptation
-from tape_exp.runs import checkpoints, weights
+from tape_exp.runs import checkpoints, loading, weights
 from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.construct import build
@@ -200,7 +200,7 @@ def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
             "repository>."
         )
     checkpoint = task.surroundings.checkpoint
-    weights.check_base(checkpoint)
+    loading.check_base(checkpoint)
     length, reach = task.arch.train_length, weights.trained_length(checkpoint)
     stretched = OmegaConf.select(cfg, "model.scaling.method", default="none") != "none"
     if (
@@ -230,9 +230,11 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
     decoder = Decoder(task.arch, kinds, cfg.seed, cfg.trainer.attention, blank)
     if checkpoint is not None:
         if adaptation is not None:
-            weights.check_encoding(cfg, checkpoint, adaptation, decoder)
-            weights.check_adaptation(cfg, checkpoint)
-        weights.begin(decoder, checkpoint, adaptation, cfg.seed, task.trains)
+            loading.check_encoding(cfg, checkpoint, adaptation, decoder)
+            loading.check_adaptation(cfg, checkpoint)
+        else:
+            loading.warn_of_other_positions(cfg, checkpoint)
+        loading.begin(decoder, checkpoint, adaptation, cfg.seed, task.trains)
         log.info("Weights of %s.", weights.title(checkpoint))
     elif adaptation is not None:
         adaptation.apply(decoder, cfg.seed)  # of a plan, which loads no weights

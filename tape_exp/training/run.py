@@ -251,7 +251,7 @@ def record_of(
             process.
     """
     begun_from = run.task.surroundings.checkpoint
-    llama = weights.llama_below(begun_from) if begun_from else None
+    llama = weights.llama_title(begun_from) if begun_from else None
     trained = peft.trained(run.decoder) if run.task.trains else []
     return make_record(
         run.directory,
@@ -270,7 +270,7 @@ def record_of(
         },
         curves=curves(read_metrics(run.directory.metrics)),
         **({"begun_from": weights.title(begun_from)} if begun_from else {}),
-        **({"llama": weights.title(llama)} if llama else {}),
+        **({"llama": llama} if llama else {}),
         **({"knows_digits": True} if run.decoder.knows_digits() else {}),
         **evaluation.for_record(),
     )

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _work(search, journal, given)
     except json.JSONDecodeError as error:  # while it worked, another wrote half a line
-        journal = Journal(search, folder)
+        Journal(search, folder)  # which names the line, if it still is there
         raise ConfigError(f"{folder}/journal.log was damaged: give the command again.") from error
     if given.worker is not None:
         return status

@@ -16,7 +16,7 @@ from tape_exp import export
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import peft
 from tape_exp.models.positions.nope import NoPE
-from tape_exp.runs import weights
+from tape_exp.runs import loading, weights
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, shown_config, without_folders
 from tape_exp.settings.compose import compose_config
@@ -149,7 +149,7 @@ def test_a_base_that_is_gone_is_named(extend, text_run, base):
     shutil.rmtree(RunDirectory(base).path)
     with pytest.raises(
         ConfigError,
-        match=r"and the base is missing: checkpoint=c4 is neither .* task=c4 model=rope",
+        match=r"and the base is missing: task\.init_from=c4 is neither .* task=c4 model=rope",
     ):
         text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
 
@@ -445,6 +445,11 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
         key = word.partition("=")[0]
         with pytest.raises(ConfigError, match=rf"{key}=.* has no effect: .* is a Llama"):
             text_run("model=rope", f"checkpoint={folder}", *sizes, word, task="github")
+    _, tuned = text_run("model=rope", f"checkpoint={folder}", *sizes, "task.optim.max_steps=2")
+    asked, scores = text_run("model=rope", "checkpoint=c4", *sizes, task="github")
+    assert scores["llama"] == tuned["llama"] == record["llama"]
+    assert scores["config"]["model"]["theta"] == 5e4, "that of the run which fine-tuned it whole"
+    assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"llama has no tokenizer\.json"):
         text_run("model=rope", f"checkpoint={folder}", *sizes, task="github")
@@ -491,14 +496,24 @@ def test_of_several_runs_of_a_task_the_unchanged_one_is_the_base(tmp_path, monke
         )
 
 
-@pytest.mark.parametrize(("name", "told"), [("nope", False), ("sinusoidal", True)])
-def test_weights_of_other_positions_that_fit_are_told(name, told, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("trained", "name", "told"),
+    [
+        ("nope.NoPE", "nope", ""),
+        ("nope.NoPE", "sinusoidal", "was trained with model=theirs, whose weights fit"),
+        ("rope.RoPE, theta: 5", "rope", "was trained with model.theta=5, whose weights fit"),
+    ],
+)
+def test_weights_of_other_positions_that_fit_are_told(trained, name, told, tmp_path, caplog):
     arch = Arch(1, 8, 2, 8, vocab=4, max_length=4, train_length=4)
     checkpoint = tmp_path / "checkpoints" / "step00000001.ckpt"
     checkpoint.parent.mkdir()
     torch.save({"state_dict": conftest.make_decoder("nope", arch).state_dict()}, checkpoint)
-    kept = "model: {name: nope, _target_: tape_exp.models.positions.nope.NoPE}\n"
+    kept = f"model: {{name: theirs, _target_: tape_exp.models.positions.{trained}}}\n"
     kept += "peft: {name: none}\nscale: {name: smoke}\ntask: {arch: {}}\n"
     (tmp_path / "config.yaml").write_text(kept)
-    weights.begin(conftest.make_decoder(name, arch), checkpoint, None, 0)
-    assert ("was trained with model=nope" in caplog.text) == told
+    loading.begin(conftest.make_decoder(name, arch), checkpoint, None, 0)
+    cfg = compose_config(["task=arithmetic", f"model={name}"])
+    loading.warn_of_other_positions(cfg, checkpoint)
+    assert told in caplog.text
+    assert bool(told) == ("was trained with" in caplog.text)

@@ -20,7 +20,7 @@ from tape_exp.data.tokenizers import load
 from tape_exp.launch import status, sweep
 from tape_exp.launch.status import last_line
 from tape_exp.machine.files import sha256
-from tape_exp.runs import weights
+from tape_exp.runs import loading
 from tape_exp.runs.checkpoints import SafeCheckpointIO, newest, signature_of
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings import targets
@@ -381,10 +381,10 @@ def test_pickles_are_never_unpickled(tmp_path, tiny_run):
     planted = tmp_path / "planted.ckpt"
     planted.write_bytes(payload)
     with pytest.raises(ConfigError, match="not a readable checkpoint"):
-        weights.load_weights(None, planted)
+        loading.load_weights(None, planted)
     torch.save({"state_dict": Booby(trap)}, planted)
     with pytest.raises(ConfigError, match="not a readable checkpoint"):
-        weights.load_weights(None, planted)
+        loading.load_weights(None, planted)
 
     resumed = run.checkpoints / "step00000009.ckpt"  # even with a right signature
     torch.save({"state_dict": Booby(trap)}, resumed)
