@@ -3,6 +3,7 @@
 import runpy
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import NamedTuple
 
 from tape_exp.settings import arguments
@@ -45,6 +46,8 @@ def main() -> None:
     The processes of further devices are then started by the module's name.
     """
     name, *words = sys.argv[1:] or ["--help"]
+    if name == "--version":
+        sys.exit(print(f"tape-exp {version('tape_exp')}"))
     if name not in COMMANDS:
         sys.exit(listed(name))
     command = COMMANDS[name]
@@ -62,8 +65,9 @@ def listed(word: str) -> int:
     for name, command in COMMANDS.items():
         print(f"  {name:7} {command.help}")
     print(
-        "\n`tape-exp <command> --help` explains one. Outside a clone of the repository all that is "
-        "\nwritten, results/, runs/ and cache/, is below the working directory."
+        "\n`tape-exp <command> --help` explains one, `tape-exp --version` says which version it is."
+        "\nOutside a clone of the repository all that is written, results/, runs/ and cache/, is"
+        "\nbelow the working directory."
     )
     return 0
 

@@ -21,7 +21,7 @@ from tape_exp.machine.preemption import Preempted, ignore_signals
 from tape_exp.settings import plugins
 from tape_exp.settings.compose import MISTAKES, OURS, explain
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import INSTALLED, TRAIN
+from tape_exp.settings.folders import TRAIN, told
 from tape_exp.settings.redaction import redact, shown
 from tape_exp.settings.streams import flush_or_drop, prepare_streams
 from tape_exp.settings.targets import hide_secrets
@@ -117,16 +117,13 @@ def _comparable(cfg: DictConfig) -> bool:
     return alone and cfg.debug.name == "none"
 
 
-PAPER = "tape-exp paper" if INSTALLED else "python -m tape_exp.paper"
-
-
 def _comparison(hydra: HydraConf, cfg: DictConfig) -> str:
     """The command of a table of a run and the same with another model."""
     model, task = (hydra.runtime.choices[group] for group in ("model", "task"))
     other = "rope" if model != "rope" else "tape"
     words = [f"task={task}", f"model={model},{other}", f"seeds={cfg.seed}"]
     words += [word for word in sys.argv[1:] if not word.startswith(("task=", "model=", "seed="))]
-    return redact(shlex.join([*PAPER.split(), "compare", *words]))
+    return redact(f"{told('paper compare')} {shlex.join(words)}")
 
 
 def run_job(cfg: DictConfig) -> None:

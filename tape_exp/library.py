@@ -19,8 +19,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.trace import Trace, trace
-from tape_exp.paper.records import each_once, read_records, records_of_runs
-from tape_exp.settings import folders
+from tape_exp.paper.records import known_records, read_records
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
@@ -200,10 +199,7 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
         raise ConfigError(f"{folder} is no folder of records; results/records of a clone is one.")
 
     rows = []
-    found = read_records(Path(folder) if folder is not None else None)
-    if folder is None and folders.INSTALLED:
-        found = each_once([*found, *records_of_runs(Path("runs"))])
-    for record in found:
+    for record in read_records(Path(folder)) if folder is not None else known_records():
         config = record["config"]
         row = {
             "run": record.get("run"),

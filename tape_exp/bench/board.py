@@ -16,6 +16,7 @@ from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import NOT_RUN, Cell, Missing, Value, over_runs
 from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.display import display_name
+from tape_exp.settings.folders import told
 
 THEIRS = display_name(RIVAL)
 OVER_TASKS = "95 % interval over tasks and seeds"
@@ -188,7 +189,7 @@ class Board:
             f"{self.bench.settings(self.scale)}"
         )
         if not theirs:
-            caption = f"{THEIRS} is not recorded: `python -m tape_exp.bench {RIVAL}` runs it."
+            caption = f"{THEIRS} is not recorded: `{told(f'bench {RIVAL}')}` runs it."
         return marked_table(Table(head, rows, caption), self.ceilings)
 
     def search(self) -> Table:

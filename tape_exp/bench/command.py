@@ -30,6 +30,7 @@ from tape_exp.settings.arguments import (
     require_writable,
 )
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import told
 from tape_exp.settings.schema import check
 
 log = logging.getLogger("tape_exp")
@@ -55,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     place = Place(given.out, f"{bench.group}-{scale}")
     place.refuse_another(bench.settings(scale))
-    require_writable("--out", given.out)
     outcome = Outcome()
     if bench.models and given.minutes != 0:
+        require_writable("--out", given.out)
         outcome = run(bench, scale, place, given.cores, given.minutes)
     if not first_process():
         return status(outcome)
@@ -236,5 +237,5 @@ def nothing(bench: Bench, lacking: Sequence[str] = ()) -> str:
         )
     return (
         f"No search of learning rates is recorded for tasks={tasks}; name models to run, as in "
-        "python -m tape_exp.bench rope tape, or the scale, rates and keys of an earlier bench."
+        f"{told('bench rope tape')}, or the scale, rates and keys of an earlier bench."
     )

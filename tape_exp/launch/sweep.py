@@ -27,7 +27,7 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.compose import explain, register
 from tape_exp.settings.errors import ConfigError, did_you_mean, printable
-from tape_exp.settings.folders import CONF, INSTALLED, ROOT
+from tape_exp.settings.folders import CONF, INSTALLED, ROOT, told
 from tape_exp.training.assembly import check_parts
 
 # Keys of the launcher that are not options of sbatch.
@@ -63,7 +63,7 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
         raise ConfigError(f"--cap {cap} must be at least 1.")
     jobs = jobs_of(words)
     if all(job.recorded for job in jobs):
-        print("Every run has a record: `python -m tape_exp.paper render` draws the artifact.")
+        print(f"Every run has a record: `{told('paper render')}` draws the artifact.")
         return
     settings = cluster([word for word in words if word.startswith("hydra.launcher")], jobs)
     if needs_gpu(jobs) and not asks_for_gpu(settings):

@@ -203,7 +203,7 @@ def card(name: str, plain: bool, auto_map: bool = False, tags: Sequence[str] = (
 {yaml.safe_dump(every, sort_keys=False)}---
 # {name}
 
-A {"Llama" if plain else "model of type `tape_exp`"}, exported by `python -m tape_exp.export`.
+A {"Llama" if plain else "model of type `tape_exp`"}, exported by `tape-exp export`.
 
 ```python
 {ours}from transformers import AutoModelForCausalLM

@@ -75,7 +75,7 @@ base_model: {json.dumps(base)}
 ---
 # {name}
 
-An adapter for the Llama `{base}`, exported by `python -m tape_exp.export`.
+An adapter for the Llama `{base}`, exported by `tape-exp export`.
 
 ```python
 from peft import PeftModel

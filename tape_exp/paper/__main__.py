@@ -25,12 +25,13 @@ from tape_exp.paper.artifacts import (
     requested,
 )
 from tape_exp.paper.identities import kept_on_disk
-from tape_exp.paper.records import Record, each_once, read_records, run_of
+from tape_exp.paper.records import Record, each_once, read_records, run_of, tell_where
 from tape_exp.paper.runner import Job, missing, status, work
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import Parser, command, log_plainly, positive
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import told
 from tape_exp.settings.schema import check
 from tape_exp.settings.targets import plain
 
@@ -181,9 +182,9 @@ def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None
             if left_out := hidden(artifact, scale, seeds, extra):
                 log.warning(
                     "%d records of %s are of other settings (%s) than conf/paper/%s.yaml: its "
-                    "tables leave them out; "
-                    "`python -m tape_exp.paper compare` makes a table of any.",
+                    "tables leave them out; `%s` makes a table of any.",
                     *(left_out, artifact.name, " ".join(extra), artifact.name),
+                    told("paper compare"),
                 )
     return status(outcome)
 
@@ -281,6 +282,7 @@ def rendered(folder: Path, name: str, scale: str) -> Iterator[Path]:
 
 def collect() -> tuple[list[Artifact], Mapping[str, page.AtScales]]:
     """Every artifact, and the records of each at each scale."""
+    tell_where()
     records, every = read_records(), [load(name) for name in names()]
     return every, {artifact.name: artifact.at_scales(records) for artifact in every}
 

@@ -32,7 +32,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.display import display_label, display_name
 from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
-from tape_exp.settings.folders import CONF
+from tape_exp.settings.folders import CONF, told
 from tape_exp.settings.plugins import yaml_of
 
 RESULTS = folders.ROOT / "results"
@@ -374,7 +374,7 @@ class RunArtifact(Artifact):
     def command(self, scale: str) -> str:
         """The command that runs everything that is missing at a scale."""
         words = [f"scale={scale} seeds=0,1,2", *self._trainer(scale)]
-        return " ".join(["python -m tape_exp.paper run", self.name, *words])
+        return told(" ".join(["paper run", self.name, *words]))
 
     def _trainer(self, scale: str) -> list[str]:
         """The trainer of a scale, as a word of the command line."""
@@ -538,8 +538,7 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
     if wrong := [word for word in extra if word.startswith(("seed=", "task=", "model=", "peft="))]:
         raise ConfigError(
             f"{wrong[0]}: an artifact names its tasks and models itself, and seeds are given as "
-            "seeds=0,1,2. "
-            "`python -m tape_exp.paper compare` makes a table of any models on any task."
+            f"seeds=0,1,2. `{told('paper compare')}` makes a table of any models on any task."
         )
     if not chosen:
         raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")

@@ -1,22 +1,27 @@
 """A table of any models on any task: ``python -m tape_exp.paper compare task=… model=…,…``."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tape_exp.paper import rerun
 from tape_exp.paper.artifacts import (
     SAME_DATA,
     Records,
     RunArtifact,
+    names,
     same_data,
     settings_of,
     split_words,
 )
+from tape_exp.paper.records import Record
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
 from tape_exp.runs.evaluation import is_diagnostic
 from tape_exp.settings.display import display_name
 from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.folders import told
 from tape_exp.settings.patterns import refuse_unnamed
 
 # overrides that say where a run is, not what it computes
@@ -67,11 +72,45 @@ class Compare(RunArtifact):
         """Whether all models read the same data, and how records differ."""
         return f"{SAME_DATA[same_data(records)]} {super().notes(records)}".strip()
 
+    def command(self, scale: str) -> str:
+        """What runs it; nothing where keys of the models differ, which no single command does."""
+        if self.name in names():
+            return super().command(scale)
+        if any(" " in model for model in self.models):
+            return ""
+        words = [f"task={self.task}", f"model={','.join(self.models)}", f"scale={scale}"]
+        return f"{told('paper compare')} {shlex.join([*words, *self.overrides])}"
+
     def subject(self, scale: str) -> str:
         """What is compared: the beginning of the caption."""
         words = deciding(self.overrides)
         keys = f", with {' '.join(words)}" if words else ""
         return f"{self.title}. Task {self.task} at scale {scale}{keys};"
+
+
+def comparisons(records: Sequence[Record]) -> list[tuple[Compare, str, Records]]:
+    """A table for each setting in which the records have two models or more; with its scale, and
+    with the runs of each model.
+    """
+    groups: dict[tuple[str, ...], dict[str, list[Record]]] = {}
+    scales: dict[tuple[str, ...], str] = {}
+    for record in records:
+        if "debug" in record["config"]:
+            continue
+        words = rerun.words(record["config"])
+        model = [word.removeprefix("model=") for word in words if word.startswith("model")]
+        setting = tuple(word for word in words if not word.startswith(("model", "seed=")))
+        groups.setdefault(setting, {}).setdefault(" ".join(model), []).append(record)
+        scales[setting] = record["config"]["scale"]
+    found = []
+    for number, (setting, runs) in enumerate(groups.items(), 1):
+        if len(runs) > 1:
+            given, rest = split_words(setting, ("task", "scale"))
+            title = f"{', '.join(map(display_name, runs))} side by side"
+            what: Any = {"task": given["task"], "models": [*runs], "overrides": rest}
+            one = Compare(name=f"comparison_{number}", title=title, **what)
+            found.append((one, scales[setting], runs))
+    return found
 
 
 def deciding(overrides: Sequence[str]) -> list[str]:

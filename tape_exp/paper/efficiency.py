@@ -11,6 +11,7 @@ from tape_exp.paper.claims import NO, UNTESTED, YES, Contest, Verdict
 from tape_exp.paper.records import read_or_leave_out
 from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, reported
+from tape_exp.settings.folders import told
 
 # name of a count -> its metric, its unit, that unit's size, and where the paper's numbers are
 COUNTS = {
@@ -40,7 +41,7 @@ class Flops(RunArtifact):
 
     def command(self, scale: str) -> str:
         """What counts all models."""
-        return f"python -m tape_exp.paper run {self.name}"
+        return told(f"paper run {self.name}")
 
     def place(self, scale: str) -> str:
         """No scale: a count is the same at all."""

@@ -21,6 +21,7 @@ from tape_exp.paper.claims import (
     Verdict,
 )
 from tape_exp.paper.tables import Row, Table, columns
+from tape_exp.settings.folders import told
 
 AtScales = Mapping[str, Records]
 """Scale -> what :meth:`~tape_exp.paper.artifacts.Artifact.collect` returned."""
@@ -170,7 +171,7 @@ def effort(artifact: Artifact, collected: AtScales, known: Mapping[str, Any]) ->
         return f"To run it: `{artifact.command('paper')}`."
     needed = known["artifacts"].get(artifact.name)
     if needed is None:
-        price = "not estimated yet, `python -m tape_exp.paper cost` does"
+        price = f"not estimated yet, `{told('paper cost')}` does"
     elif needed["gpu_hours"]:
         price = (
             f"{needed['runs']:,} runs, of three seeds and with those that they begin from, "

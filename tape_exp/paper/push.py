@@ -12,6 +12,7 @@ from tape_exp.runs import sinks
 from tape_exp.settings.arguments import require_writable
 from tape_exp.settings.commit import git_state
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import told
 from tape_exp.settings.redaction import redact
 
 log = logging.getLogger("tape_exp")
@@ -38,9 +39,7 @@ def push(
     """
     figures = sorted((results / "figures").glob("*.png"))
     if not figures:
-        raise ConfigError(
-            f"{results} holds no figures; `python -m tape_exp.paper render` draws them."
-        )
+        raise ConfigError(f"{results} holds no figures; `{told('paper render')}` draws them.")
     for key, value in (("project", project), ("entity", entity or "")):
         if redact(value) != value:
             raise ConfigError(

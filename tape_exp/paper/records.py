@@ -1,6 +1,5 @@
 """The committed records: reading them, and leaving out what is none."""
 
-import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -47,8 +46,6 @@ def read_records(folder: Path | None = None) -> list[Record]:
         OSError: the folder is there and cannot be read: without records, tables would be removed.
     """
     folder = folder or folders.RECORDS
-    if folders.INSTALLED and folder == folders.RECORDS and not folder.exists():
-        _tell_where(folder)
     names = folder.iterdir() if folder.exists() else ()
     return _read(sorted(path for path in names if path.suffix == ".json"))
 
@@ -56,6 +53,12 @@ def read_records(folder: Path | None = None) -> list[Record]:
 def records_of_runs(folder: Path) -> list[Record]:
     """The records of the finished runs ``<folder>/<task>/<scale>/<variant>/<run>``."""
     return _read(sorted(folder.glob("[!.]*/*/*/*/record.json")))
+
+
+def known_records() -> list[Record]:
+    """Those of ``results/records``, and outside a clone also of the finished runs in ``runs/``."""
+    runs = records_of_runs(Path("runs")) if folders.INSTALLED else []
+    return each_once([*read_records(), *runs])
 
 
 def _read(paths: Iterable[Path]) -> list[Record]:
@@ -68,13 +71,13 @@ def _read(paths: Iterable[Path]) -> list[Record]:
     return records
 
 
-@functools.cache
-def _tell_where(folder: Path) -> None:
-    """Say, once, why nothing is recorded outside a clone."""
-    warn(
-        f"nothing is recorded in {folder}: outside a clone of the repository, which holds the "
-        "committed records, tables show those of the working directory."
-    )
+def tell_where() -> None:
+    """Say why nothing is recorded outside a clone."""
+    if folders.INSTALLED and not folders.RECORDS.exists():
+        warn(
+            f"nothing is recorded in {folders.RECORDS}: outside a clone of the repository, which "
+            "holds the committed records, tables show those of the working directory."
+        )
 
 
 def run_of(record: Record) -> tuple[str, int, str]:

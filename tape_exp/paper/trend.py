@@ -17,6 +17,7 @@ from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, line_of, 
 from tape_exp.paper.values import NOTHING, Cell, Value, integer, known, mean_of, over_seeds
 from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.display import display_label, display_name
+from tape_exp.settings.folders import told
 
 LADDER = "ladder"
 ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
@@ -65,7 +66,7 @@ class Trend(RunArtifact):
     def command(self, scale: str) -> str:
         """What runs everything that is missing."""
         seeds = ",".join(map(str, range(max(self.rungs.values()))))
-        return f"python -m tape_exp.paper run {self.name} scale={LADDER} seeds={seeds}"
+        return told(f"paper run {self.name} scale={LADDER} seeds={seeds}")
 
     def models_of(self, rung: str) -> list[str]:
         """The models that run at a rung."""

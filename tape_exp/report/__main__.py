@@ -13,12 +13,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import artifacts
 from tape_exp.paper.page import AFTER, BEFORE, VERDICTS
-from tape_exp.paper.records import read_records
+from tape_exp.paper.records import known_records
 from tape_exp.paper.searches import read_searches
 from tape_exp.report.content import Content, attributes, figure_data, gather
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import Parser, command, require_writable
-from tape_exp.settings.errors import ConfigError
 
 HERE = Path(__file__).parent
 BOKEH = Path(bokeh.__file__).parent / "server" / "static" / "js"
@@ -34,16 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out",
         type=Path,
-        default=folders.ROOT / "report" / "index.html",
-        help="default: report/index.html",
+        default=folders.ROOT / "report",
+        help="folder, or an .html file (default: report)",
     )
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
-    if given.out.is_dir():
-        raise ConfigError(f"--out {given.out} is a folder; name a file in it, as index.html.")
+    if given.out.suffix != ".html":
+        given.out /= "index.html"
     require_writable("--out", given.out.parent)
     known = [artifacts.load(name) for name in artifacts.names()]
-    content = gather(known, read_records(), read_searches())
+    content = gather(known, known_records(), read_searches())
     text = page(content)
     if len(text.encode()) > LIMIT:
         print(

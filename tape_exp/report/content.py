@@ -3,21 +3,22 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 from markupsafe import Markup
 
 from tape_exp.drawing.curves import Panel
-from tape_exp.paper import rerun, searches
+from tape_exp.paper import compare, rerun, searches
 from tape_exp.paper.artifacts import UNFIT, Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
-from tape_exp.paper.page import judged
+from tape_exp.paper.page import AtScales, judged
 from tape_exp.paper.records import warn
 from tape_exp.paper.tables import Row, Table, columns, commit, for_readers
 from tape_exp.paper.values import Cell, Missing, Value
 from tape_exp.report import plots
+from tape_exp.settings import folders
 
 
 @dataclass
@@ -107,7 +108,7 @@ class Content:
 
     def table_of_runs(self) -> Table:
         """Every record, a row each."""
-        caption = "Every committed record; + after a commit: uncommitted changes."
+        caption = "Every record; + after a commit: uncommitted changes."
         return Table(RUN_COLUMNS, [run.cells for run in self.runs], caption, label="run")
 
 
@@ -118,32 +119,21 @@ def gather(
 
     Args:
         artifacts: in the order of the page.
-        records: all that are committed.
+        records: all that are known.
         found: the searches that are recorded.
     """
-    content = Content()
+    content, rest = Content(), {record["run"]: record for record in records if "run" in record}
     for artifact in artifacts:
         collected = artifact.at_scales(records)
-        scale, verdict = judged(artifact, collected)
-        paper = artifact.paper()
-        cited = paper.keys() >= {"source", "setting"}
-        section = Section(
-            name=artifact.name,
-            title=artifact.title,
-            claim=artifact.claim,
-            judged=artifact.place(scale) if scale else "",
-            verdict=verdict,
-            source=f"{paper['source']}: {paper['setting']}" if cited else "",
-            scales=[
-                _at_scale(content, artifact, scale, of_scale)
-                for scale, of_scale in collected.items()
-                if of_scale
-            ],
-            expected=_shown(artifact.table(artifact.scales()[0], {})),
-            gaps=artifact.gaps(collected),
-            command=artifact.command(artifact.scales()[0]),
-        )
+        if folders.INSTALLED and not any(collected.values()):
+            continue  # a page of one's own runs is not filled with what the paper has
+        section = _section(content, artifact, collected)
         content.sections.append(section)
+        for name in (name for at in section.scales for name in at.runs):
+            rest.pop(name, None)
+    for comparison, scale, runs in compare.comparisons([*rest.values()]):
+        section = _section(content, comparison, {scale: runs})
+        content.sections.append(replace(section, gaps=[]))  # nobody asked for other scales
     for record in records:
         try:
             content.runs.append(_run(content, record))
@@ -154,6 +144,28 @@ def gather(
     for search in found:
         content.searches.append(_searched(content, search))
     return content
+
+
+def _section(content: Content, artifact: Artifact, collected: AtScales) -> Section:
+    scale, verdict = judged(artifact, collected)
+    paper = artifact.paper()
+    cited = paper.keys() >= {"source", "setting"}
+    return Section(
+        name=artifact.name,
+        title=artifact.title,
+        claim=artifact.claim,
+        judged=artifact.place(scale) if scale else "",
+        verdict=verdict,
+        source=f"{paper['source']}: {paper['setting']}" if cited else "",
+        scales=[
+            _at_scale(content, artifact, scale, of_scale)
+            for scale, of_scale in collected.items()
+            if of_scale
+        ],
+        expected=_shown(artifact.table(artifact.scales()[0], {})),
+        gaps=artifact.gaps(collected),
+        command=artifact.command(artifact.scales()[0]),
+    )
 
 
 def _searched(content: Content, search: Record) -> Searched:

@@ -25,12 +25,15 @@ MOST = 1e8  # of minutes, processes, …: no one means more, and timers overflow
 class Parser(argparse.ArgumentParser):
     """Of a command's options; what it objects to is told without secrets, on one line.
 
-    Its ``prog`` is how the command was called, where that was by ``tape-exp``.
+    Its ``prog``, and the example in its ``epilog``, are how the command was called, where that was
+    by ``tape-exp``.
     """
 
-    def __init__(self, prog: str, **options: Any) -> None:
+    def __init__(self, prog: str, epilog: str = "", **options: Any) -> None:
         called = called_as if prog.startswith("python -m ") else ""
-        super().__init__(called or prog, **options)
+        if called_as:
+            epilog = epilog.replace("python -m tape_exp.", "tape-exp ")
+        super().__init__(called or prog, epilog=epilog, **options)
 
     def error(self, message: str) -> NoReturn:
         """End with status 2."""

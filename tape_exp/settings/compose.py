@@ -24,7 +24,7 @@ from yaml import YAMLError
 from tape_exp.settings import plugins
 from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError, did_you_mean, no_override, refused
-from tape_exp.settings.folders import CONF, TRAIN
+from tape_exp.settings.folders import CONF, TRAIN, told
 from tape_exp.settings.patterns import write_out
 from tape_exp.settings.plugins import names_in
 from tape_exp.settings.schema import AttentionConfig, Config, check_sections, fields_of
@@ -238,10 +238,7 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     ):
         key = match.group(1)
         if key == "paper":
-            return (
-                "paper holds tables and figures: `python -m tape_exp.paper run <artifact>` runs "
-                "one."
-            )
+            return f"paper holds tables and figures: `{told('paper run <artifact>')}` runs one."
         if taken_by_a_constructor(key, arguments):
             word = next((a for a in arguments if a.startswith(f"{key}=")), f"{key}=<value>")
             setter = "scale" if key.startswith("task.") else key.partition(".")[0]

@@ -16,6 +16,13 @@ RECORDS = ROOT / "results" / "records"
 TRAIN = "tape-exp train" if INSTALLED else "python train.py"  # in what is told to users
 
 
+def told(command: str) -> str:
+    """A command of the package as users give it: ``tape-exp paper render``, or in a clone ``python
+    -m tape_exp.paper render``.
+    """
+    return f"tape-exp {command}" if INSTALLED else f"python -m tape_exp.{command}"
+
+
 def require_clone(command: str) -> None:
     """Raise :class:`ConfigError` where a command that needs more than the package is outside a
     clone.

@@ -9,6 +9,7 @@ from tape_exp.paper.records import read_records
 from tape_exp.paper.values import Missing, Value, over_seeds
 from tape_exp.report import __main__ as report
 from tape_exp.report import content
+from tape_exp.settings import folders
 
 
 def some_record() -> dict:
@@ -33,13 +34,36 @@ def test_the_page_needs_no_rendered_file(tmp_path, monkeypatch):
     (tmp_path / "paper.yaml").write_text((artifacts.RESULTS / "paper.yaml").read_text())
     monkeypatch.setattr(artifacts, "RESULTS", tmp_path)
     artifact, records = artifacts.load("fig_addition_yarn"), read_records()
-    (section,) = content.gather([artifact], records).sections
+    section, *_ = content.gather([artifact], records).sections
     (at_scale,) = section.scales
     tape = at_scale.table.values("ours")["TAPE"]
     of_tape = artifact.collect("smoke", records)["tape"]
     means = [record["metrics"]["test/exact_match"] for record in of_tape]
     assert (tape.number, tape.n) == (pytest.approx(sum(means) / len(means)), len(means))
     assert len(at_scale.plots) == len(artifact.models)
+
+
+def test_models_whose_runs_no_artifact_shows_have_a_table(monkeypatch):
+    """One for each setting; runs of an artifact, and single models, are in no other."""
+    records = [
+        record
+        for record in read_records()
+        if (config := record["config"])["task"]["name"] == "arithmetic"
+        and config["scale"] == "smoke"
+        and config["model"]["name"] in ("rope", "tape")
+    ]
+    (section,) = content.gather([], records).sections
+    assert [row["model"] for row in section.scales[0].table.rows] == ["RoPE", "TAPE"]
+    assert section.scales[0].command == (
+        "python -m tape_exp.paper compare task=arithmetic model=rope,tape scale=smoke"
+    )
+    assert len(section.scales[0].runs) == len(records) == 6
+    of_rope = [record for record in records if record["config"]["model"]["name"] == "rope"]
+    assert not content.gather([], of_rope).sections
+    addition = artifacts.load("fig_addition")
+    assert [s.name for s in content.gather([addition], records).sections] == ["fig_addition"]
+    monkeypatch.setattr(folders, "INSTALLED", True)  # where the paper's sections would be empty
+    assert not content.gather([addition], of_rope[:0]).sections
 
 
 def test_a_cell_says_its_number_its_interval_or_why_it_is_empty():
@@ -77,7 +101,7 @@ def test_text_of_a_record_cannot_leave_its_place():
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(report, "read_records", lambda: pytest.fail("the records were read"))
+    monkeypatch.setattr(report, "known_records", lambda: pytest.fail("the records were read"))
     (tmp_path / "file").touch()
     assert report.main(["--out", str(tmp_path / "file" / "index.html")]) == 2
     told = capsys.readouterr().err
