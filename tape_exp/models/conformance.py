@@ -65,8 +65,8 @@ def randomise(model: nn.Module, std: float = 0.3, seed: int = 1) -> None:
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.Linear):
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear) and ".position." not in name:
                 module.weight.mul_(10)
             if isinstance(module, PositionEncoding):
                 for parameter in module.parameters():

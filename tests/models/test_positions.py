@@ -2,11 +2,13 @@
 without an edit here.
 """
 
+import dataclasses
 import math
 import re
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import OnDemand, attend
@@ -203,6 +205,20 @@ def test_kerple_matches_its_formula(kernel, arch):
     else:
         expected = -r1 * 3 ** (2 * encoding.raw_r2.sigmoid())
     assert torch.allclose(encoding.bias(positions, positions)[0, :, 4, 1], expected)
+
+
+@pytest.mark.parametrize(("kernel", "slope", "power"), [("log", 2, 1), ("power", 1, 2)])
+def test_kerples_heads_begin_apart(kernel, slope, power, arch):
+    """r1 and r2 are uniform from 0 to 1 or 2, as the authors draw them."""
+    many = dataclasses.replace(arch, heads=256, width=256 * arch.head_dim)
+    encoding = make_position(f"kerple_{kernel}", many)
+    encoding.init_weights(torch.Generator().manual_seed(0))
+    r1 = F.softplus(encoding.raw_r1)
+    r2 = F.softplus(encoding.raw_r2) if kernel == "log" else 2 * encoding.raw_r2.sigmoid()
+    for drawn, top in ((r1, slope), (r2, power)):
+        drawn = drawn.detach()
+        assert 0.0099 <= drawn.min() < 0.05 * top < 0.95 * top < drawn.max() <= top
+        assert drawn.mean() == pytest.approx(top / 2, rel=0.1)
 
 
 def test_rope_matches_transformers(arch):

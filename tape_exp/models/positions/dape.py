@@ -35,7 +35,8 @@ class DAPE(Kerple):
         self.outer = nn.Linear(hidden, arch.heads)
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Both linear maps uniform in ± 1/√inputs."""
+        """Kerple's, and both linear maps uniform in ± 1/√inputs."""
+        super().init_weights(generator)
         for linear in (self.inner, self.outer):
             bound = linear.in_features**-0.5
             nn.init.uniform_(linear.weight, -bound, bound, generator=generator)

@@ -1,7 +1,5 @@
 """Kerple: learned logarithmic or power decay."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,8 +16,11 @@ class Kerple(RelativeBias):
     - ``log``: b(i, j) = -r1 log(1 + r2 (i - j))
     - ``power``: b(i, j) = -r1 (i - j)^r2 with r2 <= 2
 
+    The heads begin apart, as in the authors' code (github.com/chijames/KERPLE): the factor of the
+    distance, which is r2 of ``log`` and r1 of ``power``, uniform in 0 … 1, the other in 0 … 2.
+
     Deliberately different: softplus and sigmoid keep r1 and r2 in their range instead of clamping,
-    so that no head gets stuck at a bound. All heads begin at r1 = r2 = 1.
+    so that no head gets stuck at a bound.
 
     Args:
         kernel: ``log`` or ``power``.
@@ -29,11 +30,19 @@ class Kerple(RelativeBias):
         one_of("model.kernel", kernel, ("log", "power"))
         super().__init__(arch)
         self.kernel = kernel
-        one_by_softplus = math.log(math.e - 1)
-        self.raw_r1 = nn.Parameter(torch.full((arch.heads,), one_by_softplus))
-        self.raw_r2 = nn.Parameter(
-            torch.full((arch.heads,), one_by_softplus if kernel == "log" else 0.0)
+        self.raw_r1 = nn.Parameter(torch.zeros(arch.heads))
+        self.raw_r2 = nn.Parameter(torch.zeros(arch.heads))
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """r1 and r2 of each head uniform in their ranges, at least 0.01."""
+        factor, other = (
+            (top * torch.rand(self.arch.heads, generator=generator)).clamp(min=0.01)
+            for top in (1, 2)
         )
+        r1, r2 = (other, factor) if self.kernel == "log" else (factor, other)
+        with torch.no_grad():
+            self.raw_r1.copy_(r1.expm1().log())  # the inverse of softplus
+            self.raw_r2.copy_(r2.expm1().log() if self.kernel == "log" else (r2 / 2).logit())
 
     def at(self, distance: Tensor) -> Tensor:
         """The decay at each distance: (H, *shape of distance)."""
