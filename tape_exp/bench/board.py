@@ -199,13 +199,16 @@ class Board:
             row: Row = {"model": model}
             for entry in self.bench.entries:
                 rate = self.bench.choices.get((model, entry.name))
-                row[entry.name] = NOT_RUN if rate is None else Value(rate, form="{number:g}")
+                edge = rate in (min(self.bench.rates), max(self.bench.rates))
+                form = "{number:g}, at the edge" if edge else "{number:g}"
+                row[entry.name] = NOT_RUN if rate is None else Value(rate, form=form)
             rows.append(row)
         head = columns(["model", *(entry.name for entry in self.bench.entries)])
         caption = (
             "The learning rate of each model on each task: the lowest validation loss on fresh "
             "rows of the trained lengths; every model tried the same rates for the same number of "
-            f"steps. {self.bench.settings(self.scale)}"
+            "steps. At the edge of those the best may lie beyond, and rates that differ can change "
+            f"scores as much as encodings do. {self.bench.settings(self.scale)}"
         )
         return marked_table(Table(head, rows, caption), self.ceilings)
 
@@ -219,12 +222,26 @@ class Board:
             f"; right rows of {', '.join(exact)}" if exact else "",
             f"; right states of {', '.join(states)}" if states else "",
             f"; right answers of {', '.join(answers)}" if answers else "",
-            f". {self.bench.settings(self.scale)} All models have the same steps, rates and rows; "
-            "the lowest validation loss on trained lengths chose the rate, which further seeds "
-            "have alone. Of one seed the interval is over samples, of more over seeds and samples. "
+            f". {self.guess_words()} {self.bench.settings(self.scale)} All models have the same "
+            "steps, rates and rows; the lowest validation loss on trained lengths chose the rate, "
+            "which further seeds have alone. Of one seed the interval is over samples, of more "
+            "over seeds and samples. "
             f"{self.rank_words()} {SAME_DATA[self.same_data()]}",
         ]
         return "".join(words).strip()
+
+    def guess_words(self) -> str:
+        """How an answer is scored, and what guessing reaches on each task."""
+        found = {}
+        for entry in self.bench.entries:
+            every = (self.bench.runs(self.records, m, entry.name) for m in self.bench.models)
+            if record := next((run for runs in every for run in runs), None):
+                found[entry.name] = entry.guessed(record)
+        reached = ", ".join(f"{name} {number:.0f}" for name, number in found.items())
+        return (
+            "A token is scored after the right ones before it; always the most frequent one, or "
+            f"the one before it again, would reach: {reached}."
+        )
 
     def same_data(self) -> bool | None:
         """Whether all runs of a task and a seed read the same data; None: that is not recorded."""

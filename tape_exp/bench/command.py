@@ -79,7 +79,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(
         prog="python -m tape_exp.bench",
         description="Rank encodings on the battery: runs what has no record yet, then writes the "
-        "tables and pictures (default: tasks=quick scale=smoke seeds=0 rates=0.001,0.003). "
+        "tables and pictures (default: tasks=quick scale=smoke seeds=0 rates=0.001,0.003,0.01). "
         "Without models it shows what is recorded.",
         epilog="Example: python -m tape_exp.bench rope tape tasks=quick seeds=0,1,2 --cores 2",
     )

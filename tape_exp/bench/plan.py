@@ -17,7 +17,7 @@ from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.patterns import refuse_unnamed
 from tape_exp.settings.plugins import names_in
 
-RATES = (0.001, 0.003)
+RATES = (0.001, 0.003, 0.01)
 RIVAL = "rope"
 
 

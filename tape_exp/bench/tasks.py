@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import mean
 from typing import Any
 
 from tape_exp.data.groups import GROUPS
 from tape_exp.data.problems import PROBLEMS
+from tape_exp.paper.word_problem import guesses
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
 RECALL = ("mqar", "induction", "indirect_indexing", "flip_flop")
@@ -53,6 +55,19 @@ class Entry:
         trained = task["train_length"]
         beyond = [length for length in self.by_length(record) if length > trained]
         return max(1, len(beyond)) * int(task.get("trials") or task.get("samples_per_length", 1))
+
+    def guessed(self, record: Mapping[str, Any]) -> float:
+        """The score that guessing has on the rows of a record; 0 where a whole row or a number
+        must be right.
+        """
+        task = record["config"]["task"]
+        if self.measure == "state":
+            return max(guesses(self.name, [max(self.by_length(record))]))
+        if self.measure != "token_accuracy":
+            return 0.0
+        trained, problem = task["train_length"], PROBLEMS[self.name]
+        beyond = [length for length in self.by_length(record) if length > trained]
+        return mean(problem.guessed(length) for length in beyond) if beyond else 0.0
 
     def by_length(self, record: Mapping[str, Any]) -> dict[int, float]:
         """A run's score at each length that its record has; of addition, of two equal lengths."""

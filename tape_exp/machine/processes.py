@@ -20,17 +20,22 @@ def first_process() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in RANKS)
 
 
+def rank_and_world() -> tuple[int, int]:
+    """Which process of how many this one is."""
+    import torch
+
+    if torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
 def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:
     """This process's part of ``items``, and whether each counts.
 
     All processes get equally many, since a sharded model computes only where all of them do: the
     last item is repeated where they do not divide, and its repetitions do not count.
     """
-    import torch
-
-    rank, world = 0, 1
-    if torch.distributed.is_initialized():
-        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    rank, world = rank_and_world()
     rounds = -(-len(items) // world)
     indices = (round_ * world + rank for round_ in range(rounds))
     return [(items[min(index, len(items) - 1)], index < len(items)) for index in indices]

@@ -108,7 +108,10 @@ class TunedPerplexity(Methods):
         data = " on text that Python carries, not comparable with the paper's" if builtin else ""
         return (
             f"{self.title}. Columns paper: {paper['setting']} ({paper['source']}), one seed. Ours: "
-            f"scale {scale}{data}; {_trained(scale)}; windows of each length begin every "
+            f"scale {scale}{data}; {_trained(scale)}, with positions interpolated, at a learning "
+            "rate that is the same for all and was searched for none; TAPE trains its update "
+            "alone, the others LoRA, embeddings and norms, theta scaling with a larger base "
+            "besides; windows of each length begin every "
             f"{task['windows']['stride']} tokens, and all tokens of a window are scored; mean over "
             f"seeds with its 95 % interval.{scored(records)} Unigram: the entropy of the set's own "
             "token counts, below which no model that ignores the context can come."

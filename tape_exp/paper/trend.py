@@ -42,8 +42,8 @@ class Trend(RunArtifact):
         rungs: scales, each with the number of its seeds: 0, 1, …
         further: further models at some rungs.
         rates: of every model, those that fig_rates chose.
-        variants: name -> overrides of further runs at the first rung: more parameters, or more
-            steps, and nothing else.
+        variants: name -> overrides of further runs at the first rung: more parameters, more steps,
+            or one rate for all, and nothing else.
         varied: the models of the variants.
         published: trained digits -> the artifact of that size in the paper.
     """
@@ -58,10 +58,6 @@ class Trend(RunArtifact):
     def scales(self) -> tuple[str, ...]:
         """All rungs together."""
         return (LADDER,)
-
-    def place(self, scale: str) -> str:
-        """Its scales are rows."""
-        return ""
 
     def command(self, scale: str) -> str:
         """What runs everything that is missing."""
@@ -131,6 +127,7 @@ class Trend(RunArtifact):
                 task = task_of(runs)
                 row["digits"] = f"{task['train_digits']} → {task['test_digits']}"
                 row["steps"] = integer(task["optim"]["max_steps"])
+                row["rate"] = Value(task["optim"]["lr"], form="{number:g}")
                 row["parameters"] = integer(runs[0]["parameters"])
             row["in distribution"] = mean_of(runs, "id/exact_match")
             row["grid"] = mean_of(runs, "test/exact_match")
@@ -138,7 +135,7 @@ class Trend(RunArtifact):
             for rival in self.rivals:
                 row["lead", rival] = self._lead(records, label, rival)
             rows.append(row | origin(runs, scale))
-        head = columns(["rung", "model", "digits", "steps", "parameters"])
+        head = columns(["rung", "model", "digits", "steps", "rate", "parameters"])
         head += [Column(key, unit="%") for key in ("in distribution", "grid")]
         head += [Column("extra", "extra length")]
         head += [_lead_over(rival) for rival in self.rivals]
@@ -169,7 +166,9 @@ class Trend(RunArtifact):
             "leads are paired by seed. In the figure dots are seeds and bands a bootstrap over "
             "seeds and samples, which of so few seeds is narrower than the table's intervals. A "
             f"run counts for extra length if it solves {ENOUGH:.0f} % of the sums of trained "
-            f"lengths.{left_out}"
+            f"lengths.{left_out} Rates are those that fig_rates chose at the first rung; there, "
+            "rates that solve the trained sums alike differ in extra length as much as RoPE and "
+            "TAPE do, so that their lead is to be read at an equal rate too."
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:

@@ -24,7 +24,7 @@ from tape_exp.data.scrolls_metrics import DATASETS, Scores, first_three, score
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import parse_json, write_atomically
-from tape_exp.machine.processes import gather, share
+from tape_exp.machine.processes import gather, rank_and_world, share
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import generate
 from tape_exp.runs.evaluation import Evaluation
@@ -226,7 +226,7 @@ class Predictions:
         self.path = path
         if path is None:
             return
-        rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+        rank, _ = rank_and_world()
         for file in sorted(path.parent.glob(f"{path.stem}*{path.suffix}")):
             for line in file.read_text(errors="replace").splitlines():
                 try:

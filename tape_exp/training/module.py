@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from tape_exp.data.batch import IGNORE, Batch
+from tape_exp.machine import processes
 from tape_exp.machine.processes import sum_over_processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
@@ -153,8 +154,10 @@ class LanguageModule(LightningModule):
         """Add up loss, tokens, rows and the task's own sums; look at the position state of TAPE."""
         if batch_idx == 0:
             self._state = self._state_gauges(batch)
+        rank, world = processes.rank_and_world()
+        number = batch_idx * world + rank  # among the batches of all processes
         logits = self.decoder(
-            batch["inputs"], sampler=RowSampler(0, "validation positions", batch_idx)
+            batch["inputs"], sampler=RowSampler(0, "validation positions", number)
         )
         sums = {
             "loss": self._loss_sum(logits, batch["labels"]),
@@ -237,8 +240,9 @@ class OnDevice:
         decoder: the model.
         device: where it is.
         multiple: of which lengths are made, by tokens at the end that no other token sees: the
-            kernels of a GPU are planned anew for each length. Positions that are sampled depend on
-            the length, and keep it; so does a row that would be longer than a table of positions.
+            kernels of a GPU are planned anew for each length. Positions that are sampled, or
+            scaled by the length, keep it; so does a row that would be longer than a table of
+            positions.
     """
 
     decoder: Decoder
@@ -254,7 +258,8 @@ class OnDevice:
         tokens, length = tokens.to(self.device), tokens.shape[1]
         more = -length % self.multiple
         reach = self.decoder.reach or math.inf
-        kept = not self.decoder.consecutive or length + more > reach
+        by_length = any(block.position.by_length for block in self.decoder.blocks())
+        kept = by_length or not self.decoder.consecutive or length + more > reach
         if not more or kept or moved.keys() - {"sampler"}:
             return self.decoder(tokens, **moved)
         return self.decoder(F.pad(tokens, (0, more)), **moved)[:, :length]

@@ -226,7 +226,7 @@ def test_what_a_model_cannot_have_is_left_out_with_its_reason(capsys):
     command.leave_out(bench, scale)
     assert [*bench.unfit] == [("abacus", "copy")]
     assert capsys.readouterr().err.startswith("left out: abacus on copy: Abacus must be told")
-    assert len(missing([bench], scale, [0], records=[])) == 6
+    assert len(missing([bench], scale, [0], records=[])) == 3 * len(plan.RATES)
 
 
 @pytest.mark.parametrize(

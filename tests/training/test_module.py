@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tape_exp.machine import processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
 from tape_exp.settings.compose import compose_config
@@ -15,9 +16,9 @@ from tests.conftest import MODELS, make_decoder
 OPTIM = Optim(batch=4, max_steps=100, lr=1e-3)
 
 
-def module_of(model, arch):
+def module_of(model, arch, *overrides):
     task = Arithmetic(arch, OPTIM, 0, 2, 3)
-    decoder = make_decoder(model, task.arch)
+    decoder = make_decoder(model, task.arch, *overrides)
     randomise(decoder, std=0.1)
     return LanguageModule(decoder, task, 0, 1, "", lambda items, _: items)
 
@@ -57,10 +58,35 @@ def test_fp16_is_refused_because_its_gradients_would_be_clipped_scaled():
         check(compose_config(["trainer.precision=16-mixed"]))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_lengths_of_a_multiple_change_no_logits(name, arch):
+DYNAMIC = ("model.scaling.method=dynamic", "model.scaling.original=11")
+
+
+def test_validation_samples_the_same_positions_on_any_number_of_devices(arch, monkeypatch):
+    module = module_of("randpe", arch)
+    monkeypatch.setattr(module.decoder, "forward", lambda tokens, sampler: seen.append(sampler.key))
+    monkeypatch.setattr(module, "_state_gauges", lambda batch: {})
+    monkeypatch.setattr(module, "_loss_sum", lambda *_: torch.zeros(()))
+    monkeypatch.setattr(module.task, "validation_metrics", lambda *_: {})
+    keys = {}
+    for world in (1, 2):
+        seen = []
+        for rank in range(world):
+            place = rank, world
+            monkeypatch.setattr(processes, "rank_and_world", lambda place=place: place)
+            module.on_validation_epoch_start()
+            for number in range(4 // world):  # of this process's batches
+                module.validation_step(module.task.validation_batches()[0], number)
+        keys[world] = {*seen}
+    assert len(keys[1]) == 4
+    assert keys[2] == keys[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"), [*((name, ()) for name in MODELS), ("rope", DYNAMIC)]
+)
+def test_lengths_of_a_multiple_change_no_logits(name, overrides, arch):
     """Which a GPU is given, so that it meets few lengths."""
-    module, lengths = module_of(name, arch), []
+    module, lengths = module_of(name, arch, *overrides), []
     tokens = torch.randint(0, 14, (2, 11), generator=torch.Generator().manual_seed(0))
     expected = OnDevice(module.decoder, torch.device("cpu"))(tokens, sampler=RowSampler(5))
     module.decoder.register_forward_pre_hook(lambda _, given: lengths.append(given[0].shape[1]))
@@ -69,7 +95,7 @@ def test_lengths_of_a_multiple_change_no_logits(name, arch):
     assert found.shape == expected.shape == (2, 11, 14)
     assert torch.allclose(found, expected, atol=1e-5)
     table_ends = module.decoder.blocks()[0].position.reach is not None  # after 12
-    assert lengths == [11 if "randpe" in name or table_ends else 16]
+    assert lengths == [11 if "randpe" in name or table_ends or overrides else 16]
     scored = padded(tokens, labels_BT=tokens, sampler=RowSampler(5))
     assert scored.shape == (2, 11)
     assert lengths[-1] == 11, "what is scored place by place keeps its places"

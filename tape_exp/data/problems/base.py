@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tape_exp.machine.seeding import lanes
+from tape_exp.machine.seeding import lanes, seed_for
 
 PAD, EOS = 0, 1
 ENDS = ("<pad>", "<eos>")  # the first two symbols of every problem
@@ -72,6 +72,14 @@ class Problem(ABC):
         kept = min(tokens.shape[1], wide.shape[2])  # what is cut off is padding
         wide[0, :, :kept], wide[1, :, :kept] = tokens[:, :kept], scored[:, :kept]
         return wide[0], wide[1].astype(bool)
+
+    def guessed(self, length: int, count: int = 400) -> float:
+        """The share of scored tokens, in percent, that the better of two answers gets right which
+        know nothing of the problem: the most frequent scored token, or always the token before.
+        """
+        tokens, scored = self.rows(seed_for(0, "guess"), 0, count, [length])
+        right, before = tokens[:, 1:][scored[:, 1:]], tokens[:, :-1][scored[:, 1:]]
+        return 100 * float(max(np.bincount(right).max() / len(right), (right == before).mean()))
 
     def text(self, tokens: Sequence[int]) -> list[str]:
         """The symbols of a row without padding."""

@@ -23,6 +23,10 @@ class RandomPositions(PositionEncoding):
     both. One subset per sequence is drawn, also at evaluation, from the sampler that ``positions``
     is given; every layer and every cached step of that sequence sees the same one.
 
+    The subset has as many positions as the padded row, as in the authors' code: how far apart those
+    of a short row are depends on the longest row of its batch, and so, at evaluation, on the task's
+    ``rows_per_batch``.
+
     Args:
         range_factor: L_max as a multiple of the task's longest sequence; above 1.
         settings: of the encoding.
