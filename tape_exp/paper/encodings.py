@@ -125,10 +125,10 @@ class Encodings(LanguageArtifact):
             "lengths and the perplexity, among the models that have all three. Seeds of each task "
             f"in turn; scale {scale}. What has one seed has no interval, and neighbours may change "
             "places with another one, as may their ranks; where there are three, ± is half of a "
-            "95 % interval. Rates were searched for addition alone, and for the methods of fig_rates "
-            "only: on the other two tasks all have one rate, which can be far from a method's "
-            "best. Sums beyond the trained lengths tell little of a model that does not solve the "
-            "trained ones."
+            "95 % interval. Rates were searched for addition alone, and for the methods of "
+            "fig_rates only: on the other two tasks all have one rate, which can be far from a "
+            "method's best. Sums beyond the trained lengths tell little of a model that does not "
+            "solve the trained ones."
         )
 
 

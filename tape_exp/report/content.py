@@ -131,16 +131,18 @@ def gather(
         content.sections.append(section)
         for name in (name for at in section.scales for name in at.runs):
             rest.pop(name, None)
-    for comparison, scale, runs in compare.comparisons([*rest.values()]):
-        section = _section(content, comparison, {scale: runs})
-        content.sections.append(replace(section, gaps=[]))  # nobody asked for other scales
     for record in records:
         try:
             content.runs.append(_run(content, record))
         except UNFIT as error:
+            rest.pop(record.get("run"), None)
             warn(
                 f"{record.get('run', 'a record')} is not listed ({type(error).__name__}: {error})."
             )
+    for comparison, scale, runs in compare.comparisons([*rest.values()]):
+        if sound := comparison.sound(scale, runs):
+            section = _section(content, comparison, {scale: sound})
+            content.sections.append(replace(section, gaps=[]))  # nobody asked for other scales
     for search in found:
         content.searches.append(_searched(content, search))
     return content
