@@ -306,18 +306,25 @@ def _hide_secrets(node: Any, key: str = "") -> None:
                 node[name] = value
 
 
+ONCE = ("model", "task", "scale", "peft", "seed")  # what a run has one of
+
+
 def check_choices(overrides: Sequence[str]) -> None:
-    """Refuse anything but a YAML's name where a group's YAML is chosen, or a pattern of layers;
-    Hydra would merge a list or a mapping, and runs on the schema's defaults without a group.
+    """Refuse anything but a YAML's name where a group's YAML is chosen, or a pattern of layers, and
+    two choices of one; Hydra would merge a list or a mapping, runs on the schema's defaults without
+    a group, and takes the last of two.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     from tape_exp.settings.patterns import is_pattern
 
+    chosen: dict[str, str] = {}
     for override in OverridesParser.create().parse_overrides(list(overrides)):
-        group = override.key_or_group
+        group, line = override.key_or_group, str(override.input_line)
         if not group:
-            raise ConfigError(no_override(str(override.input_line)))
+            raise ConfigError(no_override(line))
+        if group in ONCE and chosen.setdefault(group, line) != line:
+            raise ConfigError(f"{chosen[group]} and {line} exclude each other; give one.")
         choices = names_in(group)
         removed = override.is_delete()
         if is_pattern(override):

@@ -103,10 +103,6 @@ class Search:
                 cfg = self.config(model, values, self.seeds[0])
                 check(cfg)
                 check_parts(cfg)
-                if cfg.debug.name != "none":
-                    raise ConfigError(
-                        f"debug={cfg.debug.name} cannot be searched with; leave it out."
-                    )
                 if spec := weights.wanted(cfg):
                     weights.find(spec, cfg)
                 if cfg.trainer.devices * cfg.trainer.nodes > 1:
