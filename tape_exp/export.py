@@ -6,22 +6,26 @@ by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 
 from tape_exp.models import export, peft
+from tape_exp.models.export import card
+from tape_exp.models.llama import fingerprint, is_llama
 from tape_exp.models.peft_format import save_for_peft
 from tape_exp.paper import rerun
 from tape_exp.paper.records import checked
+from tape_exp.runs import weights
 from tape_exp.runs.card import model_card
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
+from tape_exp.settings.folders import path_of
 from tape_exp.settings.redaction import redact
-from tape_exp.training.finished import read_run
+from tape_exp.training.finished import Finished, read_run
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -70,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise ConfigError(f"--push {given.push} must be <user or organisation>/<model>.")
     name = given.push or given.folder.name
     if given.adapter:
-        export_adapter(given.run, given.folder, given.adapter)
+        export_adapter(given.run, given.folder, given.adapter, name)
     else:
         export_run(given.run, given.folder, DTYPES[given.dtype], name, given.auto_map)
     print(given.folder)
@@ -94,15 +98,10 @@ def export_run(
     try:
         found = read_run(run)
         peft.merge(found.decoder)
-        path = found.folder / "record.json"
-        record = checked(read_json(path), path) if path.is_file() else None
-        describe = None
-        if record:
-            told = rerun.command(record)
-            count = sum(parameter.numel() for parameter in found.decoder.parameters())
+        about = _about(found)
 
-            def describe(plain: bool) -> str:
-                return model_card(name or folder.name, plain, record, count, told, auto_map)
+        def describe(plain: bool) -> str:
+            return about(card(name or folder.name, plain, auto_map, [found.model["name"]]))
 
         export.save(
             found.decoder,
@@ -117,12 +116,46 @@ def export_run(
         raise _not_written(folder, error) from error
 
 
-def export_adapter(run: Path, folder: Path, base: str) -> None:
-    """Write the adapter of a run for a base to ``folder``."""
+def _about(found: Finished) -> Callable[[str], str]:
+    """What makes a README from the lines that load a model: it adds its record, if it has one."""
+    path = found.folder / "record.json"
+    if not path.is_file():
+        return str
+    record = checked(read_json(path), path)
+    told = rerun.command(record)
+    adapters = sum(p.numel() for name, p in found.decoder.named_parameters() if "lora_" in name)
+    count = sum(parameter.numel() for parameter in found.decoder.parameters()) - adapters
+    return lambda head: model_card(head, record, count, told)
+
+
+def export_adapter(run: Path, folder: Path, base: str, name: str = "") -> None:
+    """Write the adapter of a run for a base to ``folder``, with a card as of a whole model.
+
+    Args:
+        base: the Llama that the run began from, a folder or a name on the hub.
+        name: by which the card loads it; none: the folder's.
+    """
     try:
-        save_for_peft(read_run(run).decoder, folder, base)
+        found = read_run(run)
+        _check_base(base, weights.llama_below(weights.find(found.cfg.checkpoint, found.cfg)))
+        save_for_peft(found.decoder, folder, base, name, _about(found))
     except (OSError, SafetensorError) as error:
         raise _not_written(folder, error) from error
+
+
+def _check_base(base: str, begun_from: Path | None) -> None:
+    """Refuse an ``--adapter <base>`` that is no Llama, or another than the run began from."""
+    place = path_of("--adapter", base)
+    if not is_llama(place):
+        if place.exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", base):
+            raise ConfigError(
+                f"--adapter {base} is neither the folder of a Llama nor <user>/<model> on the hub."
+            )
+    elif begun_from is not None and fingerprint(place) != fingerprint(begun_from):
+        raise ConfigError(
+            f"--adapter {base} has other weights than {begun_from}, which the run began from; name "
+            "that one."
+        )
 
 
 def _not_written(folder: Path, error: Exception) -> ConfigError:

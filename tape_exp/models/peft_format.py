@@ -1,6 +1,7 @@
 """An adapter in the format of the peft library, for a Llama in that of transformers."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,21 @@ from tape_exp.models.llama import llama_name
 from tape_exp.settings.errors import ConfigError
 
 
-def save_for_peft(decoder: Decoder, folder: Path, base: str) -> None:
+def save_for_peft(
+    decoder: Decoder,
+    folder: Path,
+    base: str,
+    name: str = "",
+    describe: Callable[[str], str] = str,
+) -> None:
     """Write ``adapter_config.json``, ``adapter_model.safetensors`` and a ``README.md`` to a new
     folder: LoRA's matrices, and the embeddings and norms that were trained beside them.
 
     Args:
         decoder: with its adapters in place.
         base: the Llama that the run began from, a folder or a name on the hub, as peft loads it.
+        name: by which the README loads it; none: the folder's.
+        describe: makes the README from the lines that load the adapter.
 
     Raises:
         ConfigError: the run has no LoRA, its model is no Llama, its embeddings are tied, or
@@ -43,7 +52,7 @@ def save_for_peft(decoder: Decoder, folder: Path, base: str) -> None:
         _write_config(temporary, decoder, named, base)
         weights = {f"base_model.model.{key}": one for key, one in named.items()}
         save_file(weights, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
-        (temporary / "README.md").write_text(_card(decoder, folder.name, base))
+        (temporary / "README.md").write_text(describe(_card(decoder, name or folder.name, base)))
 
 
 def _write_config(folder: Path, decoder: Decoder, named: dict[str, Tensor], base: str) -> None:

@@ -4,34 +4,29 @@ from typing import Any
 
 import yaml
 
-from tape_exp.models.export import card
 from tape_exp.runs.evaluation import is_diagnostic
 from tape_exp.settings.display import display_name
 
 Z = 1.96  # standard errors in half of a 95 % interval
 
 
-def model_card(
-    name: str,
-    plain: bool,
-    record: dict[str, Any],
-    parameters: int,
-    command: str,
-    auto_map: bool = False,
-) -> str:
-    """The ``README.md`` of an exported model.
+def model_card(head: str, record: dict[str, Any], parameters: int, command: str) -> str:
+    """The ``README.md`` of an exported model or adapter.
 
     Args:
-        name: by which transformers loads it, a folder's or ``<user>/<model>`` on the hub.
-        plain: whether it is a Llama.
+        head: its beginning, which says how to load it.
         record: of the run.
-        parameters: of the exported model, into which adapters have been merged.
+        parameters: of the model, with adapters merged.
         command: that makes the run again.
-        auto_map: whether transformers finds our classes by the config.
     """
     config = yaml.safe_dump(record["config"], sort_keys=False, allow_unicode=True)
-    parts = [card(name, plain, auto_map, [record["config"]["model"]["name"]]).rstrip()]
-    parts += [_told(record, parameters), _results(record), "## The run", _facts(record, command)]
+    parts = [
+        head.rstrip(),
+        _told(record, parameters),
+        _results(record),
+        "## The run",
+        _facts(record, command),
+    ]
     return "\n\n".join([*parts, f"```yaml\n{config}```"]) + "\n"
 
 

@@ -309,7 +309,9 @@ def test_an_exported_run_is_the_model_that_was_trained(model, method, extend, te
 
 
 @pytest.mark.parametrize("method", ["lora", "theta"])
-def test_an_exported_adapter_is_what_peft_loads(method, extend, text_run, tmp_path, monkeypatch):
+def test_an_exported_adapter_is_what_peft_loads(
+    method, extend, text_run, tmp_path, monkeypatch, capsys
+):
     """By the lines of its own README, onto the exported base: the logits of the trained model."""
     cfg, _ = extend("rope", method)
     evaluated, _ = text_run("model=rope", f"peft={method}", "checkpoint=extend", task="github")
@@ -320,6 +322,11 @@ def test_an_exported_adapter_is_what_peft_loads(method, extend, text_run, tmp_pa
     words = [str(run.path), str(tmp_path / "adapter"), "--adapter", str(tmp_path / "base")]
     assert export.main(words) == 0
     told = (tmp_path / "adapter" / "README.md").read_text()
+    assert "## Results" in told
+    assert RunDirectory(cfg).hash in told
+    for wrong in ("base", str(tmp_path)):
+        assert export.main([*words[:1], str(tmp_path / "other"), "--adapter", wrong]) == 2
+        assert f"--adapter {wrong} is neither the folder of a Llama" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(re.findall(r"```python\n(.*?)```", told, re.DOTALL)[0], names)
@@ -334,7 +341,7 @@ def test_an_exported_adapter_is_what_peft_loads(method, extend, text_run, tmp_pa
 
 def test_an_adapter_of_another_kind_is_refused(extend, tmp_path, capsys):
     cfg, _ = extend("tape", "tape")
-    words = [str(RunDirectory(cfg).path), str(tmp_path / "new"), "--adapter", "base"]
+    words = [str(RunDirectory(cfg).path), str(tmp_path / "new"), "--adapter", "user/base"]
     assert export.main(words) == 2
     assert "--adapter is for LoRA on a Llama" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
@@ -450,6 +457,10 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     assert scores["llama"] == tuned["llama"] == record["llama"]
     assert scores["config"]["model"]["theta"] == 5e4, "that of the run which fine-tuned it whole"
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "other")
+    export._check_base(str(folder), folder)
+    with pytest.raises(ConfigError, match=r"other has other weights than .*llama, which the run"):
+        export._check_base(str(tmp_path / "other"), folder)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"llama has no tokenizer\.json"):
         text_run("model=rope", f"checkpoint={folder}", *sizes, task="github")
