@@ -73,7 +73,7 @@ class Panel:
     ylabel: str
     lines: list[Line]
     marks: list[float] = field(default_factory=list)
-    ticks: list[int] = field(default_factory=list)
+    ticks: list[int] | list[float] = field(default_factory=list)
     logarithmic: bool = False
     powers: bool = False
     percent: bool = False
@@ -92,7 +92,8 @@ class Curves:
             report`` only.
         across: panels in a row.
         tall: inches of a row.
-        shared: whether all panels have the same vertical axis.
+        shared: whether all panels have the same vertical axis, and those above each other the
+            same horizontal one.
     """
 
     title: str
@@ -111,13 +112,14 @@ class Curves:
         columns = _columns([name for name, _ in signs], width)
         below = -(-len(signs) // columns) * 1.6 * (TYPE - 0.5) / 72 + 0.1 if signs else 0
         picture = new_figure(width, rows * self.tall + below, self.title)
-        grid = picture.subplots(rows, across, squeeze=False, sharex="col", sharey=self.shared)
+        below_alike = "col" if self.shared else False
+        grid = picture.subplots(rows, across, squeeze=False, sharex=below_alike, sharey=self.shared)
         for place, (axis, panel) in enumerate(zip(grid.flat, self.panels, strict=False)):
             _draw_panel(axis, panel)
             axis.set_title(fitted(panel.title, width / across - 0.45))
             if place % across and self.shared and panel.ylabel == self.panels[place - 1].ylabel:
                 axis.set_ylabel("")
-            if place + across < number:
+            if place + across < number and self.shared:
                 axis.set_xlabel("")
             else:
                 axis.tick_params(labelbottom=True)  # also above a place that is empty
@@ -155,14 +157,14 @@ def _columns(names: Sequence[str], width: float) -> int:
 
 def _draw_panel(axis: Any, panel: Panel) -> None:
     """Draw the lines of a panel, its marks and its axes."""
-    single = [line for line in panel.lines if not line.joined]
+    single = [line for line in panel.lines if not line.joined and {*line.x} <= {*panel.ticks}]
     for line in panel.lines:
         beside = 0.0
-        if len(single) > 1 and not line.joined and panel.ticks:
+        if len(single) > 1 and line in single:
             looks = list(dict.fromkeys(one.look for one in single))
             beside = APART * (looks.index(line.look) - (len(looks) - 1) / 2)
         _draw_line(axis, line, beside)
-    if len(single) > 1 and panel.ticks:
+    if len(single) > 1:
         axis.margins(x=0.1)  # the outermost points are beside their place
     for place in panel.marks:
         axis.axvline(place, color="grey", linestyle=":", linewidth=0.8)
@@ -176,7 +178,7 @@ def _draw_panel(axis: Any, panel: Panel) -> None:
     axis.set_xlabel(panel.xlabel)
     axis.set_ylabel(panel.ylabel)
     if panel.ticks:
-        axis.set_xticks(panel.ticks, map(str, panel.ticks))
+        axis.set_xticks(panel.ticks, [f"{tick:g}" for tick in panel.ticks])
         axis.minorticks_off() if not panel.powers else axis.xaxis.minorticks_off()
 
 

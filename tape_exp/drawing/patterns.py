@@ -77,7 +77,9 @@ def draw_patterns(
     """
     number, symmetric = len(panels), bool(signed)
     shared = not signed if shared is None else shared
-    drawn = {name: visible(values, name in causal) for name, values in panels.items()}
+    drawn = without_empty_ends(
+        {name: visible(values, name in causal) for name, values in panels.items()}
+    )
     every = colour_range(np.concatenate([v.ravel() for v in drawn.values()]), symmetric)
     across = min(number, ACROSS)
     rows, width = -(-number // across), SINGLE if number == 1 else DOUBLE
@@ -122,6 +124,16 @@ def _bar_of_ends(figure: Any, colours: str, label: str, bar: dict[str, Any]) -> 
     drawn.set_ticks([0, 0.5, 1] if signed else [0, 1])
     drawn.set_ticklabels(["lowest", "0", "highest"] if signed else ["lowest", "highest"])
     drawn.set_label(f"{label or 'value'}, on each panel's own scale")
+
+
+def without_empty_ends(panels: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The panels without the last queries and keys that are blank in all of them, as padding is."""
+    seen = [np.argwhere(np.isfinite(values)) for values in panels.values()]
+    ends = [found.max(0) + 1 for found in seen if len(found)]
+    if not ends:
+        return panels
+    rows, columns = np.max(ends, 0)
+    return {name: values[:rows, :columns] for name, values in panels.items()}
 
 
 def visible(values: np.ndarray, causal: bool) -> np.ndarray:

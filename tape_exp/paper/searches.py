@@ -1,7 +1,7 @@
 """A search as ``tape-exp tune`` records it: its table and its figure."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,9 @@ def figure(search: Record) -> Curves:
     panels = [Panel("best so far", "trial", metric, [*_histories(search)], ticks=ticks)]
     for key in search["space"]:
         if lines := [*_scatter(search, key)]:
-            panels.append(Panel(spoken(key), _scale(search, key), metric, lines))
+            steps = _steps(x for line in lines for x in line.x) if _is_log(search, key) else []
+            panel = Panel(spoken(key), "value", metric, lines, ticks=steps, logarithmic=bool(steps))
+            panels.append(panel)
     title = f"A search on {spoken(search['task'])} — scale {search['scale']}"
     return Curves(title, panels, shared=False)
 
@@ -126,8 +128,23 @@ def spoken(key: str) -> str:
     )
 
 
-def _scale(search: Record, key: str) -> str:
-    return "log₁₀ of its value" if "log" in search["space"][key] else "value"
+def _is_log(search: Record, key: str) -> bool:
+    return "log" in search["space"][key]
+
+
+def _steps(values: Iterable[float]) -> list[float]:
+    """Round numbers, 1, 2 and 5 times powers of ten, from below the lowest value to above the
+    highest.
+    """
+    every = [value for value in values if value > 0]
+    if not every:
+        return []
+    powers = range(math.floor(math.log10(min(every))), math.ceil(math.log10(max(every))) + 1)
+    steps = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    inside = [step for step in steps if min(every) < step < max(every)]
+    below = [step for step in steps if step <= min(every)][-1:]
+    above = [step for step in steps if step >= max(every)][:1]
+    return [*below, *inside, *above]
 
 
 def _histories(search: Record) -> Iterator[Line]:
@@ -149,6 +166,4 @@ def _scatter(search: Record, key: str) -> Iterator[Line]:
         ]
         if points:
             x, y = zip(*sorted(points), strict=True)
-            if _scale(search, key) != "value":
-                x = tuple(map(math.log10, x))
             yield Line(display_name(model), list(x), list(y), look=look_of(model), joined=False)

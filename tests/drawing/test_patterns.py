@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tape_exp.drawing import patterns
-from tape_exp.drawing.patterns import draw_patterns
+from tape_exp.drawing.patterns import draw_patterns, without_empty_ends
 
 
 @pytest.fixture
@@ -92,3 +92,15 @@ def test_png_is_whole_or_absent(tmp_path, monkeypatch):
         draw_patterns({"a": np.eye(4)}, path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_padding_at_the_end_is_cut_off():
+    values = np.full((4, 5), np.nan)
+    values[:3, :2] = 1
+    other = np.full((4, 5), np.nan)
+    other[0, 3] = 0
+    cut = without_empty_ends({"a": values, "b": other})
+    assert cut["a"].shape == cut["b"].shape == (3, 4)
+    assert np.isnan(cut["a"][2, 3])
+    empty = {"a": np.full((2, 2), np.nan)}
+    assert without_empty_ends(empty)["a"].shape == (2, 2)
