@@ -243,10 +243,21 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
             f"task.optim.position_lr={task.optim.position_lr} has no effect: "
             f"model={cfg.model.name} trains no parameters of positions; leave it at 1.0."
         )
+    _warn_of_one_layer(decoder, cfg.model.name)
     decoder.recompute = cfg.trainer.checkpoint_activations
     if cfg.trainer.frozen_bf16:
         peft.freeze_in_bf16(decoder)
     return decoder
+
+
+def _warn_of_one_layer(decoder: Decoder, model: str) -> None:
+    for block in decoder.blocks():
+        if block.begins and not block.updates_state and block.position.update_parameters:
+            log.warning(
+                "No layer reads what model=%s updates, since it has one layer only: its positions "
+                "stay as they begin. Give it two or more, as task.arch.layers=2.",
+                model,
+            )
 
 
 def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:

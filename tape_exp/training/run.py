@@ -307,11 +307,13 @@ def log_result(
     if evaluation.heatmap is not None:
         with suppress(OSError):  # the run is DONE, whether or not somebody can read this
             print_heatmaps({directory.cfg.model.name: evaluation.heatmap})
-    for key, value in (validation | evaluation.metrics).items():
-        if not key.endswith("_stderr") and not is_diagnostic(key):
-            error = evaluation.metrics.get(f"{key}_stderr")
-            spread = "" if error is None else f" (SE {error:.2f})"
-            log.info("  %-28s %8s%s", key, brief(value, 2), spread)
+    every = validation | evaluation.metrics
+    told = [key for key in every if not key.endswith("_stderr") and not is_diagnostic(key)]
+    wide = max([28, *map(len, told)])
+    for key in told:
+        error = evaluation.metrics.get(f"{key}_stderr")
+        spread = "" if error is None else f" (SE {error:.2f})"
+        log.info("  %-*s %8s%s", wide, key, brief(every[key], 2), spread)
     for image in images:
         log.info("  %s", image)
     log.info("DONE: %s", directory.path)

@@ -106,3 +106,13 @@ def test_what_trains_nothing_ignores_the_rate():
     task = blank_task(cfg)
     task.optim = dataclasses.replace(task.optim, position_lr=2.0)
     assert make_decoder(cfg, task).positional_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "told"), [("tape", 1, 1), ("tape", 2, 0), ("rope", 1, 0)]
+)
+def test_an_update_that_no_layer_reads_is_told(model, layers, told, caplog):
+    words = [f"model={model}", *SMALL[:4], f"task.arch.layers={layers}"]
+    cfg = compose_config(["task=arithmetic", *words])
+    make_decoder(cfg, blank_task(cfg))
+    assert caplog.text.count("No layer reads what model=tape updates") == told
