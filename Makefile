@@ -21,6 +21,7 @@ setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (
 	test -n "$$found" || { echo "error: none of $(or $(PYTHON),$(PYTHONS)) is Python 3.11 or newer; name one, as in make setup PYTHON=<path>." >&2; exit 2; }; \
 	$$found -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs,slurm]"
+	-@$(BIN)/python -m tape_exp.paper list > /dev/null  # composes the artifacts, which later calls then need not
 	@touch $@
 
 demo: setup  ## train RoPE and TAPE on addition at smoke scale and show both heatmaps (under 10 minutes on 2 cores)

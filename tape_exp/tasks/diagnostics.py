@@ -131,7 +131,8 @@ class Diagnostics(NothingTrained, TextTask):
                 f"task.length={self.length} is more than the {reach} positions that the model has; "
                 f"set task.length={reach}."
             )
-        trained = self._trained_length()
+        begun = self.surroundings.checkpoint
+        trained = self.trained_tokens() if begun else None  # an untrained model has seen none
         positions = ranges(self.length, 4, trained or self.length)
         losses: list[tuple[np.ndarray, np.ndarray]] = []
         for number, counts in progress(share(range(self.rows)[:limit]), "reading windows"):
@@ -150,7 +151,6 @@ class Diagnostics(NothingTrained, TextTask):
         tables = {"loss_by_position": position_rows(positions, losses_NP)}
         tables["loss_by_context"] = context_rows(self.contexts, losses_NC)
         tables |= attention_tables(layers, self.length, self.sinks)
-        begun = self.surroundings.checkpoint
         facts = {
             "model": weights.title(begun) if begun else "untrained",
             "trained_length": trained,
@@ -183,11 +183,6 @@ class Diagnostics(NothingTrained, TextTask):
             for measure, times in (("sinks", 100), ("distance", 1), ("entropy", 1)):
                 metrics[f"attention/{measure}@{row['layer']}"] = times * row[measure]
         return metrics
-
-    def _trained_length(self) -> int | None:
-        """Of the model; None where it is untrained."""
-        begun = self.surroundings.checkpoint
-        return None if begun is None else weights.trained_length(begun) or self.train_length
 
     def _losses(self, model: Callable[..., Tensor], number: int) -> np.ndarray:
         """Of every token of a window, (T,) fp64."""

@@ -136,7 +136,7 @@ class Questions(TextTask):
         values = np.full((self.depth_bins, len(self.lengths)), np.nan)
         for cell, scores in cells.items():
             values[cell] = 100 * np.mean(scores)
-        return depth_heatmap(values, self.lengths, self.train_length, what)
+        return depth_heatmap(values, self.lengths, self.trained_tokens(), what)
 
 
 def longest_fit(encode: Callable[[int], list[int]], room: int, size: int) -> tuple[list[int], int]:

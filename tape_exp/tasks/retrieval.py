@@ -205,7 +205,7 @@ class Retrieval(NothingTrained, Questions):
             title="accuracy (%)",
             row_label="",
             column_label="length (tokens)",
-            trained=(1, sum(length <= self.train_length for length in self.lengths)),
+            trained=(1, sum(length <= self.trained_tokens() for length in self.lengths)),
             rows=["accuracy"],
             columns=list(map(str, self.lengths)),
         )

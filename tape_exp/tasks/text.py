@@ -84,6 +84,13 @@ class TextTask(Task):
     def prepare(self) -> None:
         """Tokenise what the task reads."""
 
+    def trained_tokens(self) -> int:
+        """The longest row that the weights have seen, as the checkpoint's run or the Llama says
+        where nothing is trained here; ``train_length`` where neither does.
+        """
+        begun = None if self.trains else self.surroundings.checkpoint
+        return (weights.trained_length(begun) if begun else None) or self.train_length
+
     def tokens(self, text: Text, split: str, needed: int | None = None) -> Tokens:
         """A split's tokens, from the cache where they are there."""
         return tokenise(text, split, self.tokenizer, self.surroundings.cache, needed)

@@ -286,3 +286,13 @@ def test_a_length_that_is_too_short_names_one_that_works(text_folder):
     enough = int(re.search(r"(\d+) would do", str(error.value)).group(1))
     task = prepared(text_folder, "passkey", f"task.lengths=[{enough}]", "task.trials=50")
     assert max(map(len, task.prompts)) == enough - task.new_tokens
+
+
+def test_the_frame_is_of_what_the_weights_have_seen(tmp_path):
+    """Not of the scale's length, where the checkpoint's run says how long its rows were."""
+    task = make_task(compose_config(["task=passkey", "task.train_length=400"]))
+    assert task.trained_tokens() == 400
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.yaml").write_text("task: {train_length: 900}\n")
+    task.surroundings.checkpoint = tmp_path / "checkpoints" / "step00000001.ckpt"
+    assert task.trained_tokens() == 900
