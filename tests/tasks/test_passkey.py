@@ -15,6 +15,7 @@ from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import questions
+from tape_exp.tasks.base import Surroundings
 from tape_exp.tasks.passkey import (
     HIGHEST,
     KEY_LINE,
@@ -294,5 +295,6 @@ def test_the_frame_is_of_what_the_weights_have_seen(tmp_path):
     assert task.trained_tokens() == 400
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.yaml").write_text("task: {train_length: 900}\n")
-    task.surroundings.checkpoint = tmp_path / "checkpoints" / "step00000001.ckpt"
+    checkpoint = tmp_path / "checkpoints" / "step00000001.ckpt"
+    task.placed_in(Surroundings(checkpoint=checkpoint))
     assert task.trained_tokens() == 900
