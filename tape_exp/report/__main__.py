@@ -52,10 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     write_atomically(given.out, text)
     print(
-        f"{given.out}  {len(text.encode()) / 1e6:.1f} MB, {len(content.sections)} artifacts, "
-        f"{len(content.runs)} runs"
+        f"{given.out}  {len(text.encode()) / 1e6:.1f} MB, {_counted(content.sections, 'artifact')}, "
+        f"{_counted(content.runs, 'run')}"
     )
     return 0
+
+
+def _counted(items: Sequence[object], name: str) -> str:
+    return f"{len(items)} {name}" if len(items) == 1 else f"{len(items)} {name}s"
 
 
 def page(content: Content) -> str:
@@ -66,6 +70,7 @@ def page(content: Content) -> str:
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment.get_template("template.html").render(
         content=content,
+        command_of_page=folders.told("report"),
         attributes=attributes,
         before=BEFORE,
         verdicts=VERDICTS,
