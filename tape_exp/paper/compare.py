@@ -51,7 +51,7 @@ class Compare(RunArtifact):
                 )
         chosen = self.metrics or [metric for metric in known if not is_diagnostic(metric)]
         every = [r["metrics"] for runs in records.values() for r in runs]
-        digits = {key: _digits([metrics.get(key, 0.0) for metrics in every]) for key in chosen}
+        digits = {key: _digits(key, [metrics.get(key, 0.0) for metrics in every]) for key in chosen}
         rows: list[Row] = []
         for model in self.models:
             runs = records.get(model, [])
@@ -161,6 +161,7 @@ def check_words(what: str, given: Mapping[str, str], further: Sequence[str]) -> 
     refuse_unnamed(given["model"])
 
 
-def _digits(values: Sequence[float]) -> int:
-    """Decimals of a column: two of percent and perplexities, more of small numbers."""
-    return 4 if 0 < max(map(abs, values), default=0.0) < 1 else 2
+def _digits(metric: str, values: Sequence[float]) -> int:
+    """Decimals of a column: two of percent and perplexities, more of small losses and numbers."""
+    small = 1 if metric.endswith("loss") else 0.1
+    return 4 if 0 < max(map(abs, values), default=0.0) < small else 2

@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     write_atomically(given.out, text)
     print(
-        f"{given.out}  {len(text.encode()) / 1e6:.1f} MB, {_counted(content.sections, 'artifact')}, "
-        f"{_counted(content.runs, 'run')}"
+        f"{given.out}  {len(text.encode()) / 1e6:.1f} MB, "
+        f"{_counted(content.sections, 'artifact')}, {_counted(content.runs, 'run')}"
     )
     return 0
 
