@@ -3,8 +3,10 @@
 import base64
 import gzip
 import logging
+import re
 import sys
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 
 import bokeh
@@ -43,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_writable("--out", given.out.parent)
     known = [artifacts.load(name) for name in artifacts.names()]
     content = gather(known, known_records(), read_searches())
+    content.benches = read_benches()
     text = page(content)
     if len(text.encode()) > LIMIT:
         print(
@@ -56,6 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{_counted(content.sections, 'artifact')}, {_counted(content.runs, 'run')}"
     )
     return 0
+
+
+def read_benches() -> list[tuple[str, str]]:
+    """The title and the text of each page in ``results/bench``, which need no network."""
+    found = []
+    for path in sorted((artifacts.RESULTS / "bench").glob("*.html")):
+        text = path.read_text(errors="replace")
+        title = re.search("<title>(.*?)</title>", text)
+        found.append((unescape(title[1]) if title else path.stem, text))
+    return found
 
 
 def _counted(items: Sequence[object], name: str) -> str:

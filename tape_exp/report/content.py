@@ -99,6 +99,7 @@ class Content:
     sections: list[Section] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     searches: list[Searched] = field(default_factory=list)
+    benches: list[tuple[str, str]] = field(default_factory=list)  # titles, and whole pages
     figures: dict[str, Any] = field(default_factory=dict)  # id -> what figures.js draws
 
     def add(self, id_: str, plot: plots.Grid | Panel) -> Plot:

@@ -1,6 +1,8 @@
 """What the page is made from: committed records."""
 
+import html
 import json
+import re
 
 import pytest
 
@@ -64,6 +66,21 @@ def test_models_whose_runs_no_artifact_shows_have_a_table(monkeypatch):
     assert [s.name for s in content.gather([addition], records).sections] == ["fig_addition"]
     monkeypatch.setattr(folders, "INSTALLED", True)  # where the paper's sections would be empty
     assert not content.gather([addition], of_rope[:0]).sections
+
+
+def test_pages_of_benches_are_inside(tmp_path, monkeypatch):
+    """Whole, and apart from the page: their scripts cannot reach it."""
+    assert "<iframe" not in report.page(content.Content())
+    (tmp_path / "bench").mkdir()
+    text = "<title>A &amp; B</title><script>alert('\"')</script>"
+    (tmp_path / "bench" / "quick-smoke.html").write_text(text)
+    monkeypatch.setattr(artifacts, "RESULTS", tmp_path)
+    found = content.Content(benches=report.read_benches())
+    assert found.benches == [("A & B", text)]
+    page = report.page(found)
+    assert "<script>alert" not in page
+    (frame,) = re.findall(r"<iframe (.*?)></iframe>", page)
+    assert html.unescape(frame) == f'title="A & B" sandbox="allow-scripts" srcdoc="{text}"'
 
 
 def test_a_cell_says_its_number_its_interval_or_why_it_is_empty():
