@@ -7,6 +7,7 @@ at the paper's scale; and ``push``, which sends tables and figures to W&B.
 
 import argparse
 import logging
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from tape_exp.settings.targets import plain
 
 log = logging.getLogger("tape_exp")
 WIDTH = 100  # characters of a line of `list`
+UNBROKEN = 1000  # of a table where there is no terminal, as in a pipe
 
 
 @command
@@ -237,7 +239,10 @@ def compare_models(given: argparse.Namespace) -> int:
         return status(outcome)
     if records:
         path = page.render(artifact, scale, records, into)[0]
-        print(f"\n{path.read_text()}\n{_shown(path)}")
+        width = shutil.get_terminal_size((UNBROKEN, 24)).columns
+        found = artifact.table(scale, records)
+        assert found is not None  # with records
+        print(f"\n{tables.on_terminal(found, width)}\n{_shown(path)}")
     else:
         for old in rendered(into, artifact.name, scale):
             old.unlink()  # it is of an earlier call, and would look like the answer

@@ -6,6 +6,7 @@ are views of them.
 
 import csv
 import io
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -162,6 +163,17 @@ def write(stem: Path, table: Table) -> list[Path]:
 def markdown(table: Table) -> str:
     """A table with aligned pipes and its caption below."""
     return "\n".join([*aligned(_text(for_readers(table))), "", table.caption, ""])
+
+
+def on_terminal(table: Table, width: int) -> str:
+    """A table with its caption below, a line for each column where the lines are too long for the
+    width and would be shorter so.
+    """
+    text = _text(for_readers(table))
+    lines, turned = aligned(text), aligned([list(column) for column in zip(*text, strict=True)])
+    if max(map(len, lines)) > max(width, max(map(len, turned))):
+        lines = turned
+    return "\n".join([*lines, "", *textwrap.wrap(table.caption, min(width, 120)), ""])
 
 
 def latex(table: Table) -> str:
