@@ -8,6 +8,7 @@ then goes on from its last checkpoint.
 import json
 import math
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -239,8 +240,16 @@ def _is_entry(line: bytes) -> bool:
     return isinstance(entry, dict) and isinstance(entry.get("op_code"), int)
 
 
+def _unfinished_part(line: bytes) -> int:
+    """How many bytes come before the whole entry that a line ends with; 0: it has none."""
+    places = [place.start() for place in re.finditer(rb"{", line)][1:100]
+    return next((place for place in places if _is_entry(line[place:])), 0)
+
+
 def cut_unfinished(path: Path) -> None:
-    """Cut off the last line of a journal where a killed machine left it unfinished.
+    """Cut off the last line of a journal where a killed machine left it unfinished, and blank out
+    such a line's beginning where another machine has written on behind it: all places stay the
+    same, which other processes remember.
 
     Raises:
         ValueError: another line is damaged.
@@ -252,9 +261,15 @@ def cut_unfinished(path: Path) -> None:
     try:
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
-        for number, line in enumerate(whole.splitlines(), 1):
+        begin = 0
+        for number, line in enumerate(whole.splitlines(keepends=True), 1):
             if not _is_entry(line):
-                raise ValueError(f"line {number} of journal.log is damaged")
+                if not (half := _unfinished_part(line)):
+                    raise ValueError(f"line {number} of journal.log is damaged")
+                with path.open("r+b") as file:
+                    file.seek(begin)
+                    file.write(b" " * half)
+            begin += len(line)
         if whole != content:
             os.truncate(path, len(whole))
     finally:

@@ -213,6 +213,21 @@ def test_a_damaged_journal_is_told(tmp_path):
             Journal(search_of(), tmp_path)
 
 
+def test_a_line_that_another_machine_left_unfinished_costs_nothing(tmp_path):
+    """Others have written on behind it: their entries are kept, at their places."""
+    first = Journal(search_of(), tmp_path)
+    first.claim().lock.release()
+    counts = [len(first.trials(model)) for model in first.search.models]
+    path = tmp_path / "journal.log"
+    *before, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*before, b'{"op_code": 4, "worker_id": "x{', last]))
+    size = path.stat().st_size
+    found = Journal(search_of(), tmp_path)
+    assert path.stat().st_size == size
+    assert [len(found.trials(model)) for model in found.search.models] == counts
+    assert found.claim() is not None
+
+
 asked = optuna.Study.ask
 
 
