@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
+from tape_exp.paper import identities
 from tape_exp.paper.artifacts import LanguageArtifact, Records, task_of, windows_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.language import scored
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin, pairs
 from tape_exp.paper.values import NOT_REPORTED, mean_of, reported
 from tape_exp.runs import weights
-from tape_exp.settings.compose import compose_config
 from tape_exp.settings.display import display_name
 
 
@@ -37,7 +37,7 @@ class Methods(LanguageArtifact):
 
     def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
         """Every method."""
-        base = compose_config(["task=extend", f"scale={scale}"]).task.init_from
+        base = identities.identity(("task=extend", f"scale={scale}"))["checkpoint"]
         for method, words in self.methods.items():
             yield method, [*(word.format(base=base) for word in words), f"task={self.task}"]
 
@@ -120,8 +120,9 @@ class TunedPerplexity(Methods):
 
 def _trained(scale: str) -> str:
     """The lengths that base and methods were trained at."""
-    extend = compose_config(["task=extend", f"scale={scale}"]).task
-    base = extend.init_from
+    extend = identities.identity(("task=extend", f"scale={scale}"))
+    base, length = extend["checkpoint"], extend["task"]["train_length"]
     if weights.is_task(base):
-        base += f" of {compose_config([f'task={base}', f'scale={scale}']).task.train_length} tokens"
-    return f"the base, {base}, is extended by training at {extend.train_length}"
+        task = identities.identity((f"task={base}", f"scale={scale}"))["task"]
+        base += f" of {task['train_length']} tokens"
+    return f"the base, {base}, is extended by training at {length}"
