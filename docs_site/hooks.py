@@ -9,7 +9,7 @@ import re
 import conf_pages
 import notebook
 import python_pages
-from links import INCLUDED, ROOT, address, rewritten, sources
+from links import DRAWN, INCLUDED, ROOT, address, rewritten, sources
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -29,8 +29,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     for path in INCLUDED:
         add(address(path), (ROOT / path).read_text())
-    for picture in sorted((ROOT / "results" / "figures").glob("*.*")):
-        add(f"results/figures/{picture.name}", picture.read_bytes())
+    for folder in DRAWN:
+        for file in sorted((ROOT / folder).glob("*.*")):
+            add(f"{folder}/{file.name}", file.read_bytes())
     for uri, made in {**conf_pages.pages(), **python_pages.pages()}.items():
         add(uri, made)
     for uri, part in notebook.pages(ROOT / NOTEBOOK, address(NOTEBOOK)).items():

@@ -13,6 +13,7 @@ INCLUDED = (
     "results/README.md",
     "results/reliability.md",
 )
+DRAWN = ("results/figures", "results/bench")  # folders of pictures, and of tables beside them
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 ANCHOR = re.compile(r"\]\(#([^)\s]+)\)")
 BESIDE = re.compile(r"^(\S.*?) {2,}(# .*)$")
@@ -26,7 +27,7 @@ def address(path: str) -> str:
         return "index.md"
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    if path in INCLUDED or path.startswith("results/figures/"):
+    if path in INCLUDED or path.startswith(tuple(f"{folder}/" for folder in DRAWN)):
         return path
     if path.endswith(".ipynb"):
         return path.removesuffix(".ipynb") + ".md"
