@@ -31,7 +31,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         add(address(path), (ROOT / path).read_text())
     for folder in DRAWN:
         for file in sorted((ROOT / folder).glob("*.*")):
-            add(f"{folder}/{file.name}", file.read_bytes())
+            if file.suffix != ".md":
+                add(f"{folder}/{file.name}", file.read_bytes())
     for uri, made in {**conf_pages.pages(), **python_pages.pages()}.items():
         add(uri, made)
     for uri, part in notebook.pages(ROOT / NOTEBOOK, address(NOTEBOOK)).items():

@@ -27,7 +27,8 @@ def address(path: str) -> str:
         return "index.md"
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    if path in INCLUDED or path.startswith(tuple(f"{folder}/" for folder in DRAWN)):
+    drawn = path.startswith(tuple(f"{folder}/" for folder in DRAWN)) and not path.endswith(".md")
+    if path in INCLUDED or drawn:
         return path
     if path.endswith(".ipynb"):
         return path.removesuffix(".ipynb") + ".md"

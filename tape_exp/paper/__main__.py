@@ -239,7 +239,7 @@ def compare_models(given: argparse.Namespace) -> int:
         return status(outcome)
     if records:
         path = page.render(artifact, scale, records, into)[0]
-        width = shutil.get_terminal_size((UNBROKEN, 24)).columns
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNBROKEN
         found = artifact.table(scale, records)
         assert found is not None  # with records
         print(f"\n{tables.on_terminal(found, width)}\n{_shown(path)}")

@@ -33,7 +33,6 @@ def rows_of(folder) -> dict[str, dict[str, str]]:
 
 def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "1000")
     words = [
         "compare",
         "task=arithmetic",
