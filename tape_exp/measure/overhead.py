@@ -64,11 +64,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def smoke(folder: Path, task: str, rounds: int, *words: str) -> DictConfig:
+def smoke(folder: Path, task: str, rounds: int, *words: str, model: str = "rope") -> DictConfig:
     """The config at scale smoke, a round longer than ``rounds``, all written below ``folder``."""
     fixed = [
         f"task={task}",
-        "model=rope",
+        f"model={model}",
         "logger=wandb",
         "logger.mode=offline",
         "trainer.progress=lines",

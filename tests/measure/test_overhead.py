@@ -31,7 +31,7 @@ def test_the_bare_loop_ends_with_the_weights_of_the_run(tmp_path, monkeypatch, m
 
     monkeypatch.setattr(overhead, "Beside", Kept)
     sizes = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2"]
-    cfg = overhead.smoke(tmp_path, "arithmetic", 3, f"model={model}", *TINY, *sizes)
+    cfg = overhead.smoke(tmp_path, "arithmetic", 3, *TINY, *sizes, model=model)
     figures = overhead.overhead(cfg)
     assert figures["rounds"] == 3
     assert figures["bare_step_ms"] > 0

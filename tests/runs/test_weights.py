@@ -157,12 +157,18 @@ def test_a_base_that_is_gone_is_named(extend, text_run, base):
 def test_other_encodings_go_on_from_a_run_of_rope(base, text_folder, tmp_path):
     """With its logits, or without RoPE, or not at all, which a sentence says before any step."""
     words = ["task=extend", *on_text(text_folder, "extend"), *EXTEND, f"runs={tmp_path}/runs"]
-    words += ["trainer=cpu", "model=rope", "peft=full"]
+    words += ["trainer=cpu"]
+    own, full = ["model=rope"], ["peft=full"]
     selective = ["model=selective_rope", "model.start=rope"]
     dynamic = ["model.scaling.method=dynamic", "model.scaling.original=64", "peft.interpolation=1"]
     rope, other, stretched, dropped = (
-        loaded(compose_config([*words, *own])).eval()
-        for own in ([], [*selective, "model.theta=10000"], dynamic, ["peft=drope"])
+        loaded(compose_config([*words, *further])).eval()
+        for further in (
+            [*own, *full],
+            [*selective, *full, "model.theta=10000"],
+            [*own, *full, *dynamic],
+            [*own, "peft=drope"],
+        )
     )
     assert all(len([*peft.trained(d)]) == len([*d.parameters()]) for d in (other, dropped))
     assert {type(block.position) for block in dropped.blocks()} == {NoPE}
@@ -181,14 +187,19 @@ def test_other_encodings_go_on_from_a_run_of_rope(base, text_folder, tmp_path):
     config = (alibi / "config.yaml").read_text()
     config = config.replace("name: rope", "name: alibi").replace("rope.RoPE", "alibi.ALiBi")
     (alibi / "config.yaml").write_text(config)
-    for own, message in (
-        (["model=repo"], r"model=repo cannot go on .*, since only model\.start=rope begins"),
-        (selective, r"with model\.theta=10000\.0, .* has 500000\.0; set model\.theta=10000\.0"),
-        (["model=ssmax"], r"with model\.ssmax=false, which changes .*; set model\.ssmax=false"),
-        (["peft=drope", f"checkpoint={alibi}"], "with model=alibi, .* goes on from model=rope"),
+    theta = r"with model\.theta=10000\.0, .* has 500000\.0; set model\.theta=10000\.0"
+    ssmax = r"with model\.ssmax=false, which changes .*; set model\.ssmax=false"
+    for further, message in (
+        (["model=repo", *full], r"model=repo cannot go on .*, since only model\.start=rope begins"),
+        ([*selective, *full], theta),
+        (["model=ssmax", *full], ssmax),
+        (
+            [*own, "peft=drope", f"checkpoint={alibi}"],
+            "with model=alibi, .* goes on from model=rope",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
-            loaded(compose_config([*words, *own]))
+            loaded(compose_config([*words, *further]))
 
 
 def test_what_does_not_fit_says_what_to_set(extend, text_run, base):
