@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from tape_exp.__main__ import COMMANDS
 from tape_exp.launch import grid
 from tape_exp.paper import artifacts, compare
+from tape_exp.paper.words import requested as of_artifacts
 from tape_exp.settings import compose, folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import CONF, ROOT
@@ -196,7 +197,7 @@ def test_commands_on_grids_and_artifacts_name_runs(line, conf):
     elif words and all("=" in word for word in words):
         assert grid.jobs_of([word.split(",")[0] for word in words])
     elif words:
-        chosen, scale, seeds, extra = artifacts.requested(words)
+        chosen, scale, seeds, extra = of_artifacts(words)
         for artifact in chosen if "all" not in words else []:
             assert next(iter(artifact.configs(scale, seeds, extra)))
     else:

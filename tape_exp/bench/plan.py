@@ -9,9 +9,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from tape_exp.bench.tasks import SETS, Entry, chosen
-from tape_exp.paper.artifacts import Records, RunArtifact, settings_of
+from tape_exp.paper.artifacts import Records, RunArtifact
 from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record
+from tape_exp.paper.words import settings_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.patterns import refuse_unnamed

@@ -18,8 +18,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.paper.artifacts import Artifact, requested
+from tape_exp.paper.artifacts import Artifact
 from tape_exp.paper.runner import named
+from tape_exp.paper.words import requested
 from tape_exp.runs import weights
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config, explain, register

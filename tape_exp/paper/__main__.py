@@ -17,17 +17,18 @@ from tape_exp.drawing.page import KINDS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import compare, costs, page, tables
-from tape_exp.paper.artifacts import (
-    RESULTS,
-    Artifact,
-    load,
-    matches,
-    names,
-    requested,
-)
+from tape_exp.paper.artifacts import RESULTS, Artifact, load, names
 from tape_exp.paper.identities import kept_on_disk
-from tape_exp.paper.records import Record, each_once, read_records, run_of, tell_where
+from tape_exp.paper.records import (
+    Record,
+    each_once,
+    matches,
+    read_records,
+    run_of,
+    tell_where,
+)
 from tape_exp.paper.runner import Job, missing, status, work
+from tape_exp.paper.words import requested
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import Parser, command, log_plainly, positive

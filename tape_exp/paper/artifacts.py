@@ -21,17 +21,15 @@ from tape_exp.drawing.patterns import Patterns, matrix_name
 from tape_exp.paper import identities, tables
 from tape_exp.paper.ceilings import ceilings, marked_figure, marked_table
 from tape_exp.paper.claims import Contest, Verdict, decide
-from tape_exp.paper.records import Record, warn
+from tape_exp.paper.records import Record, matches, warn
 from tape_exp.paper.tables import Table
 from tape_exp.paper.values import Value
-from tape_exp.runs import weights
 from tape_exp.runs.evaluation import Heatmap
-from tape_exp.runs.identity import without_folders
 from tape_exp.settings import files, folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.display import display_label, display_name
-from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
+from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import CONF, told
 from tape_exp.settings.plugins import yaml_of
 
@@ -527,101 +525,6 @@ def load(name: str) -> Artifact:
     return build(node, f"conf/paper/{name}.yaml")
 
 
-def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], list[str]]:
-    """The artifacts, scale, seeds and further overrides that the words of ``run`` ask for.
-
-    Raises:
-        ConfigError: there is no artifact among the words, or one of them is wrong.
-    """
-    chosen = [w for w in words if "=" not in w]
-    scale, seeds, extra = settings_of([w for w in words if "=" in w])
-    if wrong := [word for word in extra if word.startswith(("seed=", "task=", "model=", "peft="))]:
-        raise ConfigError(
-            f"{wrong[0]}: an artifact names its tasks and models itself, and seeds are given as "
-            f"seeds=0,1,2. `{told('paper compare')}` makes a table of any models on any task."
-        )
-    if not chosen:
-        raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
-    artifacts = [load(name) for name in (names() if chosen == ["all"] else chosen)]
-    for artifact in artifacts if chosen != ["all"] else []:
-        if next(artifact.configs(scale, seeds), None) is None:
-            raise ConfigError(
-                f"{artifact.name} has no runs at scale={scale}; scale={artifact.scales()[0]} has."
-            )
-    return artifacts, scale, seeds, extra
-
-
-def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
-    """The value of ``scale=`` (default: smoke), that of ``seeds=`` (default: 0), and other words.
-
-    Raises:
-        ConfigError: the scale is not known, the seeds are no integers, or a word is given twice.
-    """
-    settings, extra = split_words(words, ("scale", "seeds"))
-    scale = settings.get("scale", "smoke")
-    one_of("scale", scale, SCALES)
-    try:
-        seeds = [int(s) for s in settings.get("seeds", "0").split(",")]
-    except ValueError as error:
-        raise ConfigError(
-            f"seeds={settings['seeds']} must be integers separated by commas, as in seeds=0,1,2."
-        ) from error
-    if len({*seeds}) < len(seeds):
-        raise ConfigError(f"seeds={settings['seeds']} names a seed twice; name each once.")
-    return scale, seeds, extra
-
-
-def split_words(words: Sequence[str], keys: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The values of ``<key>=`` among the words of a command, and its other words.
-
-    Raises:
-        ConfigError: a key is given twice.
-    """
-    given: dict[str, str] = {}
-    further = []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or key not in keys:
-            further.append(word)
-        elif key in given:
-            raise ConfigError(f"{key}={given[key]} and {word} exclude each other; give one.")
-        else:
-            given[key] = value
-    return given, further
-
-
 def names() -> list[str]:
     """Every artifact that has a YAML."""
     return sorted(path.stem for path in (CONF / "paper").glob("*.yaml"))
-
-
-def matches(record: Record, current: dict[str, Any]) -> bool:
-    """Whether a record's config equals the current one in what both have, the seed aside.
-
-    A key that one of them lacks, since the code has grown, does not count; nor do sizes and
-    positions that follow from a Llama, which the checkpoint names. A checkpoint that is a path must
-    be the very one. A precision counts as the one that ``auto`` chose where the run took place.
-    """
-    if any(
-        record["config"].get(key, {}).get("name") != current[key]["name"]
-        for key in ("model", "task")
-    ):
-        return False  # at once: of hundreds of records few are of the same task
-    begun_from = weights.title_of(current["checkpoint"]) if "begun_from" in record else None
-    if begun_from is not None and begun_from != record["begun_from"]:
-        return False
-    recorded, current = record["config"], without_folders(current)
-    if "debug" in recorded or recorded.get("checkpoint") != current["checkpoint"]:
-        return False
-    if current["precision"] not in (recorded["precision"], record.get("precision")):
-        return False
-    if "llama" in record:
-        recorded = weights.without_adopted(recorded)
-    keys = {"model", "task", "peft", "scale"} & recorded.keys()
-    return all(_agree(recorded[key], current[key]) for key in keys)
-
-
-def _agree(recorded: Any, current: Any) -> bool:
-    if isinstance(recorded, dict) and isinstance(current, dict):
-        return all(_agree(recorded[key], current[key]) for key in recorded.keys() & current.keys())
-    return recorded == current

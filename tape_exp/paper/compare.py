@@ -12,12 +12,11 @@ from tape_exp.paper.artifacts import (
     RunArtifact,
     names,
     same_data,
-    settings_of,
-    split_words,
 )
 from tape_exp.paper.records import Record
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
+from tape_exp.paper.words import settings_of, split_words
 from tape_exp.runs.evaluation import is_diagnostic
 from tape_exp.settings.display import display_name
 from tape_exp.settings.errors import ConfigError, did_you_mean

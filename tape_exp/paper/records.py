@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tape_exp.runs import weights
+from tape_exp.runs.identity import without_folders
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
@@ -149,3 +151,35 @@ def _wrong(value: Any, kind: Any, key: str, needed: bool = True) -> Iterator[str
             yield f"{key} is of type {type(value).__name__}"
         elif isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
             yield f"{key} is not finite"
+
+
+def matches(record: Record, current: dict[str, Any]) -> bool:
+    """Whether a record's config equals the current one in what both have, the seed aside.
+
+    A key that one of them lacks, since the code has grown, does not count; nor do sizes and
+    positions that follow from a Llama, which the checkpoint names. A checkpoint that is a path must
+    be the very one. A precision counts as the one that ``auto`` chose where the run took place.
+    """
+    if any(
+        record["config"].get(key, {}).get("name") != current[key]["name"]
+        for key in ("model", "task")
+    ):
+        return False  # at once: of hundreds of records few are of the same task
+    begun_from = weights.title_of(current["checkpoint"]) if "begun_from" in record else None
+    if begun_from is not None and begun_from != record["begun_from"]:
+        return False
+    recorded, current = record["config"], without_folders(current)
+    if "debug" in recorded or recorded.get("checkpoint") != current["checkpoint"]:
+        return False
+    if current["precision"] not in (recorded["precision"], record.get("precision")):
+        return False
+    if "llama" in record:
+        recorded = weights.without_adopted(recorded)
+    keys = {"model", "task", "peft", "scale"} & recorded.keys()
+    return all(_agree(recorded[key], current[key]) for key in keys)
+
+
+def _agree(recorded: Any, current: Any) -> bool:
+    if isinstance(recorded, dict) and isinstance(current, dict):
+        return all(_agree(recorded[key], current[key]) for key in recorded.keys() & current.keys())
+    return recorded == current

@@ -20,8 +20,8 @@ from omegaconf import DictConfig
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption
-from tape_exp.paper.artifacts import Artifact, matches
-from tape_exp.paper.records import Record, read_records
+from tape_exp.paper.artifacts import Artifact
+from tape_exp.paper.records import Record, matches, read_records
 from tape_exp.runs import weights
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record

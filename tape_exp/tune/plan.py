@@ -10,8 +10,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from tape_exp.paper.artifacts import settings_of, split_words
 from tape_exp.paper.compare import check_words, deciding
+from tape_exp.paper.words import settings_of, split_words
 from tape_exp.runs import weights
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config

@@ -14,6 +14,7 @@ from tape_exp.paper.addition import Addition
 from tape_exp.paper.artifacts import RESULTS
 from tape_exp.paper.ceilings import ceilings, marked_figure
 from tape_exp.paper.records import read_records
+from tape_exp.paper.words import requested
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record
 from tape_exp.settings import folders
@@ -342,7 +343,7 @@ def test_a_record_of_wrong_types_is_named(change, reason, results, capsys):
 @pytest.mark.parametrize("word", ["seed=1", "model=tape", "task=c4", "peft=lora"])
 def test_what_an_artifact_names_itself_is_refused(word):
     with pytest.raises(ConfigError, match=f"{word}: an artifact names its tasks and models itself"):
-        artifacts.requested(["fig_addition", word])
+        requested(["fig_addition", word])
 
 
 def test_a_dry_run_names_the_missing_runs_and_begins_none(capsys, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 
 from tape_exp.paper import artifacts, page
 from tape_exp.paper.extension import Methods, TunedPerplexity
+from tape_exp.paper.records import matches
 from tape_exp.paper.tables import pairs
 from tape_exp.runs.identity import identity_of, without_folders
 from tests.paper.test_language import record
@@ -93,7 +94,7 @@ def test_runs_of_a_llama_fill_the_tables_of_the_papers_scale(artifact):
     assert artifact.collect("paper", [run]) == {}, "without a Llama other sizes are another run"
     run["llama"] = "Llama-2-7b-hf-0123456789"
     assert artifact.collect("paper", [run]) == {label: [run]}
-    assert artifacts.matches(run, identity_of(cfg))
+    assert matches(run, identity_of(cfg))
     run["config"]["checkpoint"] = "another"
     assert artifact.collect("paper", [run]) == {}
 
@@ -111,7 +112,7 @@ def test_a_precision_counts_as_the_one_that_auto_chose(artifact, wanted, said, r
     (label, cfg), *_ = artifact.configs("smoke", [0])
     run = record(artifact, label, 0, {})
     run["config"]["precision"], run["precision"] = said, ran
-    assert artifacts.matches(run, identity_of(cfg) | {"precision": wanted}) == same
+    assert matches(run, identity_of(cfg) | {"precision": wanted}) == same
 
 
 def test_the_papers_numbers_are_those_of_its_table(artifact):

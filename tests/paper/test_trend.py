@@ -10,6 +10,7 @@ from tape_exp.paper import artifacts
 from tape_exp.paper.claims import FLOOR, NO, UNCLEAR, UNTESTED, YES
 from tape_exp.paper.records import read_records
 from tape_exp.paper.trend import extra
+from tape_exp.paper.words import requested
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -55,7 +56,7 @@ def test_every_rung_has_its_models_and_seeds():
     assert "path rung12" not in seeds
     assert list(whole.configs("smoke", [0])) == []
     with pytest.raises(ConfigError, match="scale=ladder has"):
-        artifacts.requested(["fig_addition_trend"])
+        requested(["fig_addition_trend"])
 
 
 def test_variants_change_parameters_or_steps_by_four_and_nothing_else():

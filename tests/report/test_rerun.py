@@ -5,8 +5,7 @@ import shlex
 import pytest
 
 from tape_exp.paper import rerun
-from tape_exp.paper.artifacts import matches
-from tape_exp.paper.records import read_records
+from tape_exp.paper.records import matches, read_records
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 
