@@ -13,8 +13,9 @@ import sys
 import pytest
 
 from tape_exp.paper import costs
-from tape_exp.paper.artifacts import RESULTS, SCALES, requested
+from tape_exp.paper.artifacts import RESULTS, SCALES
 from tape_exp.paper.claims import FLOOR, NO, NO_CLAIM, ORDERED, REVERSED, UNCLEAR, UNTESTED, YES
+from tape_exp.paper.words import requested
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.training.plan import described, estimate, kept_by

@@ -454,10 +454,12 @@ else:
 for dtype, D, C, heads, bias in calls:
     q, k, v = (torch.zeros(1, 64, 2, D, dtype=dtype, requires_grad=True) for _ in range(3))
     carried = torch.zeros(1, 64, heads, C, dtype=dtype, requires_grad=True)
-    for repeatable in (True, False):
+    for repeatable in (True, False) if bias else (False,):
         torch.use_deterministic_algorithms(repeatable)
         out, attended = causal.fused_attention(q, k, v, carried, **bias)
         (out.sum() + attended.sum()).backward()
+if sys.argv[1] == "80":
+    sys.exit()  # the others have no tiles that depend on the GPU
 q = torch.zeros(1, 64, 12, 64, dtype=torch.bfloat16, requires_grad=True)
 state = torch.zeros(1, 64, 12, 2, 32, requires_grad=True)
 sum(x.sum() for x in rotation.rotated(q, q, state)).backward()
@@ -485,7 +487,8 @@ def test_every_program_compiles_for_gpus_that_are_not_here(architecture, tmp_pat
         assert f"{program} BLOCK_M" in done.stdout
     assert "row_sums" in done.stdout
     pairs = [(name, f"{name}_gradient") for name in ("rotate", "update", "maps")]
-    for program in ("sum_of_products", *itertools.chain(*pairs)):
+    others = ("sum_of_products", *itertools.chain(*pairs)) if architecture == "90" else ()
+    for program in others:
         assert f"{program}\n" in done.stdout
 
 
