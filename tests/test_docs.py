@@ -88,16 +88,17 @@ def test_a_new_encoding_runs_on_a_task_that_is_there(project):
 
 
 def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(project):
-    """The command of the page; then the table that is kept, of the same runs."""
+    """The command of the page, of one seed; then the table that is kept, of the same runs."""
     (command,) = [line for block in blocks("bash", TASK) for line in block.splitlines()]
-    done = call(project, *shlex.split(command)[1:], "trainer=cpu", "logger=none")
+    words = [word.replace("seeds=0,1", "seeds=0") for word in shlex.split(command)[1:]]
+    done = call(project, *words, "trainer=cpu", "logger=none")
     assert done.returncode == 0, done.stderr
     tables = project / "runs" / ".compare" / "tables"
     with (tables / "compare_reverse-smoke.csv").open() as file:
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert list(rows) == ["rope", "toy"]
     for row in rows.values():
-        assert row["seeds"] == "2"
+        assert row["seeds"] == "1"
         assert float(row["id/exact_match"].split()[0]) > 50, "it has not learned"
         assert (
             0 <= float(row["ood/exact_match"].split()[0]) < float(row["id/exact_match"].split()[0])
@@ -110,7 +111,7 @@ def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(project):
     ]
     assert shown.split() == head[0].split()
     assert head[0] in done.stdout
-    words = ["run", "tab_reverse", "seeds=0,1", "trainer=cpu", "logger=none"]
+    words = ["run", "tab_reverse", "seeds=0", "trainer=cpu", "logger=none"]
     kept = call(project, "-m", "tape_exp.paper", *words)
     assert kept.returncode == 0, kept.stderr
     drawn = project / "results" / "tables" / "tab_reverse-smoke.md"
