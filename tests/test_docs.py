@@ -244,7 +244,7 @@ def test_what_we_found_quotes_only_numbers_of_the_tables(line, prose):
     """Every number with decimals is in a table that the paragraph names; hours are of the costs."""
     anchors = re.findall(r"results/README\.md#(\w+)", line + prose)
     named = {name for name in CLAIMS if name.lower() in anchors}
-    files = [path for name in named for path in (RESULTS / "tables").glob(f"{name}-*.csv")]
+    files = [path for name in named for path in (RESULTS / "tables").glob(f"{name}-*.md")]
     known = set(NUMBER.findall(" ".join([line, *(path.read_text() for path in files)])))
     quoted = set(NUMBER.findall(re.sub(r"[\d.]+ H100-hours", "", prose)))
     assert quoted <= known, (

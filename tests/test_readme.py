@@ -228,7 +228,8 @@ def test_numbers_below_the_figure_are_those_of_its_table():
     caption = README.partition("fig_addition-smoke.png)")[2].partition("## ")[0]
     shown = re.findall(r"([\d.]+) %", caption)
     models = ("randpe", "fire", "nope", "rope", "tape")
-    assert shown == [rows[model]["out of distribution"].split()[0] for model in models]
+    numbers = [float(rows[model]["out of distribution"]) for model in models]
+    assert shown == [f"{number:.2f}" for number in numbers]
 
 
 def test_scale_table_is_true():

@@ -186,10 +186,30 @@ def latex(table: Table) -> str:
 
 
 def comma(table: Table) -> str:
-    """Comma-separated values."""
+    """Comma-separated values for programs: names as configs have them, and plain numbers.
+
+    A column with intervals is followed by two, ``<heading> low`` and ``<heading> high``, with their
+    ends. Fractions have six digits.
+    """
+    columns = []
+    for heading, *cells in zip(table.headings(), *table.cells(), strict=True):
+        values = [cell if isinstance(cell, Value) else None for cell in cells]
+        texts = [_plain(cell.number) if isinstance(cell, Value) else str(cell) for cell in cells]
+        columns.append([heading, *texts])
+        if any(value and value.low is not None for value in values):
+            for end in ("low", "high"):
+                ends = [getattr(value, end, None) for value in values]
+                columns.append([f"{heading} {end}", *map(_plain, ends)])
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(_text(table))
+    csv.writer(text, lineterminator="\n").writerows(zip(*columns, strict=True))
     return text.getvalue()
+
+
+def _plain(number: float | None) -> str:
+    """A number as programs read it; nothing for None."""
+    if number is None:
+        return ""
+    return str(int(number)) if float(number).is_integer() else f"{number:.6g}"
 
 
 def _text(table: Table) -> list[list[str]]:

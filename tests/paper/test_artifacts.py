@@ -62,6 +62,12 @@ def fake_record(
     }
 
 
+def shown(artifact, records) -> list[dict[str, str]]:
+    """The rows of an artifact's table at scale smoke, as they are written."""
+    table = artifact.table("smoke", artifact.collect("smoke", records))
+    return [dict(zip(table.headings(), map(str, row), strict=True)) for row in table.cells()]
+
+
 def test_models_that_are_told_where_digits_are_are_marked_and_no_rivals():
     models = ["tape", "rope", "abacus"]
     shown = Addition(name="fig_addition", title="Sums", task="arithmetic", models=models, claim="c")
@@ -191,10 +197,11 @@ def test_addition_table_and_figure(tmp_path):
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert list(rows) == artifact.models
     assert rows["tape"]["paper"] == "32.82"
-    assert rows["tape"]["ours"] == "32.00 (30.00, 34.00)"
+    ends = [float(rows["tape"][f"ours{end}"]) for end in (" low", "", " high")]
+    assert ends == pytest.approx([32 - 2 * 12.7062, 32, 32 + 2 * 12.7062], rel=1e-5)
     assert rows["tape"]["seeds"] == "2"
     assert rows["tape"]["scale"] == "smoke"
-    assert rows["rope"]["ours"] == "25.00"
+    assert (rows["rope"]["ours"], rows["rope"]["ours low"]) == ("25", "")
     assert (rows["nope"]["paper"], rows["nope"]["ours"], rows["nope"]["seeds"]) == ("22.45", "", "")
     markdown = (tmp_path / "tables" / "fig_addition-smoke.md").read_text()
     assert "5 → 10 digits" in markdown

@@ -2,11 +2,10 @@
 not run.
 """
 
-import csv
-
 import pytest
 
 from tape_exp.paper import artifacts, page
+from tests.paper.test_artifacts import shown
 from tests.paper.test_language import record
 
 
@@ -25,7 +24,7 @@ def metrics(value: float, error: float | None = 2.0) -> dict[str, float]:
 
 def rows_of(artifact, records, into):
     paths = page.render(artifact, "smoke", artifact.collect("smoke", records), into)
-    return paths[0].read_text(), {row["method"]: row for row in csv.DictReader(paths[2].open())}
+    return paths[0].read_text(), {row["method"]: row for row in shown(artifact, records)}
 
 
 def test_methods_stand_beside_the_papers(tmp_path):

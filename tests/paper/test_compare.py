@@ -111,12 +111,16 @@ def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
         "model",
         "parameters",
         "ood/exact_match",
+        "ood/exact_match low",
+        "ood/exact_match high",
         "seeds",
         "scale",
         "commit",
     ]
-    assert rows["rope"]["ood/exact_match"] == "11.00 (10.00, 12.00)"
-    assert rows["rope"]["parameters"] == "1,234"
+    assert (rows["rope"]["ood/exact_match"], rows["rope"]["parameters"]) == ("11", "1234")
+    assert (
+        "| 11.00 (10.00, 12.00) |" in (tmp_path / "tables/compare_arithmetic-smoke.md").read_text()
+    )
     assert set(rows["tape"].values()) == {"tape", ""}
     artifact.metrics = ["odd/exact_match"]
     with pytest.raises(

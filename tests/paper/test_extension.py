@@ -2,15 +2,14 @@
 the paper's.
 """
 
-import csv
-
 import pytest
 
-from tape_exp.paper import artifacts, page
+from tape_exp.paper import artifacts
 from tape_exp.paper.extension import Methods, TunedPerplexity
 from tape_exp.paper.records import matches
 from tape_exp.paper.tables import pairs
 from tape_exp.runs.identity import identity_of, without_folders
+from tests.paper.test_artifacts import shown
 from tests.paper.test_language import record
 
 LENGTHS = (64, 128, 256, 512)
@@ -22,12 +21,6 @@ def invented(artifact, run: str, seed: int, shift: float = 0.0) -> dict:
     metrics = {f"{corpus}/perplexity@{n}": 1000 / n + seed + shift for n in LENGTHS}
     metrics[f"{corpus}/tokens"] = 16_384.0 if corpus == "pg19" else 9_000.0
     return record(artifact, run, seed, metrics | {f"{corpus}/unigram_perplexity": 400.0 + shift})
-
-
-def rendered(artifact, records, tmp_path) -> list[dict]:
-    path = page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)[2]
-    with path.open() as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture
@@ -129,10 +122,10 @@ def test_the_papers_numbers_are_those_of_its_table(artifact):
             ), method
 
 
-def test_ours_stands_beside_the_papers(artifact, tmp_path):
+def test_ours_stands_beside_the_papers(artifact):
     records = [invented(artifact, "base/pg19", seed) for seed in (0, 1, 2)]
     records += [invented(artifact, "theta/proof_pile", 0, shift=0.5)]
-    rows = {(row["corpus"], row["method"]): row for row in rendered(artifact, records, tmp_path)}
+    rows = {(row["corpus"], row["method"]): row for row in shown(artifact, records)}
     assert list(rows) == [
         (corpus, name) for corpus in ("proof_pile", "pg19") for name in (*NAMES, "unigram")
     ]
@@ -159,7 +152,7 @@ def test_ours_stands_beside_the_papers(artifact, tmp_path):
     assert (
         rows["proof_pile", "unigram"]["paper 1024"] == rows["proof_pile", "base"]["ours 64"] == ""
     )
-    caption = (tmp_path / "tables" / "tab_tune_ppl-smoke.md").read_text()
+    caption = artifact.table("smoke", artifact.collect("smoke", records)).caption
     for told in (
         "scale smoke",
         "of 256 tokens",

@@ -2,7 +2,6 @@
 need another first.
 """
 
-import csv
 import json
 
 import numpy as np
@@ -14,6 +13,7 @@ from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tests.conftest import SMALL
+from tests.paper.test_artifacts import shown
 
 
 def record(artifact, model: str, seed: int, metrics: dict, **facts) -> dict:
@@ -35,10 +35,6 @@ def record(artifact, model: str, seed: int, metrics: dict, **facts) -> dict:
     }
 
 
-def table(path) -> list[dict]:
-    return list(csv.DictReader(path.open()))
-
-
 def rendered(artifact, records, tmp_path):
     found = artifact.collect("smoke", records)
     return page.render(artifact, "smoke", found, tmp_path)
@@ -56,7 +52,7 @@ def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
             "pg19/bits_per_byte@64": 9.0,
         }
         records.append(record(artifact, "rope", seed, metrics, data_fingerprint=f"of seed {seed}"))
-    markdown, _, comma = rendered(artifact, records, tmp_path)
+    markdown, *_ = rendered(artifact, records, tmp_path)
     assert "read the same data in the same order" in markdown.read_text()
     assert (
         "trained at 256 tokens on 2.0 M tokens. Scored: the first 65,536 tokens of each set. "
@@ -69,8 +65,8 @@ def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
     assert "CANNOT BE COMPARED" in rendered(artifact, [*records, other], tmp_path)[0].read_text()
     records[0]["fingerprint_version"] = 3
     assert "is not recorded" in rendered(artifact, [*records, other], tmp_path)[0].read_text()
-    markdown, _, comma = rendered(artifact, records, tmp_path)
-    rows = table(comma)
+    markdown, *_ = rendered(artifact, records, tmp_path)
+    rows = shown(artifact, records)
     assert [row["model"] for row in rows] == [*artifact.models, "unigram"]
     rope, unigram = rows[0], rows[-1]
     assert rope["pg19 64"] == "100.00 ± 2.48"  # t(0.975, 2) / √3
@@ -88,7 +84,7 @@ def test_ablation_has_the_paper_beside_ours(name, tmp_path):
         "shift/attention": 3e-5,
         "github/unigram_perplexity": 441.0,
     }
-    rows = table(rendered(artifact, [record(artifact, "tape", 0, metrics)], tmp_path)[2])
+    rows = shown(artifact, [record(artifact, "tape", 0, metrics)])
     assert set(artifact.labels) == set(artifact.models) == {row["model"] for row in rows}
     (tape,) = [row for row in rows if row["model"] == "tape"]
     assert [tape[f"paper {n}"] for n in (128, 256, 512, 1024)] == ["132.0", "86.6", "63.9", "52.2"]
@@ -110,7 +106,7 @@ def test_shift_table_pairs_layers_with_the_papers(tmp_path):
         for measure in ("attention_relative", "products", "blocks")
         for layer in (1, 2, 4)
     }
-    rows = table(rendered(artifact, [record(artifact, "tape", 0, metrics)], tmp_path)[2])
+    rows = shown(artifact, [record(artifact, "tape", 0, metrics)])
     (row,) = [
         r
         for r in rows

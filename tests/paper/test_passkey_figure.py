@@ -8,7 +8,8 @@ from tape_exp.drawing import curves, heatmap
 from tape_exp.paper import artifacts, extension, page, runner
 from tape_exp.paper.claims import FLOOR
 from tape_exp.paper.passkey import points
-from tests.paper.test_language import record, table
+from tests.paper.test_artifacts import shown
+from tests.paper.test_language import record
 
 LENGTHS = [96, *range(128, 513, 64)]
 
@@ -49,7 +50,7 @@ def test_table_has_pooled_intervals_beside_the_paper(artifact, records, tmp_path
     drawn = [path for path in written[3:] if path.suffix == ".png"]
     assert [path.name for path in drawn] == ["fig_passkey-smoke.png", "fig_passkey-smoke-depth.png"]
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in drawn)
-    rows = {row["method"]: row for row in table(written[2])}
+    rows = {row["method"]: row for row in shown(artifact, records)}
     assert list(rows) == ["base", "lora", "tape", "theta"]
     assert (rows["tape"]["paper 7168"], rows["tape"]["ours 448"]) == (
         "95",

@@ -6,6 +6,7 @@ from tape_exp.paper import artifacts, page
 from tape_exp.paper.claims import FLOOR, YES
 from tape_exp.paper.scrolls import GUESSED
 from tape_exp.settings.display import display_name
+from tests.paper.test_artifacts import shown
 from tests.paper.test_language import record
 
 
@@ -23,8 +24,7 @@ def test_scores_stand_beside_the_papers(tmp_path):
     }
     records = [record(artifact, "tape/quality", 0, metrics)]
     records += [record(artifact, "tape/qmsum", seed, summaries) for seed in (0, 1)]
-    path = page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)[2]
-    rows = {row["model"]: row for row in csv.DictReader(path.open())}
+    rows = {row["model"]: row for row in shown(artifact, records)}
     assert list(rows) == artifact.models
     tape = rows["tape"]
     assert (tape["paper quality"], tape["ours quality"]) == ("11.60", "12.50 [5.0, 20.0]")

@@ -1,6 +1,11 @@
 """How a table is written."""
 
-from tape_exp.paper.tables import Table, columns, on_terminal
+import io
+
+import pandas
+
+from tape_exp.paper.tables import Table, columns, comma, on_terminal
+from tape_exp.paper.values import NOT_RUN, Value
 
 
 def test_a_wide_table_is_turned_on_a_narrow_terminal():
@@ -16,3 +21,16 @@ def test_a_wide_table_is_turned_on_a_narrow_terminal():
     ][1:] == names[1:]
     assert max(map(len, narrow.splitlines())) <= 60
     assert " ".join(narrow.split()).endswith("A caption. A caption.")
+
+
+def test_numbers_for_programs_are_plain_and_have_their_ends():
+    few, many = Value(0.25, 0.125, 0.5, 3, "{number:.1f} [{low}, {high}]"), Value(1_234_567)
+    rows = [
+        {"model": "rope", "loss": few, "parameters": many},
+        {"model": "tape", "loss": NOT_RUN, "parameters": Value(2 / 3)},
+    ]
+    read = pandas.read_csv(io.StringIO(comma(Table(columns(rows[0]), rows))))
+    assert list(read) == ["model", "loss", "loss low", "loss high", "parameters"]
+    assert list(read.loc[0]) == ["rope", 0.25, 0.125, 0.5, 1_234_567]
+    assert read.loc[1].isna().tolist() == [False, True, True, True, False]
+    assert read.loc[1, "parameters"] == 0.666667

@@ -10,7 +10,7 @@ from tape_exp.paper import artifacts, page
 from tape_exp.paper.word_problem import guesses
 from tape_exp.runs.identity import config_hash, identity_of
 from tape_exp.settings.compose import compose_config
-from tests.paper.test_language import table
+from tests.paper.test_artifacts import shown
 
 LENGTHS = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
 
@@ -65,7 +65,7 @@ def test_table_has_every_group_and_model_and_no_number_of_the_paper(records, tmp
         artifact = artifacts.load(name)
         written = page.render(artifact, "smoke", artifact.collect("smoke", records), tmp_path)
         assert written[-1].read_bytes()[:4] == b"\x89PNG"
-        rows = table(written[2])
+        rows = shown(artifact, records)
         assert [(row["group"], row["model"]) for row in rows] == [
             (g, m) for g in groups for m in artifact.models
         ]

@@ -15,7 +15,6 @@ from playwright.sync_api import expect, sync_playwright
 from tape_exp.drawing.looks import COLOURS
 from tape_exp.paper import artifacts
 from tape_exp.paper.records import read_records
-from tape_exp.paper.tables import NAMED
 from tape_exp.report import __main__ as report
 from tape_exp.settings.display import display_name
 from tape_exp.settings.folders import ROOT
@@ -89,13 +88,10 @@ def drawn(page, artifact: str, title: str):
 
 
 def read(path: Path) -> list[list[str]]:
-    """The cells of a table of results/tables, whose models are called as readers call them."""
-    head, *rows = csv.reader(path.read_text().splitlines())
-    named = [n for n, name in enumerate(head) if name in NAMED]
-    for row in rows:
-        for n in named:
-            row[n] = display_name(row[n])
-    return [head, *([cell.strip() for cell in row] for row in rows)]
+    """The cells of a Markdown table of results/tables."""
+    lines = [line for line in path.read_text().splitlines() if line.startswith("|")]
+    head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    return [head, *rows]
 
 
 def column(table, name: str) -> list[str]:
@@ -113,7 +109,7 @@ def test_every_artifact_is_there_with_its_values_or_the_reason(opened):
         assert section.locator("h3 code").text_content() == name
         assert section.locator("table, .canvas, img").count() > 0, name
         scales = artifacts.load(name).scales()
-        rendered = [ROOT / "results" / "tables" / f"{name}-{scale}.csv" for scale in scales]
+        rendered = [ROOT / "results" / "tables" / f"{name}-{scale}.md" for scale in scales]
         rendered = [path for path in rendered if path.exists()]
         if not rendered:
             gaps = section.locator(".gaps").text_content()
