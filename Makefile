@@ -6,6 +6,9 @@ GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),python3)
 STAGES ?= check speed train data
 MINUTES ?= 9
 
+# many images set it, and every process would compile the sources anew
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test slurm-test lint format docs docs-serve tables report soak gpu lock audit clean
 

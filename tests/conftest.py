@@ -1,8 +1,10 @@
 """What the tests share: one thread per process, small sizes, runs in a temporary folder."""
 
+import copy
 import json
 import os
 import signal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,12 @@ def make_decoder(
 
 def model_of(name: str, *overrides: str) -> dict[str, Any]:
     """The section ``model`` of a YAML, or of a pattern as the command line has it."""
+    return copy.deepcopy(_composed_model(name, overrides))
+
+
+@cache
+def _composed_model(name: str, overrides: tuple[str, ...]) -> dict[str, Any]:
+    """Composed once, which takes longer than most tests that need it."""
     cfg = compose_config([f"model={name}", *overrides])
     return OmegaConf.to_container(cfg.model, resolve=True)
 

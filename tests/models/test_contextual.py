@@ -5,6 +5,7 @@ token by token.
 import dataclasses
 import itertools
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ GROUPED = Arch(**SIZES, max_length=48, train_length=24, kv_heads=2)
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
 
+@cache
 def of_class(name: str) -> type:
     return type(make_position(name, GROUPED))
 
