@@ -27,7 +27,7 @@ setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (
 	-@$(BIN)/python -m tape_exp.paper list > /dev/null  # composes the artifacts, which later calls then need not
 	@touch $@
 
-demo: setup  ## train RoPE and TAPE on addition at smoke scale and show both heatmaps (under 10 minutes on 2 cores)
+demo: setup  ## train RoPE and TAPE on addition at smoke scale and show both heatmaps (about 10 minutes on 2 cores)
 	$(BIN)/python -m tape_exp.demo
 
 test: setup  ## run the tests
