@@ -111,8 +111,8 @@ class PaTH(PositionEncoding):
                 beta_BHT = beta_BH1T[:, :, 0]
                 return self._blockwise(q_BHTD, k_BHSD, w_BHTD, beta_BHT) / math.sqrt(D)
             along_BHTT = (q_BHTD @ w_BHTD.mT).tril() * beta_BH1T
-            # The diagonal of 1 is implied: the solve below is unitriangular.
-            mixed_BHTT = (w_BHTD @ w_BHTD.mT).tril(-1) * beta_BH1T
+            # The solve reads only what is below the diagonal, which it takes to be 1.
+            mixed_BHTT = (w_BHTD @ w_BHTD.mT) * beta_BH1T
             solved_BHTT = torch.linalg.solve_triangular(
                 mixed_BHTT, along_BHTT, upper=False, left=False, unitriangular=True
             )
@@ -271,7 +271,7 @@ def _identity(x: Tensor) -> Tensor:
 
 def _inverse(w: Tensor, beta: Tensor) -> Tensor:
     """U = D (I + tril_-1(W Wᵀ) D)⁻¹ of blocks of c tokens: (…, c, c) of (…, c, D) and (…, c)."""
-    mixed = (w @ w.mT).tril(-1) * beta[..., None, :]
+    mixed = (w @ w.mT) * beta[..., None, :]  # the solve reads what is below the diagonal
     return torch.linalg.solve_triangular(
         mixed, torch.diag_embed(beta), upper=False, left=False, unitriangular=True
     )
