@@ -146,7 +146,7 @@ def requested(words: Sequence[str]) -> tuple[Bench, str]:
     own = ("tasks=", "rates=")
     given = dict(word.split("=", 1) for word in further if word.startswith(own))
     extra = [word for word in further if not word.startswith(own)]
-    fixed = ("seed=", "task=", "model=", "peft=", "checkpoint=", "task.optim.lr=", "debug=")
+    fixed = ("seed=", "task=", "model=", "peft=", "checkpoint=", "task.optim.lr=", "debug")
     if wrong := [word for word in extra if word.startswith(fixed)]:
         raise ConfigError(
             f"{wrong[0]} is no word of a bench: models are given by name, tasks as "

@@ -73,7 +73,8 @@ def smoke(folder: Path, task: str, rounds: int, *words: str, model: str = "rope"
         "logger.mode=offline",
         "trainer.progress=lines",
     ]
-    fixed += [f"runs={folder}/runs", f"cache={folder}/cache", "debug.evaluation_batches=1"]
+    fixed += [f"runs={folder}/runs", f"cache={folder}/cache"]
+    fixed += ["debug=one_batch", "debug.max_steps=null"]
     cfg = compose_config([*fixed, *words])
     cfg.task.optim.max_steps = cfg.trainer.log_every * (rounds + 1)
     return cfg

@@ -155,7 +155,8 @@ def check_words(what: str, given: Mapping[str, str], further: Sequence[str]) -> 
             f"{wrong[0]} is no word of a {what}; seeds are given as seeds=0,1,2, other keys with "
             "their value, as task.train_digits=6."
         )
-    if debug := next((w for w in further if w.startswith("debug=") and w != "debug=none"), None):
+    shortening = (w for w in further if w.startswith(("debug=", "debug.")) and w != "debug=none")
+    if debug := next(shortening, None):
         raise ConfigError(f"{debug} has no place in a {what}: such runs have no record.")
     refuse_unnamed(given["model"])
 

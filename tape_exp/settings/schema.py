@@ -378,6 +378,12 @@ def check(cfg: "DictConfig") -> None:
     at_least_one("debug", **{key: cfg.debug[key] for key in shortened})
     if cfg.debug.profiler is not None:
         one_of("debug.profiler", cfg.debug.profiler, ("simple", "pytorch"))
+    shortening = [key for key, value in cfg.debug.items() if key != "name" and value]
+    if cfg.debug.name == "none" and shortening:
+        raise ConfigError(
+            f"debug.{shortening[0]} is a key of shortened runs, which nothing is compared with: "
+            "add debug=one_batch, debug=overfit, debug=profiler or debug=plan."
+        )
     if cfg.trainer.frozen_bf16 and (
         cfg.trainer.precision != "bf16-mixed" or cfg.trainer.strategy == "fsdp"
     ):

@@ -131,6 +131,7 @@ def test_mistakes_in_the_words_are_told(words, told):
         (["task.arch.heads=choice(2,3)"], "is not divisible by task.arch.heads=3"),
         (["trainer.devices=2"], "a run of a search has one device"),
         (["debug=one_batch"], "debug=one_batch has no place in a search"),
+        (["debug.max_steps=2"], r"debug\.max_steps=2 has no place in a search"),
         (["checkpoint=/nowhere"], "/nowhere"),
     ],
 )
