@@ -62,10 +62,7 @@ class Compare(RunArtifact):
 
     def caption(self, scale: str, records: Records) -> str:
         """What was run."""
-        return (
-            f"{self.subject(scale)} mean over seeds: ± is half of its 95 % interval, and two seeds "
-            "are in brackets."
-        )
+        return f"{self.subject(scale)} mean over seeds: ± is half of its 95 % interval."
 
     def notes(self, records: Records) -> str:
         """Whether all models read the same data, and how records differ."""

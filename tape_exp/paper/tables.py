@@ -193,13 +193,10 @@ def comma(table: Table) -> str:
     """
     columns = []
     for heading, *cells in zip(table.headings(), *table.cells(), strict=True):
-        values = [cell if isinstance(cell, Value) else None for cell in cells]
         texts = [_plain(cell.number) if isinstance(cell, Value) else str(cell) for cell in cells]
         columns.append([heading, *texts])
-        if any(value and value.low is not None for value in values):
-            for end in ("low", "high"):
-                ends = [getattr(value, end, None) for value in values]
-                columns.append([f"{heading} {end}", *map(_plain, ends)])
+        for end, numbers in _ends(cells).items():
+            columns.append([f"{heading} {end}", *map(_plain, numbers)])
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(zip(*columns, strict=True))
     return text.getvalue()
@@ -210,6 +207,13 @@ def _plain(number: float | None) -> str:
     if number is None:
         return ""
     return str(int(number)) if float(number).is_integer() else f"{number:.6g}"
+
+
+def _ends(cells: Iterable[Cell]) -> dict[str, list[float | None]]:
+    """The lower and the upper ends of a column with intervals; the mean of two seeds has none."""
+    values = [cell if isinstance(cell, Value) and not cell.seeds else None for cell in cells]
+    ends = {end: [getattr(value, end, None) for value in values] for end in ("low", "high")}
+    return {end: x for end, x in ends.items() if any(number is not None for number in x)}
 
 
 def _text(table: Table) -> list[list[str]]:
@@ -260,12 +264,10 @@ def plain(table: Table) -> tuple[list[str], list[list[Any]]]:
         columns.append(
             [str(cell) for cell in cells] if texts else [v.number if v else None for v in values]
         )
-        for end in ("low", "high"):
-            ends = [getattr(value, end, None) for value in values]
-            kinds = {v.kind: None for v in values if v is not None and v.low is not None}
-            if any(number is not None for number in ends):
-                headings.append(f"{heading}, {end} ({' or '.join(kinds)})")
-                columns.append(ends)
+        kinds = {v.kind: None for v in values if v and v.low is not None and not v.seeds}
+        for end, numbers in _ends(cells).items():
+            headings.append(f"{heading}, {end} ({' or '.join(kinds)})")
+            columns.append(numbers)
     return headings, [list(row) for row in zip(*columns, strict=True)]
 
 

@@ -188,8 +188,8 @@ def test_records_are_found_by_the_name_in_a_yaml_not_by_that_of_its_file(tmp_pat
 def test_addition_table_and_figure(tmp_path):
     artifact = artifacts.load("fig_addition")
     records = {
-        "tape": [fake_record("tape", s, v) for s, v in ((0, 30.0), (1, 34.0))],
-        "rope": [fake_record("rope", 0, 25.0)],
+        "tape": [fake_record("tape", s, v) for s, v in ((0, 30.0), (1, 34.0), (2, 32.0))],
+        "rope": [fake_record("rope", s, v) for s, v in ((0, 25.0), (1, 27.0))],
     }
     written = page.render(artifact, "smoke", records, tmp_path)
     assert {p.suffix for p in written} == {".png", ".pdf", ".svg", ".md", ".tex", ".csv"}
@@ -198,16 +198,18 @@ def test_addition_table_and_figure(tmp_path):
     assert list(rows) == artifact.models
     assert rows["tape"]["paper"] == "32.82"
     ends = [float(rows["tape"][f"ours{end}"]) for end in (" low", "", " high")]
-    assert ends == pytest.approx([32 - 2 * 12.7062, 32, 32 + 2 * 12.7062], rel=1e-5)
-    assert rows["tape"]["seeds"] == "2"
+    half = 4.302653 * 2 / 3**0.5  # Student's t for three seeds
+    assert ends == pytest.approx([32 - half, 32, 32 + half], rel=1e-5)
+    assert rows["tape"]["seeds"] == "3"
     assert rows["tape"]["scale"] == "smoke"
-    assert (rows["rope"]["ours"], rows["rope"]["ours low"]) == ("25", "")
+    assert (rows["rope"]["ours"], rows["rope"]["ours low"]) == ("26", ""), "of two seeds"
     assert (rows["nope"]["paper"], rows["nope"]["ours"], rows["nope"]["seeds"]) == ("22.45", "", "")
     markdown = (tmp_path / "tables" / "fig_addition-smoke.md").read_text()
     assert "5 → 10 digits" in markdown
     assert "40 → 80 digits" in markdown
     latex = (tmp_path / "tables" / "fig_addition-smoke.tex").read_text()
-    assert "32.00 (30.00, 34.00)" in latex
+    assert r"32.00 $\pm$ 4.97" in latex
+    assert "26.00 (25.00, 27.00)" in latex
     assert latex.count(r"\\") == 6
 
 

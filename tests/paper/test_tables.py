@@ -5,7 +5,7 @@ import io
 import pandas
 
 from tape_exp.paper.tables import Table, columns, comma, on_terminal
-from tape_exp.paper.values import NOT_RUN, Value
+from tape_exp.paper.values import NOT_RUN, Value, over_seeds
 
 
 def test_a_wide_table_is_turned_on_a_narrow_terminal():
@@ -28,9 +28,11 @@ def test_numbers_for_programs_are_plain_and_have_their_ends():
     rows = [
         {"model": "rope", "loss": few, "parameters": many},
         {"model": "tape", "loss": NOT_RUN, "parameters": Value(2 / 3)},
+        {"model": "fire", "loss": over_seeds({0: 1.0, 1: 2.0}), "parameters": Value(2)},
     ]
     read = pandas.read_csv(io.StringIO(comma(Table(columns(rows[0]), rows))))
     assert list(read) == ["model", "loss", "loss low", "loss high", "parameters"]
     assert list(read.loc[0]) == ["rope", 0.25, 0.125, 0.5, 1_234_567]
     assert read.loc[1].isna().tolist() == [False, True, True, True, False]
     assert read.loc[1, "parameters"] == 0.666667
+    assert read.loc[2].isna().tolist() == [False, False, True, True, False]  # two seeds
