@@ -80,13 +80,16 @@ def test_a_line_far_above_the_others_is_hidden_at_first():
 
 
 def test_numbers_of_a_table_are_numbers_where_they_are_sent():
-    rows = [{"model": "a", "ours": over_seeds({0: 1.0, 1: 2.0})}, {"model": "b", "ours": NOT_RUN}]
+    rows = [
+        {"model": "a", "ours": over_seeds({0: 1.0, 1: 2.0, 2: 3.0})},
+        {"model": "b", "ours": NOT_RUN},
+    ]
     headings, cells = plain(Table([Column("model"), Column("ours", unit="%")], rows))
     of = "(95 % interval over seeds)"
     ends = [f"ours (%), low {of}", f"ours (%), high {of}"]
     assert headings == ["model", "ours (%)", *ends]
     assert cells == [
-        ["a", 1.5, pytest.approx(-4.853, abs=1e-3), pytest.approx(7.853, abs=1e-3)],
+        ["a", 2.0, pytest.approx(-0.484, abs=1e-3), pytest.approx(4.484, abs=1e-3)],
         ["b", None, None, None],
     ]
 
