@@ -381,8 +381,8 @@ def check(cfg: "DictConfig") -> None:
     shortening = [key for key, value in cfg.debug.items() if key != "name" and value]
     if cfg.debug.name == "none" and shortening:
         raise ConfigError(
-            f"debug.{shortening[0]} is a key of shortened runs, which nothing is compared with: "
-            "add debug=one_batch, debug=overfit, debug=profiler or debug=plan."
+            f"debug.{shortening[0]} has an effect only beside debug=one_batch, debug=overfit, "
+            "debug=profiler or debug=plan: add one of them."
         )
     if cfg.trainer.frozen_bf16 and (
         cfg.trainer.precision != "bf16-mixed" or cfg.trainer.strategy == "fsdp"

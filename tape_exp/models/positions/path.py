@@ -111,7 +111,7 @@ class PaTH(PositionEncoding):
                 beta_BHT = beta_BH1T[:, :, 0]
                 return self._blockwise(q_BHTD, k_BHSD, w_BHTD, beta_BHT) / math.sqrt(D)
             along_BHTT = (q_BHTD @ w_BHTD.mT).tril() * beta_BH1T
-            # The solve reads only what is below the diagonal, which it takes to be 1.
+            # The solve reads only what is below the diagonal, and takes the diagonal for 1.
             mixed_BHTT = (w_BHTD @ w_BHTD.mT) * beta_BH1T
             solved_BHTT = torch.linalg.solve_triangular(
                 mixed_BHTT, along_BHTT, upper=False, left=False, unitriangular=True

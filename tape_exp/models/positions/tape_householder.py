@@ -139,7 +139,7 @@ class HouseholderTAPE(TensorTAPE):
     def _products(self, xi_BSNHMR: Tensor) -> Tensor:
         """The same of at most a block of tokens, by a matrix of all pairs of vectors."""
         xi_BHMNR = xi_BSNHMR.flatten(1, 2).permute(0, 2, 3, 1, 4)  # N = 2 S vectors
-        # The solve reads only what is below the diagonal, which it takes to be 1.
+        # The solve reads only what is below the diagonal, and takes the diagonal for 1.
         mixed_BHMNN = xi_BHMNR @ xi_BHMNR.transpose(-1, -2)
         eta_BHMNR = torch.linalg.solve_triangular(
             mixed_BHMNN, xi_BHMNR, upper=False, unitriangular=True
