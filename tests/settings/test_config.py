@@ -261,7 +261,10 @@ def test_constructor_errors(section, override, message):
         ("logger.timeout=0", r"logger\.timeout=0 must be at least 1"),
         ("debug.max_steps=0", r"debug\.max_steps=0 must be at least 1"),
         ("debug.evaluation_batches=-1", r"debug\.evaluation_batches=-1 must be at least 1"),
-        ("debug.max_steps=5", r"debug\.max_steps has an effect only beside debug=one_batch.*add one"),
+        (
+            "debug.max_steps=5",
+            r"debug\.max_steps has an effect only beside debug=one_batch, .*: add one of them",
+        ),
         ("debug.profiler=magic", r"debug\.profiler=magic is not known\. Choose one of: simple"),
         (
             "trainer.precision=bf16",
