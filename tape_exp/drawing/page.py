@@ -118,8 +118,8 @@ def save(figure: Any, path: Path, mark: str = "", kinds: Sequence[str] = ("png",
 
 
 def shorter(svg: str) -> str:
-    """An SVG with coordinates of two decimals, hundredths of a point, without indentation, and with
-    the style of a line's markers said once.
+    """An SVG with coordinates of two decimals, hundredths of a point, without indentation, with the
+    style of a line's markers said once, and with short names for what is named.
     """
 
     def rounded(match: re.Match[str]) -> str:  # but for the scale of the letters
@@ -127,7 +127,21 @@ def shorter(svg: str) -> str:
 
     short = re.sub(r"scale\([^)]*\)|\d+\.\d{3,}", rounded, svg)
     lines = re.sub(r"\s*\n\s*", "\n", short).replace("\nL ", "L")
-    return re.sub(r"<g( clip-path=[^>]*)>\n((?:<use [^>]*/>\n)+)", _said_once, lines)
+    once = re.sub(r"<g( clip-path=[^>]*)>\n((?:<use [^>]*/>\n)+)", _said_once, lines)
+    return _named_briefly(once)
+
+
+def _named_briefly(svg: str) -> str:
+    """An SVG whose elements are named n0, n1 … where something refers to them, else not at all."""
+    use = r'((?:href="|url\()#)([^")]+)'
+    used = dict.fromkeys(match[2] for match in re.finditer(use, svg))
+    brief = {name: f"n{k}" for k, name in enumerate(used)}
+
+    def name(match: re.Match[str]) -> str:
+        return f' id="{brief[match[1]]}"' if match[1] in brief else ""
+
+    svg = re.sub(r' id="([^"]*)"', name, svg)
+    return re.sub(use, lambda match: match[1] + brief[match[2]], svg)
 
 
 def _said_once(markers: re.Match[str]) -> str:

@@ -119,6 +119,8 @@ def test_a_matrix_of_a_run_is_named_in_words():
 def test_a_smaller_file_is_the_same_picture(tmp_path):
     svg = '<g>\n  <path d="M 1.23456 2.5 \nL 1 2" transform="scale(0.015625)"/>\n</g>'
     assert shorter(svg) == '<g>\n<path d="M 1.23 2.5L1 2" transform="scale(0.015625)"/>\n</g>'
+    svg = '<g id="line_1"><path id="m0a1b2c"/><use href="#m0a1b2c" style="fill: #000000"/></g>'
+    assert shorter(svg) == '<g><path id="n0"/><use href="#n0" style="fill: #000000"/></g>'
     path = FIGURES["curves"].draw(tmp_path / "a.png", "0123")
     small = tmp_path / "b.png"
     small.write_bytes(in_few_colours(path.read_bytes(), "0123"))
