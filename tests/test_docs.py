@@ -3,6 +3,7 @@ the plan, and what we found is what the tables of the records say.
 """
 
 import csv
+import json
 import os
 import re
 import shlex
@@ -12,11 +13,13 @@ import sys
 
 import pytest
 
-from tape_exp.paper import costs
+from tape_exp.paper import artifacts, costs
 from tape_exp.paper.artifacts import RESULTS, SCALES
 from tape_exp.paper.claims import FLOOR, NO, NO_CLAIM, ORDERED, REVERSED, UNCLEAR, UNTESTED, YES
+from tape_exp.paper.records import read_records
 from tape_exp.paper.words import requested
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.display import display_name
 from tape_exp.settings.folders import ROOT
 from tape_exp.training.plan import described, estimate, kept_by
 from tests.test_readme import PAGES, blocks, files_of, words_of
@@ -260,3 +263,37 @@ def test_what_we_found_quotes_only_numbers_of_the_tables(line, prose):
         assert float(hours) in prices.values(), (
             f"{line[:40]}… {hours}: results/costs.json: {prices}"
         )
+
+
+def test_longer_words_of_state_tracking_are_those_of_the_records():
+    lines = [line for line in DOCS["state-tracking.md"].splitlines() if " letters" in line]
+    (head,) = [line for line in lines if line.startswith("|")]
+    lengths = [int(number) for number in re.findall(r"(\d+) letters", head)]
+    runs = artifacts.load("fig_word_groups").collect("smoke", read_records())
+    for model in ("tape_householder", "path"):
+        seeds = runs[f"{model}/s5"]
+        shown = [
+            ", ".join(f"{run['metrics'][f'test/word@{length}']:.1f}" for run in seeds)
+            for length in lengths
+        ]
+        (row,) = re.findall(rf"^\| `{model}` .*$", DOCS["state-tracking.md"], re.MULTILINE)
+        assert [cell.strip() for cell in row.split("|")[2:-1]] == shown
+        assert {run["metrics"]["test/word@32"] for run in seeds} == {100.0}
+
+
+def test_prompts_of_the_battery_are_those_of_the_records():
+    """The shares of ``multi_key`` at each length that the page quotes, at the chosen rates."""
+    search = json.loads((RESULTS / "bench" / "quick-smoke-search.json").read_text())
+    tried = search["tasks"]["multi_key"]
+    records = {run["run"]: run for run in read_records(RESULTS / "bench" / "records")}
+
+    def shares(model: str) -> list[float]:
+        run = tried[model]["tried"][f"{tried[model]['chosen']:g}"]["run"]
+        return [records[run]["metrics"][f"retrieval/accuracy@{n}"] for n in (64, 128, 256)]
+
+    page = re.sub(r"\s+", " ", DOCS["battery.md"])
+    rope = "RoPE finds it in {:.0f} % of the prompts of 64 tokens, in {:.0f} % of those of 128 and"
+    assert f"{rope} in {{:.0f}} % of those of 256".format(*shares("rope")) in page
+    for model in ("nope", "fire"):
+        found = "{:.0f}, {:.0f} and {:.0f} %".format(*shares(model))
+        assert f"{display_name(model)} in {found}" in page

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from tape_exp.bench import ranks
-from tape_exp.bench.plan import RIVAL, Bench
+from tape_exp.bench.plan import RIVAL, Bench, label
 from tape_exp.bench.tasks import Entry
 from tape_exp.paper.artifacts import SAME_DATA, Records, same_data
 from tape_exp.paper.ceilings import ceilings, marked_table
@@ -19,6 +19,8 @@ from tape_exp.settings.display import display_name
 from tape_exp.settings.folders import told
 
 THEIRS = display_name(RIVAL)
+ALIKE = 1.0  # point, between shares at trained lengths that do not tell rates apart
+FAR = 10.0  # points, between scores
 OVER_TASKS = "95 % interval over tasks and seeds"
 BRACKETS = "{number:.1f} [{low:.1f}, {high:.1f}]"
 RANGE = "{number:.2f} [{low:.2f}, {high:.2f}]"
@@ -201,16 +203,36 @@ class Board:
                 rate = self.bench.choices.get((model, entry.name))
                 edge = rate in (min(self.bench.rates), max(self.bench.rates))
                 form = "{number:g}, at the edge" if edge else "{number:g}"
+                alike = self.alike(model, entry)
+                form += f" ({min(alike):.0f} to {max(alike):.0f})" if len(alike) > 1 else ""
                 row[entry.name] = NOT_RUN if rate is None else Value(rate, form=form)
             rows.append(row)
         head = columns(["model", *(entry.name for entry in self.bench.entries)])
         caption = (
             "The learning rate of each model on each task: the lowest validation loss on fresh "
             "rows of the trained lengths; every model tried the same rates for the same number of "
-            "steps. At the edge of those the best may lie beyond, and rates that differ can change "
-            f"scores as much as encodings do. {self.bench.settings(self.scale)}"
+            "steps. At the edge of those the best may lie beyond. In brackets: from the lowest to "
+            "the highest score beyond the trained lengths that the chosen rate and others reach "
+            f"which are right within those lengths as often, to {ALIKE:g} point; what the loss "
+            f"prefers among these is next to chance. {self.bench.settings(self.scale)}"
         )
         return marked_table(Table(head, rows, caption), self.ceilings)
+
+    def alike(self, model: str, entry: Entry) -> list[float]:
+        """The scores at the first seed of the chosen rate, and of those that do as well within the
+        trained lengths.
+        """
+        tried = {}
+        for rate in self.bench.rates:
+            for record in self.records.get(label(model, entry.name, rate), []):
+                found = [record["metrics"].get(key) for key in (entry.trained, entry.metric)]
+                if record["seed"] == self.bench.seeds[0] and None not in found:
+                    tried[rate] = found
+        chosen = self.bench.choices.get((model, entry.name))
+        if chosen not in tried:
+            return []
+        enough = tried[chosen][0] - ALIKE
+        return [score for trained, score in tried.values() if trained >= enough]
 
     def caption(self) -> str:
         """What the table measures."""
@@ -225,10 +247,29 @@ class Board:
             f". {self.guess_words()} {self.bench.settings(self.scale)} All models have the same "
             "steps, rates and rows; the lowest validation loss on trained lengths chose the rate, "
             "which further seeds have alone. Of one seed the interval is over samples, of more "
-            "over seeds and samples. "
+            f"over seeds and samples. {self.rate_words()} "
             f"{self.rank_words()} {SAME_DATA[self.same_data()]}",
         ]
         return "".join(words).strip()
+
+    def rate_words(self) -> str:
+        """How far scores move with rates that trained lengths do not tell apart."""
+        found = {
+            (model, entry): self.alike(model, entry)
+            for model in self.scores
+            for entry in self.bench.entries
+        }
+        ranges = {key: max(scores) - min(scores) for key, scores in found.items() if scores}
+        if not ranges or max(ranges.values()) < ALIKE:
+            return ""
+        model, entry = max(ranges, key=lambda cell: ranges[cell])
+        low, high = min(found[model, entry]), max(found[model, entry])
+        many = sum(reach >= FAR for reach in ranges.values())
+        return (
+            f"No interval covers the choice of the rate: in {many} of {len(ranges)} cells rates "
+            f"that do as well on trained lengths differ by {FAR:g} points or more in score, most "
+            f"in {display_name(model)}'s of {entry.name}, from {low:.0f} to {high:.0f}."
+        )
 
     def guess_words(self) -> str:
         """How an answer is scored, and what guessing reaches on each task."""

@@ -44,6 +44,11 @@ class Entry:
         """The name of the score in a record."""
         return f"ood/{self.measure}"
 
+    @property
+    def trained(self) -> str:
+        """The same at trained lengths."""
+        return f"id/{self.measure}"
+
     def rows(self, record: Mapping[str, Any]) -> int:
         """Of how many rows the score is, for its interval where all are right or none is."""
         task = record["config"]["task"]

@@ -35,7 +35,7 @@ def marked_table(table: Table, names: set[str]) -> Table:
     if not names:
         return table
     rows = [{**row, table.label: marked(str(row[table.label]), names)} for row in table.rows]
-    words = "the others must find out which these are: a ceiling, and no rival"
+    words = "the others must find out which these are, so that these models are no rivals"
     return replace(table, rows=rows, caption=f"{table.caption} {TOLD}; {words}.")
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tape_exp.drawing.figures import Figure
-from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, load, task_of
+from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, task_of
 from tape_exp.paper.tables import Column, Row, Table, commits
-from tape_exp.paper.trend import Trend
 from tape_exp.paper.values import NOT_RUN, NOTHING, Value, known, mean_of
 from tape_exp.paper.word_problem import guesses
 
@@ -21,33 +20,34 @@ SIGNS = {"addition": -1, "words": -1, "text": 1}  # -1 where more is better
 class Encodings(LanguageArtifact):
     """A row for each encoding, the best mean rank over the tasks first.
 
-    Addition is that of the ladder's first rung, with its rates; the rest has the scale's own sizes.
-    An encoding that is told which tokens are digits has no other task, and no rank: it is a
-    ceiling.
+    Addition is that of the ladder's first rung; the rest has the scale's own sizes. On each task
+    all have the same rate. Ranks compare the seeds that all have. An encoding that is told which
+    tokens are digits has no other task, and no rank.
 
     Args:
-        ladder: the artifact of the rungs.
+        rung: the scale of addition.
         group: of the word problem.
-        ceilings: the models that are told which tokens are digits.
+        told: the models that are told which tokens are digits.
         best: task -> the models that have seeds beyond the first.
     """
 
-    ladder: str
+    rung: str
     group: str
-    ceilings: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
     best: dict[str, list[str]] = field(default_factory=dict)
 
     def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
         """Every model on every task that it can have; none at a scale that is not smoke."""
         if scale not in self.scales():
             return
-        ladder = load(self.ladder)
-        assert isinstance(ladder, Trend)
         for model in self.models:
-            yield f"{model} {ADDITION}", ladder.words_at(model, next(iter(ladder.rungs)))
-            if model not in self.ceilings:
-                for task, words in ((WORDS, [f"task.group={self.group}"]), (TEXT, [])):
-                    choice = [f"model={model}", f"task={task}", f"scale={scale}"]
+            for task, size, *words in (
+                (ADDITION, self.rung),
+                (WORDS, scale, f"task.group={self.group}"),
+                (TEXT, scale),
+            ):
+                if task == ADDITION or model not in self.told:
+                    choice = [f"model={model}", f"task={task}", f"scale={size}"]
                     yield f"{model} {task}", [*choice, *words]
 
     def lines(
@@ -65,26 +65,42 @@ class Encodings(LanguageArtifact):
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model, by mean rank; those without one as the YAML has them."""
+        seeds = shared_seeds(records)
+        compared = {
+            label: [run for run in found if run["seed"] in seeds]
+            for label, found in records.items()
+        }
+        ranks = mean_ranks({model: self._measures(model, compared) for model in self.models})
         rows = [self._row(model, records) for model in self.models]
-        ranks = mean_ranks({str(row["model"]): row for row in rows})
         for row in rows:
             row["rank"] = Value(ranks[str(row["model"])]) if row["model"] in ranks else NOTHING
         rows.sort(key=lambda row: ranks.get(str(row["model"]), float("inf")))
         return Table(self._head(records), rows)
 
+    def _measures(self, model: str, records: Records) -> Row:
+        """What a model is ranked by, and its shares of the trained sums and longer words."""
+        runs = {task: records.get(f"{model} {task}", []) for task in TASKS}
+        measured: Row = {
+            "trained": mean_of(runs[ADDITION], "id/exact_match"),
+            "addition": mean_of(runs[ADDITION], "ood/exact_match"),
+        }
+        if model not in self.told:
+            length = longest(runs[TEXT]) if runs[TEXT] else 0
+            measured["words"] = mean_of(runs[WORDS], "id/state")
+            measured["longer words"] = mean_of(runs[WORDS], "ood/state")
+            measured["text"] = mean_of(runs[TEXT], f"github/perplexity@{length}")
+        return measured
+
     def _row(self, model: str, records: Records) -> Row:
         runs = {task: records.get(f"{model} {task}", []) for task in TASKS}
-        row: Row = {"model": model}
-        row["trained"] = mean_of(runs[ADDITION], "id/exact_match")
-        row["addition"] = mean_of(runs[ADDITION], "ood/exact_match")
-        if model not in self.ceilings:
-            row["words"] = mean_of(runs[WORDS], "id/state")
-            row["longer words"] = mean_of(runs[WORDS], "ood/state")
-            length = longest(runs[TEXT]) if runs[TEXT] else 0
-            row["text"] = mean_of(runs[TEXT], f"github/perplexity@{length}")
+        row: Row = {"model": model, **self._measures(model, records)}
         every = [record for found in runs.values() for record in found]
-        row["seeds"] = " / ".join(str(len(runs[task])) for task in TASKS) if every else NOT_RUN
-        row["commit"] = commits(every) if every else NOT_RUN
+        row["parameters"] = row["seeds"] = row["commit"] = NOT_RUN
+        if every:
+            counts = [f"{found[0]['parameters'] / 1000:.0f}" for found in runs.values() if found]
+            row["parameters"] = " / ".join(counts)
+            row["seeds"] = " / ".join(str(len(found)) for found in runs.values())
+            row["commit"] = commits(every)
         return row
 
     def _head(self, records: Records) -> list[Column]:
@@ -105,6 +121,7 @@ class Encodings(LanguageArtifact):
             Column("words", f"{self.group}, ≤ {letters} letters", "%"),
             Column("longer words", f"{self.group}, > {letters} letters", "%"),
             Column("text", f"perplexity at {tokens}"),
+            Column("parameters", "parameters (thousands)"),
             Column("seeds"),
             Column("commit"),
         ]
@@ -116,20 +133,29 @@ class Encodings(LanguageArtifact):
     def caption(self, scale: str, records: Records) -> str:
         """What the columns measure, and what one seed is worth."""
         guess = f"{guesses(self.group, [1])[0]:.0f}"
+        seeds = f"seed {', '.join(map(str, sorted(shared_seeds(records))))}"
         return (
             f"{self.title}. Addition: exact match in percent at the ladder's first rung, of the "
             "sums whose operands both have a trained length, and of the longer ones. "
             f"{self.group.capitalize()}: right states of its word problem in percent, in words of "
             f"trained lengths and in longer ones; guessing gives {guess}. Perplexity: on code, "
             "at the longest context. Mean rank: in the longer sums, the words of trained "
-            "lengths and the perplexity, among the models that have all three. Seeds of each task "
+            "lengths and the perplexity, among the models that have all three, by what all of them "
+            f"have ({seeds}). Parameters and seeds: of each task "
             f"in turn; scale {scale}. What has one seed has no interval, and neighbours may change "
             "places with another one, as may their ranks; where there are three, ± is half of a "
-            "95 % interval. Rates were searched for addition alone, and for the methods of "
-            "fig_rates only: on the other two tasks all have one rate, which can be far from a "
-            "method's best. Sums beyond the trained lengths tell little of a model that does not "
-            "solve the trained ones."
+            "95 % interval. Further seeds are of the models that led with the first one, which "
+            "flatters their first seed and no other's. All have one rate on each task, which can "
+            "be far from a method's best: what a search of rates changes on addition is in "
+            "fig_addition_trend. Sums beyond the trained lengths tell little of a model that does "
+            "not solve the trained ones."
         )
+
+
+def shared_seeds(records: Records) -> set[int]:
+    """The seeds that every model has on every task of its runs."""
+    seeds = [{run["seed"] for run in found} for found in records.values() if found]
+    return set.intersection(*seeds) if seeds else set()
 
 
 def longest(runs: Sequence[Record]) -> int:

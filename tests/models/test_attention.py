@@ -23,7 +23,7 @@ from tape_exp.models.attention import (
     forget,
     pick_backend,
 )
-from tape_exp.models.attention.flex import bucket
+from tape_exp.models.attention.flex import bucket, causal_blocks
 from tape_exp.models.attention.window import Window
 from tape_exp.models.conformance import randomise
 from tape_exp.models.kernels import runtime
@@ -154,6 +154,16 @@ def test_flex_forward_on_a_cpu(case):
     assert torch.allclose(got[0], expected[0], atol=1e-5)
     if expected[1] is not None:
         assert torch.allclose(got[1], expected[1], atol=1e-5)
+
+
+def test_blocks_that_evaluation_made_serve_training():
+    """They are kept, and what inference mode makes cannot be saved for a backward pass."""
+    causal_blocks.cache_clear()
+    with torch.inference_mode():
+        made = causal_blocks(128, 128, "cpu")
+    kept = [part for part in made.as_tuple() if isinstance(part, torch.Tensor)]
+    assert kept
+    assert not any(part.is_inference() for part in kept)
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "flex"])

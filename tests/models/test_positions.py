@@ -158,6 +158,25 @@ def test_sizes_that_make_no_encoding_are_refused(name, override, message, arch):
         make_position(name, arch, override)
 
 
+def test_rows_that_take_xpos_out_of_fp32_are_refused(arch):
+    """At the last length that it takes, logits are still finite; 512 is its own B."""
+    long = dataclasses.replace(arch, max_length=2**17)
+    with pytest.raises(
+        ConfigError, match=r"model\.scale_base=512: over rows of 131072 tokens"
+    ) as told:
+        make_position("xpos", long)
+    enough = int(re.search(r"model\.scale_base=(\d+) or more", str(told.value))[1])
+    encoding = make_position("xpos", long, f"model.scale_base={enough}")
+    ends = torch.tensor([[0.0, 2.0**17 - 1]])
+    q, k = encoding.rotate(
+        *torch.ones(2, 1, 2, arch.heads, arch.head_dim), encoding.initial_state(ends)
+    )
+    assert torch.isfinite(q).all()
+    assert torch.isfinite(k).all()
+    with pytest.raises(ConfigError, match=rf"model\.scale_base={enough - 1}:"):
+        make_position("xpos", long, f"model.scale_base={enough - 1}")
+
+
 def test_t5_buckets(arch):
     encoding = T5(arch, buckets=64, max_distance=128)
     bucket = encoding.bucket(torch.tensor([0.0, 1, 31, 32, 33, 64, 127, 128, 5000]))

@@ -113,7 +113,7 @@ def function(device: str) -> Callable[..., Any]:
 @functools.lru_cache(maxsize=32)
 def causal_blocks(T: int, S: int, device: str, window: Window | None = None) -> Any:
     """The blocks of (T, S) in which query t looks at keys up to t + S - T, of a window only at
-    those that it shows: others are skipped.
+    those that it shows: others are skipped. What evaluation made serves training too.
     """
     from torch.nn.attention.flex_attention import create_block_mask
 
@@ -121,4 +121,5 @@ def causal_blocks(T: int, S: int, device: str, window: Window | None = None) -> 
         distance = t + S - T - s
         return distance >= 0 if window is None else window.shows(distance, s)
 
-    return create_block_mask(seen, None, None, T, S, device=device)
+    with torch.inference_mode(False):
+        return create_block_mask(seen, None, None, T, S, device=device)

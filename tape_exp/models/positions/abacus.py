@@ -26,9 +26,10 @@ class Abacus(PositionEncoding):
     A number is a run of digits, and the i-th digits of two numbers belong together only where
     numbers begin with their least-significant digit. Which tokens are digits is told by the task
     (``arch.digits``), so this is a ceiling for what knowledge of the structure is worth, not a
-    rival of encodings that must find the structure out. It is NoPE otherwise; a class that inherits
-    first from this one and then from a relative encoding has both, with the keys of both: the
-    paper's Abacus + FIRE is ``class AbacusFIRE(Abacus, FIRE)``. Deliberately different from the
+    rival of encodings that must find the structure out. (After short training it need not be ahead
+    of them: it has then met each of the 100 offsets seldom.) It is NoPE otherwise; a class that
+    inherits first from this one and then from a relative encoding has both, with the keys of both:
+    the paper's Abacus + FIRE is ``class AbacusFIRE(Abacus, FIRE)``. Deliberately different from the
     public code: k is drawn for each row, not for each batch.
 
     Args:

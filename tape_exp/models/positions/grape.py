@@ -17,7 +17,7 @@ class GRAPE(RoPE):
 
     Position n multiplies queries and keys by a rotation of the whole head::
 
-        G(n) = exp(n Σ_m ω_m L_m)        L_m = a_m b_mᵀ - b_m a_mᵀ        ω_m = θ_m exp(r_m)
+        G(n) = exp(n Σ_m ω_m L_m)        L_m = b_m a_mᵀ - a_m b_mᵀ        ω_m = θ_m exp(r_m)
         logit(i, j) = q_iᵀ G(i)ᵀ G(j) k_j / √d = q_iᵀ G(j - i) k_j / √d
 
     θ_m are RoPE's frequencies and r is learned. The d/2 planes of a_m and b_m are orthogonal to

@@ -1,12 +1,16 @@
 """xPos: rotary encoding with an exponential decay."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from tape_exp.models.positions.base import Features
 from tape_exp.models.positions.rope import RoPE, as_matrices, turn
-from tape_exp.settings.errors import positive
+from tape_exp.settings.errors import ConfigError, positive
 from tape_exp.settings.schema import Arch
+
+LARGEST = 80.0  # e^88 is the end of fp32, and of bf16
 
 
 class XPos(RoPE):
@@ -20,6 +24,9 @@ class XPos(RoPE):
     Args:
         theta: base of the frequencies.
         scale_base: B, in tokens.
+
+    Raises:
+        ConfigError: the scales of rows as long as the task's leave the range of fp32.
     """
 
     unlike_rope = "its logits decay with the distance from the start"
@@ -28,6 +35,13 @@ class XPos(RoPE):
         positive("model", scale_base=scale_base)
         super().__init__(arch, theta)
         self.scale_base = scale_base
+        exponent = arch.max_length / 2 * math.log(1.4 / 0.4)  # of 1/ζ_0 at either end, times B
+        if exponent / scale_base > LARGEST:
+            raise ConfigError(
+                f"model.scale_base={scale_base:g}: over rows of {arch.max_length} tokens the "
+                "scales of queries and keys leave the range of fp32; model.scale_base="
+                f"{math.ceil(exponent / LARGEST)} or more keeps them in it."
+            )
 
     def initial_state(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 3, d/2): cosines, sines and the scale of the queries."""
