@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tape_exp.paper import identities
 from tape_exp.runs import weights
 from tape_exp.runs.identity import without_folders
 from tape_exp.settings import folders
@@ -154,11 +155,12 @@ def _wrong(value: Any, kind: Any, key: str, needed: bool = True) -> Iterator[str
 
 
 def matches(record: Record, current: dict[str, Any]) -> bool:
-    """Whether a record's config equals the current one in what both have, the seed aside.
+    """Whether a record's config is the current one, the seed aside.
 
-    A key that one of them lacks, since the code has grown, does not count; nor do sizes and
-    positions that follow from a Llama, which the checkpoint names. A checkpoint that is a path must
-    be the very one. A precision counts as the one that ``auto`` chose where the run took place.
+    A key that the record lacks, since the code has grown, must have the value that the YAMLs give
+    it; one that only the record has makes another run. Sizes and positions that follow from a Llama
+    do not count, since the checkpoint names it. A checkpoint that is a path must be the very one. A
+    precision counts as the one that ``auto`` chose where the run took place.
     """
     if any(
         record["config"].get(key, {}).get("name") != current[key]["name"]
@@ -176,10 +178,33 @@ def matches(record: Record, current: dict[str, Any]) -> bool:
     if "llama" in record:
         recorded = weights.without_adopted(recorded)
     keys = {"model", "task", "peft", "scale"} & recorded.keys()
-    return all(_agree(recorded[key], current[key]) for key in keys)
+    return all(_agree(recorded[key], current[key], current, (key,)) for key in keys)
 
 
-def _agree(recorded: Any, current: Any) -> bool:
-    if isinstance(recorded, dict) and isinstance(current, dict):
-        return all(_agree(recorded[key], current[key]) for key in recorded.keys() & current.keys())
-    return recorded == current
+def _agree(recorded: Any, here: Any, current: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    """Whether a part of a record's config is ``here``, that part of the current one."""
+    if not (isinstance(recorded, dict) and isinstance(here, dict)):
+        return bool(recorded == here)
+    if recorded.keys() - here.keys():
+        return False
+    return all(
+        _agree(recorded[key], value, current, (*path, key))
+        if key in recorded
+        else value == _usual(current, (*path, key))
+        for key, value in here.items()
+    )
+
+
+def _usual(current: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """What the YAMLs of a config's choices have at a key; ... where they have none."""
+    section, *keys = path
+    words = [f"{section}={current[section]['name']}", f"scale={current['scale']}"]
+    if section == "task" and (dataset := current["task"].get("dataset")):
+        words[0] = words[0].removesuffix(f"_{dataset}")  # the one task that is named after it
+    try:
+        value: Any = identities.identity(tuple(words))[section]
+    except ConfigError:
+        return ...  # layers with encodings of their own, say, have no YAML
+    for key in keys:
+        value = value.get(key, ...) if isinstance(value, dict) else ...
+    return value
