@@ -6,12 +6,13 @@ keep to what a decoder, a cache or a kernel relies on. The tests of this project
 YAML of ``conf/model``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
@@ -162,16 +163,36 @@ def positions_stay_distinct_under_autocast(model: Model) -> None:
         _stays_distinct(encoding)
 
 
+class ReturnedTypes(TorchDispatchMode):
+    """Collects the types of all tensors that operations return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """What the operation returns."""
+        returned = func(*args, **(kwargs or {}))
+        every = returned if isinstance(returned, tuple | list) else [returned]
+        self.found |= {x.dtype for x in every if isinstance(x, Tensor)}
+        return returned
+
+
 def _stays_distinct(encoding: PositionEncoding) -> None:
     encoding.requires_grad_(False)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         positions = encoding.positions(1, LONG, CPU, sampler())
         state = encoding.initial_state(positions)
-        bias = encoding.bias(positions[:, -1:], positions)
+        with ReturnedTypes() as returned:
+            bias = encoding.bias(positions[:, -1:], positions)
     for name, found in (("positions", positions), ("the initial state", state), ("bias", bias)):
         require(
             found is None or found.dtype == torch.float32, f"{name}: not in fp32 under autocast."
         )
+    halves = ", ".join(sorted(map(str, returned.found & {torch.bfloat16, torch.float16})))
+    require(not halves, f"bias computes in {halves} on its way: distances beyond 256 are rounded.")
     kept = positions.unique().numel()
     require(kept == LONG, f"positions tells {kept} of {LONG} apart.")
     if state is not None:

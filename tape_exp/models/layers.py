@@ -1,7 +1,9 @@
 """What the layers of a decoder are made of: one encoding for all, or a pattern of several."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,9 +67,27 @@ def _kind(node: Mapping[str, Any], arch: Arch, section: str) -> LayerKind:
     known = fields_of(AttentionConfig)
     own = {key: value for key, value in node.items() if key not in known}
     chosen = {key: value for key, value in node.items() if key in known}
-    attention: AttentionConfig = as_dataclass(chosen, AttentionConfig, section)
-    attention.check_length(arch.max_length or 2**63)
-    return LayerKind(lambda arch: build(own, section, also=known, arch=arch), attention)
+
+    def make(arch: Arch) -> Any:
+        with _named(section):
+            return build(own, section, also=known, arch=arch)
+
+    with _named(section):
+        attention: AttentionConfig = as_dataclass(chosen, AttentionConfig, section)
+        attention.check_length(arch.max_length or 2**63)
+    return LayerKind(make, attention)
+
+
+@contextmanager
+def _named(section: str) -> Iterator[None]:
+    """Let errors on keys of ``model`` name those of the section that is meant."""
+    try:
+        yield
+    except ConfigError as error:
+        if section == "model":
+            raise
+        told = re.sub(r"(?<![\w.])model\.(?!layers\b)(?=\w)", f"{section}.", str(error))
+        raise ConfigError(told) from error
 
 
 def whose_positions(encodings: Sequence[PositionEncoding]) -> int:

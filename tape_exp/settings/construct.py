@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import math
+import traceback
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
+FLOAT = 3.4e38  # the end of fp32, in which models compute
 LARGEST = 10**15  # whole number that a key may have: even the tokens of a corpus are fewer
 
 
@@ -50,7 +52,23 @@ def build(node: Any, section: str, *, also: Sequence[str] = (), **given: Any) ->
     missing = [k for k, p in parameters.items() if p.default is p.empty and k not in arguments]
     if missing:
         raise ConfigError(f"{section}.{missing[0]} is missing: {target} needs it.")
+    if not cls.__module__.startswith("tape_exp."):
+        return _made(cls, section, given | arguments)
     return cls(**given, **arguments)
+
+
+def _made(cls: Any, section: str, arguments: dict[str, Any]) -> Any:
+    """An object of a class of another author; what goes wrong is told with its place."""
+    try:
+        return cls(**arguments)
+    except ConfigError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"{section}: {cls.__module__}.{cls.__qualname__} failed while it was made: "
+            f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})."
+        ) from error
 
 
 def constructor(cls: Any) -> tuple[dict[str, inspect.Parameter], dict[str, Any]]:
@@ -105,6 +123,8 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
     if float in simple and type(value) is int:
         return float(value)
     _check_size(value, key)
+    if type(value) is float and abs(value) > FLOAT:
+        raise ConfigError(f"{key}={value} must be from {-FLOAT:g} to {FLOAT:g}, as fp32 holds it.")
     if type(value) not in simple:
         names = " or ".join("null" if o is type(None) else o.__name__ for o in simple)
         raise ConfigError(f"{key}={value} is of a wrong type: {names} is expected.")
@@ -143,13 +163,17 @@ def as_dataclass(value: Any, cls: Any, key: str) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    fields = [f.name for f in dataclasses.fields(cls)]
+    fields, hints = [f.name for f in dataclasses.fields(cls)], typing.get_type_hints(cls)
     _check_mapping(value, key)
-    for name in value:
+    for name, one in value.items():
         if name not in fields:
             raise ConfigError(
                 f"{key}.{name}{did_you_mean(name, fields)} Known keys: {', '.join(fields)}."
             )
+        if bool in (hints[name], *typing.get_args(hints[name])):
+            _convert(one, hints[name], f"{key}.{name}")  # merging takes any number for true
+        elif isinstance(one, str) and str not in (hints[name], *typing.get_args(hints[name])):
+            _convert(one, hints[name], f"{key}.{name}")  # and a text for its number
     try:
         merged = OmegaConf.merge(OmegaConf.structured(cls), value)
         for name, number in merged.items():

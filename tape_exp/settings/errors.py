@@ -50,6 +50,17 @@ def positive(section: str, **values: float) -> None:
             raise ConfigError(f"{section}.{key}={value} must be positive.")
 
 
+def unread(section: str, why: str, **values: tuple[object, object]) -> None:
+    """Raise where a key that nothing reads, for the reason ``why``, is not at its default.
+
+    Args:
+        values: key -> its value and its default.
+    """
+    for key, (value, usual) in values.items():
+        if value != usual:
+            raise ConfigError(f"{section}.{key}={value} has no effect with {why}; leave it out.")
+
+
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """`` is not known. Did you mean 'tape'?``, or only the first half where nothing is near."""
     near = difflib.get_close_matches(str(word), list(candidates), n=1, cutoff=0.6)

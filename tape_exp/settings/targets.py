@@ -64,6 +64,11 @@ def locate(target: Any, section: str) -> type:
         cls = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{section}._target_={target} cannot be loaded: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the module of another author does
+        raise ConfigError(
+            f"{section}._target_={target} cannot be loaded: {module} ends in "
+            f"{type(error).__name__}: {error}"
+        ) from error
     if not isinstance(cls, type) or cls.__module__ != module:
         raise ConfigError(
             f"{section}._target_={target} must name a class that is defined in {module}."

@@ -44,12 +44,20 @@ class Rounds(PositionEncoding):
 
 
 class Distances(PositionEncoding):
-    """A bias of distances in bf16, which looks like fp32."""
+    """A bias of rounded distances, which looks like fp32."""
 
     def bias(self, q_positions, k_positions):
         near = (q_positions[..., :, None] - k_positions[..., None, :])[:, None]
-        near = near if near.dtype == torch.float64 else near.to(torch.bfloat16).float()
+        near = near if near.dtype == torch.float64 else (near / 32).round() * 32
         return -near.expand(-1, conformance.ARCH.heads, -1, -1)
+
+
+class Coarse(PositionEncoding):
+    """A bias of distances that were bf16, in whatever type it is asked for."""
+
+    def bias(self, q_positions, k_positions):
+        near = (q_positions[..., :, None] - k_positions[..., None, :])[:, None]
+        return -near.to(torch.bfloat16).to(near.dtype).expand(-1, conformance.ARCH.heads, -1, -1)
 
 
 class Leaks(PositionEncoding):
@@ -105,6 +113,7 @@ MISTAKES = [
     (Peeks, "future_tokens_do_not_matter", "later tokens change earlier logits"),
     (Idle, "every_parameter_learns", "takes no part"),
     (Rounds, "positions_stay_distinct_under_autocast", "of 8192 apart"),
+    (Coarse, "positions_stay_distinct_under_autocast", "bias computes in torch.bfloat16"),
     (Halves, "sixteen_bit_weights_keep_positions_in_fp32", "is torch.bfloat16"),
     (Denies, "absolute_positions_says_what_is_true", "is False, but shifts change"),
     (Claims, "absolute_positions_says_what_is_true", "is True, but shifts change"),

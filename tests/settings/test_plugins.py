@@ -146,6 +146,14 @@ def test_a_package_may_bring_a_task(site):
     assert task.train_batch(0, 4)["inputs"].shape == (4, 9)
 
 
+BROKEN = """from tape_exp.models.positions.base import PositionEncoding
+
+class Theirs(PositionEncoding):
+    def __init__(self, arch):
+        raise KeyError("oops")
+"""
+
+
 @pytest.mark.parametrize(
     ("files", "words", "told"),
     [
@@ -205,6 +213,21 @@ def test_a_package_may_bring_a_task(site):
             {"encoding.py": "import nothing_like_this", "conf/model/theirs.yaml": YAML},
             ["plugins=[theirs]", "model=theirs"],
             "cannot be loaded: No module named 'nothing_like_this'",
+        ),
+        (
+            {"encoding.py": "raise SystemExit(3)", "conf/model/theirs.yaml": YAML},
+            ["plugins=[theirs]", "model=theirs"],
+            "cannot be loaded: theirs.encoding ends in SystemExit: 3",
+        ),
+        (
+            {"encoding.py": "class Theirs(:", "conf/model/theirs.yaml": YAML},
+            ["plugins=[theirs]", "model=theirs"],
+            "cannot be loaded: theirs.encoding ends in SyntaxError",
+        ),
+        (
+            {"encoding.py": BROKEN, "conf/model/theirs.yaml": YAML},
+            ["plugins=[theirs]", "model=theirs"],
+            r"model: theirs.encoding.Theirs failed .*KeyError: 'oops' \(.*encoding.py, line 5\)",
         ),
     ],
 )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.models.positions.rope import RoPE, Scaling
-from tape_exp.settings.errors import between
+from tape_exp.settings.errors import between, unread
 from tape_exp.settings.schema import Arch
 
 
@@ -31,7 +31,11 @@ class PRoPE(RoPE):
         between("model", 0, 1, p=p)
         super().__init__(arch, theta, scaling)
         self.p = p
-        if int(p * (arch.head_dim // 2)) < arch.head_dim // 2:
+        kept = int(p * (arch.head_dim // 2))
+        if not kept:
+            unread("model", f"model.p={p}", theta=(theta, 10_000.0))
+            unread("model.scaling", f"model.p={p}", method=(self.scaling.method, "none"))
+        if kept < arch.head_dim // 2:
             self.unlike_rope = f"model.p={p} drops frequencies; model.p=1 drops none"
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:

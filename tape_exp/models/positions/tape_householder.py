@@ -46,6 +46,7 @@ class HouseholderTAPE(TensorTAPE):
     """
 
     update_parameters = ("wx", "w1", "w2", "down", "up", "up_apart")
+    maps_tokens = True
 
     def __init__(
         self,
