@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from tape_exp.runs.checkpoints import signature_of
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
+from tape_exp.runs.weights import signature_of
 
 # What no two runs share.
 TIMED = ("seconds", "train/tokens_per_second", "train/mfu", "train/data_wait")

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from tape_exp.machine.files import parse_json, sha256, write_atomically
 from tape_exp.machine.preemption import Preempted, Preemption
 from tape_exp.runs.sinks import JsonlLogger
+from tape_exp.runs.weights import signature_of
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -129,11 +130,6 @@ class Checkpoints(Checkpoint):
 def file_name(step: int) -> str:
     """The name of the checkpoint of a step."""
     return f"step{step:08d}.ckpt"
-
-
-def signature_of(path: Path) -> Path:
-    """The signature's file."""
-    return path.with_suffix(".json")
 
 
 def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:

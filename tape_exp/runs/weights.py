@@ -6,12 +6,13 @@ A checkpoint is a ``.ckpt`` of ours, with all weights or, of a run that adapted 
 
 import copy
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from tape_exp.machine.files import sha256
+from tape_exp.machine.files import parse_json, sha256
 from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json, read_yaml
@@ -155,6 +156,11 @@ def _newest(folder: Path, asked: str) -> Path:
             f"{asked}: {folder} is neither the folder of a run with checkpoints nor a Llama."
         )
     return saved[-1]
+
+
+def signature_of(checkpoint: Path) -> Path:
+    """The file with the SHA-256 of a checkpoint of ours."""
+    return checkpoint.with_suffix(".json")
 
 
 def companion(checkpoint: Path, name: str) -> Path | None:
@@ -346,9 +352,14 @@ def trained_tokenizer(checkpoint: Path) -> str | None:
 
 
 def content_of(checkpoint: Path) -> dict[str, Any]:
-    """What a checkpoint holds, mapped and not yet read. Raises :class:`ConfigError`."""
+    """What a checkpoint holds, mapped and not yet read.
+
+    Raises:
+        ConfigError: it is no checkpoint, or not the one that was signed.
+    """
     import torch
 
+    _refuse_damaged(checkpoint)
     try:
         content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
         content["state_dict"]
@@ -358,3 +369,43 @@ def content_of(checkpoint: Path) -> dict[str, Any]:
             f"{checkpoint} is not a readable checkpoint ({reason}); name another in checkpoint=."
         ) from error
     return content
+
+
+def _refuse_damaged(checkpoint: Path) -> None:
+    """Refuse a checkpoint that is not the one that was signed. One without a signature is taken."""
+    if _fits_signature(checkpoint) is not False:
+        return
+    before = [p for p in sorted(checkpoint.parent.glob("step*.ckpt")) if p.name < checkpoint.name]
+    intact = next((path for path in reversed(before) if _fits_signature(path)), None)
+    advice = (
+        "restore it, or name another run"
+        if intact is None
+        else f"{intact} before it is intact: name that one, or move the damaged file away"
+    )
+    raise ConfigError(
+        f"{checkpoint} is damaged: its SHA-256 is not the one of its signature, "
+        f"{signature_of(checkpoint).name}; {advice}."
+    )
+
+
+def _fits_signature(checkpoint: Path) -> bool | None:
+    """Whether a checkpoint is the one that was signed; None: it has no signature."""
+    try:
+        signature = parse_json(signature_of(checkpoint).read_bytes())
+    except OSError:
+        return None
+    except ValueError:
+        return False
+    if not isinstance(signature, dict) or "sha256" not in signature:
+        return None  # of another file, which only has the same name
+    try:
+        found = checkpoint.stat()
+        return _digest(checkpoint, found.st_size, found.st_mtime_ns) == signature["sha256"]
+    except OSError:
+        return None  # whoever reads it says why it cannot be read
+
+
+@cache
+def _digest(path: Path, size: int, changed: int) -> str:
+    """The SHA-256 of a file, read once for as long as it is not written to."""
+    return sha256(path)

@@ -16,6 +16,7 @@ from tape_exp.machine import files
 from tape_exp.runs import checkpoints, record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
+from tape_exp.runs.weights import signature_of
 from tape_exp.settings import commit
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -119,7 +120,7 @@ def test_a_checkpoint_whose_signature_is_wrong_is_put_aside(wrong, tmp_path):
         path.write_text("weights")
         signature = {"sha256": files.sha256(path), "config_hash": "abc", "step": step} | changed
         kept = {key: value for key, value in signature.items() if value is not None}
-        checkpoints.signature_of(path).write_text(json.dumps(kept))
+        signature_of(path).write_text(json.dumps(kept))
     assert checkpoints.newest(tmp_path, "abc") == (tmp_path / "step00000001.ckpt", 1)
     assert (tmp_path / "step00000002.damaged").exists()
 

@@ -14,9 +14,11 @@ from safetensors.torch import load_file
 
 from tape_exp import export
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.machine.files import sha256
 from tape_exp.models import peft
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.runs import loading, weights
+from tape_exp.runs.checkpoints import SafeCheckpointIO
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, shown_config, without_folders
 from tape_exp.settings.compose import compose_config
@@ -539,3 +541,29 @@ def test_weights_of_other_positions_that_fit_are_told(trained, name, told, tmp_p
     loading.warn_of_other_positions(cfg, checkpoint)
     assert told in caplog.text
     assert bool(told) == ("was trained with" in caplog.text)
+
+
+def test_a_checkpoint_that_is_not_what_was_signed_is_refused(tmp_path, monkeypatch):
+    """Each file is read for its checksum once; the one before it is named if it is intact."""
+    written = [tmp_path / f"step{step:08}.ckpt" for step in (1, 2)]
+    for path in written:
+        content = {"state_dict": {"x": torch.zeros(999)}, "config_hash": "a", "global_step": 1}
+        SafeCheckpointIO().save_checkpoint(content, path)
+    read = Mock(side_effect=sha256)
+    monkeypatch.setattr(weights, "sha256", read)
+    assert weights.content_of(written[1]).keys() == weights.content_of(written[1]).keys()
+    assert read.call_count == 1
+    place = (damaged := bytearray(written[1].read_bytes())).index(bytes(999)) + 500
+    damaged[place] = 1
+    written[1].write_bytes(damaged)
+    assert torch.load(written[1], weights_only=True)["state_dict"]["x"].any(), "it loads"
+    message = r"step00000002\.ckpt is damaged: .* step00000002\.json; .*step00000001\.ckpt before"
+    with pytest.raises(ConfigError, match=message):
+        weights.content_of(written[1])
+    weights.signature_of(written[0]).write_text("{")
+    with pytest.raises(ConfigError, match=r"step00000002\.json; restore it, or name another run"):
+        weights.content_of(written[1])
+    unsigned = written[1].rename(tmp_path / "model.ckpt")
+    assert weights.content_of(unsigned)["state_dict"]["x"].any()
+    (tmp_path / "model.json").write_text('{"name": "a file of the user"}')
+    assert weights.content_of(unsigned)["state_dict"]["x"].any()

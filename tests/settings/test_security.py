@@ -21,8 +21,9 @@ from tape_exp.launch import status, sweep
 from tape_exp.launch.status import last_line
 from tape_exp.machine.files import sha256
 from tape_exp.runs import loading
-from tape_exp.runs.checkpoints import SafeCheckpointIO, newest, signature_of
+from tape_exp.runs.checkpoints import SafeCheckpointIO, newest
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.weights import signature_of
 from tape_exp.settings import targets
 from tape_exp.settings.commit import git_state
 from tape_exp.settings.compose import compose_config
