@@ -96,7 +96,7 @@ def _read_flags() -> bool:
 
 def _print_traceback(error: BaseException) -> None:
     """The whole traceback on stderr."""
-    print(redact("".join(traceback.format_exception(error))), file=sys.stderr)
+    print(shown("".join(traceback.format_exception(error))), file=sys.stderr)
 
 
 _failed: list[str] = []  # the jobs of a sweep that did, and why

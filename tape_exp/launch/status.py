@@ -24,6 +24,7 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import metric_rows
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.errors import ConfigError, printable
+from tape_exp.settings.redaction import shown
 
 COLOURS = {
     "done": "green",
@@ -98,7 +99,7 @@ def kept(root: Path) -> dict[Path, list[Job]]:
                 f"The sweep {folder} is left out ({str(error).rstrip('.')}); remove the folder if "
                 "this code has outgrown it."
             )
-            print(sentence, file=sys.stderr)
+            print(shown(sentence), file=sys.stderr)
     if not sweeps:
         raise ConfigError(
             f"no sweep below {root}/.sweeps can be read; name the runs: model=rope,tape seed=0,1."
@@ -140,13 +141,14 @@ def print_sweep(jobs: Sequence[Job], folder: Path, console: Console) -> None:
     table = Table("run", "state", "step", "to go", "", box=None, pad_edge=False)
     for job, state in zip(jobs, run_states, strict=True):
         colour = COLOURS[state.word]
-        own = shlex.join(word for word in job.words if word not in shared)
+        own = printable(shlex.join(word for word in job.words if word not in shared))
         table.add_row(
             escape(own), f"[{colour}]{state.word}[/]", state.step, state.eta, escape(state.note)
         )
     counts = Counter(state.word for state in run_states)
     if shared:
-        console.print(f"All with {shlex.join(shared)}", soft_wrap=True, markup=False)
+        told = printable(shlex.join(shared))
+        console.print(f"All with {told}", soft_wrap=True, markup=False)
     console.print(table)
     console.print(", ".join(f"{counts[word]} {word}" for word in COLOURS if counts[word]))
 

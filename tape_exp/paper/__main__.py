@@ -32,7 +32,7 @@ from tape_exp.paper.words import requested
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import Parser, command, log_plainly, positive
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, printable
 from tape_exp.settings.folders import told
 from tape_exp.settings.schema import check
 from tape_exp.settings.targets import plain
@@ -146,7 +146,7 @@ def list_artifacts() -> int:
                 rest = " " * len(place)
                 unbroken = ", ".join(count.replace(" ", "\xa0") for count in counts)
                 text = textwrap.fill(unbroken, WIDTH, initial_indent=place, subsequent_indent=rest)
-                print(text.replace("\xa0", " "))
+                print(printable(text.replace("\xa0", " ")))
         if not any(collected[artifact.name].values()):
             print(f"{'':{wide}}   nothing recorded")
     return 0

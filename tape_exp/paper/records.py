@@ -11,6 +11,7 @@ from tape_exp.runs.identity import without_folders
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
+from tape_exp.settings.redaction import shown
 
 Record = dict[str, Any]
 
@@ -95,7 +96,7 @@ def each_once(records: Iterable[Record]) -> list[Record]:
 
 def warn(sentence: str) -> None:
     """Say something on stderr."""
-    print(f"warning: {sentence}", file=sys.stderr)
+    print(f"warning: {shown(sentence)}", file=sys.stderr)
 
 
 def read_or_leave_out(paths: Mapping[str, Path]) -> dict[str, list[Record]]:

@@ -29,6 +29,7 @@ from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.overrides import choice_of_model
+from tape_exp.settings.redaction import shown
 
 log = logging.getLogger("tape_exp")
 
@@ -61,7 +62,7 @@ class Outcome:
 def status(outcome: Outcome) -> int:
     """Say what failed and what is left, and with which status the command ends."""
     for reason in outcome.failed:
-        print(f"failed: {reason}", file=sys.stderr)
+        print(f"failed: {shown(reason)}", file=sys.stderr)
     if outcome.left:
         print(f"{outcome.left} runs are left; the same command goes on.", file=sys.stderr)
         return REQUEUE

@@ -20,6 +20,7 @@ from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, integer, known
 from tape_exp.settings.display import display_name
+from tape_exp.settings.errors import printable
 
 FAR = 2.5  # times the usual value: a line up there would flatten all others, and is hidden at first
 
@@ -162,7 +163,7 @@ def write(stem: Path, table: Table) -> list[Path]:
 
 def markdown(table: Table) -> str:
     """A table with aligned pipes and its caption below."""
-    return "\n".join([*aligned(_text(for_readers(table))), "", table.caption, ""])
+    return "\n".join([*aligned(_text(for_readers(table))), "", printable(table.caption), ""])
 
 
 def on_terminal(table: Table, width: int) -> str:
@@ -173,7 +174,8 @@ def on_terminal(table: Table, width: int) -> str:
     lines, turned = aligned(text), aligned([list(column) for column in zip(*text, strict=True)])
     if max(map(len, lines)) > max(width, max(map(len, turned))):
         lines = turned
-    return "\n".join([*lines, "", *textwrap.wrap(table.caption, min(width, 120)), ""])
+    caption = textwrap.wrap(printable(table.caption), min(width, 120))
+    return "\n".join([*lines, "", *caption, ""])
 
 
 def latex(table: Table) -> str:
@@ -217,8 +219,9 @@ def _ends(cells: Iterable[Cell]) -> dict[str, list[float | None]]:
 
 
 def _text(table: Table) -> list[list[str]]:
-    """The headings and the cells as they are written."""
-    return [table.headings(), *([str(cell) for cell in row] for row in table.cells())]
+    """The headings and the cells as they are written: a terminal obeys none of them."""
+    rows = [[printable(str(cell)) for cell in row] for row in table.cells()]
+    return [[printable(heading) for heading in table.headings()], *rows]
 
 
 SPECIAL = {character: f"\\{character}" for character in "&%_#${}"}

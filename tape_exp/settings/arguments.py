@@ -14,7 +14,7 @@ from typing import Any, NoReturn, ParamSpec
 
 from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError, refused
-from tape_exp.settings.redaction import shown
+from tape_exp.settings.redaction import RedactingFormatter, shown
 from tape_exp.settings.streams import flush_or_drop, prepare_streams
 
 Given = ParamSpec("Given")
@@ -81,7 +81,9 @@ def require_writable(option: str, folder: Path) -> None:
 
 def log_plainly() -> None:
     """Log to the terminal as plain lines, without what libraries of pictures say of their fonts."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    console = logging.StreamHandler(sys.stdout)
+    console.setFormatter(RedactingFormatter("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[console])
     for noisy in ("matplotlib", "PIL", "fontTools"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

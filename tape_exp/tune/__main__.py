@@ -22,7 +22,8 @@ from tape_exp.paper import searches, tables
 from tape_exp.paper.runner import time_limit
 from tape_exp.runs.record import circumstances
 from tape_exp.settings.arguments import Parser, command, log_plainly, positive, require_writable
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, printable
+from tape_exp.settings.redaction import shown
 from tape_exp.settings.targets import refuse_secrets
 
 if TYPE_CHECKING:
@@ -186,14 +187,14 @@ def _show(search: "Search", journal: "Journal", folder: Path, record: bool) -> b
         if best := searches.best_of(found, model):
             fresh = f"seed={max(search.seeds) + 1}"
             words = shlex.join([*search.words(model, best["values"]), fresh])
-            print(f"Best of {model}: tape-exp train {words}")
+            print(f"Best of {model}: tape-exp train {printable(words)}")
     offline = f"{search.task}/{search.scale}/*/*/wandb/offline-run-*"
     if any(folder.parents[1].glob(offline)):
         print(f"W&B was offline; to upload the runs: wandb sync {folder.parents[1] / offline}")
     failed = [(m, t) for m in search.models for t in found["models"][m] if t["state"] == "failed"]
     for model, trial in failed:
         told = f"{model}, trial {trial['number'] + 1}: {trial.get('why', 'unknown')}"
-        print(f"failed: {told}", file=sys.stderr)
+        print(f"failed: {shown(told)}", file=sys.stderr)
     return bool(failed)
 
 

@@ -20,6 +20,9 @@ from tape_exp.data.tokenizers import load
 from tape_exp.launch import status, sweep
 from tape_exp.launch.status import last_line
 from tape_exp.machine.files import sha256
+from tape_exp.paper import runner
+from tape_exp.paper.records import warn
+from tape_exp.paper.tables import Table, columns, markdown, on_terminal
 from tape_exp.runs import loading
 from tape_exp.runs.checkpoints import SafeCheckpointIO, newest
 from tape_exp.runs.directory import RunDirectory
@@ -167,6 +170,24 @@ def test_a_terminal_gets_no_control_characters(tmp_path, capsys):
     assert told.replace("\n\t", "").isprintable()
     (tmp_path / "FAILED").write_text(f"Traceback\nError: {harm}\n")
     assert last_line(tmp_path / "FAILED").isprintable()
+    warn(f"the record {harm} is left out")
+    runner.status(runner.Outcome([harm]))
+    table = Table(columns(["model"]), [{"model": harm}], f"A caption {harm}")
+    print(markdown(table), on_terminal(table, 80))
+    for stream in capsys.readouterr():
+        assert "x1b[2J" in stream
+        assert stream.replace("\n", "").isprintable()
+
+
+def test_a_word_of_a_sweep_with_control_characters_is_written_out(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(status, "states", lambda name: {})
+    (folder := tmp_path / ".sweeps" / "one").mkdir(parents=True)
+    shared, own = (f"""'logger.{key}="a\x1b[2J"'""" for key in ("notes", "entity"))
+    (folder / "jobs.txt").write_text(f"{shared}\n{shared} {own}\n")
+    assert status.main(["--runs", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert told.count("\\x1b[2J") == 2
+    assert told.replace("\n", "").isprintable()
 
 
 def test_variables_in_a_yaml_of_another_folder_are_refused(tmp_path):
