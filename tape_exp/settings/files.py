@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
@@ -16,17 +16,33 @@ def read_yaml(path: Path, advice: str) -> Any:
     """What a YAML file holds, which can also be written again.
 
     Raises:
-        ConfigError: it cannot be read; the sentence names the file and ends with ``advice``.
+        ConfigError: it cannot be read, or has aliases; the sentence names the file and ends with
+            ``advice``.
     """
     try:
+        refuse_aliases(path.read_text())
         content = OmegaConf.load(path)
         OmegaConf.to_yaml(content)
     except RecursionError as error:
         raise ConfigError(f"{path} cannot be read (it nests without end); {advice}.") from error
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({reason}); {advice}.") from error
     return content
+
+
+def refuse_aliases(text: str) -> None:
+    """Refuse a YAML with aliases: ten lines of them can stand for more than a memory holds.
+
+    Raises:
+        ValueError: the text has one.
+        YAMLError: it is no YAML.
+    """
+    for event in yaml.parse(text, yaml.SafeLoader) if "*" in text else ():
+        if isinstance(event, yaml.AliasEvent):
+            assert event.start_mark is not None
+            line = event.start_mark.line + 1
+            raise ValueError(f"line {line} has the alias *{event.anchor}; write its value out")
 
 
 def read_json(path: Path) -> Any:

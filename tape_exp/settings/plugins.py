@@ -10,13 +10,17 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from yaml import YAMLError
+
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.files import refuse_aliases
 
 GROUPS = {"tape_exp.positions": "model", "tape_exp.tasks": "task"}  # and what each brings
 RESERVED = "tape_exp"
@@ -196,7 +200,9 @@ def _found(package: str, by: str) -> Plugin:
     for path in sorted(folder.glob("conf/**/*.yaml")):
         try:
             text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
+            with suppress(YAMLError):  # Hydra says what is wrong with it
+                refuse_aliases(text)
+        except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{by}: {path} cannot be read ({error}); mend or remove it."
             ) from error

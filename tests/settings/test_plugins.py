@@ -190,6 +190,11 @@ class Theirs(PositionEncoding):
             r"theirs\.yaml cannot be read .*directory",
         ),
         (
+            {"conf/model/theirs.yaml": "name: theirs\na: &a [1]\nb: *a\n"},
+            ["plugins=[theirs]"],
+            r"theirs\.yaml cannot be read \(line 3 has the alias \*a; write its value out\)",
+        ),
+        (
             {"conf/model/theirs.yaml": "name: theirs\n_target_: [\n"},
             ["plugins=[theirs]", "model=theirs"],
             "a YAML cannot be read",

@@ -36,6 +36,7 @@ from tape_exp.settings.folders import ROOT
 from tape_exp.settings.redaction import HIDDEN, RedactingFormatter, is_secret, redact, redact_tree
 from tape_exp.settings.schema import check
 from tape_exp.settings.targets import PLUGINS, check_targets, refuse_secrets
+from tape_exp.training.finished import read_run
 from tests.conftest import SMALL
 from tests.processes import train
 
@@ -432,6 +433,19 @@ def test_pickles_are_never_unpickled(tmp_path, tiny_run):
     assert not trap.exists()
     pickle.loads(payload)  # the trap works
     assert trap.exists()
+
+
+def test_a_yaml_of_a_run_has_no_aliases(tmp_path):
+    """Eight lines of them stand for 10^8 values."""
+    lines = [
+        "a0: &a0 [1]",
+        *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)),
+    ]
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    with pytest.raises(
+        ConfigError, match=r"config\.yaml cannot be read \(line 2 has the alias \*a0"
+    ):
+        read_run(tmp_path)
 
 
 def test_a_yaml_of_a_run_cannot_construct(tmp_path):
