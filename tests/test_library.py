@@ -137,7 +137,7 @@ def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
         loaded[2].generate("1+1=", new_tokens=0)
 
 
-def test_records_are_a_table(loaded, tmp_path, monkeypatch):
+def test_records_are_a_table(loaded, tmp_path, monkeypatch, capsys):
     (tmp_path / "one.json").write_text((loaded[0] / "record.json").read_text())
     table = te.records(tmp_path)
     assert table.loc[0, ["model", "task", "scale", "seed"]].tolist() == [
@@ -153,3 +153,8 @@ def test_records_are_a_table(loaded, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").symlink_to(loaded[0].parents[3])
     assert te.records()["run"].tolist() == table["run"].tolist(), "the finished runs"
+    wrong = json.loads((loaded[0] / "record.json").read_text())
+    wrong["config"]["peft"] = "none"
+    (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+    assert te.records(tmp_path).equals(table)
+    assert "wrong.json is not a record (config.peft is of type str)" in capsys.readouterr().err

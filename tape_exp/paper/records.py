@@ -26,6 +26,7 @@ NEEDED: dict[str, Any] = {
     "started": str,
     "git": {"commit": (str, type(None)), "dirty": (bool, type(None))},
 }
+CONFIGURED: dict[str, Any] = {"peft": NAMED}  # of the config, where a record has it
 OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(("run", "config_hash", "data_fingerprint", "precision", "begun_from"), str),
     **dict.fromkeys(("parameters", "positional_parameters", "trained_parameters", "steps"), int),
@@ -121,6 +122,7 @@ def checked(record: Any, path: Path) -> Record:
     needed = NEEDED | {key: OPTIONAL[key] for key in timed}
     wrong = next(_wrong(record, needed, ""), None)
     wrong = wrong or next(_wrong(record, OPTIONAL, "", needed=False), None)
+    wrong = wrong or next(_wrong(record["config"], CONFIGURED, "config", needed=False), None)
     if not wrong and not record["metrics"]:
         wrong = "metrics is empty"
     if wrong:
