@@ -19,7 +19,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.trace import Trace, trace
-from tape_exp.paper.records import known_records, read_records
+from tape_exp.paper.records import checked, known_records, read_records
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
@@ -78,13 +78,14 @@ def load(folder: str | Path, plugins: Sequence[str] = ()) -> "Loaded":
         plugins: packages that brought its encoding or its task, where they are not installed.
 
     Raises:
-        ConfigError: it is not the folder of a finished run.
+        ConfigError: it is not the folder of a finished run, or what it holds is damaged.
     """
     use_packages(plugins)
     found = read_run(folder)
-    if not (found.folder / "record.json").is_file():
+    path = found.folder / "record.json"
+    if not path.is_file():
         raise ConfigError(f"{found.folder} is not finished: it has no record.json.")
-    record = read_json(found.folder / "record.json")
+    record = checked(read_json(path), path)
     if told := changed(record.get("plugins"), record["config"]):
         warnings.warn(f"{found.folder}: {told}", stacklevel=2)
     config = redact_tree(OmegaConf.to_container(found.cfg, resolve=True))
@@ -113,7 +114,7 @@ class Loaded:
     record: dict[str, Any]
 
     def __repr__(self) -> str:
-        return f"Loaded({self.record['run']})"
+        return f"Loaded({self.record.get('run')})"
 
     def generate(
         self,

@@ -137,6 +137,24 @@ def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
         loaded[2].generate("1+1=", new_tokens=0)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda record: [], "it is of type list"),
+        (lambda record: None, "it is of type NoneType"),
+        (lambda record: {"run": "x"}, "config is missing"),
+        (lambda record: record | {"plugins": ["x"]}, "plugins is of type list"),
+        (lambda record: record | {"plugins": {"x": "y"}}, "plugins x is of type str"),
+    ],
+)
+def test_a_damaged_record_is_told(loaded, tmp_path, change, message):
+    for name in ("config.yaml", "checkpoints"):
+        (tmp_path / name).symlink_to(loaded[0] / name)
+    (tmp_path / "record.json").write_text(json.dumps(change(loaded[1])))
+    with pytest.raises(ConfigError, match=rf"record\.json is not a record \({message}\); restore"):
+        te.load(tmp_path)
+
+
 def test_records_are_a_table(loaded, tmp_path, monkeypatch, capsys):
     (tmp_path / "one.json").write_text((loaded[0] / "record.json").read_text())
     table = te.records(tmp_path)

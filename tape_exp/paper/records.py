@@ -41,6 +41,7 @@ OPTIONAL: dict[str, Any] = {
     "matrices": {"*": [[NUMBER]]},
     "samples": [dict],
     "artifacts": [str],
+    "plugins": {"*": {"sources": str}},
 }
 
 
