@@ -4,9 +4,13 @@ Everything here takes and gives plain objects of Python, torch and pandas. Error
 :class:`~tape_exp.settings.errors.ConfigError`, a ``ValueError`` with one sentence.
 """
 
+import math
+import reprlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +31,15 @@ from tape_exp.settings.plugins import changed, use_packages
 from tape_exp.settings.redaction import redact_tree
 from tape_exp.settings.schema import check
 from tape_exp.tasks.base import Task
-from tape_exp.training.assembly import check_parts, make_adaptation, make_decoder, make_task
+from tape_exp.training.assembly import check_parts, make_adaptation, make_ready, make_task
 from tape_exp.training.finished import read_run
 from tape_exp.training.run import run
 
 if TYPE_CHECKING:
     import pandas
+
+MOST = 1_000_000  # tokens that one call writes: for more, no one waits
+COLDEST = 1e-6  # above 0: logits over less leave the range of fp32
 
 
 def build(
@@ -51,13 +58,12 @@ def build(
     Raises:
         ConfigError: there is no such config, or nothing can be made of it.
     """
+    _check_words(overrides)
     cfg = compose_config([f"model={model}", f"task={task}", f"scale={scale}", *overrides])
     check(cfg)
     check_parts(cfg)
     made = make_task(cfg)
-    adaptation = make_adaptation(cfg, made)
-    made.prepare_data()
-    return make_decoder(cfg, made, adaptation), made
+    return make_ready(cfg, made, make_adaptation(cfg, made)), made
 
 
 def train(*overrides: str) -> dict[str, Any]:
@@ -68,6 +74,7 @@ def train(*overrides: str) -> dict[str, Any]:
     Raises:
         ConfigError: the config cannot run; nothing was begun.
     """
+    _check_words(overrides)
     return run(compose_config(overrides))
 
 
@@ -80,6 +87,7 @@ def load(folder: str | Path, plugins: Sequence[str] = ()) -> "Loaded":
     Raises:
         ConfigError: it is not the folder of a finished run, or what it holds is damaged.
     """
+    _check_path("folder", folder)
     use_packages(plugins)
     found = read_run(folder)
     path = found.folder / "record.json"
@@ -129,12 +137,17 @@ class Loaded:
             temperature: 0 takes the most likely token; above, samples from softmax(logits /
                 temperature).
             seed: of what is sampled, tokens and positions.
+
+        Raises:
+            ConfigError: one of them cannot be used; the sentence says which.
         """
-        if new_tokens < 1 or temperature < 0:
-            raise ConfigError(
-                f"new_tokens={new_tokens} must be at least 1, and temperature={temperature} at "
-                "least 0."
-            )
+        new_tokens = _whole("new_tokens", new_tokens, 1, MOST)
+        seed = _whole("seed", seed, 0, 2**63 - 1)
+        usable = isinstance(temperature, Real) and (
+            temperature == 0 or COLDEST <= temperature < math.inf
+        )
+        if not usable:  # as NaN is not
+            raise ConfigError(f"temperature={temperature} must be 0, or at least {COLDEST:g}.")
         generator = torch.Generator().manual_seed(seed)
         sampler = RowSampler(seed, "generation")
         (written,) = generate(
@@ -173,7 +186,7 @@ class Loaded:
         return trace(self.model, tokens, sampler=RowSampler(0, "trace"))
 
     def _ids(self, text: str | Sequence[int]) -> list[int]:
-        ids = self.task.encode(text) if isinstance(text, str) else list(text)
+        ids = self.task.encode(text) if isinstance(text, str) else _numbers(text)
         vocabulary = self.task.arch.vocab
         if not ids or not all(0 <= number < vocabulary for number in ids):
             raise ConfigError(f"a text has at least one token, each from 0 to {vocabulary - 1}.")
@@ -182,6 +195,38 @@ class Loaded:
                 f"the text has {len(ids)} tokens, and the model {self.model.reach} positions."
             )
         return ids
+
+
+def _check_words(overrides: Sequence[str]) -> None:
+    for word in overrides:
+        if not isinstance(word, str):
+            raise ConfigError(
+                f"overrides: {reprlib.repr(word)} is no string; give each word of the command line "
+                'as a string of its own, as in "model=rope", "seed=1".'
+            )
+
+
+def _check_path(name: str, given: str | Path) -> None:
+    if not isinstance(given, str | Path):
+        raise ConfigError(f"{name}={reprlib.repr(given)} must be a path.")
+
+
+def _whole(name: str, given: int, low: int, high: int) -> int:
+    """A whole number, of Python or of another library, that an argument may be."""
+    number = index(given) if hasattr(given, "__index__") else low - 1
+    if not low <= number <= high:
+        raise ConfigError(f"{name}={given} must be a whole number from {low} to {high:,}.")
+    return number
+
+
+def _numbers(text: Sequence[int]) -> list[int]:
+    try:
+        return [index(number) for number in text]
+    except TypeError as error:
+        raise ConfigError(
+            f"text={reprlib.repr(text)} is neither a string nor the ids of its tokens, which are "
+            "whole numbers."
+        ) from error
 
 
 def records(folder: str | Path | None = None) -> "pandas.DataFrame":
@@ -196,6 +241,8 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
     """
     import pandas
 
+    if folder is not None:
+        _check_path("folder", folder)
     if folder is not None and not Path(folder).is_dir():
         raise ConfigError(f"{folder} is no folder of records; results/records of a clone is one.")
 

@@ -14,6 +14,7 @@ from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.arithmetic import text
+from tape_exp.training import assembly
 from tests.conftest import SMALL, on_text
 
 
@@ -104,11 +105,52 @@ def test_attention_and_positions_of_a_text(loaded):
         ("12+x=", "'x' is no token of addition; a row begins like 21\\+9="),
         ("", "at least one token, each from 0 to 13"),
         ([3, 14], "at least one token, each from 0 to 13"),
+        (None, "text=None is neither a string nor the ids of its tokens"),
+        (["1"], r"text=\['1'\] is neither a string nor"),
+        ([[1, 2]], r"text=\[\[1, 2\]\] is neither a string nor"),
+        ([1.5, 2], r"text=\[1\.5, 2\] is neither a string nor"),
     ],
 )
 def test_what_is_no_text_is_refused(loaded, text, message):
     with pytest.raises(ConfigError, match=message):
         loaded[2].generate(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": float("nan")}, "temperature=nan must be 0, or at least 1e-06"),
+        ({"temperature": 1e-320}, "temperature=1e-320 must be 0, or at least 1e-06"),
+        ({"temperature": "1"}, "temperature=1 must be 0, or at least 1e-06"),
+        ({"new_tokens": 0}, "new_tokens=0 must be a whole number from 1 to 1,000,000"),
+        ({"new_tokens": 2.5}, "new_tokens=2.5 must be a whole number from 1 to 1,000,000"),
+        ({"new_tokens": 10**12}, "new_tokens=1000000000000 must be a whole number"),
+        ({"seed": 2**70}, "seed=1180591620717411303424 must be a whole number from 0 to 9,223"),
+    ],
+)
+def test_what_generate_cannot_use_is_named(loaded, options, message):
+    with pytest.raises(ConfigError, match=message):
+        loaded[2].generate("1+1=", **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: te.train(["model=rope"]), r"overrides: \['model=rope'\] is no string; give each"),
+        (lambda: te.build("rope", 3), "overrides: 3 is no string; give each"),
+        (lambda: te.load(None), "folder=None must be a path"),
+        (lambda: te.records(3), "folder=3 must be a path"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(call, message):
+    with pytest.raises(ConfigError, match=message):
+        call()
+
+
+def test_a_model_too_large_for_the_memory_is_not_built(monkeypatch):
+    monkeypatch.setattr(assembly, "machine_memory", lambda: 1 << 10)
+    with pytest.raises(ConfigError, match=r"lower task\.arch\.width=32"):
+        te.build("rope", *SMALL)
 
 
 def test_a_bias_has_no_positions_and_a_text_task_has_words(text_folder, tmp_path):
@@ -133,8 +175,6 @@ def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
         (half / name).symlink_to(loaded[0] / name)
     with pytest.raises(ConfigError, match=r"half is not finished: it has no record\.json"):
         te.load(half)
-    with pytest.raises(ConfigError, match="new_tokens=0 must be at least 1"):
-        loaded[2].generate("1+1=", new_tokens=0)
 
 
 @pytest.mark.parametrize(

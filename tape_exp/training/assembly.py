@@ -78,16 +78,25 @@ def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -
     task = make_task(cfg, directory.artifacts)
     accumulate = micro_batches(cfg, task)
     adaptation = make_adaptation(cfg, task)
+    decoder = make_ready(cfg, task, adaptation)
+    return Run(cfg, directory, task, decoder, adaptation, accumulate, preemption)
+
+
+def make_ready(cfg: DictConfig, task: Task, adaptation: Adaptation | None) -> Decoder:
+    """The model, after the task's data, which may set the size of its vocabulary.
+
+    Raises:
+        ConfigError: this machine lacks memory for it, or it does not fit its checkpoint.
+    """
     if task.arch.matrix_bytes > machine_memory():
         raise too_large(task.arch)
     task.prepare_data()
     try:
-        decoder = make_decoder(cfg, task, adaptation)
+        return make_decoder(cfg, task, adaptation)
     except (RuntimeError, MemoryError) as error:
         if lacks_memory(error):
             raise too_large(task.arch) from error
         raise
-    return Run(cfg, directory, task, decoder, adaptation, accumulate, preemption)
 
 
 def too_large(arch: Arch) -> ConfigError:
