@@ -15,12 +15,13 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from tape_exp.data.cache import writing_cache
 from tape_exp.data.retrieval import vocabulary
 from tape_exp.data.sources import OFFLINE, Text, check_hub, hub_refusal
-from tape_exp.machine.files import file_lock, write_atomically
+from tape_exp.machine.files import file_lock, sha256, write_atomically
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.folders import path_of
 
 log = logging.getLogger("tape_exp")
 LARGEST = 1_000_000  # vocabulary of a BPE that is trained here
+SIGNATURE = ".sha256"  # suffix of its checksum
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,19 @@ class Tokenization:
             return self._from_hub()
         key = hashlib.sha256(f"{text.fingerprint('train')} {self} 1".encode()).hexdigest()[:12]
         path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
-        if not path.exists():
+        if not _is_intact(path):
             with writing_cache(cache), file_lock(path.with_suffix(".lock")):
-                if not path.exists():  # another process may have made it meanwhile
-                    write_atomically(path, self._trained(text).to_str())
-        return load(path, self.bos, self.eos)
+                if not _is_intact(path):  # another process may have made it meanwhile
+                    self._train_into(path, text)
+        return load(path, self.bos, self.eos, advice="; remove it, and it is trained again")
+
+    def _train_into(self, path: Path, text: Text) -> None:
+        """Write the trained tokenizer, and first its checksum: one that is there is signed."""
+        if path.exists():
+            log.warning("%s is damaged: training the tokenizer again.", path)
+        content = self._trained(text).to_str().encode()
+        write_atomically(path.with_suffix(SIGNATURE), hashlib.sha256(content).hexdigest() + "\n")
+        write_atomically(path, content)
 
     def _trained(self, text: Text) -> tokenizers.Tokenizer:
         log.info("Training a BPE of %d tokens on %s.", self.vocab, text.told)
@@ -169,8 +178,24 @@ class Tokenizer:
         return self.backend.to_str()
 
 
-def load(path: Path, bos: str = "<s>", eos: str = "</s>") -> Tokenizer:
-    """A ``tokenizer.json``. Raises :class:`ConfigError` where it is not one."""
+def _is_intact(path: Path) -> bool:
+    """Whether a trained tokenizer is there, and as it was written; an old one has no checksum."""
+    try:
+        signed = path.with_suffix(SIGNATURE).read_bytes().strip()
+        return sha256(path).encode() == signed
+    except FileNotFoundError:
+        return path.exists() and not path.with_suffix(SIGNATURE).exists()
+
+
+def load(path: Path, bos: str = "<s>", eos: str = "</s>", advice: str = "") -> Tokenizer:
+    """A ``tokenizer.json``.
+
+    Args:
+        advice: what ends the sentence where it is none.
+
+    Raises:
+        ConfigError: it is none, or lacks one of the two special tokens.
+    """
     if not path.is_file():
         raise ConfigError(
             f"the tokenizer {path} does not exist; task.tokenizer.kind=bpe trains one on the "
@@ -180,7 +205,7 @@ def load(path: Path, bos: str = "<s>", eos: str = "</s>") -> Tokenizer:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare exceptions
         raise ConfigError(
-            f"{path} is not a tokenizer.json of the tokenizers library ({error})."
+            f"{path} is not a tokenizer.json of the tokenizers library ({error}){advice}."
         ) from error
     return Tokenizer(backend, bos, eos)
 

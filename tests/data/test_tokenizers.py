@@ -57,6 +57,28 @@ def test_bpe_has_the_size_that_was_asked_for_and_is_kept(corpus, tmp_path):
     assert len(made.encode(["the cat sat on the mat"])[0]) < 12
 
 
+def test_a_damaged_bpe_is_trained_again(corpus, tmp_path, caplog):
+    """One of an older cache has no checksum: it is taken, or told where it cannot be read."""
+    made = Tokenization(vocab=280).make(corpus, tmp_path)
+    (kept,) = (tmp_path / "tokenizers").glob("bpe280-tiny-*.json")
+    whole = kept.read_text()
+    assert "damaged" not in caplog.text
+    (other := json.loads(whole))["model"]["merges"].pop()
+    for content in (whole[: len(whole) // 2], json.dumps(other)):
+        caplog.clear()
+        kept.write_text(content)
+        assert Tokenization(vocab=280).make(corpus, tmp_path).fingerprint == made.fingerprint
+        assert kept.read_text() == whole
+        assert f"{kept} is damaged: training the tokenizer again." in caplog.text
+    kept.with_suffix(".sha256").unlink()
+    caplog.clear()
+    assert Tokenization(vocab=280).make(corpus, tmp_path).fingerprint == made.fingerprint
+    assert not caplog.text
+    kept.write_text(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match=r"\w+\.json is not a .*; remove it, and it is trained"):
+        Tokenization(vocab=280).make(corpus, tmp_path)
+
+
 def test_training_is_reproducible(corpus, tmp_path):
     folders = [tmp_path / "a", tmp_path / "b"]
     first, second = (Tokenization(vocab=300).make(corpus, folder) for folder in folders)
