@@ -10,7 +10,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -63,8 +63,8 @@ class Journal:
             path = folder / "journal.log"
             with self._lock:
                 cut_unfinished(path)
-                self._storage = JournalStorage(JournalFileBackend(str(path)))
-        except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+                self._storage = _replayed(path)
+        except (OSError, ValueError) as error:
             raise ConfigError(
                 f"the search {folder} cannot be used: {error}; restore its journal.log, remove the "
                 "folder to search anew, or set runs=<another folder>."
@@ -230,6 +230,29 @@ class Journal:
             "scores": [score if math.isfinite(score) else None for score in scores],
             **trial.user_attrs,
         }
+
+
+class _Counted(JournalFileBackend):
+    """The file of a journal, which knows the line that was read last."""
+
+    line = 0
+
+    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+        """The entries from a line on, counted from 0."""
+        entries = super().read_logs(log_number_from)
+        for self.line, entry in enumerate(entries, log_number_from + 1):
+            yield entry
+
+
+def _replayed(path: Path) -> JournalStorage:
+    """The studies of a journal. Raises :class:`ValueError` where a line is none of Optuna's."""
+    backend = _Counted(str(path))
+    try:
+        return JournalStorage(backend)
+    except OSError:
+        raise
+    except Exception as error:  # Optuna takes an entry for what it wrote itself
+        raise ValueError(f"line {backend.line} of journal.log is damaged") from error
 
 
 def _is_entry(line: bytes) -> bool:

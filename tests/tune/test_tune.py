@@ -207,9 +207,11 @@ def test_a_trial_of_a_killed_worker_is_taken_over_and_one_under_way_is_not(tmp_p
 def test_a_damaged_journal_is_told(tmp_path):
     Journal(search_of(), tmp_path).claim().lock.release()
     whole = (tmp_path / "journal.log").read_text()
-    for line in ("{]", "[1]", "5", "[" * 100_000):
-        (tmp_path / "journal.log").write_text(f"{whole}{line}\n{{]\n")
-        number = whole.count("\n") + 1
+    number = whole.count("\n") + 1
+    foreign = ('{"op_code": 0}', '{"op_code": 99}', '{"op_code": 4, "trial_id": []}')
+    for line in ("{]", "[1]", "5", "[" * 100_000, *foreign):
+        behind = whole if line in foreign else "{]\n"
+        (tmp_path / "journal.log").write_text(f"{whole}{line}\n{behind}")
         with pytest.raises(ConfigError, match=rf"cannot be used: line {number} of journal\.log"):
             Journal(search_of(), tmp_path)
 
