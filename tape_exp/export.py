@@ -4,6 +4,7 @@ Adapters are merged into the weights. A model with RoPE becomes a plain Llama; a
 by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
 """
 
+import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -37,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m tape_exp.export", description="A run as a model that transformers loads."
     )
     parser.add_argument(
-        "run", type=Path, help="the run's folder, runs/<task>/<scale>/<model>/seed…"
+        "run", type=_place, help="the run's folder, runs/<task>/<scale>/<model>/seed…"
     )
-    parser.add_argument("folder", type=Path, help="a new folder")
+    parser.add_argument("folder", type=_place, help="a new folder")
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
@@ -81,6 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.push:
         print(push(given.folder, given.push, given.public))
     return 0
+
+
+def _place(text: str) -> Path:
+    """A folder; an empty word would be the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("needs a folder, not an empty word")
+    return Path(text)
 
 
 def export_run(

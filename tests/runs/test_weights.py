@@ -365,6 +365,10 @@ def test_export_says_what_is_wrong(extend, tmp_path, capsys, monkeypatch):
     run = RunDirectory(cfg).path
     assert export.main([str(tmp_path), str(tmp_path / "new")]) == 2
     assert "is not the folder of a run: it has no config.yaml" in capsys.readouterr().err
+    for words in ([str(run), ""], ["", str(tmp_path / "new")]):
+        with pytest.raises(SystemExit, match="2"):
+            export.main(words)
+        assert "needs a folder, not an empty word" in capsys.readouterr().err
     assert export.main([str(run), str(run)]) == 2
     assert "is there already; name a new folder" in capsys.readouterr().err
     assert export.main([str(run), str(run / "config.yaml" / "new")]) == 2
