@@ -19,6 +19,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import trained
 from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.folders import told
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.position_use import state_metrics, updates_positions
@@ -134,7 +135,8 @@ class LanguageModule(LightningModule):
                 f"the loss is {value} and the gradient norm {float(self._grad_norm)} at step "
                 f"{self.global_step}. Lower task.optim.lr={self.task.optim.lr}, "
                 f"task.optim.weight_decay={self.task.optim.weight_decay} or "
-                f"task.optim.clip={self.task.optim.clip}, or train with trainer.precision=32-true."
+                f"task.optim.clip={self.task.optim.clip}, or train with trainer.precision=32-true; "
+                f"`{told('check')} model=<its name>` tests an encoding of your own."
             )
         lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
         values = {"train/loss": value, "train/lr": lr, "train/grad_norm": float(self._grad_norm)}
