@@ -166,9 +166,14 @@ def pictures(
 
 
 def effort(artifact: Artifact, collected: AtScales, known: Mapping[str, Any]) -> str:
-    """The commands, what the recorded runs took, and what the paper's scale would need."""
+    """The commands, what the recorded runs took, and what the paper's scale would need if the
+    artifact is of it.
+    """
     if artifact.command("paper") == artifact.command("smoke"):
         return f"To run it: `{artifact.command('paper')}`."
+    missing = f"To run what is missing: `{artifact.command('smoke')}`{_taken(collected)}."
+    if "paper" not in artifact.scales():
+        return missing
     needed = known["artifacts"].get(artifact.name)
     if needed is None:
         price = f"not estimated yet, `{told('paper cost')}` does"
@@ -182,10 +187,7 @@ def effort(artifact: Artifact, collected: AtScales, known: Mapping[str, Any]) ->
         )
     else:
         price = f"{needed['runs']:,} runs, nothing is trained"
-    return (
-        f"- To run what is missing: `{artifact.command('smoke')}`{_taken(collected)}.\n"
-        f"- The paper's scale: `{artifact.command('paper')}`; {price}."
-    )
+    return f"- {missing}\n- The paper's scale: `{artifact.command('paper')}`; {price}."
 
 
 def _taken(collected: AtScales) -> str:

@@ -83,6 +83,12 @@ def test_rows_and_costs_are_those_of_the_records(artifact, tmp_path):
     assert "not estimated yet" in text.split("## tab_perplexity")[1]
 
 
+def test_an_artifact_that_is_not_of_the_papers_scale_has_no_command_for_it():
+    table = artifacts.load("tab_encodings")
+    command = "`python -m tape_exp.paper run tab_encodings scale=smoke seeds=0,1,2`"
+    assert page.effort(table, NOTHING, {"artifacts": {}}) == f"To run what is missing: {command}."
+
+
 def test_empty_cells_have_their_reason(artifact):
     every = {m: [stand_in(m, 20.0)] for m in artifact.models}
     assert artifact.gaps({"smoke": every, "small": every, "paper": every}) == []
