@@ -21,7 +21,7 @@ from tape_exp.paper import rerun
 from tape_exp.paper.records import checked
 from tape_exp.runs import weights
 from tape_exp.runs.card import model_card
-from tape_exp.settings.arguments import Parser, command
+from tape_exp.settings.arguments import PLUGINS, Parser, command, without_plugins
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
 from tape_exp.settings.folders import path_of
@@ -35,7 +35,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export, and push."""
     parser = Parser(
-        prog="python -m tape_exp.export", description="A run as a model that transformers loads."
+        prog="python -m tape_exp.export",
+        description="A run as a model that transformers loads.",
+        epilog=PLUGINS,
     )
     parser.add_argument(
         "run", type=_place, help="the run's folder, runs/<task>/<scale>/<model>/seed…"
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="write LoRA's adapter only, as peft loads it onto BASE, the Llama that the run began "
         "from (a folder, or a name on the hub)",
     )
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(without_plugins(arguments))
     for option in ("adapter", "push"):
         if getattr(given, option) == "":
             parser.error(f"--{option} needs a name, not an empty word")

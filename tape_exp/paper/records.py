@@ -36,6 +36,7 @@ OPTIONAL: dict[str, Any] = {
     "seconds": {"training": NUMBER, "evaluation": NUMBER},
     "hardware": {"cpu": str, "gpus": [str]},
     "packages": {"*": str},
+    "plugins": {"*": {"sources": str}},
     "curves": {"*": {"step": [NUMBER], "value": [NUMBER]}},
     "heatmap": [[(*NUMBER, type(None))]],
     "matrices": {"*": [[NUMBER]]},

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from tape_exp.paper.records import Record
 from tape_exp.runs.identity import without_folders
+from tape_exp.settings import plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import TRAIN
 from tape_exp.settings.overrides import words_of
@@ -20,9 +21,10 @@ def command(record: Record) -> str:
     """``python train.py …``: each group's choice, then every key that differs from the choice's.
 
     Keys that the code has since lost are left out. A record keeps only the last name of each path,
-    and so does the command.
+    and so does the command. A package that is not installed is named.
     """
-    return shlex.join([*TRAIN.split(), *words(record["config"])])
+    packages = plugins.naming(record.get("plugins") or ())
+    return shlex.join([*TRAIN.split(), *words(record["config"]), *packages])
 
 
 def words(config: dict[str, Any]) -> list[str]:

@@ -19,7 +19,13 @@ from tape_exp.paper.records import known_records
 from tape_exp.paper.searches import read_searches
 from tape_exp.report.content import Content, attributes, figure_data, gather
 from tape_exp.settings import folders
-from tape_exp.settings.arguments import Parser, command, require_writable
+from tape_exp.settings.arguments import (
+    PLUGINS,
+    Parser,
+    command,
+    require_writable,
+    without_plugins,
+)
 
 HERE = Path(__file__).parent
 BOKEH = Path(bokeh.__file__).parent / "server" / "static" / "js"
@@ -30,7 +36,9 @@ LIMIT = 5_000_000  # bytes of the page
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page; mistakes are one sentence and exit code 2."""
     parser = Parser(
-        prog="python -m tape_exp.report", description="One page of all tables, figures and runs."
+        prog="python -m tape_exp.report",
+        description="One page of all tables, figures and runs.",
+        epilog=PLUGINS,
     )
     parser.add_argument(
         "--out",
@@ -38,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=folders.ROOT / "report",
         help="folder, or an .html file (default: report)",
     )
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(without_plugins(arguments))
     logging.basicConfig(level=logging.WARNING)
     if given.out.suffix != ".html":
         given.out /= "index.html"

@@ -8,7 +8,7 @@ import functools
 import logging
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
 
@@ -42,6 +42,21 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action.metavar, str):
                 told = told.replace(shown(action.metavar), action.metavar)
         super().error(told)
+
+
+PLUGINS = "A package that is not installed is named as plugins=[<package>]."  # of a command's help
+
+
+def without_plugins(arguments: Sequence[str] | None) -> list[str]:
+    """The words of a command, those of the process by default, without ``plugins=[…]``: what it
+    names is known from here on.
+
+    Raises:
+        ConfigError: what it names is no package with configs.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    plugins.use(words)
+    return [word for word in words if not plugins.names_packages(word)]
 
 
 def positive(kind: type) -> Callable[[str], Any]:

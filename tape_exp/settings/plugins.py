@@ -78,8 +78,19 @@ def use(words: Sequence[str]) -> None:
         ConfigError: what it names is no package with configs.
     """
     for word in words:
-        if word.lstrip("+").startswith("plugins="):
+        if names_packages(word):
             use_packages(_names_in(word))
+
+
+def names_packages(word: str) -> bool:
+    """Whether a word of a command is ``plugins=[…]``."""
+    return word.lstrip("+").startswith("plugins=")
+
+
+def naming(packages: Iterable[str]) -> list[str]:
+    """The word ``plugins=[…]`` that those packages need which are not installed, if any."""
+    missing = sorted({*packages} - {*installed()})
+    return [f"plugins=[{','.join(missing)}]"] if missing else []
 
 
 def use_packages(names: Iterable[str]) -> None:

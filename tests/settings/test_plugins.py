@@ -9,7 +9,10 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from tape_exp import library
+from tape_exp import export, library
+from tape_exp.paper import artifacts
+from tape_exp.report import __main__ as report
+from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings import compose, plugins
 from tape_exp.settings.compose import compose_config
@@ -114,6 +117,30 @@ def test_a_run_says_which_package_it_had(site, tmp_path, monkeypatch, capfd):
     made_with = record["plugins"]["my_pe"]["sources"]
     monkeypatch.setattr(plugins, "_hash", lambda folder: made_with)
     assert len(library.load(folder).attention("1+1=")) == 1
+
+
+def test_report_and_export_take_the_name_of_a_package(site, tiny_run, monkeypatch, capsys):
+    example(site, entry_point=False)
+    named = "plugins=[my_pe]"
+    cfg, record = tiny_run("model=soft_window", named, steps=1)
+    run, page = str(RunDirectory(cfg).path), site / "index.html"
+    monkeypatch.setattr(report, "known_records", lambda: [record, {**record, "seed": 1}])
+    monkeypatch.setattr(artifacts, "names", lambda: [])
+    capsys.readouterr()
+    monkeypatch.setattr(plugins, "_named", {})
+    assert report.main(["--out", str(page)]) == 0
+    told = capsys.readouterr()
+    assert told.err == ("warning: 2 runs of my_pe left out; install it, or add plugins=[my_pe].\n")
+    assert "0 runs" in told.out
+    assert export.main([run, str(site / "new")]) == 2
+    assert export.main([run, str(site / "new"), named]) == 0
+    monkeypatch.setattr(plugins, "_named", {})
+    capsys.readouterr()
+    assert report.main(["--out", str(page), named]) == 0
+    told = capsys.readouterr()
+    assert not told.err
+    assert "2 runs" in told.out
+    assert f"&#39;{named}&#39;" in page.read_text(), "the command of the run has it too"
 
 
 def test_the_hash_of_a_package_is_that_of_its_files(site):
