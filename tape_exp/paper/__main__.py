@@ -26,6 +26,7 @@ from tape_exp.paper.records import (
     read_records,
     run_of,
     tell_where,
+    warn,
 )
 from tape_exp.paper.runner import Job, missing, status, work
 from tape_exp.paper.words import requested
@@ -222,20 +223,14 @@ def compare_models(given: argparse.Namespace) -> int:
 
     def known() -> list[Record]:
         every = read_records()
-        if not given.record:
-            every = each_once([*read_records(own), *every])
-        return [record for record in every if record["seed"] in seeds]
+        return every if given.record else each_once([*read_records(own), *every])
 
     jobs = missing([artifact], scale, seeds, records=known())  # a wrong word is told at once
-    table = into / "tables" / f"{artifact.name}-{scale}.md"
-    if table.exists() and artifact.subject(scale) not in table.read_text():
-        raise ConfigError(
-            f"{table} holds another comparison; keep this one beside it with --name=<a name>, or "
-            "remove the file."
-        )
+    artifact.check_replaced(scale, into / "tables")
     refuse_unfit(jobs.values())
     outcome = work(jobs, given.cores, given.minutes, own)
-    records = artifact.sound(scale, artifact.collect(scale, known()))
+    chosen, others = compare.of_seeds(artifact.collect(scale, known()), seeds)
+    records = artifact.sound(scale, chosen)
     if not first_process():
         return status(outcome)
     if records:
@@ -244,6 +239,9 @@ def compare_models(given: argparse.Namespace) -> int:
         found = artifact.table(scale, records)
         assert found is not None  # with records
         print(f"\n{tables.on_terminal(found, width)}\n{_shown(path)}")
+        if others:
+            every_seed = ",".join(map(str, sorted({*seeds, *others})))
+            warn(f"other seeds of these runs are recorded; seeds={every_seed} shows them too.")
     else:
         for old in rendered(into, artifact.name, scale):
             old.unlink()  # it is of an earlier call, and would look like the answer

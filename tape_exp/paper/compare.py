@@ -1,9 +1,13 @@
 """A table of any models on any task: ``python -m tape_exp.paper compare task=… model=…,…``."""
 
+import csv
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.paper import rerun
 from tape_exp.paper.artifacts import (
@@ -18,10 +22,13 @@ from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
 from tape_exp.paper.words import settings_of, split_words
 from tape_exp.runs.evaluation import is_diagnostic
-from tape_exp.settings.display import display_name
+from tape_exp.settings.compose import GROUPS, compose_config
+from tape_exp.settings.display import MARKS, display_name
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import told
+from tape_exp.settings.overrides import literal
 from tape_exp.settings.patterns import refuse_unnamed
+from tape_exp.settings.plugins import names_packages
 
 # overrides that say where a run is, not what it computes
 PLACES = ("runs=", "cache=", "trainer", "logger")
@@ -79,9 +86,29 @@ class Compare(RunArtifact):
 
     def subject(self, scale: str) -> str:
         """What is compared: the beginning of the caption."""
-        words = deciding(self.overrides)
+        return f"{self.title}. {self.setting(scale)}"
+
+    def setting(self, scale: str) -> str:
+        """What all runs have in common: the part of the caption that tells comparisons apart."""
+        words = [word for word in deciding(self.overrides) if not names_packages(word)]
         keys = f", with {' '.join(words)}" if words else ""
-        return f"{self.title}. Task {self.task} at scale {scale}{keys};"
+        return f"Task {self.task} at scale {scale}{keys};"
+
+    def check_replaced(self, scale: str, folder: Path) -> None:
+        """Raise :class:`ConfigError` where the table that this one would replace is of another
+        setting, or has a model that this one lacks.
+        """
+        table = folder / f"{self.name}-{scale}.md"
+        advice = "keep this one beside it with --name=<a name>, or remove the file."
+        if not table.exists():
+            return
+        if self.setting(scale) not in table.read_text():
+            raise ConfigError(f"{table} holds another comparison; {advice}")
+        if lost := [m for m in _models_in(table.with_suffix(".csv")) if m not in self.models]:
+            raise ConfigError(
+                f"{table} has {', '.join(lost)} too; add it to model={','.join(self.models)}, "
+                f"{advice}"
+            )
 
 
 def comparisons(records: Sequence[Record]) -> list[tuple[Compare, str, Records]]:
@@ -109,6 +136,23 @@ def comparisons(records: Sequence[Record]) -> list[tuple[Compare, str, Records]]
     return found
 
 
+def _models_in(path: Path) -> list[str]:
+    """The models of a table that have runs; none where there is no such file."""
+    if not path.exists():
+        return []
+    with path.open() as file:
+        return [row["model"].rstrip(MARKS) for row in csv.DictReader(file) if row["seeds"]]
+
+
+def of_seeds(records: Records, seeds: Sequence[int]) -> tuple[Records, list[int]]:
+    """The records of some seeds, and the other seeds that there are records of."""
+    chosen = {
+        label: [run for run in runs if run["seed"] in seeds] for label, runs in records.items()
+    }
+    others = {run["seed"] for runs in records.values() for run in runs} - {*seeds}
+    return {label: runs for label, runs in chosen.items() if runs}, sorted(others)
+
+
 def deciding(overrides: Sequence[str]) -> list[str]:
     """Those that say what a run computes, not where it is."""
     return [word for word in overrides if not word.lstrip("+~").startswith(PLACES)]
@@ -134,8 +178,44 @@ def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
             raise ConfigError(f"{key}={given[key]} names {twice[0]} twice; name each once.")
     task = given["task"]
     title = f"{', '.join(map(display_name, chosen))} side by side"
-    what: Any = {"task": task, "models": chosen, "overrides": extra, "metrics": metrics}
+    choices = [[f"model={model}", f"task={task}", f"scale={scale}"] for model in chosen]
+    overrides = in_one_form(choices, extra)
+    what: Any = {"task": task, "models": chosen, "overrides": overrides, "metrics": metrics}
     return Compare(name=f"compare_{task}", title=title, **what), scale, seeds
+
+
+def in_one_form(choices: Sequence[Sequence[str]], overrides: Sequence[str]) -> list[str]:
+    """Overrides of which the deciding ones are last, ordered by their keys, have the values of the
+    config, and change something: other wordings of one comparison become the same.
+
+    Args:
+        choices: the other words of each model's runs.
+
+    Raises:
+        ConfigError: an override is wrong.
+    """
+    with_keys = [compose_config([*words, *overrides]) for words in choices]
+    without = [compose_config(words) for words in choices]
+    named = deciding(overrides)
+    found = {}
+    for word in named:
+        key, _, choice = word.lstrip("+~").partition("=")
+        if key in GROUPS and all(cfg[key].name == choice for cfg in without):
+            continue
+        before, now = ([_value(cfg, key) for cfg in configs] for configs in (without, with_keys))
+        alike = all(value == now[0] for value in now) and not isinstance(now[0], dict)
+        if key in GROUPS or word.startswith("~") or "${" in word or not alike:
+            found[key] = word  # as it was given
+        elif now != before:
+            added = "+" if word.startswith("+") and None in before else ""
+            found[key] = f"{added}{key}={literal(now[0])}"
+    return [word for word in overrides if word not in named] + [found[key] for key in sorted(found)]
+
+
+def _value(cfg: DictConfig, key: str) -> Any:
+    """What a config has at a key; None where it has nothing."""
+    value = OmegaConf.select(cfg, key)
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def check_words(what: str, given: Mapping[str, str], further: Sequence[str]) -> None:

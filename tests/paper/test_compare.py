@@ -58,9 +58,8 @@ def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys
     assert capsys.readouterr().out.count("recorded.") == 4
     other = [word.replace("rope,kerple_log", "rope") for word in words]
     assert paper.main(other) == 2
-    assert (
-        "holds another comparison; keep this one beside it with --name" in capsys.readouterr().err
-    )
+    told = capsys.readouterr().err
+    assert "has kerple_log too; add it to model=rope, keep this one beside it with --name" in told
     wrong = [word.replace("kerple_log", "tope") for word in words]
     assert paper.main(wrong) == 2
     assert "model=tope is not known." in capsys.readouterr().err, (
@@ -76,6 +75,34 @@ def test_what_is_missing_runs_and_the_table_is_printed(results, tmp_path, capsys
     assert paper.main([*other, "--record"]) == 0
     assert len(list((results / "records").glob("*.json"))) == 2
     assert list(rows_of(results)) == ["rope"]
+
+
+def test_a_table_is_replaced_by_the_same_comparison_and_by_one_with_more_models(
+    results, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(paper, "work", lambda *_: Outcome())
+    record = fake_record("rope", 0, 10.0, train_digits=6) | {"parameters": 1}
+    record["config"]["task"]["optim"]["lr"] = 0.003
+    every = [record | {"seed": seed} for seed in (0, 1)]
+    monkeypatch.setattr(paper, "read_records", lambda *_: every)
+    runs = f"runs={tmp_path}/runs"
+
+    def told(*words: str) -> tuple[int, str]:
+        return paper.main(["compare", "task=arithmetic", runs, *words]), capsys.readouterr().err
+
+    lr, digits = "task.optim.lr=3e-3", "task.train_digits=6"
+    assert told("model=rope", "seeds=0,1", lr, digits) == (0, "")
+    same = ["task.train_digits=6", "++task.optim.lr=0.003", "task.optim.clip=1", "peft=none"]
+    assert told("model=rope,tape", "seeds=0,1", *same) == (0, "")
+    for words in (["task.optim.lr=0.004", digits], [lr], [lr, digits, "task.optim.clip=2"]):
+        status, reason = told("model=rope", "seeds=0,1", *words)
+        assert status == 2
+        assert "holds another comparison; keep this one beside it with --name" in reason
+    assert told("model=tape", lr, digits)[0] == 2
+    assert told("model=rope", lr, digits) == (
+        0,
+        "warning: other seeds of these runs are recorded; seeds=0,1 shows them too.\n",
+    )
 
 
 def test_the_table_of_an_earlier_call_is_no_answer(results, tmp_path, capsys, monkeypatch):
