@@ -2,6 +2,7 @@
 
 import csv
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import told
 from tape_exp.settings.overrides import literal
 from tape_exp.settings.patterns import refuse_unnamed
-from tape_exp.settings.plugins import names_packages
+from tape_exp.settings.plugins import names_packages, naming
 
 # overrides that say where a run is, not what it computes
 PLACES = ("runs=", "cache=", "trainer", "logger")
@@ -44,6 +45,7 @@ class Compare(RunArtifact):
     """
 
     metrics: list[str] = field(default_factory=list)
+    seeds: Sequence[int] = field(default=(0,), init=False)  # of its runs, for its command
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model."""
@@ -82,7 +84,9 @@ class Compare(RunArtifact):
         if any(" " in model for model in self.models):
             return ""
         words = [f"task={self.task}", f"model={','.join(self.models)}", f"scale={scale}"]
-        return f"{told('paper compare')} {shlex.join([*words, *self.overrides])}"
+        words += [f"seeds={','.join(map(str, self.seeds))}", *self.overrides]
+        words += [] if self.name == default_name(self.task) else [f"--name={self.name}"]
+        return f"{told('paper compare')} {shlex.join(words)}"
 
     def subject(self, scale: str) -> str:
         """What is compared: the beginning of the caption."""
@@ -125,15 +129,28 @@ def comparisons(records: Sequence[Record]) -> list[tuple[Compare, str, Records]]
         setting = tuple(word for word in words if not word.startswith(("model", "seed=")))
         groups.setdefault(setting, {}).setdefault(" ".join(model), []).append(record)
         scales[setting] = record["config"]["scale"]
-    found = []
-    for number, (setting, runs) in enumerate(groups.items(), 1):
-        if len(runs) > 1:
-            given, rest = split_words(setting, ("task", "scale"))
-            title = f"{', '.join(map(display_name, runs))} side by side"
-            what: Any = {"task": given["task"], "models": [*runs], "overrides": rest}
-            one = Compare(name=f"comparison_{number}", title=title, **what)
-            found.append((one, scales[setting], runs))
+    found: list[tuple[Compare, str, Records]] = []
+    of_task = Counter[str]()
+    several = [setting for setting, runs in groups.items() if len(runs) > 1]
+    for setting in sorted(several, key=len):  # that without keys has the name of its command
+        runs = groups[setting]
+        given, rest = split_words(setting, ("task", "scale"))
+        task = given["task"]
+        of_task[task] += 1
+        name = default_name(task) + (f"_{of_task[task]}" if of_task[task] > 1 else "")
+        title = f"{', '.join(map(display_name, runs))} side by side"
+        every = [record for of_model in runs.values() for record in of_model]
+        packages = {package for record in every for package in record.get("plugins", ())}
+        what: Any = {"models": [*runs], "overrides": [*rest, *naming(packages)]}
+        one = Compare(name=name, title=title, task=task, **what)
+        one.seeds = sorted({record["seed"] for record in every})
+        found.append((one, scales[setting], runs))
     return found
+
+
+def default_name(task: str) -> str:
+    """Of the file of a comparison to which its command gives no name."""
+    return f"compare_{task}"
 
 
 def _models_in(path: Path) -> list[str]:
@@ -181,7 +198,7 @@ def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
     choices = [[f"model={model}", f"task={task}", f"scale={scale}"] for model in chosen]
     overrides = in_one_form(choices, extra)
     what: Any = {"task": task, "models": chosen, "overrides": overrides, "metrics": metrics}
-    return Compare(name=f"compare_{task}", title=title, **what), scale, seeds
+    return Compare(name=default_name(task), title=title, **what), scale, seeds
 
 
 def in_one_form(choices: Sequence[Sequence[str]], overrides: Sequence[str]) -> list[str]:

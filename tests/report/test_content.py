@@ -56,10 +56,18 @@ def test_models_whose_runs_no_artifact_shows_have_a_table(monkeypatch):
     ]
     (section,) = content.gather([], records).sections
     assert [row["model"] for row in section.scales[0].table.rows] == ["RoPE", "TAPE"]
-    assert section.scales[0].command == (
-        "python -m tape_exp.paper compare task=arithmetic model=rope,tape scale=smoke"
-    )
+    command = "python -m tape_exp.paper compare task=arithmetic model=rope,tape scale=smoke"
+    assert section.scales[0].command == f"{command} seeds=0,1,2"
     assert len(section.scales[0].runs) == len(records) == 6
+    others = json.loads(json.dumps(records))
+    for record in others:
+        record["run"] += "-other"
+        record["config"]["task"]["optim"]["lr"] = 0.5
+    plain, other = content.gather([], [*others, *records]).sections
+    assert plain.scales[0].command == f"{command} seeds=0,1,2"
+    assert other.scales[0].command == (
+        f"{command} seeds=0,1,2 task.optim.lr=0.5 --name=compare_arithmetic_2"
+    )
     of_rope = [record for record in records if record["config"]["model"]["name"] == "rope"]
     assert not content.gather([], of_rope).sections
     addition = artifacts.load("fig_addition")
