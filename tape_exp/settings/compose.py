@@ -4,7 +4,8 @@ import copy
 import functools
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -33,6 +34,7 @@ from tape_exp.settings.targets import HOMES, check_choices, check_targets, guard
 MISTAKES = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)  # of the user
 APART = ("model", "task", "peft")  # a YAML sets its own section only; a task's, by the scale
 SCALE = "smoke"  # the default
+ALIKE = 0.7  # the likeness from which a key is taken for a slip of another
 GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 
 
@@ -244,11 +246,11 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
             setter = "scale" if key.startswith("task.") else key.partition(".")[0]
             return f"{key} is not set by this {setter}; add it with +{word}."
         known = known_keys(arguments)
-        section = key.partition(".")[0]
-        known = [k for k in known if k.partition(".")[0] == section] or known
         if key in known:
+            section = key.partition(".")[0]
             return f"{key} is not a key of every {section} of the sweep; sweep apart over those."
-        return f"{key}{did_you_mean(key, known)} `{TRAIN} --cfg job` shows every key."
+        advice = advice_on(key, known, chosen.get("scale", SCALE))
+        return f"{key} is not known. {advice}`{TRAIN} --cfg job` shows every key."
     if isinstance(error, HydraException | OmegaConfBaseException):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         where = next(
@@ -296,19 +298,49 @@ def _chosen(arguments: Sequence[str]) -> DictConfig | None:
 def known_keys(arguments: Sequence[str]) -> list[str]:
     """Every dotted key that the chosen YAMLs set, or else the defaults, and the groups."""
     cfg = _chosen([word.split(",")[0] for word in arguments])  # of a sweep, its first run
-    keys: list[str] = [*GROUPS]
+    return [*GROUPS, *_keys_below(_composed(()) if cfg is None else cfg, "")]
 
-    def walk(node: Any, prefix: str) -> None:
-        for key in node:
-            if key != "_target_":  # a choice of another class is a choice of another YAML
-                keys.append(prefix + key)
-            child = node._get_node(key)
-            if (
-                isinstance(child, DictConfig)
-                and not child._is_none()
-                and not child._is_interpolation()
-            ):
-                walk(child, f"{prefix}{key}.")
 
-    walk(_composed(()) if cfg is None else cfg, "")
-    return keys
+def _keys_below(node: DictConfig, prefix: str) -> Iterator[str]:
+    for key in node:
+        if key != "_target_":  # a choice of another class is a choice of another YAML
+            yield f"{prefix}{key!s}"
+        child = node._get_node(key)
+        if isinstance(child, DictConfig) and not (child._is_none() or child._is_interpolation()):
+            yield from _keys_below(child, f"{prefix}{key!s}.")
+
+
+def advice_on(key: str, known: Sequence[str], scale: str) -> str:
+    """A sentence, and a space, for a key that is not ``known``: which choice of its group has it,
+    which key has its last name, or which is spelt nearly so; empty where there is none.
+    """
+    group, _, rest = key.partition(".")
+    last = key.rpartition(".")[2]
+    sections = sorted(_sections(group, scale).items() if group in APART else (), key=_shortest)
+    elsewhere = {name: [*_keys_below(node, f"{group}.")] for name, node in sections}
+    if fitting := [name for name, keys in elsewhere.items() if key in keys]:
+        return f"{group}={fitting[0]} has it. "
+    same = [k for k in known if k.rpartition(".")[2] == last and k not in GROUPS]
+    first = [k for k in same if not k.startswith(("scale.", "debug."))] or same
+    if first and last != "name":
+        return f"{first[0]} has this name. "
+    for name, keys in elsewhere.items():
+        if rest and (fitting := [k for k in keys if k.rpartition(".")[2] == last]):
+            return f"{group}={name} has {fitting[0]}. "
+    own = [k for k in known if k.partition(".")[0] == group] or known
+    nearest = max(own, key=lambda k: likeness(key, k))
+    return f"Did you mean '{nearest}'? " if likeness(key, nearest) >= ALIKE else ""
+
+
+def _shortest(item: tuple[str, Any]) -> tuple[int, str]:
+    return len(item[0]), item[0]
+
+
+def likeness(key: str, other: str) -> float:
+    """From 0 to 1, of the parts of two dotted keys that differ most; of keys of other depths, a
+    little less than that of their last parts.
+    """
+    parts, others = key.split("."), other.split(".")
+    if len(parts) != len(others):
+        return 0.85 * SequenceMatcher(None, parts[-1], others[-1]).ratio()
+    return min(SequenceMatcher(None, *pair).ratio() for pair in zip(parts, others, strict=True))

@@ -48,7 +48,8 @@ def command(
         ),
         (
             "task.windows.lengths=[1]",
-            "task.windows.lengths is not known. `python train.py --cfg job` shows every key.",
+            "task.windows.lengths is not known. task=c4 has it. `python train.py --cfg job` shows "
+            "every key.",
         ),
         ("model.thetta=4", "model.thetta is not known. Did you mean 'model.theta'?"),
         ("seed=first", "seed: Value 'first' of type 'str' could not be converted to Integer"),
@@ -62,12 +63,17 @@ def command(
             "hydra/launcher=slrum is not known. Did you mean 'slurm'? Choose one of: basic, slurm",
         ),
         ("task.optim.betas={a: 1}", "task.optim.betas is a list; set it as a whole, as in"),
-        ("model.targe=1", "model.targe is not known. Did you mean 'model.name'?"),
-        ("task=c4 task.target=3", "task.target is not known. Did you mean 'task.text'?"),
+        ("model.targe=1", "model.targe is not known. `python train.py --cfg job` shows"),
+        ("trainer.max_steps=3", "trainer.max_steps is not known. task.optim.max_steps has this"),
+        ("task.lr=3", "task.lr is not known. task.optim.lr has this name. `python train.py"),
+        ("task.max_stps=3", "task.max_stps is not known. Did you mean 'task.optim.max_steps'?"),
+        ("peft.rank=4", "peft.rank is not known. peft=lora has peft.lora.rank. `python train.py"),
+        ("model=rope model.start=0.5", "model.start is not known. model=repo has it. `python"),
+        ("task=c4 task.target=3", "task.target is not known. `python train.py --cfg job` shows"),
         ("task=c4 task.x=1 task.train_digits=3", "task.x is not known."),
         (
             "task=c4 task.train_digits=3 task.x=1",
-            "task.train_digits is not known. Did you mean 'task.train_tokens'?",
+            "task.train_digits is not known. task=arithmetic has it.",
         ),
         (
             "task=c4 task.optim.position_lr=2 task.x=1",
