@@ -101,7 +101,8 @@ def named(
         for artifact in artifacts:
             for label, cfg in artifact.configs(scale, [seed], extra):
                 title = f"{artifact.name}: {label}, scale {scale}, seed {seed}"
-                cfg.logger.tags = [*cfg.logger.tags, artifact.name]
+                if cfg.logger.name == "wandb":
+                    cfg.logger.tags = [*cfg.logger.tags, artifact.name]
                 identity = identity_of(cfg)
                 recorded = any(r["seed"] == seed and matches(r, identity) for r in records)
                 if recorded:

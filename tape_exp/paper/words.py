@@ -1,9 +1,10 @@
 """The words of a command that runs artifacts: ``fig_addition scale=smoke seeds=0,1``."""
 
+import math
 from collections.abc import Sequence
 
 from tape_exp.paper.artifacts import SCALES, Artifact, load, names
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.errors import ConfigError, between, one_of
 from tape_exp.settings.folders import told
 
 
@@ -35,7 +36,8 @@ def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
     """The value of ``scale=`` (default: smoke), that of ``seeds=`` (default: 0), and other words.
 
     Raises:
-        ConfigError: the scale is not known, the seeds are no integers, or a word is given twice.
+        ConfigError: the scale is not known, the seeds are no integers from 0, or a word is given
+            twice.
     """
     settings, extra = split_words(words, ("scale", "seeds"))
     scale = settings.get("scale", "smoke")
@@ -46,6 +48,7 @@ def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
         raise ConfigError(
             f"seeds={settings['seeds']} must be integers separated by commas, as in seeds=0,1,2."
         ) from error
+    between("", 0, math.inf, seeds=min(seeds))
     if len({*seeds}) < len(seeds):
         raise ConfigError(f"seeds={settings['seeds']} names a seed twice; name each once.")
     return scale, seeds, extra

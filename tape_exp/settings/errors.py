@@ -36,11 +36,14 @@ def at_least_one(section: str, **values: float | None) -> None:
 
 
 def between(section: str, low: float, high: float, **values: float) -> None:
-    """Raise a :class:`ConfigError` unless every ``<section>.<key>`` is from ``low`` to ``high``."""
+    """Raise a :class:`ConfigError` unless every ``<section>.<key>`` is from ``low`` to ``high``;
+    keys of the top have an empty section.
+    """
     for key, value in values.items():
         if not low <= value <= high:  # NaN fails too
             limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:.9g}"
-            raise ConfigError(f"{section}.{key}={value} must be {limits}.")
+            name = f"{section}.{key}".lstrip(".")
+            raise ConfigError(f"{name}={value} must be {limits}.")
 
 
 def positive(section: str, **values: float) -> None:

@@ -344,6 +344,7 @@ def check(cfg: "DictConfig") -> None:
     )
     one_of("logger.name", cfg.logger.name, ("wandb", "csv", "tensorboard", "none"))
     one_of("logger.mode", cfg.logger.mode, ("auto", "online", "offline"))
+    _check_logger(cfg)
     if cfg.logger.name == "wandb" and (wrong := set(cfg.logger.project) & set("/\\#?%:")):
         raise ConfigError(
             f"logger.project={cfg.logger.project} holds {' '.join(sorted(wrong))}, which W&B takes "
@@ -355,6 +356,7 @@ def check(cfg: "DictConfig") -> None:
             f"{LONGEST_TAG}."
         )
     check_names(cfg)
+    between("", 0, math.inf, seed=cfg.seed)
     for group in ("scale", "debug"):
         one_of(f"{group}.name", cfg[group].name, names_in(group))
     if not isinstance(begin := cfg.task.get("init_from"), str | None):
@@ -384,6 +386,11 @@ def check(cfg: "DictConfig") -> None:
             f"debug.{shortening[0]} has an effect only beside debug=one_batch, debug=overfit, "
             "debug=profiler or debug=plan: add one of them."
         )
+    unread = [key for key in shortening if key not in ("plan", "max_steps")]
+    if cfg.debug.name == "plan" and unread:
+        raise ConfigError(
+            f"debug.{unread[0]} has no effect beside debug=plan, which runs nothing; leave it out."
+        )
     if cfg.trainer.frozen_bf16 and (
         cfg.trainer.precision != "bf16-mixed" or cfg.trainer.strategy == "fsdp"
     ):
@@ -398,6 +405,17 @@ def check(cfg: "DictConfig") -> None:
             "(trainer.strategy=fsdp) and activations are computed again: torch.compile skips "
             "such a pass. Set it or trainer.checkpoint_activations to false."
         )
+
+
+def _check_logger(cfg: "DictConfig") -> None:
+    """Refuse a key that only W&B reads, beside another logger."""
+    default = LoggerConfig()
+    for key, value in cfg.logger.items() if cfg.logger.name != "wandb" else ():
+        if key != "name" and value != getattr(default, str(key)):
+            raise ConfigError(
+                f"logger.{key} has no effect beside logger={cfg.logger.name}; set logger=wandb, or "
+                "leave it out."
+            )
 
 
 def _check_scale(cfg: "DictConfig") -> None:

@@ -301,6 +301,7 @@ def test_a_wrong_name_is_told_before_records_are_read(monkeypatch, capsys):
         (["run", "fig_additon"], "artifact fig_additon is not known. Did you mean 'fig_addition'?"),
         (["run", "fig_addition", "scale=tiny"], "scale=tiny is not known."),
         (["run", "fig_addition", "seeds=a"], "seeds=a must be integers"),
+        (["run", "fig_addition", "seeds=0,-1"], "seeds=-1 must be at least 0"),
         (["run", "scale=smoke"], "name an artifact to run, or all."),
         (["run", "fig_addition", "task.lr=3"], "task.lr is not known."),
         (["run", "fig_addition", "model.name='a b'"], "model.name=a b becomes a folder's name"),

@@ -278,6 +278,19 @@ def test_constructor_errors(section, override, message):
         ),
         ("trainer=fsdp_7b trainer.compile=true", r"compile=true has no effect where weights are s"),
         ("logger.project=a/b:c", r"logger\.project=a/b:c holds / :, which W&B takes in no"),
+        *(
+            (f"logger={name} logger.{word}", rf"^logger\.{word.partition('=')[0]} has no effect")
+            for name, word in (
+                ("none", "project=x"),
+                ("none", "tags=[x]"),
+                ("csv", "entity=foo"),
+                ("tensorboard", "mode=offline"),
+            )
+        ),
+        ("logger=csv logger.notes=x", "beside logger=csv; set logger=wandb, or leave it out"),
+        ("debug=plan debug.overfit=true", r"debug\.overfit has no effect beside debug=plan"),
+        ("debug=plan debug.profiler=simple", r"debug\.profiler has no effect beside debug=plan"),
+        ("seed=-1", "^seed=-1 must be at least 0"),
     ],
 )
 def test_cross_checks(override, message):
