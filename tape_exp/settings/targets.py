@@ -9,9 +9,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from tape_exp.settings.errors import ConfigError, no_override
+from tape_exp.settings.errors import ConfigError, did_you_mean, no_override
 from tape_exp.settings.folders import CONF, INSTALLED
-from tape_exp.settings.plugins import names_in, package_of, use
+from tape_exp.settings.plugins import GROUPS as BROUGHT
+from tape_exp.settings.plugins import HINT, names_in, package_of, use
 from tape_exp.settings.redaction import is_secret, redact, redact_tree
 
 HOMES = {
@@ -315,9 +316,10 @@ ONCE = ("model", "task", "scale", "peft", "seed")  # what a run has one of
 
 
 def check_choices(overrides: Sequence[str]) -> None:
-    """Refuse anything but a YAML's name where a group's YAML is chosen, or a pattern of layers, and
-    two choices of one; Hydra would merge a list or a mapping, runs on the schema's defaults without
-    a group, and takes the last of two.
+    """Refuse anything but the name of one of its YAMLs where a group of ours is chosen, or a
+    pattern of layers, and two choices of one; Hydra would merge a list or a mapping, finds a YAML
+    of another folder by its path, runs on the schema's defaults without a group, and takes the last
+    of two.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -341,6 +343,20 @@ def check_choices(overrides: Sequence[str]) -> None:
                 f"{override.input_line} must choose one YAML of conf/{group}, as "
                 f"{group}={choices[0]} does."
             )
+        if not group.startswith(("hydra/", "paper")):  # whose choices are elsewhere, or none
+            _check_choice(group, override.value(), choices)
+
+
+def _check_choice(group: str, name: str, choices: Sequence[str]) -> None:
+    """Refuse a path that is not among a group's choices; a plain name that is not may be in a
+    folder that the command gives to Hydra (``--config-dir``).
+    """
+    hint = HINT if group in BROUGHT.values() else ""
+    if "/" in name and name not in choices:
+        raise ConfigError(
+            f"{group}={name}{did_you_mean(name, choices)} Choose one of: {', '.join(choices)}."
+            f"{hint}"
+        )
 
 
 def refuse_secrets(overrides: Sequence[str]) -> None:

@@ -39,6 +39,12 @@ def command(
     ("override", "message"),
     [
         ("model=tpae", "model=tpae is not known. Did you mean 'tape'? Choose one of: abacus,"),
+        ("scale=../config", "scale=../config is not known. Choose one of: paper, rung12,"),
+        (
+            "model=../task/arithmetic",
+            "model=../task/arithmetic is not known. Choose one of: abacus",
+        ),
+        ("task=shared/language", "task=shared/language is not known. Choose one of: arithmetic,"),
         ("task=aritmetic", "task=aritmetic is not known. Did you mean 'arithmetic'?"),
         ("foo", "foo is not an override: give a key and its value, as in model=tape."),
         ("modle=tape", "modle is not known. Did you mean 'model'?"),
