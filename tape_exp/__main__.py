@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
-from tape_exp.settings import arguments
+from tape_exp.settings import arguments, folders
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
 
 class Command(NamedTuple):
-    """A command: the module that it runs, the words before the user's, and what it does."""
+    """A command: the module that it runs, the words beside the user's, and what it does."""
 
     module: str
     words: Sequence[str]
@@ -51,8 +51,10 @@ def main() -> None:
     if name not in COMMANDS:
         sys.exit(listed(name))
     command = COMMANDS[name]
-    arguments.called_as = "tape-exp" if name in command.words else f"tape-exp {name}"
-    sys.argv[1:] = [*command.words, *words]
+    folders.called_as = "tape-exp" if name in command.words else f"tape-exp {name}"
+    # A subcommand is first; an override is last, since Hydra takes no flag between overrides.
+    first = [word for word in command.words if word == name]
+    sys.argv[1:] = [*first, *words, *(word for word in command.words if word not in first)]
     runpy.run_module(command.module, run_name="__main__", alter_sys=True)
 
 

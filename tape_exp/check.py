@@ -53,8 +53,15 @@ def _title(model: dict[str, Any]) -> str:
 
 def _run(model: dict[str, Any]) -> int:
     """How many checks fail; each has a line."""
-    from tape_exp.models.conformance import CHECKS, NonconformingError
+    from tape_exp.models.conformance import CHECKS, NonconformingError, random_decoder
 
+    try:
+        random_decoder(model)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        print(f"  FAILED  construction: {_raised(error)}\n          The checks need a decoder.")
+        return 1
     failed = 0
     for name, check in CHECKS.items():
         title = name.replace("_", " ")
@@ -64,15 +71,19 @@ def _run(model: dict[str, Any]) -> int:
         except ConfigError:
             raise
         except (Exception, SystemExit) as error:
-            kind = "" if isinstance(error, NonconformingError) else f"{type(error).__name__}: "
-            if kind:
-                last = traceback.extract_tb(error.__traceback__)[-1]
-                kind = f"{last.filename}, line {last.lineno}: {kind}"
             asked = " ".join((check.__doc__ or "").split())
-            why = printable(redact(f"{kind}{error}"))
+            nonconforming = isinstance(error, NonconformingError)
+            why = printable(redact(str(error))) if nonconforming else _raised(error)
             print(f"  FAILED  {title}: {why}\n          What is asked: {asked}")
             failed += 1
     return failed
+
+
+def _raised(error: BaseException) -> str:
+    """What the code of an encoding raised, and where."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    told = f"{last.filename}, line {last.lineno}: {type(error).__name__}: {error}"
+    return printable(redact(told))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from tape_exp.machine.preemption import Preempted, ignore_signals
 from tape_exp.settings import plugins
 from tape_exp.settings.compose import MISTAKES, OURS, explain
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import TRAIN, told
+from tape_exp.settings.folders import told
+from tape_exp.settings.help import PLAN, program
 from tape_exp.settings.redaction import redact, shown
 from tape_exp.settings.streams import flush_or_drop, prepare_streams
 from tape_exp.settings.targets import hide_secrets
@@ -72,7 +73,7 @@ def _read_flags() -> bool:
         if not ended.code:  # --version
             raise
         reason = told.getvalue().partition(": error: ")[2].strip()
-        raise ConfigError(f"{reason}; `{TRAIN} --help` shows what there is.") from ended
+        raise ConfigError(f"{reason}; `{program()} --help` shows what there is.") from ended
     if flags.experimental_rerun is not None:
         raise ConfigError(
             "--experimental-rerun unpickles a file, which can run anything; give the overrides "
@@ -87,6 +88,8 @@ def _read_flags() -> bool:
         raise ConfigError("--resolve resolves what --cfg shows; add --cfg job.")
     if flags.cfg in ("job", "all") and not flags.resolve:
         sys.argv.append("--resolve")
+    if flags.help and program() == PLAN:
+        sys.argv.append("hydra/help=plan")
     if flags.hydra_help:  # which reads no config of ours
         sys.argv[1:] = ["--hydra-help", *OURS]
     if shows := bool(given) and not (flags.run or flags.multirun):

@@ -15,11 +15,15 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from tape_exp import __main__ as command
+from tape_exp import cli
 from tape_exp.measure import gpu, soak
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings import arguments, folders
+from tape_exp.settings import help as help_
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
+from tape_exp.training.__main__ import train
 
 NAMED = ["train", "sweep", "status", "paper", "bench", "report", "export", "score", "theory"]
 NAMED += ["plan", "check", "tune"]
@@ -29,7 +33,7 @@ def tape_exp(monkeypatch, *words):
     """Call the command; the module that it becomes, and the words that this is given."""
     became = []
     monkeypatch.setattr(sys, "argv", ["tape-exp", *words])
-    monkeypatch.setattr(arguments, "called_as", "")
+    monkeypatch.setattr(folders, "called_as", "")
     monkeypatch.setattr(command.runpy, "run_module", lambda name, **_: became.append(name))
     command.main()
     return became[0], sys.argv[1:]
@@ -40,8 +44,8 @@ def test_every_command_is_a_module_with_a_main(name, monkeypatch):
     module, words = tape_exp(monkeypatch, name, "a", "b=1")
     package = importlib.util.find_spec(module).submodule_search_locations
     assert importlib.util.find_spec(f"{module}.__main__" if package else module)
-    before = {"plan": ["debug=plan"], "score": ["score"]}.get(name, [])
-    assert words == [*before, "a", "b=1"]
+    before, after = {"score": ["score"]}.get(name, []), {"plan": ["debug=plan"]}.get(name, [])
+    assert words == [*before, "a", "b=1", *after]
 
 
 def test_usage_names_the_command_as_it_was_called(monkeypatch):
@@ -51,6 +55,19 @@ def test_usage_names_the_command_as_it_was_called(monkeypatch):
     assert parser.format_usage().startswith("usage: tape-exp paper ")
     tape_exp(monkeypatch, "score", "file")
     assert arguments.Parser(prog="python -m tape_exp.tasks.scrolls").prog == "tape-exp"
+
+
+def test_plan_explains_itself(monkeypatch, capsys):
+    tape_exp(monkeypatch, "plan", "--help")
+    with pytest.raises(SystemExit):
+        cli.with_clear_errors(train)
+    told = capsys.readouterr().out
+    assert told.startswith("Estimate what a run would need")
+    assert "tape-exp plan -m model=rope,tape" in told
+    monkeypatch.setattr(folders, "INSTALLED", True)
+    assert "docs/" not in help_.footer()
+    with pytest.raises(ConfigError, match="`tape-exp plan -m` plans one after the other"):
+        compose_config(["model=rope,tape"])
 
 
 def test_help_lists_every_command_and_a_mistake_the_nearest(monkeypatch, capsys):

@@ -23,10 +23,11 @@ from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
 from tape_exp.paper.words import settings_of, split_words
 from tape_exp.runs.evaluation import is_diagnostic
-from tape_exp.settings.compose import GROUPS, compose_config
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.display import MARKS, display_name
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import told
+from tape_exp.settings.help import GROUPS
 from tape_exp.settings.overrides import literal
 from tape_exp.settings.patterns import refuse_unnamed
 from tape_exp.settings.plugins import names_packages, naming

@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
 
-from tape_exp.settings import plugins
+from tape_exp.settings import folders, plugins
 from tape_exp.settings.errors import ConfigError, refused
 from tape_exp.settings.redaction import RedactingFormatter, shown
 from tape_exp.settings.streams import flush_or_drop, prepare_streams
 
 Given = ParamSpec("Given")
-called_as = ""  # `tape-exp paper`, where a command was called so
 MOST = 1e8  # of minutes, processes, …: no one means more, and timers overflow
 
 
@@ -30,8 +29,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, epilog: str = "", **options: Any) -> None:
-        called = called_as if prog.startswith("python -m ") else ""
-        if called_as:
+        called = folders.called_as if prog.startswith("python -m ") else ""
+        if folders.called_as:
             epilog = epilog.replace("python -m tape_exp.", "tape-exp ")
         super().__init__(called or prog, epilog=epilog, **options)
 

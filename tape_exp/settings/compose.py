@@ -3,7 +3,6 @@
 import copy
 import functools
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any
@@ -25,7 +24,8 @@ from yaml import YAMLError
 from tape_exp.settings import plugins
 from tape_exp.settings.construct import takes
 from tape_exp.settings.errors import ConfigError, did_you_mean, no_override, refused
-from tape_exp.settings.folders import CONF, TRAIN, told
+from tape_exp.settings.folders import CONF, told
+from tape_exp.settings.help import GROUPS, PLAN, program, register_help
 from tape_exp.settings.patterns import write_out
 from tape_exp.settings.plugins import names_in
 from tape_exp.settings.schema import AttentionConfig, Config, check_sections, fields_of
@@ -35,8 +35,6 @@ MISTAKES = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)  # o
 APART = ("model", "task", "peft")  # a YAML sets its own section only; a task's, by the scale
 SCALE = "smoke"  # the default
 ALIKE = 0.7  # the likeness from which a key is taken for a slip of another
-GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
-
 
 # What conf/config.yaml chooses of Hydra's own section.
 OURS = ("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null")
@@ -47,8 +45,7 @@ def register() -> None:
     guard()
     Plugins.instance().register(PluginConfigs)
     ConfigStore.instance().store(name="schema", node=Config)
-    OmegaConf.register_new_resolver("choices", _choices, replace=True)
-    OmegaConf.register_new_resolver("train", lambda: TRAIN, replace=True)
+    register_help()
 
 
 class PluginConfigs(SearchPathPlugin):
@@ -58,12 +55,6 @@ class PluginConfigs(SearchPathPlugin):
         """Add their folders."""
         for plugin in plugins.known():
             search_path.append(plugin.package, f"file://{plugin.conf}")
-
-
-def _choices(group: str) -> str:
-    """The YAMLs of a group, wrapped and indented for ``--help``."""
-    names = ", ".join(names_in(group))
-    return textwrap.fill(names, 100, initial_indent=f"  {group:9}", subsequent_indent=" " * 11)
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -201,8 +192,9 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         return no_override(match.group(1))
     if match := re.search(r"Ambiguous value for argument '(.*)'", text):
         key, _, value = match.group(1).partition("=")
+        does = "plans" if program() == PLAN else "runs"
         return (
-            f"{key}={value} gives several values to one run; `{TRAIN} -m` runs one after "
+            f"{key}={value} gives several values to one run; `{program()} -m` {does} one after "
             f"the other{f', and {key}=[{value}] is a list' if '.' in key else ''}."
         )
     if isinstance(error, OverrideParseException):
@@ -250,7 +242,7 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
             section = key.partition(".")[0]
             return f"{key} is not a key of every {section} of the sweep; sweep apart over those."
         advice = advice_on(key, known, chosen.get("scale", SCALE))
-        return f"{key} is not known. {advice}`{TRAIN} --cfg job` shows every key."
+        return f"{key} is not known. {advice}`{program()} --cfg job` shows every key."
     if isinstance(error, HydraException | OmegaConfBaseException):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         where = next(

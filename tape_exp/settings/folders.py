@@ -15,6 +15,8 @@ CONF = (PACKAGE if INSTALLED else ROOT) / "conf"
 RECORDS = ROOT / "results" / "records"
 TRAIN = "tape-exp train" if INSTALLED else "python train.py"  # in what is told to users
 
+called_as = ""  # `tape-exp paper`, where a command was called so
+
 
 def told(command: str) -> str:
     """A command of the package as users give it: ``tape-exp paper render``, or in a clone ``python

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from tape_exp.settings.compose import GROUPS
+from tape_exp.settings.help import GROUPS
 from tape_exp.settings.patterns import words_of_pattern
 from tape_exp.settings.plugins import names_in
 

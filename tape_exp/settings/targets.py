@@ -344,7 +344,7 @@ def check_choices(overrides: Sequence[str]) -> None:
                 f"{group}={choices[0]} does."
             )
         if not group.startswith(("hydra/", "paper")):  # whose choices are elsewhere, or none
-            _check_choice(group, override.value(), choices)
+            _check_choice(group, str(override.value()), choices)
 
 
 def _check_choice(group: str, name: str, choices: Sequence[str]) -> None:

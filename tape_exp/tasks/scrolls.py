@@ -378,7 +378,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are told before anything is written."""
     parser = Parser(prog="python -m tape_exp.tasks.scrolls", description="The SCROLLS benchmark.")
     commands = parser.add_subparsers(dest="command", required=True)
-    score = commands.add_parser("score", help="score predictions as the benchmark does")
+    score = commands.add_parser(
+        "score",
+        help="score predictions as the benchmark does",
+        description="Score a file of predictions against the references of a set of SCROLLS, as "
+        "the benchmark does, and print each metric with its interval.",
+    )
     score.add_argument("predictions", type=Path, help="a JSON object, id -> prediction")
     score.add_argument("--dataset", required=True, help=", ".join(DATASETS))
     score.add_argument(

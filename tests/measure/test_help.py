@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tape_exp.tasks import scrolls
+
 COMMANDS = ["measure.speed", "measure.overhead", "measure.data_speed", "measure.soak"]
 COMMANDS += [
     "measure.fusion",
@@ -26,6 +28,12 @@ def test_help_is_whole_sentences_without_markup(name, monkeypatch, capsys):
     assert "``" not in text
     assert "OTHERS" not in text
     assert text.split("\n\n")[1].endswith("."), "the description is cut off"
+
+
+def test_help_of_score_says_what_it_does(capsys):
+    with pytest.raises(SystemExit):
+        scrolls.main(["score", "--help"])
+    assert "Score a file of predictions" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
