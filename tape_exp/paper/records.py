@@ -42,7 +42,6 @@ OPTIONAL: dict[str, Any] = {
     "matrices": {"*": [[NUMBER]]},
     "samples": [dict],
     "artifacts": [str],
-    "plugins": {"*": {"sources": str}},
 }
 
 
