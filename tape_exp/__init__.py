@@ -21,7 +21,11 @@ if _home:
 
 
 def __getattr__(name: str) -> "Any":
-    """The functions of :mod:`tape_exp.library`, which is imported when one is used."""
+    """The functions of :mod:`tape_exp.library`, which is imported when one is used; the version."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("tape_exp")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tape_exp import library
@@ -30,4 +34,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

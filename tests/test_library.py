@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import torch
@@ -25,6 +26,13 @@ def test_an_import_loads_neither_torch_nor_lightning():
     assert {"build", "load", "records", "train"} <= {*dir(te)}
     with pytest.raises(AttributeError, match="has no attribute 'lode'"):
         _ = te.lode
+
+
+def test_the_package_shows_its_functions_and_its_version():
+    assert {*dir(te)} == {*te.__all__, "__version__"}
+    assert (
+        te.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    )
 
 
 def test_the_notebook_runs_from_top_to_bottom(tmp_path):
