@@ -16,11 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yaml import YAMLError
-
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.files import refuse_aliases
 
 GROUPS = {"tape_exp.positions": "model", "tape_exp.tasks": "task"}  # and what each brings
 RESERVED = "tape_exp"
@@ -209,19 +206,26 @@ def _found(package: str, by: str) -> Plugin:
             "conf/task/<name>.yaml beside its Python files."
         )
     for path in sorted(folder.glob("conf/**/*.yaml")):
-        try:
-            text = path.read_text()
-            with suppress(YAMLError):  # Hydra says what is wrong with it
-                refuse_aliases(text)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{by}: {path} cannot be read ({error}); mend or remove it."
-            ) from error
-        name = re.search(r"^name: *[\"']?([^\s\"'#]+)", text, re.MULTILINE)
+        name = re.search(r"^name: *[\"']?([^\s\"'#]+)", _text_of(path, by), re.MULTILINE)
         if path.parent == folder / "conf" / "model" and (not name or name[1] != path.stem):
             has = f"the name {name[1]}" if name else "no name of its own"
             raise ConfigError(f"{by}: {path} has {has}; write name: {path.stem}.")
     return Plugin(package, folder)
+
+
+def _text_of(path: Path, by: str) -> str:
+    """The text of a YAML without aliases."""
+    from yaml import YAMLError  # here, since a command's help imports this module
+
+    from tape_exp.settings.files import refuse_aliases
+
+    try:
+        text = path.read_text()
+        with suppress(YAMLError):  # Hydra says what is wrong with it
+            refuse_aliases(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{by}: {path} cannot be read ({error}); mend or remove it.") from error
+    return text
 
 
 def _checked(plugins: Iterable[Plugin]) -> dict[str, Plugin]:

@@ -192,7 +192,7 @@ def test_dry_run_prints_the_script_and_touches_nothing(slurm, capsys):
     [
         ("{", "cluster.yaml cannot be read ("),
         ("[]", "cluster.yaml must hold keys with values; conf/local/example.yaml is an example."),
-        ("a: &a\n  b: *a", "cluster.yaml cannot be read (it nests without end); mend it ("),
+        ("a: &a\n  b: *a", "cluster.yaml cannot be read (line 2 has the alias *a; write its"),
         ("[" * 100_000, "cluster.yaml cannot be read (it nests without end); mend it ("),
         ("setup: 3", "hydra.launcher.setup=3 must be a list of lines"),
         ("setup: [[1]]", "hydra.launcher.setup=[[1]] must be a list of lines"),

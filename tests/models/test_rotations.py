@@ -129,8 +129,9 @@ def test_repo_puts_tokens_at_the_positions_that_they_choose(start):
 @pytest.mark.parametrize("phase", ["index", "tokens"])
 @pytest.mark.parametrize("planes", ["axes", "learned"])
 def test_grape_is_the_exponential_of_its_generators(planes, phase):
-    """exp(n Σ_m ω_m (a_m b_mᵀ - b_m a_mᵀ)) of every token, as a matrix."""
-    words = f"model.planes={planes}", f"model.phase={phase}", "model.step=0.3", "model.theta=50"
+    """exp(n Σ_m ω_m (b_m a_mᵀ - a_m b_mᵀ)) of every token, as a matrix."""
+    words = [f"model.planes={planes}", f"model.phase={phase}", "model.theta=50"]
+    words += ["model.step=0.3"] if phase == "tokens" else []
     encoding, q, k, x, positions = layer("grape", *words)
     found = logits(encoding, q, k, x, positions)
     omega = 50.0 ** (-torch.arange(0, D, 2, dtype=torch.float64) / D) * torch.exp(encoding.r)
