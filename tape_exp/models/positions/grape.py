@@ -33,8 +33,7 @@ class GRAPE(RoPE):
 
     Args:
         theta, scaling: as in RoPE.
-        planes: ``axes`` (the public code) or ``learned``.
-        phase: ``index`` or ``tokens``.
+        planes, phase: ``axes`` (the public code) or ``learned``; ``index`` or ``tokens``.
         step: softplus(c) at first, with w = 0; at 1 step 0 is RoPE, 0.001 is the public code's.
     """
 
@@ -55,8 +54,7 @@ class GRAPE(RoPE):
         super().__init__(arch, theta, scaling)
         self.scaling.refuse_lengths()
         self.planes, self.phase = planes, phase
-        as_rope = phase == "index" or step == 1
-        self.unlike_rope = None if as_rope else "only model.step=1 begins as RoPE"
+        self.unlike_rope = None if step == 1 else "only model.step=1 begins as RoPE"
         self.r = nn.Parameter(torch.zeros(arch.head_dim // 2))
         if planes == "learned":
             self.skew = nn.Parameter(torch.zeros(arch.key_heads, arch.head_dim, arch.head_dim))
