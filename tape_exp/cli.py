@@ -47,6 +47,8 @@ def with_clear_errors(main: Callable[[], None]) -> None:
         ignore_signals()
         raise
     except Exception as error:
+        if shows and isinstance(error, BrokenPipeError):  # who reads has seen enough, as head has
+            sys.exit(1)
         if shows and not isinstance(error, MISTAKES):
             error = ConfigError(error)
         mistake = isinstance(error, MISTAKES)

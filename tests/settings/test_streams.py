@@ -2,6 +2,7 @@
 
 import io
 import locale
+import os
 import subprocess
 import sys
 
@@ -24,6 +25,23 @@ def test_a_locale_of_another_encoding_is_refused(monkeypatch):
     monkeypatch.setattr(locale, "getpreferredencoding", lambda _: "ISO-8859-1")
     with pytest.raises(ConfigError, match=r"ISO-8859-1, .* set PYTHONUTF8=1"):
         prepare_streams()
+
+
+def test_a_reader_who_has_seen_enough_is_told_nothing():
+    """As ``--help | head -1`` has, whichever ends first."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as closed:
+        ended = subprocess.run(
+            [sys.executable, "train.py", "--help"],
+            cwd=ROOT,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=900,
+        )
+    assert ended.stderr == ""
+    assert ended.returncode == 1
 
 
 @pytest.mark.parametrize("words", [["train.py", "--help"], ["-m", "tape_exp.paper", "list"]])
