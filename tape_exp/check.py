@@ -5,7 +5,6 @@ Each check is a function of :mod:`tape_exp.models.conformance`, whose docstring 
 
 import inspect
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +13,8 @@ from omegaconf import OmegaConf
 from tape_exp.settings import plugins
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError, printable
-from tape_exp.settings.redaction import redact
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.redaction import raised, shown
 
 
 @command
@@ -60,7 +59,7 @@ def _run(model: dict[str, Any]) -> int:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        print(f"  FAILED  construction: {_raised(error)}\n          The checks need a decoder.")
+        print(f"  FAILED  construction: {raised(error)}\n          The checks need a decoder.")
         return 1
     failed = 0
     for name, check in CHECKS.items():
@@ -73,17 +72,10 @@ def _run(model: dict[str, Any]) -> int:
         except (Exception, SystemExit) as error:
             asked = " ".join((check.__doc__ or "").split())
             nonconforming = isinstance(error, NonconformingError)
-            why = printable(redact(str(error))) if nonconforming else _raised(error)
+            why = shown(str(error)) if nonconforming else raised(error)
             print(f"  FAILED  {title}: {why}\n          What is asked: {asked}")
             failed += 1
     return failed
-
-
-def _raised(error: BaseException) -> str:
-    """What the code of an encoding raised, and where."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    told = f"{last.filename}, line {last.lineno}: {type(error).__name__}: {error}"
-    return printable(redact(told))
 
 
 if __name__ == "__main__":

@@ -232,7 +232,7 @@ class Board:
         if chosen not in tried:
             return []
         enough = tried[chosen][0] - ALIKE
-        return [score for trained, score in tried.values() if trained >= enough]
+        return [beyond for trained, beyond in tried.values() if trained >= enough]
 
     def caption(self) -> str:
         """What the table measures."""

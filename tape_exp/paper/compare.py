@@ -199,7 +199,9 @@ def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:
     choices = [[f"model={model}", f"task={task}", f"scale={scale}"] for model in chosen]
     overrides = in_one_form(choices, extra)
     what: Any = {"task": task, "models": chosen, "overrides": overrides, "metrics": metrics}
-    return Compare(name=default_name(task), title=title, **what), scale, seeds
+    comparison = Compare(name=default_name(task), title=title, **what)
+    comparison.seeds = seeds
+    return comparison, scale, seeds
 
 
 def in_one_form(choices: Sequence[Sequence[str]], overrides: Sequence[str]) -> list[str]:

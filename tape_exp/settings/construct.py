@@ -3,13 +3,13 @@
 import dataclasses
 import inspect
 import math
-import traceback
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.redaction import raised
 
 FLOAT = 3.4e38  # the end of fp32, in which models compute
 LARGEST = 10**15  # whole number that a key may have: even the tokens of a corpus are fewer
@@ -64,10 +64,9 @@ def _made(cls: Any, section: str, arguments: dict[str, Any]) -> Any:
     except ConfigError:
         raise
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigError(
             f"{section}: {cls.__module__}.{cls.__qualname__} failed while it was made: "
-            f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})."
+            f"{raised(error)}"
         ) from error
 
 

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import traceback
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -92,6 +93,12 @@ def redact_tree(value: Any, key: str = "") -> Any:
 def shown(text: str) -> str:
     """The text as a terminal may get it: with neither secrets nor control characters."""
     return printable(redact(text))
+
+
+def raised(error: BaseException) -> str:
+    """Where and what the code of another author raised, as :func:`shown`."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return shown(f"{last.filename}, line {last.lineno}: {type(error).__name__}: {error}")
 
 
 class RedactingFormatter(logging.Formatter):

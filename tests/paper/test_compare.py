@@ -127,6 +127,7 @@ def test_columns_are_the_metrics_that_are_asked_for(tmp_path):
         ["rope", "tape"],
         [],
     )
+    assert "seeds=0,1,2" in artifact.command(scale).split()
     records = [
         fake_record("rope", seed, value) | {"parameters": 1234}
         for seed, value in ((0, 10.0), (1, 12.0), (2, 11.0))

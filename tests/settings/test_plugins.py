@@ -259,7 +259,7 @@ class Theirs(PositionEncoding):
         (
             {"encoding.py": BROKEN, "conf/model/theirs.yaml": YAML},
             ["plugins=[theirs]", "model=theirs"],
-            r"model: theirs.encoding.Theirs failed .*KeyError: 'oops' \(.*encoding.py, line 5\)",
+            r"model: theirs.encoding.Theirs failed .*encoding.py, line 5: KeyError: 'oops'",
         ),
     ],
 )

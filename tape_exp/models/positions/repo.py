@@ -21,7 +21,7 @@ class RePo(RoPE):
     x is what queries and keys are made of. z is not sorted: which tokens a query sees is still
     decided by the causal mask. r = C/8, as in the public code (SakanaAI/repo), and so is the start
     of all three maps, N(0, 0.02). It gives z a standard deviation of 0.5 at C = 4096 and of 0.0008
-    at C = 64: so narrow a model begins as NoPE, and is still NoPE after a short training.
+    at C = 64: so narrow a model begins as NoPE, and may still be NoPE after a short training.
 
     Deliberately different: every layer has this, where the public code can leave RoPE in the first
     ones; and with ``start=rope`` z is an offset from the index and W_z = 0 at first, so that step 0
