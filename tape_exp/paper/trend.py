@@ -25,6 +25,36 @@ UNIT = "extra length (part of the trained)"
 FEWEST = 3  # rungs that a line may join
 
 
+@dataclass
+class Rung:
+    """A scale of the ladder.
+
+    Args:
+        seeds: their number: 0, 1, …
+        precision: of its runs, as ``trainer.precision``.
+        further: models beside those of every rung.
+    """
+
+    seeds: int
+    precision: str = "auto"
+    further: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Variant:
+    """Further runs of some models at a rung, with overrides.
+
+    Args:
+        rung: whose runs they are otherwise like.
+        seeds: their number: 0, 1, …
+        overrides: what they have instead.
+    """
+
+    rung: str
+    seeds: int
+    overrides: list[str]
+
+
 @dataclass(kw_only=True)
 class Trend(RunArtifact):
     """Extra length by trained digits n, and the paired lead of the favourite.
@@ -39,19 +69,17 @@ class Trend(RunArtifact):
     grid.
 
     Args:
-        rungs: scales, each with the number of its seeds: 0, 1, …
-        further: further models at some rungs.
+        rungs: scale -> what runs at it.
         rates: of every model, those that fig_rates chose.
-        variants: name -> overrides of further runs at the first rung: more parameters, more steps,
-            or one rate for all, and nothing else.
+        variants: name -> runs that differ in one thing from those of a rung: more parameters, more
+            steps, one rate for all, another precision.
         varied: the models of the variants.
         published: trained digits -> the artifact of that size in the paper.
     """
 
-    rungs: dict[str, int]
-    further: dict[str, list[str]] = field(default_factory=dict)
+    rungs: dict[str, Rung]
     rates: dict[str, float] = field(default_factory=dict)
-    variants: dict[str, list[str]] = field(default_factory=dict)
+    variants: dict[str, Variant] = field(default_factory=dict)
     varied: list[str] = field(default_factory=list)
     published: dict[int, str] = field(default_factory=dict)
 
@@ -61,29 +89,31 @@ class Trend(RunArtifact):
 
     def command(self, scale: str) -> str:
         """What runs everything that is missing."""
-        seeds = ",".join(map(str, range(max(self.rungs.values()))))
+        seeds = ",".join(map(str, range(max(rung.seeds for rung in self.rungs.values()))))
         return told(f"paper run {self.name} scale={LADDER} seeds={seeds}")
 
     def models_of(self, rung: str) -> list[str]:
         """The models that run at a rung."""
-        return [*self.models, *self.further.get(rung, [])]
+        return [*self.models, *self.rungs[rung].further]
 
     def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
-        """Every model at every rung, then the variants of the first; none at another scale."""
+        """Every model at every rung, then the variants; none at another scale."""
         if scale != LADDER:
             return
         for rung in self.rungs:
             for model in self.models_of(rung):
                 yield f"{model} {rung}", self.words_at(model, rung)
-        first = next(iter(self.rungs))
-        for name, overrides in self.variants.items():
+        for name, variant in self.variants.items():
             for model in self.varied:
-                yield f"{model} {first} {name}", [*self.words_at(model, first), *overrides]
+                words = [*self.words_at(model, variant.rung), *variant.overrides]
+                yield f"{model} {variant.rung} {name}", words
 
     def words_at(self, model: str, rung: str) -> list[str]:
-        """Words of the command line of a model at a rung, with its rate."""
-        rate = [f"task.optim.lr={self.rates[model]}"] if model in self.rates else []
-        return [f"model={model}", f"task={self.task}", f"scale={rung}", *rate]
+        """Words of the command line of a model at a rung, with its rate and precision."""
+        words = [f"model={model}", f"task={self.task}", f"scale={rung}"]
+        words += [f"task.optim.lr={self.rates[model]}"] if model in self.rates else []
+        precision = self.rungs[rung].precision
+        return words if precision == "auto" else [*words, f"trainer.precision={precision}"]
 
     def lines(
         self, scale: str, seed: Sequence[str], extra: Sequence[str]
@@ -91,7 +121,9 @@ class Trend(RunArtifact):
         """As every artifact has them, with the rung as scale, and no more seeds than it has."""
         numbers = [int(word.removeprefix("seed=")) for word in seed]
         for label, choice in self.cases(scale):
-            if all(number < self.rungs[label.split()[1]] for number in numbers):
+            _, rung, *variant = label.split()
+            setting = self.variants[variant[0]] if variant else self.rungs[rung]
+            if all(number < setting.seeds for number in numbers):
                 yield label, [*choice, *seed, *self.words(scale), *extra]
 
     def of_scale(self, scale: str, record: Record) -> bool:
@@ -129,13 +161,14 @@ class Trend(RunArtifact):
                 row["steps"] = integer(task["optim"]["max_steps"])
                 row["rate"] = Value(task["optim"]["lr"], form="{number:g}")
                 row["parameters"] = integer(runs[0]["parameters"])
+                row["precision"] = ", ".join(sorted({run["precision"] for run in runs}))
             row["in distribution"] = mean_of(runs, "id/exact_match")
             row["grid"] = mean_of(runs, "test/exact_match")
             row["extra"] = over_seeds(extras(runs), 3)
             for rival in self.rivals:
                 row["lead", rival] = self._lead(records, label, rival)
             rows.append(row | origin(runs, scale))
-        head = columns(["rung", "model", "digits", "steps", "rate", "parameters"])
+        head = columns(["rung", "model", "digits", "steps", "rate", "parameters", "precision"])
         head += [Column(key, unit="%") for key in ("in distribution", "grid")]
         head += [Column("extra", "extra length")]
         head += [_lead_over(rival) for rival in self.rivals]

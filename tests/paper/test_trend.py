@@ -1,6 +1,7 @@
 """The ladder: which runs it has, what counts, what is drawn, and what its claim is judged by."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 from tape_exp.paper import artifacts
 from tape_exp.paper.claims import FLOOR, NO, UNCLEAR, UNTESTED, YES
 from tape_exp.paper.records import read_records
-from tape_exp.paper.trend import extra
+from tape_exp.paper.trend import Rung, extra
 from tape_exp.paper.words import requested
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
@@ -19,14 +20,15 @@ from tape_exp.settings.errors import ConfigError
 @pytest.fixture
 def artifact():
     loaded = artifacts.load("fig_addition_trend")
-    loaded.models, loaded.further, loaded.variants = ["rope", "fire", "tape"], {}, {}
+    loaded.models, loaded.variants = ["rope", "fire", "tape"], {}
+    loaded.rungs = {name: replace(rung, further=[]) for name, rung in loaded.rungs.items()}
     return loaded
 
 
 def records_of(artifact, grid: dict[str, float], learned: float = 100.0) -> list[dict]:
     """A record of each run whose label begins with a key of ``grid``; each seed adds a point."""
     records = []
-    for seed in range(max(artifact.rungs.values())):
+    for seed in range(max(rung.seeds for rung in artifact.rungs.values())):
         for label, words in artifact.lines("ladder", [f"seed={seed}"], []):
             if value := next((v for key, v in grid.items() if label.startswith(key)), None):
                 beyond = max(value + seed - 25, 0) / 0.75
@@ -34,6 +36,7 @@ def records_of(artifact, grid: dict[str, float], learned: float = 100.0) -> list
                 metrics["ood/exact_match"] = beyond
                 told = json.loads(json.dumps(identity_of(compose_config(words))))
                 record = {"config": told, "seed": seed, "metrics": metrics, "parameters": 250_000}
+                record["precision"] = "32-true"
                 record |= {"started": "2026-01-01", "git": {"commit": "0" * 10, "dirty": False}}
                 records.append(record)
     return records
@@ -53,6 +56,9 @@ def test_every_rung_has_its_models_and_seeds():
     seeds = {label: sum(name == label for name, _ in found) for label in whole.wanted("ladder")}
     assert (seeds["tape rung5"], seeds["tape rung8"], seeds["tape rung12"]) == (5, 3, 2)
     assert "path rung8" in seeds
+    assert seeds["tape rung5 wide"] == 2, "a variant has seeds of its own"
+    precision = {label: cfg.trainer.precision for label, cfg in whole.configs("ladder", [0])}
+    assert (precision["tape rung5"], precision["tape rung20"]) == ("auto", "bf16-mixed")
     assert "path rung12" not in seeds
     assert list(whole.configs("smoke", [0])) == []
     with pytest.raises(ConfigError, match="scale=ladder has"):
@@ -95,7 +101,7 @@ def test_a_run_that_has_not_learned_does_not_count(artifact):
 
 def test_trained_sums_are_no_extra_length(artifact):
     """One of a thousand trained sums more is no reach, and a few longer sums are chance."""
-    artifact.rungs = {"rung5": 3}
+    artifact.rungs = {"rung5": Rung(3)}
     records = records_of(artifact, {"tape": 25}) + records_of(artifact, {"rope": 25}, learned=99.2)
     records += records_of(artifact, {"fire": 25}, learned=99.3)
     for solved, holds in ((0.0, FLOOR), (0.01, UNCLEAR)):
@@ -147,7 +153,7 @@ def test_the_papers_points_are_those_of_its_captions(artifact):
 
 @pytest.mark.parametrize(("tape", "holds"), [(45.0, YES), (26.0, NO)])
 def test_every_rung_decides(artifact, tape, holds):
-    artifact.rungs = {"rung5": 3, "rung8": 3}
+    artifact.rungs = {"rung5": Rung(3), "rung8": Rung(3)}
     grid = {"rope": 28.0, "fire": 34.0, "tape": tape}
     verdict = artifact.verdict("ladder", artifact.collect("ladder", records_of(artifact, grid)))
     assert verdict.holds == holds
