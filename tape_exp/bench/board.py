@@ -209,7 +209,7 @@ class Board:
             rows.append(row)
         head = columns(["model", *(entry.name for entry in self.bench.entries)])
         caption = (
-            "The learning rate of each model on each task: the lowest validation loss on fresh "
+            "The learning rate of each model on each task: the lowest validation loss on further "
             "rows of the trained lengths; every model tried the same rates for the same number of "
             "steps. At the edge of those the best may lie beyond. In brackets: from the lowest to "
             "the highest score beyond the trained lengths that the chosen rate and others reach "

@@ -26,9 +26,9 @@ RIVAL = "rope"
 class Bench(RunArtifact):
     """Some models on some tasks: the runs they need, and which of them count.
 
-    At the first seed every model has every rate on every task; the lowest validation loss, on fresh
-    rows of the trained lengths, chooses the rate of the model on the task, and the test has no part
-    in it. Further seeds run at that rate alone.
+    At the first seed every model has every rate on every task; the lowest validation loss, on
+    further rows of the trained lengths, chooses the rate of the model on the task, and the test has
+    no part in it. Further seeds run at that rate alone.
 
     Args:
         entries: the tasks.
@@ -113,7 +113,7 @@ class Bench(RunArtifact):
         return {
             "rates": list(self.rates),
             "search_seed": self.seeds[0],
-            "rule": "the lowest val/loss: fresh rows of the trained lengths",
+            "rule": "the lowest val/loss: further rows of the trained lengths",
             "tasks": tasks,
         }
 

@@ -50,7 +50,8 @@ class Preemption:
 
     In training (``waits``) the signal is remembered, and the run leaves at the end of the step. At
     any other time the first process leaves at once, by raising :class:`Preempted`; further
-    processes are ended by it. A second signal changes nothing: SLURM sends SIGTERM after SIGUSR1.
+    processes are ended by it, or leave likewise where SLURM started them and sends the signal to
+    each. A second signal changes nothing: SLURM sends SIGTERM after SIGUSR1.
     """
 
     def __init__(self) -> None:
@@ -81,14 +82,21 @@ class Preemption:
         if self.received is not None:
             return
         self.received = signal.Signals(number).name
-        if not self.waits and first_process():
+        if not self.waits and _leaves():
             raise Preempted(self.received)
 
     def wait(self, waits: bool) -> None:
         """Whether a signal waits for the end of the step from now on."""
         self.waits = waits
-        if not waits and self.received is not None and first_process():
+        if not waits and self.received is not None and _leaves():
             raise Preempted(self.received)
+
+
+def _leaves() -> bool:
+    """Whether a signal outside training makes this process leave: one that ignored SLURM's would be
+    killed, and the status of that would hide the first's REQUEUE.
+    """
+    return first_process() or "SLURM_PROCID" in os.environ
 
 
 def ignore_signals() -> None:

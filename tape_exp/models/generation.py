@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tape_exp.machine.processes import sum_over_processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.cache import Cache
 from tape_exp.models.decoder import Decoder
@@ -60,10 +61,20 @@ def generate(
         count += 1
         if eos is not None:
             running &= tokens[:, 0] != eos
-            if not running.any():
+            going_on = running.any()
+            if sharded(decoder):
+                going_on = sum_over_processes(going_on.int()) > 0
+            if not going_on:
                 break
     rows = written[:, :count].tolist()
     return [row[: row.index(eos)] if eos is not None and eos in row else row for row in rows]
+
+
+def sharded(decoder: Decoder) -> bool:
+    """Whether every process must make each pass of the others too, to gather the weights."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(decoder, FSDPModule)
 
 
 def new_cache(

@@ -326,6 +326,15 @@ def freeze_in_bf16(decoder: Decoder) -> None:
             module.weight.data = module.weight.data.bfloat16()
 
 
+def without_autocast(decoder: nn.Module) -> torch.autocast:
+    """A block in fp32. Where frozen matrices are kept in bf16, whose products with fp32 fail, it
+    autocasts to bf16 all the same.
+    """
+    weights = [*decoder.parameters()]
+    kept = any(weight.dtype == torch.bfloat16 for weight in weights)
+    return torch.autocast(weights[0].device.type, torch.bfloat16, enabled=kept)
+
+
 def adapter(decoder: Decoder) -> dict[str, Tensor]:
     """The trained parameters on the CPU, made whole if sharded: every process must call this."""
     return {name: whole(p.detach()).contiguous().cpu() for name, p in trained(decoder)}

@@ -19,6 +19,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
 from tape_exp.machine.files import flush_to_disk, parse_json, write_atomically
+from tape_exp.machine.processes import first_process
 from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_diagnostic
@@ -197,6 +198,8 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
     logger = _quiet(WandbLogger(offline=True, settings=settings, **options))
     with secrets_hidden():
         _ = logger.experiment
+    if not first_process():
+        return logger  # its experiment stands for none, and has no folder
     folder = Path(logger.experiment.settings.sync_dir)
     log.info("W&B is offline; to upload the run: wandb sync %s", folder)
     return logger

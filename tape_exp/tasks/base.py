@@ -330,7 +330,8 @@ class StreamSlices(Dataset):
             "first": torch.tensor(first + slice_ * self.rows),
         }
         rows = slice(slice_ * self.rows, (slice_ + 1) * self.rows)
-        return {key: value[rows] for key, value in batch.items()} | facts
+        # A part that is not contiguous would go to the GPU by way of memory that is not pinned.
+        return {key: value[rows].contiguous() for key, value in batch.items()} | facts
 
 
 class Upward(Sampler[int]):

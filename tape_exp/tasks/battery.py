@@ -86,7 +86,7 @@ class Battery(Task):
         return next_tokens(*self.problem.rows(key, first, count, self.trained))
 
     def validation_batches(self) -> list[Batch]:
-        """256 fresh rows of the trained lengths, the same for every seed."""
+        """256 rows of the trained lengths, the same for every seed."""
         key = seed_for(0, "validation")
         return [next_tokens(*self.problem.rows(key, i, 128, self.trained)) for i in (0, 128)]
 

@@ -18,6 +18,7 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention_use import AttentionUse, attention_use
+from tape_exp.models.peft import without_autocast
 from tape_exp.runs import weights
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of
@@ -226,7 +227,7 @@ class Diagnostics(NothingTrained, TextTask):
         tokens = self.inputs[number : number + 1].to(model.device)
         edges = [0, *(a for a, _ in ranges(self.length - 1, 1)), self.length]
         sampler = RowSampler(0, "evaluation", first=number)
-        with torch.autocast(tokens.device.type, enabled=False):
+        with without_autocast(model.decoder):
             uses = attention_use(model.decoder, tokens, self.sinks, edges, sampler)
         return {layer: reduced(use, ranges(self.length, 2)) for layer, use in uses.items()}
 

@@ -7,6 +7,7 @@ import torch
 
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.models.peft import without_autocast
 from tape_exp.models.trace import trace
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Arch
@@ -54,7 +55,7 @@ class Patterns(Analysis):
     ) -> Evaluation:
         """One forward pass in fp32."""
         tokens = self.sample.to(model.device)
-        with torch.autocast(tokens.device.type, enabled=False):
+        with without_autocast(model.decoder):
             traces = trace(model.decoder, tokens, self.layers)
         metrics, matrices = {}, {}
         position = torch.arange(self.length, device=tokens.device)

@@ -12,6 +12,7 @@ import torch
 from tape_exp.data.batch import Batch
 from tape_exp.data.sources import SPLITS, Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.models.peft import without_autocast
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch, Optim
@@ -147,7 +148,7 @@ class Pretrain(TextTask):
         reach = model.decoder.reach
         longest = 512 if reach is None else min(512, reach - SHIFT)  # a table ends
         rows = self._validation["inputs"][:2, :longest].to(model.device)
-        with torch.autocast(rows.device.type, enabled=False):
+        with without_autocast(model.decoder):
             metrics["shift/attention"] = 100 * shift_error(model.decoder, rows, SHIFT)
         return Evaluation(metrics)
 

@@ -26,7 +26,7 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import parse_json, write_atomically
 from tape_exp.machine.processes import gather, rank_and_world, share
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.generation import generate
+from tape_exp.models.generation import generate, sharded
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.arguments import Parser, command
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
@@ -162,18 +162,19 @@ class Scrolls(TextTask):
         for (number, ids), counts in progress(
             share(list(enumerate(batches))), f"answering {self.dataset}"
         ):
-            missing = [id_ for id_ in ids if id_ not in kept.texts]
-            if not counts or not missing:
+            missing = [id_ for id_ in ids if id_ not in kept.texts] if counts else []
+            if not missing and not sharded(model.decoder):
                 continue
             rows = generate(
                 model.decoder,
-                [prompts[id_] for id_ in missing],
+                [prompts[id_] for id_ in missing or ids],
                 self.new_tokens,
                 self.tokenizer.eos,
                 sampler=RowSampler(0, "answers", first=number * self.rows_per_batch),
             )
             answers = [self.tokenizer.decode(row).strip() for row in rows]
-            kept.add(dict(zip(missing, answers, strict=True)))
+            if missing:
+                kept.add(dict(zip(missing, answers, strict=True)))
         predictions = {id_: text for part in gather(kept.texts) for id_, text in part.items()}
         asked = {id_ for batch in batches for id_ in batch}
         examples = {e.id: e for e in self.validation if e.id in asked}

@@ -14,6 +14,7 @@ from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.peft import without_autocast
 from tape_exp.models.positions.base import PositionEncoding, full_precision
 from tape_exp.models.trace import Trace, trace
 from tape_exp.runs.evaluation import Evaluation
@@ -71,7 +72,9 @@ class Stability(Analysis):
         metrics: dict[str, float] = {}
         table = []
         for weights, precision in progress(cases, "measuring shifts"):
-            with torch.autocast(tokens.device.type, torch.bfloat16, enabled=precision == "bf16"):
+            full = without_autocast(decoders[weights])
+            half = torch.autocast(tokens.device.type, torch.bfloat16)
+            with half if precision == "bf16" else full:
                 rows = shift_rows(
                     decoders[weights], tokens, self.tokenizer.bos, self.layers, self.shift
                 )

@@ -203,6 +203,8 @@ def test_frozen_matrices_in_bf16():
         peft.freeze_in_bf16(ours)
         assert torch.equal(ours(TOKENS), expected)
     assert ours.layers[0].up.weight.dtype == torch.bfloat16
+    with torch.no_grad(), peft.without_autocast(ours):
+        assert torch.equal(ours(TOKENS), expected), "an evaluation in fp32 still computes"
     assert all(parameter.dtype == torch.float32 for _, parameter in peft.trained(ours))
 
 

@@ -130,12 +130,39 @@ def test_a_second_signal_and_a_failure_after_the_first_change_nothing(
     assert not list(tmp_path.rglob("FAILED"))
 
 
+@pytest.fixture
+def same_signals():
+    """Further processes leave with signals ignored, and so would every process that tests start."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("same_signals")
 def test_further_processes_leave_the_first_to_decide(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     with Preemption() as preemption:
         os.kill(os.getpid(), signal.SIGTERM)
         assert preemption.received == "SIGTERM"
     assert Preempted("SIGTERM").code == 0
+
+
+@pytest.mark.usefixtures("same_signals")
+def test_a_further_process_that_slurm_started_leaves_by_itself(monkeypatch):
+    """With status 0: it gets the signal too, and killed, it would hide the first's REQUEUE."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    with Preemption() as preemption:
+        with pytest.raises(Preempted) as left:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert left.value.code == 0
+    with Preemption() as preemption:
+        preemption.wait(True)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert preemption.received == "SIGUSR1", "in training, the end of the step is waited for"
+        with pytest.raises(Preempted):
+            preemption.wait(False)
 
 
 def test_slurm_leaves_requeueing_to_the_status(monkeypatch):

@@ -15,6 +15,9 @@ class MissingDuplicate(Problem):
 
     Deviations: the answer follows an equals sign; there are no rows of one symbol, for which theirs
     have a constant.
+
+    Every bit is there twice, so that the hidden one is also the parity of the visible ones, in the
+    source as here: a model that tracks parity solves this without finding the place.
     """
 
     name = "missing_duplicate"
