@@ -11,7 +11,7 @@ from tape_exp.bench.tasks import Entry
 from tape_exp.paper.artifacts import SAME_DATA, Records, same_data
 from tape_exp.paper.ceilings import ceilings, marked_table
 from tape_exp.paper.records import Record
-from tape_exp.paper.statistics import ends, lead
+from tape_exp.paper.statistics import lead
 from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import NOT_RUN, Cell, Missing, Value, over_runs
 from tape_exp.runs.evaluation import wilson
@@ -126,19 +126,22 @@ class Board:
         rival = self.ranked.index(RIVAL) if RIVAL in self.ranked else None
         draws = ranks.bootstrap(self.numbers, rival or 0)
         means, scores = ranks.mean_ranks(self.numbers), self.numbers.mean((1, 2))
-        resampled = self.numbers.shape[1] >= ranks.FEWEST["tasks"]
+        methods, tasks, _ = self.numbers.shape
+        resampled = tasks >= ranks.FEWEST["tasks"]
         found: dict[str, tuple[Value, Value | Missing]] = {}
         for i in np.argsort(means, kind="stable"):
             rank, ahead = Value(float(means[i])), Missing(f"{THEIRS} has no rank")
             if resampled:
-                rank = Value(float(means[i]), *ends(draws.ranks[i]), form=RANGE, kind=OVER_TASKS)
+                low, high = np.clip(ranks.interval(draws.ranks[i], tasks), 1, methods).tolist()
+                rank = Value(float(means[i]), low, high, form=RANGE, kind=OVER_TASKS)
             difference: Value | Missing = ahead
             if rival is not None and i != rival:
                 number, form = float(scores[i] - scores[rival]), "{number:+.2f}"
                 difference = Value(number, form=form)
                 if resampled:
                     form += " [{low:+.2f}, {high:+.2f}]"
-                    difference = Value(number, *ends(draws.leads[i]), form=form, kind=OVER_TASKS)
+                    low, high = ranks.interval(draws.leads[i], tasks)
+                    difference = Value(number, low, high, form=form, kind=OVER_TASKS)
             elif rival is not None:
                 difference = Missing("the others are compared with it")
             found[self.ranked[i]] = rank, difference

@@ -12,6 +12,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.generation import generate
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.settings.schema import Arch
@@ -92,3 +93,30 @@ def test_an_update_that_is_left_to_the_next_layer_is_sharded_too(recompute, tmp_
         process.join(600)
     assert [process.exitcode for process in both] == [0, 0]
     assert float((tmp_path / f"error-{recompute}").read_text()) < 1e-5
+
+
+def generating_in_two(rank: int, folder: Path) -> None:
+    """One of two processes: the first one's answer ends at its first token, the other's never."""
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    model = Decoder(Arch(layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=16), RoPE)
+    randomise(model, std=0.1)
+    for part in (*model.layers, model):
+        fully_shard(part, mesh=init_device_mesh("cpu", (2,)))
+    prompts = [[1, 2, 3]]
+    with torch.no_grad():
+        (whole,) = generate(model, prompts, 6)
+        (row,) = generate(model, prompts, 6, eos=whole[0] if rank == 0 else 14)
+    assert row == ([] if rank == 0 else whole)
+    dist.destroy_process_group()
+
+
+def test_answers_of_a_sharded_model_may_end_apart(tmp_path):
+    """All gather the weights in each pass: if one stopped by itself, the other would wait."""
+    both = [SERVER.Process(target=generating_in_two, args=(n, tmp_path)) for n in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(120)
+    assert [process.exitcode for process in both] == [0, 0]
