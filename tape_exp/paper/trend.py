@@ -45,14 +45,14 @@ class Variant:
     """Further runs of some models at a rung, with overrides.
 
     Args:
-        rung: whose runs they are otherwise like.
         seeds: their number: 0, 1, …
-        overrides: what they have instead.
+        overrides: what they have instead of what the runs of the rung have.
+        models: which; those that all variants have, where none is said.
     """
 
-    rung: str
     seeds: int
     overrides: list[str]
+    models: list[str] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
@@ -71,9 +71,9 @@ class Trend(RunArtifact):
     Args:
         rungs: scale -> what runs at it.
         rates: of every model, those that fig_rates chose.
-        variants: name -> runs that differ in one thing from those of a rung: more parameters, more
-            steps, one rate for all, another precision.
-        varied: the models of the variants.
+        variants: a rung and a name -> runs that differ from those of the rung: in parameters,
+            steps, the rate or the precision.
+        varied: the models of the variants that name none.
         published: trained digits -> the artifact of that size in the paper.
     """
 
@@ -104,9 +104,9 @@ class Trend(RunArtifact):
             for model in self.models_of(rung):
                 yield f"{model} {rung}", self.words_at(model, rung)
         for name, variant in self.variants.items():
-            for model in self.varied:
-                words = [*self.words_at(model, variant.rung), *variant.overrides]
-                yield f"{model} {variant.rung} {name}", words
+            for model in variant.models or self.varied:
+                rung = name.split()[0]
+                yield f"{model} {name}", [*self.words_at(model, rung), *variant.overrides]
 
     def words_at(self, model: str, rung: str) -> list[str]:
         """Words of the command line of a model at a rung, with its rate and precision."""
@@ -121,9 +121,8 @@ class Trend(RunArtifact):
         """As every artifact has them, with the rung as scale, and no more seeds than it has."""
         numbers = [int(word.removeprefix("seed=")) for word in seed]
         for label, choice in self.cases(scale):
-            _, rung, *variant = label.split()
-            setting = self.variants[variant[0]] if variant else self.rungs[rung]
-            if all(number < setting.seeds for number in numbers):
+            _, name = label.split(maxsplit=1)
+            if all(number < (self.variants | self.rungs)[name].seeds for number in numbers):
                 yield label, [*choice, *seed, *self.words(scale), *extra]
 
     def of_scale(self, scale: str, record: Record) -> bool:
@@ -152,9 +151,9 @@ class Trend(RunArtifact):
         """A row for each rung, variant and model."""
         rows: list[Row] = []
         for label in self.wanted(LADDER):
-            model, rung, *variant = label.split()
+            model, rung = label.split(maxsplit=1)
             runs = records.get(label, [])
-            row: Row = {"rung": " ".join([rung, *variant]), "model": model}
+            row: Row = {"rung": rung, "model": model}
             if runs:
                 task = task_of(runs)
                 row["digits"] = f"{task['train_digits']} → {task['test_digits']}"
@@ -176,10 +175,10 @@ class Trend(RunArtifact):
 
     def _lead(self, records: Records, label: str, rival: str) -> Cell:
         """The paired difference of extra lengths, favourite minus rival, in the favourite's row."""
-        model, *where = label.split()
+        model, where = label.split(maxsplit=1)
         if model not in self.favourites:
             return NOTHING
-        runs = (records.get(" ".join([name, *where]), []) for name in (model, rival))
+        runs = (records.get(f"{name} {where}", []) for name in (model, rival))
         ours, theirs = (over_seeds(extras(found)) for found in runs)
         return lead(ours, theirs, 3)
 

@@ -102,9 +102,8 @@ def test_every_artifact_composes_and_has_the_papers_numbers(name):
     configs = next((found for s in scales if (found := list(artifact.configs(s, [0])))), [])
     named = dict.fromkeys(re.split("[/ ]", label)[0] for label, _ in configs)
     models = list(getattr(artifact, "models", []))
-    models += dict.fromkeys(
-        m for further in getattr(artifact, "further", {}).values() for m in further
-    )
+    rungs = getattr(artifact, "rungs", {}).values()
+    models += dict.fromkeys(further for rung in rungs for further in rung.further)
     assert list(named) == models
     known = {
         *models,

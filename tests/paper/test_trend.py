@@ -58,7 +58,9 @@ def test_every_rung_has_its_models_and_seeds():
     assert "path rung8" in seeds
     assert seeds["tape rung5 wide"] == 2, "a variant has seeds of its own"
     precision = {label: cfg.trainer.precision for label, cfg in whole.configs("ladder", [0])}
-    assert (precision["tape rung5"], precision["tape rung20"]) == ("auto", "bf16-mixed")
+    assert (precision["tape rung5"], precision["tape rung8"]) == ("auto", "bf16-mixed")
+    assert (precision["randpe rung8"], precision["randpe rung8 fp32"]) == ("bf16-mixed", "32-true")
+    assert "tape rung8 fp32" not in seeds, "nor need it have the models of the others"
     assert "path rung12" not in seeds
     assert list(whole.configs("smoke", [0])) == []
     with pytest.raises(ConfigError, match="scale=ladder has"):
