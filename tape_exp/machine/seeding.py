@@ -41,6 +41,13 @@ class RowSampler:
         self.key = seed_for(seed, *purpose)
         self.first = first
 
-    def integers(self, rows: int, width: int) -> Tensor:
-        """(rows, width) int64, uniform in 0 … 2³² - 1, on the CPU."""
-        return torch.from_numpy(lanes(self.key, self.first, rows, width).astype(np.int64))
+    def integers(self, rows: int, width: int, device: torch.device | None = None) -> Tensor:
+        """(rows, width) int64, uniform in 0 … 2³² - 1, on the CPU or ``device``.
+
+        A GPU takes them from pinned memory when its queue comes to them. From other memory it would
+        take them at once, with the queue empty, and this process would wait for that.
+        """
+        numbers = torch.from_numpy(lanes(self.key, self.first, rows, width).astype(np.int64))
+        if device is None or device.type != "cuda":
+            return numbers.to(device)
+        return numbers.pin_memory().to(device, non_blocking=True)

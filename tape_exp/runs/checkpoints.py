@@ -12,6 +12,7 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
+from torch import distributed
 
 from tape_exp.machine.files import parse_json, sha256, write_atomically
 from tape_exp.machine.preemption import Preempted, Preemption
@@ -73,7 +74,7 @@ class Checkpoints(Checkpoint):
 
     The end of a step is after its report, and after its validation where one is due: going on
     repeats neither. (Lightning's own callback saves before both, and a run killed in between would
-    lack them.) All processes leave at the same step.
+    lack them.) All processes leave at the same step; of several, one later than the signal.
 
     Args:
         folder: holds the checkpoints.
@@ -88,6 +89,7 @@ class Checkpoints(Checkpoint):
         self.folder, self.preemption = folder, preemption
         self.every, self.validate_every = every, validate_every
         self.seconds = 0.0  # for which training has waited
+        self._anybody: Anybody | None = None
 
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
@@ -104,9 +106,10 @@ class Checkpoints(Checkpoint):
             self._step_ends(trainer)
 
     def _step_ends(self, trainer: Trainer) -> None:
-        leave = trainer.strategy.reduce_boolean_decision(
-            self.preemption.received is not None, all=False
-        )
+        leave = self.preemption.received is not None
+        if trainer.world_size > 1:
+            self._anybody = self._anybody or Anybody(trainer.strategy.root_device)
+            leave = self._anybody(leave)
         if leave or trainer.global_step % self.every == 0:
             self.save(trainer)
         if leave:
@@ -125,6 +128,35 @@ class Checkpoints(Checkpoint):
         for old in sorted(self.folder.glob("step*.ckpt"))[:-2]:
             trainer.strategy.remove_checkpoint(old)
         self.seconds += time.perf_counter() - began
+
+
+class Anybody:
+    """Whether any process has said yes, as all of them learn it at their next call.
+
+    The answer of this call is still in the queue of the GPU. Reading it would let the queue run
+    empty at each step, since a process queues the next one while the GPU computes.
+
+    Args:
+        device: of the process, whose group must be up.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        on_gpu = device.type == "cuda"
+        self._yes = torch.zeros((), device=device)
+        self._read = torch.zeros((), pin_memory=on_gpu)
+        self._copied = torch.cuda.Event() if on_gpu else None
+
+    def __call__(self, mine: bool) -> bool:
+        """Say ``mine``; what all said at the call before, False at the first."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        before = bool(self._read)
+        self._yes.fill_(mine)
+        distributed.all_reduce(self._yes, distributed.ReduceOp.MAX)
+        self._read.copy_(self._yes, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+        return before
 
 
 def file_name(step: int) -> str:

@@ -274,7 +274,7 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
     cfg, devices = run.cfg, run.cfg.trainer.devices * run.cfg.trainer.nodes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Trainer(
+        trainer = Trainer(
             accelerator=cfg.trainer.accelerator,
             devices=cfg.trainer.devices,
             num_nodes=cfg.trainer.nodes,
@@ -294,6 +294,10 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
             enable_model_summary=False,
             profiler=profiler(cfg.debug.profiler, run.directory),
         )
+    # Signals are Preemption's. Lightning's processes agree on theirs before each forward pass, for
+    # which a GPU would finish its queue.
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+    return trainer
 
 
 def micro_batches(cfg: DictConfig, task: Task) -> int:

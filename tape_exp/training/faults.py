@@ -1,5 +1,6 @@
 """What stopped a run, in a sentence that names the folder, the keys or the process at fault."""
 
+import atexit
 import errno
 import logging
 import signal
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from lightning.fabric.utilities.distributed import _destroy_dist_connection
 from omegaconf import DictConfig
 
 from tape_exp.machine.preemption import Preempted, Preemption
@@ -42,7 +44,8 @@ def explained(
 ) -> Iterator[None]:
     """Log how a run ends early, write FAILED if it failed, and raise :func:`explain`'s error."""
     try:
-        yield
+        with alone_at_exit():
+            yield
     except (KeyboardInterrupt, SystemExit) as error:
         by = f" by {error.name}" if isinstance(error, Preempted) else ""
         log.info("Stopped%s. %s", by, what_next(directory))
@@ -64,6 +67,20 @@ def explained(
         mistake = isinstance(explanation, ConfigError)  # with which the command fails again
         log.info("%s", where if mistake else f"{where} {what_next(directory)}")
         raise explanation from (None if explanation is error else error)
+
+
+@contextmanager
+def alone_at_exit() -> Iterator[None]:
+    """A process that fails ends without the others.
+
+    Lightning destroys NCCL's group at the exit, which waits for collectives that have begun, and
+    those for processes that do not know of the failure: they learn of it when this one has ended.
+    """
+    try:
+        yield
+    except BaseException:
+        atexit.unregister(_destroy_dist_connection)
+        raise
 
 
 def what_next(directory: RunDirectory) -> str:

@@ -2,6 +2,7 @@
 that dies, a silent W&B.
 """
 
+import atexit
 import errno
 import json
 import multiprocessing
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.fabric.utilities.distributed import _destroy_dist_connection
 
 from tape_exp.machine.preemption import (
     REQUEUE,
@@ -24,6 +26,7 @@ from tape_exp.machine.preemption import (
     workers_dismissed,
 )
 from tape_exp.measure import reliability, soak
+from tape_exp.runs.checkpoints import Anybody
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
 from tape_exp.settings.compose import compose_config
@@ -375,6 +378,30 @@ def test_a_rank_that_dies_stops_the_others_and_failed_tells_which(tmp_path):
     assert process.finish().returncode != 0
     (failed,) = tmp_path.rglob("FAILED")
     assert "the process of rank 1 of 2 was killed by SIGKILL" in failed.read_text().splitlines()[-1]
+
+
+def test_a_process_that_fails_does_not_wait_for_the_others_at_its_exit(tiny_run, monkeypatch):
+    """Lightning registers this with NCCL; the collective of the others never ends by itself."""
+
+    def evaluate(self, *_):
+        raise RuntimeError("of this process alone")
+
+    removed = []
+    monkeypatch.setattr(atexit, "unregister", removed.append)
+    tiny_run("model=rope", "seed=1")
+    assert removed == [], "a run that ends well leaves the group in order"
+    monkeypatch.setattr(Arithmetic, "evaluate", evaluate)
+    with pytest.raises(RuntimeError, match="of this process alone"):
+        tiny_run("model=rope")
+    assert removed == [_destroy_dist_connection]
+
+
+def test_what_any_process_says_is_known_to_all_at_the_next_call(monkeypatch):
+    said = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda yes, _: said.append(bool(yes)))
+    anybody = Anybody(torch.device("cpu"))
+    assert [anybody(mine) for mine in (False, True, False)] == [False, False, True]
+    assert said == [False, True, False]
 
 
 def test_a_wandb_that_never_answers_goes_on_offline(tmp_path):

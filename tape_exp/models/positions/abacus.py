@@ -79,4 +79,4 @@ class Abacus(PositionEncoding):
         rows = len(places_BS)
         if not self.training or sampler is None:
             return places_BS.new_zeros(rows, 1)
-        return (sampler.integers(rows, 1) * (self.max_offset + 1) >> 32).to(places_BS.device)
+        return sampler.integers(rows, 1, places_BS.device) * (self.max_offset + 1) >> 32

@@ -66,7 +66,7 @@ class RandomPositions(PositionEncoding):
         if sampler is None:
             raise ValueError(f"{type(self).__name__} samples positions: pass a RowSampler.")
         all_positions = super().positions(batch, self.range, device, sampler)
-        shuffled = sampler.integers(batch, self.range).to(device).argsort(dim=-1, stable=True)
+        shuffled = sampler.integers(batch, self.range, device).argsort(dim=-1, stable=True)
         chosen_BT = shuffled[:, :length].sort(-1).values
         return all_positions.expand(batch, -1).gather(1, chosen_BT)
 
