@@ -283,8 +283,9 @@ class Board:
                 found[entry.name] = entry.guessed(record)
         reached = ", ".join(f"{name} {number:.0f}" for name, number in found.items())
         return (
-            "A token is scored after the right ones before it; always the most frequent one, or "
-            f"the one before it again, would reach: {reached}."
+            "A token is scored after the right ones before it. The best guess from nearby (what "
+            "most often follows the last 0 to 3 tokens in other rows, or the answer before, again) "
+            f"would reach: {reached}."
         )
 
     def same_data(self) -> bool | None:

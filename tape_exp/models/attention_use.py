@@ -124,11 +124,17 @@ def _measured(rows: range, A_BHTS: Tensor, first: int, edges: Sequence[int]) -> 
 
 
 def _norms(block: Block, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> Tensor | None:
-    """The mean norm of the channels of each frequency, queries and keys: (2, M)."""
+    """The mean norm of the channels of each frequency, queries and keys: (2, M); xPos's scales are
+    in it. None where channels do not turn, or more than two of them together, as TAPE's blocks of R
+    above 2 do.
+    """
     if not isinstance(block.position, ROTATING):
         return None
     matrices = block.position.matrices(state)
-    M = q_BTHD.shape[-1] // 2 if matrices is None else matrices[0].shape[3]
+    pairs = q_BTHD.shape[-1] // 2
+    M = pairs if matrices is None else matrices[0].shape[3]
+    if pairs > M:
+        return None
     return torch.stack(
         [
             x.float().unflatten(-1, (-1, M)).norm(dim=-2).mean(dim=(0, 1, 2))

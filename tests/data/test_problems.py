@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tape_exp.data.problems import PROBLEMS
-from tape_exp.data.problems.base import ENDS
+from tape_exp.data.problems.base import ENDS, Problem
 from tests.data.solvers import NEXT, length
 
 # Length -> how many rows there are, counted by hand, and whether all are equally likely.
@@ -112,6 +112,47 @@ def test_pairs_are_recalled_with_the_weights_of_zoology():
     tokens, _ = PROBLEMS["mqar"].rows(1, 0, 20_000, [2])
     first = (tokens[:, 0] == tokens[:, 4]).mean()
     assert np.isclose(first, 1 / (1 + 2**-0.99), atol=0.01)
+
+
+class Bits(Problem):
+    """Random bits, each followed by what a rule makes of the bits so far; every so many of that
+    are there and scored.
+    """
+
+    name = summary = unit = ""
+    symbols = (*ENDS, *"01ab")
+
+    def __init__(self, rule, every):
+        self.rule, self.every = rule, every
+
+    def count(self, length):
+        return 2**length
+
+    def width(self, length):
+        return 2 * length
+
+    def draws(self, length):
+        return length
+
+    def write(self, lengths, random):
+        bits = random[:, : lengths.max()] % 2
+        answers = np.array([[self.rule(row[: t + 1]) for t in range(len(row))] for row in bits])
+        there = np.broadcast_to(np.arange(bits.shape[1]) % self.every == 0, bits.shape)
+        rows = np.stack([2 + bits, 4 + answers * there], 2).reshape(len(bits), -1)
+        return rows, np.stack([there & False, there], 2).reshape(rows.shape)
+
+
+@pytest.mark.parametrize(
+    ("rule", "every", "least", "most"),
+    [
+        (lambda bits: bits[-1], 1, 100, 100),  # of the token before
+        (lambda bits: bits[-2:].sum() % 2, 1, 100, 100),  # of both bits among the last three tokens
+        (lambda bits: bits[-3:].sum() % 2, 1, 50, 60),  # of one bit more
+        (lambda bits: bits[0], 4, 88, 92),  # of the answer before; the first of five has none
+    ],
+)
+def test_a_guess_sees_the_last_tokens_and_the_answer_before_and_no_more(rule, every, least, most):
+    assert least <= Bits(rule, every).guessed(20) <= most
 
 
 def test_numbers_are_uniform_among_those_of_their_length():

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tape_exp.models.attention_use import attention_use
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding, RelativeBias
 from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.tape_householder import HouseholderTAPE
 from tape_exp.paper.compare import Compare
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
@@ -158,6 +160,8 @@ def test_norms_are_those_of_the_pairs_that_turn_together():
     assert not norms[0].any()
     expected = [0, 5 * math.sqrt(2 * V), 0, 0, 0, 0, 0, 0]
     assert norms[1].tolist() == pytest.approx(expected, rel=1e-4)
+    blocks = planted(partial(HouseholderTAPE, R=8)).decoder
+    assert attention_use(blocks, torch.arange(12)[None], 1, [0, 12])[1].norms is None
 
 
 def test_margins_and_windows_decide_on_the_effective_context():
