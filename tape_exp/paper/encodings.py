@@ -150,7 +150,9 @@ class Encodings(LanguageArtifact):
             "model's first seed for that. All have one rate on each task, which can "
             "be far from a method's best: what a search of rates changes on addition is in "
             "fig_addition_trend. Sums beyond the trained lengths tell little of a model that does "
-            "not solve the trained ones."
+            "not solve the trained ones. RandPE's positions are drawn for the longest tested "
+            "length; FIRE's threshold begins above all rows of sums and words, so that its "
+            "interpolation begins switched off there."
         )
 
 
