@@ -186,7 +186,7 @@ def test_the_check_tells_what_agrees_differs_fails_and_refuses(monkeypatch):
         "fails": attention.Backend(fails, lambda _: None),
         "refuses": attention.Backend(fails, lambda _: "it is no GPU"),
     }
-    monkeypatch.setattr(check, "SHAPE", (1, 40))
+    monkeypatch.setattr(check, "SHAPE", (1, 17))
     with patch.dict(attention.BACKENDS, able | others, clear=True):
         rows = {row["backend"]: row for row in check.compared("tape", torch.device("cpu"))}
     assert {name: row["verdict"] for name, row in rows.items()} == {
@@ -314,7 +314,7 @@ def test_attention_alone_is_timed():
 def test_products_beside_16_bits_are_held_to_more_than_16_bits(monkeypatch):
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
     cpu = torch.device("cpu")
-    monkeypatch.setattr(check, "SHAPE", (1, 40))
+    monkeypatch.setattr(check, "SHAPE", (1, 17))
     (row,) = check.products(cpu)
     assert row["verdict"] == "agrees"
     assert {"E", "P", "W_x", "V"} >= {row["of"]}

@@ -20,7 +20,7 @@ from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.settings.redaction import redact
 from tape_exp.settings.schema import Arch, Optim, check
 from tape_exp.training import assembly
-from tape_exp.training.assembly import blank_task, micro_batches
+from tape_exp.training.assembly import blank_task, check_parts, micro_batches
 from tape_exp.training.plan import decoder_of
 from tape_exp.training.run import run
 from tests.conftest import MODELS, NUMBERS, TASKS
@@ -440,9 +440,11 @@ def test_every_model_can_be_built_on_every_rung():
     models = [compose_config([f"model={model}"]).model for model in [*MODELS, *NUMBERS]]
     for scale in RUNGS:
         cfg = compose_config([f"scale={scale}"])
+        assert blank_task(cfg).arch.layers == 6, "the rungs share their depth"
         for cfg.model in models:
-            decoder = decoder_of(cfg, blank_task(cfg))
-            assert len(decoder.blocks()) == 6, "the rungs share their depth"
+            check_parts(cfg)
+    for cfg.model in models:
+        assert len(decoder_of(cfg, blank_task(cfg)).blocks()) == 6
 
 
 @pytest.mark.parametrize("task", ["c4", "pg19", "passkey", "word_problem", "arithmetic_20"])
