@@ -279,6 +279,29 @@ def test_a_large_bias_of_keys_loses_no_bits(backend, dtype, lowest, tolerance):
     assert (got - expected).abs().max() < tolerance * v.abs().max()
 
 
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+@pytest.mark.parametrize("given", ["plain", "bias", "carried", "window"])
+def test_logits_of_16_bits_are_not_rounded_to_16_bits(backend, given):
+    """Scores up to 40, with which a probability would be wrong by a tenth."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 130, 2, 24, generator=generator).bfloat16() for _ in range(3))
+    q = 8 * q
+    bias = 8 * torch.randn(1, 2, 130, 130, generator=generator)
+    options = {
+        "plain": {},
+        "bias": {"bias": bias},
+        "carried": {"carried": v.flip(1)},
+        "window": {"window": Window(20)},
+    }[given]
+    exact = {key: x.double() if isinstance(x, torch.Tensor) else x for key, x in options.items()}
+    expected = attend(*(x.double() for x in (q, k, v)), **exact, backend="reference")
+    with torch.autocast("cpu", torch.bfloat16):
+        got = attend(q, k, v, **options, backend=backend)
+    for one, other in zip(got, expected, strict=True):
+        if other is not None:
+            assert (one - other).abs().max() < 2**-7 * v.abs().max()
+
+
 def test_lengths_are_padded_to_a_few():
     """Each of which FlexAttention is compiled for; at most a quarter is added to long ones."""
     padded = {length: bucket(length) for length in range(1, 8193)}

@@ -169,6 +169,13 @@ class Inputs:
         return both[..., :D], both[..., D:] if self.carried is not None else None
 
 
+def products(q_BHTD: Tensor, k_BHSD: Tensor) -> Tensor:
+    """q·k in at least fp32, whatever their dtype and under every autocast: (B, H, T, S)."""
+    precise = torch.promote_types(q_BHTD.dtype, torch.float32)
+    with torch.autocast(q_BHTD.device.type, enabled=False):
+        return q_BHTD.to(precise) @ k_BHSD.to(precise).transpose(-1, -2)
+
+
 _hosted = WeakTensorKeyDictionary()  # paddings that were read, for as long as they exist
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tape_exp.models.attention.inputs import Inputs
+from tape_exp.models.attention.inputs import Inputs, products
 from tape_exp.models.attention.window import Window
 
 
@@ -46,9 +46,7 @@ def probabilities(
 
 def _probabilities(inputs: Inputs, k_BHSD: Tensor) -> Tensor:
     """The explicit softmax, with a key head for each query head: (B, H, T, S), at least fp32."""
-    q, k = inputs.q, k_BHSD
-    logits = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = products(inputs.q, k_BHSD) / math.sqrt(k_BHSD.shape[-1])
     bias = inputs.dense_bias()
     if bias is not None:
         logits = logits + bias

@@ -3,6 +3,7 @@ rows on a CPU, and where a bias is made of them.
 """
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tape_exp.models.attention import cudnn
-from tape_exp.models.attention.inputs import Inputs, causal_mask
+from tape_exp.models.attention.inputs import Inputs, causal_mask, products
 from tape_exp.models.rows import recomputed
 
 ROWS = 128  # of queries that a CPU takes at once
@@ -55,18 +56,23 @@ def compute(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
             return inputs.split(out[..., : D + padding])
     # One query sees every key. Without a mask for that, all kernels may serve it.
     mask = None if T == 1 and inputs.window is None else inputs.mask()
+    on_cpu = q.device.type == "cpu"
     if bias is not None:
-        bias = bias.to(q.dtype)
+        bias = bias if on_cpu else bias.to(q.dtype)
         bias = bias if mask is None else torch.where(mask, bias, float("-inf"))
         mask = bias.expand(*q.shape[:2], T, S)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    # Autocast would round the mask, which a CPU's kernel takes in fp32.
+    with torch.autocast("cpu", enabled=False) if on_cpu else nullcontext():
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     return inputs.split(out[..., : D + padding])
 
 
 def _row_blocks(inputs: Inputs, rows: int = ROWS) -> tuple[Tensor, Tensor | None]:
     """The explicit softmax for ``rows`` queries at a time, over only the keys that they may see."""
     k, v = replace(inputs, carried=None).per_query_head()
-    q = inputs.q / math.sqrt(inputs.q.shape[-1])
+    q, on_cpu = inputs.q, inputs.q.device.type == "cpu"
+    q = q.to(torch.promote_types(q.dtype, torch.float32) if on_cpu else q.dtype)
+    q = q / math.sqrt(q.shape[-1])
     T, S = q.shape[2], k.shape[2]
     carried = inputs.carried
     if carried is not None:
@@ -99,7 +105,9 @@ def _row(inputs: Inputs, first: int, last: int) -> list[Tensor]:
         places = torch.arange(S, device=device)
         keys = inputs.window.keys(begin + first, seen, inputs.padding)
         visible = inputs.window.mask(places[begin + first : seen], places[keys], inputs.padding)
-    logits = q @ k[:, :, keys].transpose(-1, -2)
+    k = k[:, :, keys]
+    # A GPU's fast products are of 16 bits, and their sums are rounded to as many.
+    logits = products(q, k) if device.type == "cpu" else q @ k.transpose(-1, -2)
     if inputs.bias is not None:
         logits = logits + inputs.bias[:, :, first:last, keys]
     if (of_rows := inputs.in_rows) is not None:
