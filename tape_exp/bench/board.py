@@ -1,5 +1,6 @@
 """Scores of models on tasks, their ranks, and the tables of both."""
 
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,6 +22,7 @@ from tape_exp.settings.folders import told
 THEIRS = display_name(RIVAL)
 ALIKE = 1.0  # point, between shares at trained lengths that do not tell rates apart
 FAR = 10.0  # points, between scores
+FEW = 5.0  # percent of whole rows: a task that nobody solves
 OVER_TASKS = "95 % interval over tasks and seeds"
 BRACKETS = "{number:.1f} [{low:.1f}, {high:.1f}]"
 RANGE = "{number:.2f} [{low:.2f}, {high:.2f}]"
@@ -190,7 +192,8 @@ class Board:
         head = columns(["model", *(entry.name for entry in self.bench.entries)])
         caption = (
             f"Difference to {THEIRS} in percentage points over the seeds that both have, with half "
-            "of its 95 % interval (Student's t over pairs); a single pair has none. "
+            "of its 95 % interval (Student's t over pairs); a single pair has none. Of three pairs "
+            "that differ much it is wider than differences of shares can be. "
             f"{self.bench.settings(self.scale)}"
         )
         if not theirs:
@@ -253,7 +256,7 @@ class Board:
             f"over seeds and samples. {self.rate_words()} "
             f"{self.rank_words()} {SAME_DATA[self.same_data()]}",
         ]
-        return "".join(words).strip()
+        return re.sub(" +", " ", "".join(words)).strip()
 
     def rate_words(self) -> str:
         """How far scores move with rates that trained lengths do not tell apart."""
@@ -267,6 +270,11 @@ class Board:
             return ""
         model, entry = max(ranges, key=lambda cell: ranges[cell])
         low, high = min(found[model, entry]), max(found[model, entry])
+        if high - low < FAR:
+            return (
+                "No interval covers the choice of the rate: those that do as well on trained "
+                f"lengths differ by up to {high - low:.0f} points in score."
+            )
         many = sum(reach >= FAR for reach in ranges.values())
         return (
             f"No interval covers the choice of the rate: in {many} of {len(ranges)} cells rates "
@@ -276,17 +284,38 @@ class Board:
 
     def guess_words(self) -> str:
         """How an answer is scored, and what guessing reaches on each task."""
-        found = {}
-        for entry in self.bench.entries:
-            every = (self.bench.runs(self.records, m, entry.name) for m in self.bench.models)
-            if record := next((run for runs in every for run in runs), None):
-                found[entry.name] = entry.guessed(record)
-        reached = ", ".join(f"{name} {number:.0f}" for name, number in found.items())
-        return (
+        reached = ", ".join(f"{name} {number:.0f}" for name, number in self.guesses.items())
+        text = (
             "A token is scored after the right ones before it. The best guess from nearby (what "
             "most often follows the last 0 to 3 tokens in other rows, or the answer before, again) "
             f"would reach: {reached}."
         )
+        few = [
+            f"{number:.1f} % of {entry.name}"
+            for entry in self.bench.entries
+            if (number := self.whole(entry)) is not None and number < FEW
+        ]
+        return f"{text} Whole rows: no run has more right than {', '.join(few)}." if few else text
+
+    def runs_of(self, entry: Entry) -> list[Record]:
+        """The runs of all models that the table shows of a task."""
+        every = (self.bench.runs(self.records, model, entry.name) for model in self.bench.models)
+        return [run for runs in every for run in runs]
+
+    @cached_property
+    def guesses(self) -> dict[str, float]:
+        """Task -> the score of the best guess from nearby, of the tasks that have a record."""
+        found = {entry: self.runs_of(entry) for entry in self.bench.entries}
+        return {entry.name: entry.guessed(runs[0]) for entry, runs in found.items() if runs}
+
+    def whole(self, entry: Entry) -> float | None:
+        """The largest share of whole right rows beyond the trained lengths, in percent, of a task
+        whose tokens are scored.
+        """
+        if entry.measure != "token_accuracy":
+            return None
+        shares = [run["metrics"].get("ood/exact_match") for run in self.runs_of(entry)]
+        return max((share for share in shares if share is not None), default=None)
 
     def same_data(self) -> bool | None:
         """Whether all runs of a task and a seed read the same data; None: that is not recorded."""
@@ -300,8 +329,8 @@ class Board:
         """How ranks were made, and what tests of them say."""
         if not self.places:
             return "There are no ranks: they need two models that have every task."
-        given = f"{len(self.ranked)} models, {self.numbers.shape[1]} tasks, seeds "
-        given += ", ".join(map(str, self.seeds))
+        given = f"{len(self.ranked)} models, {self.numbers.shape[1]} tasks, "
+        given += f"seed{'s'[: len(self.seeds) > 1]} {', '.join(map(str, self.seeds))}"
         text = (
             f"Mean rank over tasks (1 is best; {given}, which all of them have), and the mean "
             "difference in percentage points, from five tasks on with the 95 % interval of a "

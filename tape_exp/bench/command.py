@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tape_exp.paper import tables
 from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record, each_once, read_records
 from tape_exp.paper.runner import Outcome, missing, status, work
-from tape_exp.settings import folders
+from tape_exp.settings import folders, plugins
 from tape_exp.settings.arguments import (
     MOST,
     Parser,
@@ -67,11 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lacking and given.minutes == 0:
         raise ConfigError(nothing(bench, lacking))
     if board.scores:
+        for sentence in outdated(board):
+            print(f"warning: {sentence}", file=sys.stderr)
         for path in write(board, place):
             print(path)
         print(f"\n{tables.markdown(board.table())}")
     elif not outcome.failed and not outcome.left:
-        raise ConfigError(nothing(bench))
+        raise ConfigError(nothing(bench, there=place.others()))
     return status(outcome)
 
 
@@ -147,12 +150,23 @@ class Place:
         """Its records and those that are committed: a run is not done twice."""
         return each_once([*read_records(self.records), *read_records()])
 
+    def others(self) -> str:
+        """The benches of the folder with the words that show them, in a sentence."""
+        found = []
+        for path in sorted(self.out.glob("*-search.json")):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                told_of = json.loads(path.read_text())
+                rates = ",".join(f"{rate:g}" for rate in told_of["rates"])
+                seed, tasks = told_of["search_seed"], ",".join(told_of["tasks"])
+                found.append(f"tasks={tasks} rates={rates} seeds={seed}")
+        return f" {self.out} has {'; '.join(found)}." if found else ""
+
     def refuse_another(self, settings: str) -> None:
         """Raise where its table is of other settings, and would be lost."""
-        if self.table.exists() and settings not in self.table.read_text():
+        if self.table.exists() and settings not in self.table.read_text(errors="replace"):
             raise ConfigError(
-                f"{self.table} holds a bench of other settings; --out=<another folder> keeps both, "
-                "or remove the file."
+                f"{self.table} holds a bench of other settings than this one: {settings} "
+                "--out=<another folder> keeps both, or remove the file."
             )
 
 
@@ -164,7 +178,8 @@ def run(
     known = place.known()
     leave_out(bench, scale)
     jobs = missing([bench], scale, [first], records=known)
-    log.info("%d runs to search the learning rates are missing.", len(jobs))
+    if jobs:
+        log.info("Missing runs of the search of learning rates: %d.", len(jobs))
     outcome = work(jobs, cores, minutes, place.records)
     pairs = len(bench.entries) * len(bench.models) - len(bench.unfit)
     if outcome.left:
@@ -211,6 +226,18 @@ def recorded(bench: Bench, scale: str, place: Place) -> Board:
     return Board(every, scale, records)
 
 
+def outdated(board: Board) -> list[str]:
+    """What packages' code has changed since runs that the table shows, in a sentence each."""
+    said = {
+        f"{reason} Its score is the old code's: remove the records of "
+        f"{run['config']['model']['name']} in the folder records, and its runs, to run it anew."
+        for entry in board.bench.entries
+        for run in board.runs_of(entry)
+        if (reason := plugins.changed(run.get("plugins"), run["config"]))
+    }
+    return sorted(said)
+
+
 def write(board: Board, place: Place) -> list[Path]:
     """Write the tables, the pictures and what the search took; returns the paths."""
     stem, written = place.out / place.name, []
@@ -227,8 +254,12 @@ def write(board: Board, place: Place) -> list[Path]:
     return [*written, *drawn]
 
 
-def nothing(bench: Bench, lacking: Sequence[str] = ()) -> str:
-    """Why there is no table, or not of the ``lacking`` models, and what would make one."""
+def nothing(bench: Bench, lacking: Sequence[str] = (), there: str = "") -> str:
+    """Why there is no table, or not of the ``lacking`` models, and what would make one.
+
+    Args:
+        there: what is there instead.
+    """
     tasks = ",".join(entry.name for entry in bench.entries)
     if lacking:
         return (
@@ -237,5 +268,5 @@ def nothing(bench: Bench, lacking: Sequence[str] = ()) -> str:
         )
     return (
         f"No search of learning rates is recorded for tasks={tasks}; name models to run, as in "
-        f"{told('bench rope tape')}, or the scale, rates and keys of an earlier bench."
+        f"{told('bench rope tape')}, or the scale, rates and keys of an earlier bench.{there}"
     )

@@ -17,11 +17,15 @@ from tape_exp.settings.display import display_name
 
 @in_print
 def heatmap(board: Board, stem: Path) -> list[Path]:
-    """Encodings downward, the best rank first, tasks to the right; what has not run is blank."""
+    """Encodings downward, the best rank first, and what guessing reaches; tasks to the right. What
+    has not run is blank.
+    """
     models, tasks = board.order, [entry.name for entry in board.bench.entries]
     cells = [[*board.scores[model].values()] for model in models]
-    values = np.array([[c.number if isinstance(c, Value) else np.nan for c in r] for r in cells])
-    figure = new_figure(DOUBLE, 1.2 + 0.19 * len(models))
+    numbers = [[c.number if isinstance(c, Value) else np.nan for c in r] for r in cells]
+    guessed = [board.guesses.get(task, np.nan) for task in tasks]
+    values = np.array([*numbers, guessed])
+    figure = new_figure(DOUBLE, 1.2 + 0.19 * len(values))
     axis = figure.subplots()
     image = axis.imshow(values, cmap=COLOURS, vmin=0, vmax=100, aspect="auto")
     for (row, column), number in np.ndenumerate(values):
@@ -30,11 +34,12 @@ def heatmap(board: Board, stem: Path) -> list[Path]:
             middle: Any = {"ha": "center", "va": "center", "fontsize": TYPE - 1}
             axis.text(column, row, f"{number:.0f}", color=colour, **middle)
     names = [display_name(model) + (MARK if model in board.ceilings else "") for model in models]
-    axis.set_yticks(range(len(models)), names)
+    axis.set_yticks(range(len(values)), [*names, "guess from nearby"])
+    axis.axhline(len(models) - 0.5, color="black", linewidth=0.8)
     words = [task.replace("_", " ") for task in tasks]
     axis.set_xticks(range(len(tasks)), words, rotation=40, ha="right", rotation_mode="anchor")
     axis.set_xticks(np.arange(len(tasks) + 1) - 0.5, minor=True)
-    axis.set_yticks(np.arange(len(models) + 1) - 0.5, minor=True)
+    axis.set_yticks(np.arange(len(values) + 1) - 0.5, minor=True)
     axis.grid(which="minor", color="white", linewidth=1)
     axis.tick_params(which="both", length=0)
     for side in axis.spines.values():

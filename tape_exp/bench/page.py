@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -56,13 +57,15 @@ def row_of(board: Board, model: str) -> dict[str, Any]:
 
 def of_task(board: Board, entry: Entry) -> dict[str, Any]:
     """What a click on a cell of a task shows: a curve of each model, and rows of the test."""
-    curves, trained, digits = {}, None, DIGITS
+    curves: dict[str, list[tuple[int, float]]] = {}
+    seeds, trained, digits = {}, None, DIGITS
     for model in board.order:
         runs = board.bench.runs(board.records, model, entry.name)
         found = [entry.by_length(record) for record in runs]
         shared = sorted(set.intersection(*map(set, found))) if found else []
         if shared:
-            curves[model] = [[n, sum(f[n] for f in found) / len(found)] for n in shared]
+            curves[model] = [(n, sum(f[n] for f in found) / len(found)) for n in shared]
+            seeds[model] = [(n, f[n]) for f in found for n in shared] if len(found) > 1 else []
             task = runs[0]["config"]["task"]
             keys = ("train_length", "train_letters", "train_digits")
             trained = next((task[key] for key in keys if task.get(key) is not None), None)
@@ -74,8 +77,17 @@ def of_task(board: Board, entry: Entry) -> dict[str, Any]:
         "looks": {model: asdict(look) for model, look in looks_of(curves).items()},
         "trained": trained,
         "curves": curves,
+        "seeds": seeds,
+        "guess": guess(entry, sorted({n for curve in curves.values() for n, _ in curve})),
         "rows": samples(entry.name, trained, digits),
     }
+
+
+def guess(entry: Entry, lengths: Sequence[int]) -> list[tuple[int, float]]:
+    """What the best guess from nearby reaches at each length, where tokens are scored."""
+    if entry.measure != "token_accuracy":
+        return []
+    return [(n, round(PROBLEMS[entry.name].guessed(n), 2)) for n in lengths]
 
 
 def unit(task: str) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from tape_exp.bench.tasks import SETS, Entry, chosen
+from tape_exp.bench.tasks import ENTRIES, SETS, Entry, chosen
 from tape_exp.paper.artifacts import Records, RunArtifact
 from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record
-from tape_exp.paper.words import settings_of
+from tape_exp.paper.words import settings_of, split_words
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.patterns import refuse_unnamed
@@ -20,6 +20,7 @@ from tape_exp.settings.plugins import names_in
 
 RATES = (0.001, 0.003, 0.01)
 RIVAL = "rope"
+WHICH = ("task.problem=", "task.group=", "task.kind=")  # what a task of the list has for its own
 
 
 @dataclass(kw_only=True)
@@ -94,7 +95,7 @@ class Bench(RunArtifact):
     def effort(self, records: Records) -> dict[str, Any]:
         """What the search of each model on each task tried, chose and took, for a JSON file."""
         tasks: dict[str, Any] = {}
-        for entry, model in product(self.entries, self.models):
+        for entry, model in product(self.entries, sorted(self.models)):
             tried = {
                 f"{rate:g}": {
                     "run": record.get("run"),
@@ -143,11 +144,9 @@ def requested(words: Sequence[str]) -> tuple[Bench, str]:
     for model in models:
         refuse_unnamed(model)
         one_of("model", model, names_in("model"))
-    own = ("tasks=", "rates=")
-    given = dict(word.split("=", 1) for word in further if word.startswith(own))
-    extra = [word for word in further if not word.startswith(own)]
-    fixed = ("seed=", "task=", "model=", "peft=", "checkpoint=", "task.optim.lr=", "debug")
-    if wrong := [word for word in extra if word.startswith(fixed)]:
+    given, extra = split_words(further, ("tasks", "rates"))
+    fixed = ("seed=", "task=", "model=", "peft=", "checkpoint=", "task.optim.lr=", "debug", *WHICH)
+    if wrong := [word for word in extra if word.lstrip("+~").startswith(fixed)]:
         raise ConfigError(
             f"{wrong[0]} is no word of a bench: models are given by name, tasks as "
             "tasks=reverse,sort, seeds as seeds=0,1,2 and learning rates as rates=0.001,0.003."
@@ -162,7 +161,7 @@ def requested(words: Sequence[str]) -> tuple[Bench, str]:
         task="battery",
         models=models,
         overrides=extra,
-        entries=chosen(tasks),
+        entries=_entries(tasks),
         rates=_rates(given.get("rates")),
         seeds=seeds,
         group=_group(tasks),
@@ -170,11 +169,20 @@ def requested(words: Sequence[str]) -> tuple[Bench, str]:
     return bench, scale
 
 
+def _entries(tasks: str) -> list[Entry]:
+    """The tasks of a set in its order, others in that of the list, however they are given: the same
+    tasks are the same bench.
+    """
+    order = [*ENTRIES]
+    entries = chosen(tasks)
+    return entries if tasks in SETS else sorted(entries, key=lambda e: order.index(e.name))
+
+
 def _group(tasks: str) -> str:
     """What the files of a bench are called by: its set, or its tasks, of many the first."""
     if tasks in SETS:
         return tasks
-    names = [entry.name for entry in chosen(tasks)]
+    names = [entry.name for entry in _entries(tasks)]
     if len(names) <= 3:
         return "-".join(names)
     digest = hashlib.sha256(",".join(names).encode()).hexdigest()[:6]
@@ -188,6 +196,10 @@ def _rates(text: str | None) -> list[float]:
         rates = sorted({float(word) for word in text.split(",")})
         if not all(0 < rate < 10 for rate in rates):
             raise ValueError
+        if len({f"{rate:g}" for rate in rates}) < len(rates):
+            raise ConfigError(f"rates={text} agree to six digits; give rates that differ more.")
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError(
             f"rates={text} must be numbers above 0 and below 10, as in rates=0.001,0.003."

@@ -124,9 +124,7 @@ def cliques(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
 def too_few(scores: np.ndarray) -> str:
     """Why ranks are not tested, in a sentence; empty where they are."""
     sizes = dict(zip(FEWEST, scores.shape, strict=True))
-    short = [
-        f"{sizes[key]} of {least} {key}" for key, least in FEWEST.items() if sizes[key] < least
-    ]
+    short = [f"{least} {key} ({sizes[key]})" for key, least in FEWEST.items() if sizes[key] < least]
     if not short:
         return ""
-    return f"Ranks are not tested (Friedman, Nemenyi): there are {' and '.join(short)} needed."
+    return f"Ranks are not tested (Friedman, Nemenyi): that takes {' and '.join(short)}."

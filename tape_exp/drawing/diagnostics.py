@@ -86,7 +86,7 @@ def _loss_by_context(tables: Tables, facts: Row) -> list[Panel]:
             facts,
         ),
         _by_length(
-            f"loss above the longest's; effective: {facts['effective_context']:,}",
+            f"loss above the lowest; effective: {facts['effective_context']:,}",
             "context (tokens)",
             "difference (nats a token)",
             [_band(rows, name, *keys), allowed],

@@ -521,7 +521,7 @@ def load(name: str) -> Artifact:
         raise ConfigError(
             f"artifact {name}{did_you_mean(name, names())} Known: {', '.join(names())}."
         )
-    node = OmegaConf.load(CONF / "paper" / f"{name}.yaml")
+    node = files.read_yaml(CONF / "paper" / f"{name}.yaml", "mend or remove it")
     return build(node, f"conf/paper/{name}.yaml")
 
 

@@ -243,6 +243,8 @@ SYMBOLS = {
     "ᵀ": r"^\top",
     "√": r"\surd",
     "†": r"\dagger",
+    "χ": r"\chi",
+    "²": r"^2",
 }
 SYMBOLS |= {"<": "<", ">": ">", "|": "|"}
 TEX = str.maketrans(SPECIAL | {character: f"${command}$" for character, command in SYMBOLS.items()})

@@ -17,6 +17,7 @@ from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, line_of, 
 from tape_exp.paper.values import NOTHING, Cell, Value, integer, known, mean_of, over_seeds
 from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.display import display_label, display_name
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import told
 
 LADDER = "ladder"
@@ -82,6 +83,26 @@ class Trend(RunArtifact):
     variants: dict[str, Variant] = field(default_factory=dict)
     varied: list[str] = field(default_factory=list)
     published: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise :class:`ConfigError` where a key has no effect."""
+        where = f"conf/paper/{self.name}.yaml: "
+        known = {model for rung in self.rungs for model in self.models_of(rung)}
+        for key in ("rates", "rivals", "varied"):
+            if wrong := [model for model in getattr(self, key) if model not in known]:
+                raise ConfigError(f"{where}{key} has {wrong[0]}, which no rung runs.")
+        for name, variant in self.variants.items():
+            rung, *words = name.split() or [""]
+            if rung not in self.rungs or not words:
+                raise ConfigError(
+                    f"{where}variants.{name} must be called by a rung and a word for what it "
+                    f"changes, as in '{next(iter(self.rungs))} wide'."
+                )
+            if not variant.overrides or not (variant.models or self.varied):
+                raise ConfigError(f"{where}variants.{name} needs overrides and models.")
+        for name, runs in (self.rungs | self.variants).items():
+            if runs.seeds < 1:
+                raise ConfigError(f"{where}seeds={runs.seeds} of {name} must be at least 1.")
 
     def scales(self) -> tuple[str, ...]:
         """All rungs together."""

@@ -57,8 +57,8 @@ class Diagnostics(NothingTrained, TextTask):
         traced: in how many of them attention is looked at.
         contexts: in tokens; null: the powers of two, the trained length and ``length``. A pass
             holds exactly so many, and its last sixteenth is scored.
-        margin: in nats a token; the effective context is the shortest whose loss is above that of
-            the longest by no more.
+        margin: in nats a token; the effective context is the shortest whose loss is above the
+            lowest by no more.
         sinks: how many tokens count as the first.
         tokens_per_batch: of one forward pass.
     """
@@ -266,12 +266,12 @@ def position_rows(positions: Sequence[tuple[int, int]], losses_NP: np.ndarray) -
 
 
 def context_rows(contexts: Sequence[int], losses_NC: np.ndarray) -> list[Row]:
-    """The mean loss with each context, and how far it is above that of the longest, window by
-    window: the tokens are the same.
+    """The mean loss with each context, and how far it is above that of the best, window by window:
+    the tokens are the same.
     """
-    rows = []
+    rows, best = [], losses_NC.mean(0).argmin()
     for context, values in zip(contexts, losses_NC.T, strict=True):
-        excess = values - losses_NC[:, -1]
+        excess = values - losses_NC[:, best]
         (low, high), (excess_low, excess_high) = interval(values), interval(excess)
         rows.append(
             {
@@ -289,7 +289,9 @@ def context_rows(contexts: Sequence[int], losses_NC: np.ndarray) -> list[Row]:
 
 
 def effective_context(rows: Sequence[Row], margin: float) -> int:
-    """The shortest context of :func:`context_rows` that is within the margin of the longest."""
+    """The shortest context of :func:`context_rows` whose loss is within the margin of the lowest:
+    where the longest contexts do harm, it is that from which on others do no better.
+    """
     return min(row["context"] for row in rows if row["excess"] <= margin)
 
 

@@ -51,6 +51,11 @@ def explained(
         log.info("Stopped%s. %s", by, what_next(directory))
         if isinstance(error.__context__, KeyboardInterrupt):  # Lightning made it a status of 1
             raise KeyboardInterrupt from error
+        if isinstance(error, SystemExit) and not isinstance(error, Preempted):
+            raise RuntimeError(
+                f"the code of the model or the task has left Python with status {error.code}; an "
+                "exception with a sentence would say why."
+            ) from error
         raise
     except GivenUpError as error:
         log.info("Given up: %s", error)

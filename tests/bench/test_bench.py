@@ -90,10 +90,10 @@ def test_ranks_by_hand():
 
 def test_each_choice_of_tasks_has_tables_of_its_own():
     groups = [plan.requested([f"tasks={tasks}"])[0].group for tasks in ("quick", "sort,copy")]
-    assert groups == ["quick", "sort-copy"]
+    assert groups == ["quick", "copy-sort"]
     many = {plan.requested([f"tasks=sort,copy,{more}"])[0].group for more in ("s3,a5", "s3,s5")}
     assert len(many) == 2
-    assert all(group.startswith("sort-and-3-more-") for group in many)
+    assert all(group.startswith("copy-and-3-more-") for group in many)
 
 
 def test_what_changes_the_runs_wants_a_folder_of_its_own(capsys):
@@ -191,14 +191,16 @@ def test_tables_and_pictures_of_made_up_records(tmp_path):
         assert answer[:-1] == sorted(symbols[:-1])
     assert text.count('data-model="abacus" data-task="multi_addition"') == 1
     place.refuse_another(bench.settings("smoke"))
-    with pytest.raises(ConfigError, match="holds a bench of other settings; --out="):
+    with pytest.raises(
+        ConfigError, match="holds a bench of other settings than this one: Scale paper --out="
+    ):
         place.refuse_another("Scale paper")
     before = (tmp_path / "chosen-smoke.pdf").read_bytes()
     figures.heatmap(board, tmp_path / "chosen-smoke")
     assert (tmp_path / "chosen-smoke.pdf").read_bytes() == before
     few, _ = plan.requested(["nope", "rope", "tasks=sort"])
     board = board_of(few, lambda model, task, seed: 50 + ahead[model])
-    assert "there are 2 of 3 methods and 1 of 5 tasks and 1 of 2 seeds needed" in board.caption()
+    assert "that takes 3 methods (2) and 5 tasks (1) and 2 seeds (1)." in board.caption()
     command.write(board, place)
     assert not (tmp_path / "chosen-smoke-ranks.png").exists(), "of an earlier call"
 
@@ -249,6 +251,10 @@ def test_what_a_model_cannot_have_is_left_out_with_its_reason(capsys):
         (["rope", "rope"], "models name rope twice"),
         (["[rope,nope]"], "model=[rope,nope]: a table takes a pattern of layers by name"),
         (["rope", "task=c4"], "task=c4 is no word of a bench"),
+        (["rope", "task.problem=copy"], "task.problem=copy is no word of a bench"),
+        (["rope", "++task.optim.lr=1"], "++task.optim.lr=1 is no word of a bench"),
+        (["rope", "tasks=copy", "tasks=sort"], "tasks=copy and tasks=sort exclude each other"),
+        (["rope", "rates=0.1,0.10000000001"], "rates=0.1,0.10000000001 agree to six digits"),
         (["rope", "rates=0"], "rates=0 must be numbers above 0"),
         (["abacus", "tasks=copy"], "Abacus must be told which tokens are digits"),
         (["rope", "tasks=copy", "task.lengths=[100000]"], "task.lengths=[100000] has 100000"),

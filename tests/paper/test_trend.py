@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from tape_exp.paper import artifacts
 from tape_exp.paper.claims import FLOOR, NO, UNCLEAR, UNTESTED, YES
 from tape_exp.paper.records import read_records
-from tape_exp.paper.trend import Rung, extra
+from tape_exp.paper.trend import Rung, Trend, Variant, extra
 from tape_exp.paper.words import requested
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
@@ -60,11 +60,29 @@ def test_every_rung_has_its_models_and_seeds():
     precision = {label: cfg.trainer.precision for label, cfg in whole.configs("ladder", [0])}
     assert (precision["tape rung5"], precision["tape rung8"]) == ("auto", "bf16-mixed")
     assert (precision["randpe rung8"], precision["randpe rung8 fp32"]) == ("bf16-mixed", "32-true")
-    assert "tape rung8 fp32" not in seeds, "nor need it have the models of the others"
+    assert "nope rung8 short" in seeds
+    assert "nope rung8 fp32" not in seeds, "a variant has models of its own"
     assert "path rung12" not in seeds
     assert list(whole.configs("smoke", [0])) == []
     with pytest.raises(ConfigError, match="scale=ladder has"):
         requested(["fig_addition_trend"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rates": {"ropee": 0.1}}, "rates has ropee, which no rung runs"),
+        ({"rivals": ["ropo"]}, "rivals has ropo, which no rung runs"),
+        ({"variants": {"rung9 wide": Variant(1, ["a=1"])}}, "variants.rung9 wide must be called"),
+        ({"variants": {"rung5": Variant(1, ["a=1"])}}, "variants.rung5 must be called by a rung"),
+        ({"variants": {"rung5 wide": Variant(1, [])}}, "variants.rung5 wide needs overrides"),
+        ({"variants": {"rung5 wide": Variant(0, ["a=1"])}}, "seeds=0 of rung5 wide must be"),
+        ({"rungs": {"rung5": Rung(-1)}, "variants": {}}, "seeds=-1 of rung5 must be at least 1"),
+    ],
+)
+def test_a_key_without_an_effect_is_refused(artifact, changed, message):
+    with pytest.raises(ConfigError, match=rf"conf/paper/fig_addition_trend\.yaml: {message}"):
+        Trend(**(vars(artifact) | {"rates": {}} | changed))
 
 
 def test_variants_change_parameters_or_steps_by_four_and_nothing_else():

@@ -169,6 +169,9 @@ def test_margins_and_windows_decide_on_the_effective_context():
     rows = context_rows([1, 2, 4, 8], losses)
     assert [effective_context(rows, m) for m in (0.0, 0.11, 0.61, 1.0)] == [8, 4, 2, 2]
     assert rows[0]["excess"] == pytest.approx(2.1)
+    harmed = context_rows([1, 2, 4, 8], losses[:, [0, 1, 3, 0]])
+    assert effective_context(harmed, 0.0) == 4, "longer contexts do harm"
+    assert [row["excess"] for row in harmed] == pytest.approx([2.1, 0.6, 0, 2.1])
     half = 12.7062047 * np.std([1.6, 2.6], ddof=1) / math.sqrt(2)
     assert rows[0]["excess_low"] == pytest.approx(2.1 - half, rel=1e-5)
     assert context_rows([1, 2], losses[:1, :2])[0]["low"] is None

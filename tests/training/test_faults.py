@@ -396,6 +396,13 @@ def test_a_process_that_fails_does_not_wait_for_the_others_at_its_exit(tiny_run,
     assert removed == [_destroy_dist_connection]
 
 
+def test_code_that_leaves_python_is_a_failed_run(tiny_run, monkeypatch, tmp_path):
+    monkeypatch.setattr(Arithmetic, "evaluate", lambda *_: sys.exit(0))
+    with pytest.raises(RuntimeError, match="has left Python with status 0"):
+        tiny_run("model=rope")
+    assert not list(tmp_path.rglob("DONE"))
+
+
 def test_what_any_process_says_is_known_to_all_at_the_next_call(monkeypatch):
     said = []
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda yes, _: said.append(bool(yes)))

@@ -74,9 +74,10 @@ class Problem(ABC):
         return wide[0], wide[1].astype(bool)
 
     def guessed(self, length: int, count: int = 1000) -> float:
-        """The share of scored tokens, in percent, that the best of some guesses gets right which
-        look nearby only: the scored token that follows the last 0, 1, 2 or 3 tokens most often in
-        other rows, or the scored token before it in its row.
+        """The share of a row's scored tokens, in percent, that the best of some guesses gets right
+        which look nearby only: the scored token that follows the last 0, 1, 2 or 3 tokens most
+        often in other rows, or the scored token before it in its row. As scores are, it is a mean
+        over rows.
         """
         seen, asked = (
             self.rows(seed_for(0, "guess", part), 0, count, [length]) for part in ("seen", "asked")
@@ -87,7 +88,9 @@ class Problem(ABC):
         guesses = [_following(near, seen, asked, len(self.symbols), usual) for near in range(4)]
         rows = scored.nonzero()[0]
         again = np.where(np.r_[-1, rows[:-1]] == rows, np.r_[usual, right[:-1]], usual)
-        return 100 * max(float((guess == right).mean()) for guess in [*guesses, again])
+        tokens_of = np.bincount(rows)
+        shares = [np.bincount(rows, guess == right) / tokens_of for guess in [*guesses, again]]
+        return 100 * max(float(share.mean()) for share in shares)
 
     def text(self, tokens: Sequence[int]) -> list[str]:
         """The symbols of a row without padding."""
