@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tape_exp.bench.board import Board
+from tape_exp.bench.board import THEIRS, Board
 from tape_exp.bench.tasks import Entry
 from tape_exp.data.groups import GROUPS
 from tape_exp.data.problems import PROBLEMS
@@ -19,6 +19,7 @@ from tape_exp.drawing.looks import looks_of
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
 from tape_exp.paper.ceilings import MARK
+from tape_exp.paper.tables import for_readers
 from tape_exp.paper.values import Value
 from tape_exp.settings.display import display_name
 
@@ -38,6 +39,10 @@ def write(board: Board, path: Path) -> Path:
         tasks=[entry.name for entry in board.bench.entries],
         rows=[row_of(board, model) for model in board.order],
         caption=board.caption(),
+        further={
+            f"Differences to {THEIRS}": for_readers(board.leads()),
+            "Learning rates": for_readers(board.search()),
+        },
         data=re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", json.dumps(data)),
     )
     write_atomically(path, text)

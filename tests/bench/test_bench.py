@@ -8,10 +8,11 @@ import pytest
 
 from tape_exp.bench import command, figures, plan, ranks, tasks
 from tape_exp.bench.board import Board, score, within
+from tape_exp.data.problems import PROBLEMS
 from tape_exp.paper.runner import Outcome, missing
 from tape_exp.paper.values import Value
 from tape_exp.runs.identity import identity_of
-from tape_exp.settings import folders
+from tape_exp.settings import folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tests.conftest import SMALL, knows_digits
@@ -156,7 +157,7 @@ def test_scores_have_intervals_even_where_all_is_right():
     assert within(Value(50.0, 40.0, 60.0)).high == 60
 
 
-def test_tables_and_pictures_of_made_up_records(tmp_path):
+def test_tables_and_pictures_of_made_up_records(tmp_path, monkeypatch):
     """Every file; models without every task, and those that know digits, have no rank."""
     words = ["nope", "rope", "tape", "abacus", "tasks=sort,copy,stack,parity,multi_addition"]
     bench, _ = plan.requested([*words, "seeds=0,1,2"])
@@ -186,6 +187,19 @@ def test_tables_and_pictures_of_made_up_records(tmp_path):
     data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
     assert data["sort"]["curves"]["rope"] == [[16, 100.0], [32, 61.0]]
     assert data["sort"]["trained"] == 16
+    assert {n for n, _ in data["sort"]["guess"]} == {16, 32}
+    assert data["parity"]["guess"] == [], "only tokens are guessed from those nearby"
+    assert text.count("<details>") == 2
+    assert board.guesses["sort"] == pytest.approx(PROBLEMS["sort"].guessed(32))
+    assert f" sort {board.guesses['sort']:.0f}, " in board.caption()
+    assert "Whole rows" not in board.caption()
+    for run in board.runs_of(tasks.ENTRIES["stack"]):
+        run["metrics"]["ood/exact_match"] = run["seed"] / 10
+    assert "Whole rows: no run has more right than 0.2 % of stack." in board.caption()
+    assert command.outdated(board) == []
+    monkeypatch.setattr(plugins, "changed", lambda *_: "The code of my_pe has changed.")
+    assert len(command.outdated(board)) == 4, "a sentence for each model"
+    monkeypatch.undo()
     for row in data["sort"]["rows"]:
         symbols, answer = ([s for s, scored in row if scored == wanted] for wanted in (0, 1))
         assert answer[:-1] == sorted(symbols[:-1])
