@@ -44,7 +44,7 @@ def test_a_reader_who_has_seen_enough_is_told_nothing():
     assert ended.returncode == 1
 
 
-@pytest.mark.parametrize("words", [["train.py", "--help"], ["-m", "tape_exp.paper", "list"]])
+@pytest.mark.parametrize("words", [["train.py", "--help"], ["-m", "tape_exp.bench", "--list"]])
 def test_output_on_a_full_disk_ends_without_a_traceback(words):
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
