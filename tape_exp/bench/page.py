@@ -11,7 +11,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tape_exp.bench.board import THEIRS, Board
-from tape_exp.bench.tasks import Entry
+from tape_exp.bench.tasks import Entry, guess_at
 from tape_exp.data.groups import GROUPS
 from tape_exp.data.problems import PROBLEMS
 from tape_exp.data.retrieval import DIGITS, KINDS
@@ -92,7 +92,7 @@ def guess(entry: Entry, lengths: Sequence[int]) -> list[tuple[int, float]]:
     """What the best guess from nearby reaches at each length, where tokens are scored."""
     if entry.measure != "token_accuracy":
         return []
-    return [(n, round(PROBLEMS[entry.name].guessed(n), 2)) for n in lengths]
+    return [(n, round(guess_at(entry.name, n), 2)) for n in lengths]
 
 
 def unit(task: str) -> str:

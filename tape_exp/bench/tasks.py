@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from statistics import mean
 from typing import Any
 
@@ -17,6 +18,12 @@ RETRIEVAL = {"multi_key": "the number that a text hides"}
 # a place from the other end; to count, however many there are; to tell the last of many like ones;
 # to know how deep one is; to go on from a mark; and to find a sentence in a text.
 QUICK = ("reverse", "sort", "flip_flop", "stack", "induction", "multi_key")
+
+
+@cache
+def guess_at(problem: str, length: int) -> float:
+    """What the best guess from nearby reaches on rows of a length, once for all records."""
+    return PROBLEMS[problem].guessed(length)
 
 
 @dataclass(frozen=True)
@@ -70,9 +77,9 @@ class Entry:
             return max(guesses(self.name, [max(self.by_length(record))]))
         if self.measure != "token_accuracy":
             return 0.0
-        trained, problem = task["train_length"], PROBLEMS[self.name]
+        trained = task["train_length"]
         beyond = [length for length in self.by_length(record) if length > trained]
-        return mean(problem.guessed(length) for length in beyond) if beyond else 0.0
+        return mean(guess_at(self.name, length) for length in beyond) if beyond else 0.0
 
     def by_length(self, record: Mapping[str, Any]) -> dict[int, float]:
         """A run's score at each length that its record has; of addition, of two equal lengths."""

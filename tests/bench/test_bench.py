@@ -140,6 +140,17 @@ def test_an_interval_over_few_tasks_holds_the_truth_in_95_of_100():
     assert held >= 91
 
 
+def test_a_record_that_no_table_can_show_is_left_out(capsys):
+    bench, _ = plan.requested(["rope", "tasks=sort"])
+    board = board_of(bench, lambda *_: 50.0)
+    runs = board.records["rope/sort/0.001"]
+    broken = json.loads(json.dumps(runs[0]))
+    del broken["config"]["task"]["train_length"]
+    board.records["rope/sort/0.001"] = [broken, *runs]
+    assert command.sound(bench, board.records)["rope/sort/0.001"] == runs
+    assert "is drawn without the record" in capsys.readouterr().err
+
+
 def test_scores_have_intervals_even_where_all_is_right():
     entry, cfg = tasks.ENTRIES["parity"], compose_config(["model=rope", "task=word_problem"])
     value = score(entry, record_of(cfg, 50.0, 0.1, "state"))
