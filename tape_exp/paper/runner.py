@@ -64,7 +64,7 @@ def status(outcome: Outcome) -> int:
     for reason in outcome.failed:
         print(f"failed: {shown(reason)}", file=sys.stderr)
     if outcome.left:
-        print(f"{outcome.left} runs are left; the same command goes on.", file=sys.stderr)
+        print(f"runs left: {outcome.left}; the same command goes on.", file=sys.stderr)
         return REQUEUE
     return 1 if outcome.failed else 0
 
@@ -260,7 +260,7 @@ def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int, records: P
                     )
                     end(key, future.exception())
         except (KeyboardInterrupt, Preempted):
-            log.info("%d runs save their checkpoints and leave.", len(doing))
+            log.info("Runs that save their checkpoints and leave: %d.", len(doing))
             while doing:  # a run that was just about to begin would not have heard the first
                 for child in multiprocessing.active_children():
                     assert child.pid is not None

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     failed = _show(search, journal, folder, given.record)
     if left := journal.left():
-        print(f"{left} trials are left; the same command goes on.", file=sys.stderr)
+        print(f"trials left: {left}; the same command goes on.", file=sys.stderr)
         return REQUEUE
     return 1 if failed else status
 

@@ -246,7 +246,7 @@ def test_a_real_bench_goes_on_and_adds_a_model(tmp_path, capsys, monkeypatch):
 
         patch.setattr(command, "work", stopped)
         assert command.main(["rope", "seeds=0,1", *words]) == 85
-    assert "2 runs are left; the same command goes on." in capsys.readouterr().err
+    assert "runs left: 2; the same command goes on." in capsys.readouterr().err
     records = tmp_path / "bench" / "records"
     (kept,) = records.glob("*.json")
     when = kept.stat().st_mtime_ns

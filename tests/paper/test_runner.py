@@ -268,7 +268,7 @@ def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(
     words = ["run", "fig_addition_yarn", "--cores", "2", *words, "task.optim.max_steps=300"]
     with signal_at(lambda: len(list(tmp_path.rglob("metrics.jsonl"))) == 2, signal.SIGTERM):
         assert paper.main(words) == REQUEUE
-    assert "3 runs are left; the same command goes on." in capsys.readouterr().err
+    assert "runs left: 3; the same command goes on." in capsys.readouterr().err
     assert len(list(tmp_path.rglob("step*.ckpt"))) == 2
     assert paper.main(words) == 0
     assert len(list(records.glob("*.json"))) == 3

@@ -490,7 +490,7 @@ def test_time_that_is_over_is_status_85(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(worker, "work", preempted)
     assert command.main([*RATES, *TINY, "trials=1", "--worker=0"]) == 85  # a task is queued again
     assert command.main([*RATES, *TINY, "trials=1", "--minutes", "5"]) == 85
-    assert "2 trials are left; the same command goes on." in capsys.readouterr().err
+    assert "trials left: 2; the same command goes on." in capsys.readouterr().err
 
 
 def test_a_sweep_of_wandb_runs_the_same_configs():
