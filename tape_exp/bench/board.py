@@ -279,7 +279,7 @@ class Board:
         return (
             f"No interval covers the choice of the rate: in {many} of {len(ranges)} cells rates "
             f"that do as well on trained lengths differ by {FAR:g} points or more in score, most "
-            f"in {display_name(model)}'s of {entry.name}, from {low:.0f} to {high:.0f}."
+            f"of {display_name(model)} on {entry.name}, from {low:.0f} to {high:.0f}."
         )
 
     def guess_words(self) -> str:
