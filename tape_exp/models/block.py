@@ -17,14 +17,8 @@ from torch.nn.utils import skip_init
 from tape_exp.models.attention import OnDemand, attend
 from tape_exp.models.attention.window import Window
 from tape_exp.models.cache import Cache
-from tape_exp.models.positions.base import (
-    Past,
-    PositionEncoding,
-    State,
-    for_heads,
-    overrides,
-    precise,
-)
+from tape_exp.models.positions.base import Past, PositionEncoding, State, for_heads, overrides
+from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch, AttentionConfig
 
 

@@ -14,7 +14,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import probabilities
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import full_precision
+from tape_exp.models.precision import full_precision
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import without_autocast
-from tape_exp.models.positions.base import PositionEncoding, full_precision
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.precision import full_precision
 from tape_exp.models.trace import Trace, trace
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import at_least_one, positive

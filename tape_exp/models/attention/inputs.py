@@ -12,6 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tape_exp.models.attention.window import Window
 from tape_exp.models.kernels import causal
+from tape_exp.models.precision import full_precision
 from tape_exp.models.rows import RowBias
 
 HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of it stay finite
@@ -172,7 +173,7 @@ class Inputs:
 def products(q_BHTD: Tensor, k_BHSD: Tensor) -> Tensor:
     """q·k in at least fp32, whatever their dtype and under every autocast: (B, H, T, S)."""
     precise = torch.promote_types(q_BHTD.dtype, torch.float32)
-    with torch.autocast(q_BHTD.device.type, enabled=False):
+    with full_precision(q_BHTD):
         return q_BHTD.to(precise) @ k_BHSD.to(precise).transpose(-1, -2)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tape_exp.models.attention.inputs import Inputs, products
 from tape_exp.models.attention.window import Window
+from tape_exp.models.precision import full_precision
 
 
 def compute(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
@@ -40,7 +41,7 @@ def probabilities(
     inputs = replace(inputs, window=window)
     if scale is not None:
         inputs = inputs.scaled(scale.transpose(1, 2))
-    with torch.autocast(q.device.type, enabled=False):
+    with full_precision(q):
         return _probabilities(inputs, inputs.per_query_head()[0])
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tape_exp.models.attention import cudnn
 from tape_exp.models.attention.inputs import Inputs, causal_mask, products
+from tape_exp.models.precision import full_precision
 from tape_exp.models.rows import recomputed
 
 ROWS = 128  # of queries that a CPU takes at once
@@ -62,7 +63,7 @@ def compute(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         bias = bias if mask is None else torch.where(mask, bias, float("-inf"))
         mask = bias.expand(*q.shape[:2], T, S)
     # Autocast would round the mask, which a CPU's kernel takes in fp32.
-    with torch.autocast("cpu", enabled=False) if on_cpu else nullcontext():
+    with full_precision(q) if on_cpu else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     return inputs.split(out[..., : D + padding])
 

@@ -1,7 +1,6 @@
 """The interface of a positional encoding, and its default: none (NoPE)."""
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -280,18 +279,6 @@ def check_reach(position: PositionEncoding, positions_BT: Tensor) -> None:
             f"model.length={position.reach} is the number of positions that are learned, 0 to "
             f"{position.reach - 1}, and position {asked} is asked for{more}."
         )
-
-
-def full_precision(x: Tensor) -> AbstractContextManager:
-    """No autocast on x's device: what is computed inside stays in its own dtype."""
-    return (
-        nullcontext() if x.device.type == "meta" else torch.autocast(x.device.type, enabled=False)
-    )
-
-
-def precise(x: Tensor) -> Tensor:
-    """x in fp32, or in fp64 if it is: for what is computed of positions in a 16-bit model."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def for_heads(x_BTKD: Tensor, heads: int) -> Tensor:

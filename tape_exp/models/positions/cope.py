@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from tape_exp.models.attention import causal_mask
-from tape_exp.models.positions.base import PositionEncoding, for_heads, full_precision, precise
+from tape_exp.models.positions.base import PositionEncoding, for_heads
+from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import for_heads, full_precision, precise
+from tape_exp.models.positions.base import for_heads
 from tape_exp.models.positions.kerple import Kerple
+from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 

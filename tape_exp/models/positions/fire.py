@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tape_exp.models.kernels.causal import Piecewise
-from tape_exp.models.positions.base import PositionEncoding, distances, full_precision, precise
+from tape_exp.models.positions.base import PositionEncoding, distances
+from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.errors import at_least_one
 from tape_exp.settings.schema import Arch
 

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Features, Past, PositionEncoding, full_precision, precise
+from tape_exp.models.positions.base import Features, Past, PositionEncoding
+from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.schema import Arch
 
 

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Features, Past, for_heads, full_precision, precise
+from tape_exp.models.positions.base import Features, Past, for_heads
 from tape_exp.models.positions.rope import RoPE, Scaling, as_matrices, rotations, turn_both
+from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.errors import one_of, positive, unread
 from tape_exp.settings.schema import Arch
 

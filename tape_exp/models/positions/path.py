@@ -6,13 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import (
-    Past,
-    PositionEncoding,
-    for_heads,
-    full_precision,
-    precise,
-)
+from tape_exp.models.positions.base import Past, PositionEncoding, for_heads
+from tape_exp.models.precision import full_precision, precise
 from tape_exp.models.rows import RowBias, recomputed
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch

@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Features, PositionEncoding, full_precision, precise
+from tape_exp.models.positions.base import Features, PositionEncoding
 from tape_exp.models.positions.rope import rotations
+from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.errors import at_least_one, one_of
 from tape_exp.settings.schema import Arch
 

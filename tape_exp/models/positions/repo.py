@@ -4,8 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Features, Past, full_precision, precise
+from tape_exp.models.positions.base import Features, Past
 from tape_exp.models.positions.rope import RoPE, Scaling, rotations, turn_both
+from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch
 

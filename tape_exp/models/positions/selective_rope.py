@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Features, Past, PositionEncoding, full_precision, precise
+from tape_exp.models.positions.base import Features, Past, PositionEncoding
 from tape_exp.models.positions.rope import RoPE, Scaling, rotations, turn_both
+from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch
 

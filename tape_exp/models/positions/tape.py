@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from tape_exp.models.kernels import maps, update
 from tape_exp.models.kernels.update import Update
-from tape_exp.models.positions.base import Features, State, full_precision
+from tape_exp.models.positions.base import Features, State
 from tape_exp.models.positions.rope import RoPE, Scaling
+from tape_exp.models.precision import full_precision
 from tape_exp.settings.errors import ConfigError, one_of, unread
 from tape_exp.settings.schema import Arch
 

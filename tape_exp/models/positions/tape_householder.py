@@ -4,9 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Past, full_precision
+from tape_exp.models.positions.base import Past
 from tape_exp.models.positions.rope import Scaling
 from tape_exp.models.positions.tape_tensor import TensorTAPE
+from tape_exp.models.precision import full_precision
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 

@@ -5,9 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tape_exp.machine.seeding import generator_for
-from tape_exp.models.positions.base import Features, for_heads, full_precision
+from tape_exp.models.positions.base import Features, for_heads
 from tape_exp.models.positions.rope import Scaling, as_matrices
 from tape_exp.models.positions.tape import TAPE
+from tape_exp.models.precision import full_precision
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch
 

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Features, PositionEncoding, for_heads, full_precision
+from tape_exp.models.positions.base import Features, PositionEncoding, for_heads
 from tape_exp.models.positions.fox import log_gates
+from tape_exp.models.precision import full_precision
 from tape_exp.settings.schema import Arch
 
 BLOCK = 64  # tokens, a power of two
