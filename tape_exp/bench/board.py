@@ -1,6 +1,5 @@
 """Scores of models on tasks, their ranks, and the tables of both."""
 
-import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,14 +7,13 @@ import numpy as np
 
 from tape_exp.bench import ranks
 from tape_exp.bench.plan import RIVAL, Bench, label
-from tape_exp.bench.tasks import Entry
+from tape_exp.bench.tasks import BRACKETS, Entry
 from tape_exp.paper.artifacts import SAME_DATA, Records, same_data
 from tape_exp.paper.ceilings import ceilings, marked_table
 from tape_exp.paper.records import Record
 from tape_exp.paper.statistics import lead
 from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import NOT_RUN, Cell, Missing, Value, over_runs
-from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.display import display_name
 from tape_exp.settings.folders import told
 
@@ -24,28 +22,7 @@ ALIKE = 1.0  # point, between shares at trained lengths that do not tell rates a
 FAR = 10.0  # points, between scores
 FEW = 5.0  # percent of whole rows: a task that nobody solves
 OVER_TASKS = "95 % interval over tasks and seeds"
-BRACKETS = "{number:.1f} [{low:.1f}, {high:.1f}]"
 RANGE = "{number:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def score(entry: Entry, record: Record) -> Value | None:
-    """A run's score with its interval over samples; None where the record has none.
-
-    Where all rows are right, or no token is, the standard error says nothing, and the interval is
-    Wilson's of as many rows.
-    """
-    number = record["metrics"].get(entry.metric)
-    error = record["metrics"].get(f"{entry.metric}_stderr")
-    form, kind = BRACKETS, "95 % interval over samples"
-    if number is None:
-        return None
-    if error is None:
-        return Value(number, form="{number:.1f}")
-    if number in (0, 100):
-        rows = entry.rows(record)
-        return Value(number, *wilson(rows if number else 0, rows), form=form, kind=kind)
-    low, high = max(0.0, number - 1.96 * error), min(100.0, number + 1.96 * error)
-    return Value(number, low, high, form=form, kind=kind)
 
 
 def within(value: Value) -> Value:
@@ -84,7 +61,7 @@ class Board:
         if reason := self.bench.unfit.get((model, entry.name)):
             return Missing(reason)
         runs = self.bench.runs(self.records, model, entry.name)
-        values = {r["seed"]: value for r in runs if (value := score(entry, r)) is not None}
+        values = {r["seed"]: value for r in runs if (value := entry.score(r)) is not None}
         mean = over_runs(values, digits=1) if values else NOT_RUN
         return within(mean) if isinstance(mean, Value) else mean
 
@@ -245,18 +222,24 @@ class Board:
         exact = [e.name for e in self.bench.entries if e.measure == "exact_match"]
         answers = [e.name for e in self.bench.entries if e.measure == "accuracy"]
         states = [e.name for e in self.bench.entries if e.measure == "state"]
-        words = [
+        what = [
             f"{self.bench.title}: right tokens in percent in rows longer than those of training",
-            f"; right rows of {', '.join(exact)}" if exact else "",
-            f"; right states of {', '.join(states)}" if states else "",
-            f"; right answers of {', '.join(answers)}" if answers else "",
-            f". {self.guess_words()} {self.bench.settings(self.scale)} All models have the same "
-            "steps, rates and rows; the lowest validation loss on trained lengths chose the rate, "
-            "which further seeds have alone. Of one seed the interval is over samples, of more "
-            f"over seeds and samples. {self.rate_words()} "
-            f"{self.rank_words()} {SAME_DATA[self.same_data()]}",
+            f"right rows of {', '.join(exact)}" if exact else "",
+            f"right states of {', '.join(states)}" if states else "",
+            f"right answers of {', '.join(answers)}" if answers else "",
         ]
-        return re.sub(" +", " ", "".join(words)).strip()
+        sentences = [
+            f"{'; '.join(filter(None, what))}.",
+            self.guess_words(),
+            self.bench.settings(self.scale),
+            "All models have the same steps, rates and rows; the lowest validation loss on trained "
+            "lengths chose the rate, which further seeds have alone. Of one seed the interval is "
+            "over samples, of more over seeds and samples.",
+            self.rate_words(),
+            self.rank_words(),
+            SAME_DATA[self.same_data()],
+        ]
+        return " ".join(filter(None, sentences))
 
     def rate_words(self) -> str:
         """How far scores move with rates that trained lengths do not tell apart."""
@@ -329,8 +312,8 @@ class Board:
         """How ranks were made, and what tests of them say."""
         if not self.places:
             return "There are no ranks: they need two models that have every task."
-        given = f"{len(self.ranked)} models, {self.numbers.shape[1]} tasks, "
-        given += f"seed{'s'[: len(self.seeds) > 1]} {', '.join(map(str, self.seeds))}"
+        seeds = ("seeds " if len(self.seeds) > 1 else "seed ") + ", ".join(map(str, self.seeds))
+        given = f"{len(self.ranked)} models, {self.numbers.shape[1]} tasks, {seeds}"
         text = (
             f"Mean rank over tasks (1 is best; {given}, which all of them have), and the mean "
             "difference in percentage points, from five tasks on with the 95 % interval of a "

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tape_exp.bench import figures, page
-from tape_exp.bench.board import Board, score
+from tape_exp.bench.board import Board
 from tape_exp.bench.plan import Bench, requested, shown
 from tape_exp.bench.tasks import ENTRIES, SETS
 from tape_exp.drawing.page import KINDS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import tables
-from tape_exp.paper.artifacts import UNFIT, Records
 from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record, each_once, read_records, warn
 from tape_exp.paper.runner import Outcome, missing, status, work
@@ -69,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lacking and given.minutes == 0:
         raise ConfigError(nothing(bench, lacking))
     if board.scores:
-        for sentence in outdated(board):
-            print(f"warning: {sentence}", file=sys.stderr)
+        for sentence in outdated(board, place):
+            warn(sentence)
         for path in write(board, place):
             print(path)
         print(f"\n{tables.markdown(board.table())}")
@@ -222,35 +221,16 @@ def leave_out(bench: Bench, scale: str) -> None:
 def recorded(bench: Bench, scale: str, place: Place) -> Board:
     """The board of all that is recorded, also of models of earlier commands."""
     every = shown(bench, read_records(place.records))
-    records = sound(every, every.collect(scale, place.known()))
+    records = every.sound(scale, every.collect(scale, place.known()))
     every.choose(records)
     return Board(every, scale, records)
 
 
-def sound(bench: Bench, records: Records) -> Records:
-    """The records without those that no table can show, each of which is named on stderr."""
-    entries = {entry.name: entry for entry in bench.entries}
-    kept: Records = {}
-    for key, runs in records.items():
-        entry = entries[key.split("/")[1]]
-        for run in runs:
-            try:
-                for read in (entry.by_length, entry.rows, entry.guessed):
-                    read(run)
-                score(entry, run)
-            except UNFIT as error:
-                reason = f"{type(error).__name__}: {error}"
-                warn(f"the bench is drawn without the record {run.get('run', key)} ({reason}).")
-            else:
-                kept.setdefault(key, []).append(run)
-    return kept
-
-
-def outdated(board: Board) -> list[str]:
+def outdated(board: Board, place: Place) -> list[str]:
     """What packages' code has changed since runs that the table shows, in a sentence each."""
     said = {
         f"{reason} Its score is the old code's: remove the records of "
-        f"{run['config']['model']['name']} in the folder records, and its runs, to run it anew."
+        f"{run['config']['model']['name']} in {place.records}, and its runs, to run it anew."
         for entry in board.bench.entries
         for run in board.runs_of(entry)
         if (reason := plugins.changed(run.get("plugins"), run["config"]))

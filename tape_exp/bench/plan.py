@@ -8,8 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from tape_exp.bench.tasks import ENTRIES, SETS, Entry, chosen
-from tape_exp.paper.artifacts import Records, RunArtifact
+from tape_exp.bench.tasks import SETS, Entry, chosen
+from tape_exp.paper.artifacts import UNFIT, Records, RunArtifact
 from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record
 from tape_exp.paper.words import settings_of, split_words
@@ -62,6 +62,18 @@ class Bench(RunArtifact):
         """Whether a record may be one of its runs at a scale."""
         models = record["config"]["model"]["name"] in self.models
         return models and super().of_scale(scale, record)
+
+    def _fault(self, scale: str, records: Records) -> str:
+        """What the board cannot read of some records, or nothing."""
+        entries = {entry.name: entry for entry in self.entries}
+        try:
+            for key, runs in records.items():
+                entry = entries[key.split("/")[1]]
+                for run in runs:
+                    entry.by_length(run), entry.rows(run), entry.guessed(run), entry.score(run)
+        except UNFIT as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     def each(self, scale: str) -> Iterator[tuple[tuple[str, str], DictConfig]]:
         """A config of every model on every task, at the first rate and seed."""
@@ -155,34 +167,24 @@ def requested(words: Sequence[str]) -> tuple[Bench, str]:
         if twice := [word for word in several if several.count(word) > 1]:
             raise ConfigError(f"{key} name {twice[0]} twice; name each once.")
     tasks = given.get("tasks", "quick")
+    entries = chosen(tasks)
     bench = Bench(
         name="bench",
         title="Encodings on the battery",
         task="battery",
         models=models,
         overrides=extra,
-        entries=_entries(tasks),
+        entries=entries,
         rates=_rates(given.get("rates")),
         seeds=seeds,
-        group=_group(tasks),
+        group=tasks if tasks in SETS else _group(entries),
     )
     return bench, scale
 
 
-def _entries(tasks: str) -> list[Entry]:
-    """The tasks of a set in its order, others in that of the list, however they are given: the same
-    tasks are the same bench.
-    """
-    order = [*ENTRIES]
-    entries = chosen(tasks)
-    return entries if tasks in SETS else sorted(entries, key=lambda e: order.index(e.name))
-
-
-def _group(tasks: str) -> str:
-    """What the files of a bench are called by: its set, or its tasks, of many the first."""
-    if tasks in SETS:
-        return tasks
-    names = [entry.name for entry in _entries(tasks)]
+def _group(entries: Sequence[Entry]) -> str:
+    """What the files of a bench of some tasks are called by: all of them, or of many the first."""
+    names = [entry.name for entry in entries]
     if len(names) <= 3:
         return "-".join(names)
     digest = hashlib.sha256(",".join(names).encode()).hexdigest()[:6]
@@ -196,14 +198,12 @@ def _rates(text: str | None) -> list[float]:
         rates = sorted({float(word) for word in text.split(",")})
         if not all(0 < rate < 10 for rate in rates):
             raise ValueError
-        if len({f"{rate:g}" for rate in rates}) < len(rates):
-            raise ConfigError(f"rates={text} agree to six digits; give rates that differ more.")
-    except ConfigError:
-        raise
     except ValueError as error:
         raise ConfigError(
             f"rates={text} must be numbers above 0 and below 10, as in rates=0.001,0.003."
         ) from error
+    if len({f"{rate:g}" for rate in rates}) < len(rates):
+        raise ConfigError(f"rates={text} agree to six digits; give rates that differ more.")
     return rates
 
 

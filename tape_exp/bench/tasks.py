@@ -8,9 +8,12 @@ from typing import Any
 
 from tape_exp.data.groups import GROUPS
 from tape_exp.data.problems import PROBLEMS
+from tape_exp.paper.values import Value
 from tape_exp.paper.word_problem import guesses
+from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
+BRACKETS = "{number:.1f} [{low:.1f}, {high:.1f}]"
 RECALL = ("mqar", "induction", "indirect_indexing", "flip_flop")
 # Kinds of task=retrieval_training that a tiny model learns within its steps: kind -> what it asks.
 RETRIEVAL = {"multi_key": "the number that a text hides"}
@@ -68,6 +71,25 @@ class Entry:
         beyond = [length for length in self.by_length(record) if length > trained]
         return max(1, len(beyond)) * int(task.get("trials") or task.get("samples_per_length", 1))
 
+    def score(self, record: Mapping[str, Any]) -> Value | None:
+        """A run's score with its interval over samples; None where the record has none.
+
+        Where all rows are right, or no token is, the standard error says nothing, and the interval
+        is Wilson's of as many rows.
+        """
+        number = record["metrics"].get(self.metric)
+        error = record["metrics"].get(f"{self.metric}_stderr")
+        form, kind = BRACKETS, "95 % interval over samples"
+        if number is None:
+            return None
+        if error is None:
+            return Value(number, form="{number:.1f}")
+        if number in (0, 100):
+            rows = self.rows(record)
+            return Value(number, *wilson(rows if number else 0, rows), form=form, kind=kind)
+        low, high = max(0.0, number - 1.96 * error), min(100.0, number + 1.96 * error)
+        return Value(number, low, high, form=form, kind=kind)
+
     def guessed(self, record: Mapping[str, Any]) -> float:
         """The score that guessing has on the rows of a record; 0 where a whole row or a number
         must be right.
@@ -122,6 +144,9 @@ SETS = {
 def chosen(text: str) -> list[Entry]:
     """The tasks that ``tasks=`` names: sets and single ones, separated by commas, each once.
 
+    Those of one set are in its order, others in that of the list, however they are given: the same
+    tasks are the same bench.
+
     Raises:
         ConfigError: a name is neither.
     """
@@ -131,4 +156,4 @@ def chosen(text: str) -> list[Entry]:
             known = [*SETS, *ENTRIES]
             raise ConfigError(f"tasks={word}{did_you_mean(word, known)} Known: {', '.join(known)}.")
         names += SETS.get(word, (word,))
-    return [ENTRIES[name] for name in dict.fromkeys(names)]
+    return [ENTRIES[name] for name in (names if text in SETS else ENTRIES) if name in names]

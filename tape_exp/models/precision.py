@@ -14,5 +14,5 @@ def full_precision(x: Tensor) -> AbstractContextManager:
 
 
 def precise(x: Tensor) -> Tensor:
-    """x in fp32, or in fp64 if it is: for what is computed of positions in a 16-bit model."""
+    """x in fp32, or in fp64 if it is: for what a 16-bit model must not round to its dtype."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -44,18 +44,11 @@ def explained(
 ) -> Iterator[None]:
     """Log how a run ends early, write FAILED if it failed, and raise :func:`explain`'s error."""
     try:
-        with alone_at_exit():
+        with alone_at_exit(), no_exit():
             yield
-    except (KeyboardInterrupt, SystemExit) as error:
+    except (KeyboardInterrupt, Preempted) as error:
         by = f" by {error.name}" if isinstance(error, Preempted) else ""
         log.info("Stopped%s. %s", by, what_next(directory))
-        if isinstance(error.__context__, KeyboardInterrupt):  # Lightning made it a status of 1
-            raise KeyboardInterrupt from error
-        if isinstance(error, SystemExit) and not isinstance(error, Preempted):
-            raise RuntimeError(
-                f"the code of the model or the task has left Python with status {error.code}; an "
-                "exception with a sentence would say why."
-            ) from error
         raise
     except GivenUpError as error:
         log.info("Given up: %s", error)
@@ -86,6 +79,22 @@ def alone_at_exit() -> Iterator[None]:
     except BaseException:
         atexit.unregister(_destroy_dist_connection)
         raise
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """An interruption and a failure instead of the SystemExit that they are met as."""
+    try:
+        yield
+    except Preempted:
+        raise
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # Lightning made it a status of 1
+            raise KeyboardInterrupt from error
+        raise RuntimeError(
+            f"the code of the model or the task has left Python with status {error.code}; an "
+            "exception with a sentence would say why."
+        ) from error
 
 
 def what_next(directory: RunDirectory) -> str:

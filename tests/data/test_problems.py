@@ -139,7 +139,7 @@ class Bits(Problem):
         answers = np.array([[self.rule(row[: t + 1]) for t in range(len(row))] for row in bits])
         there = np.broadcast_to(np.arange(bits.shape[1]) % self.every == 0, bits.shape)
         rows = np.stack([2 + bits, 4 + answers * there], 2).reshape(len(bits), -1)
-        return rows, np.stack([there & False, there], 2).reshape(rows.shape)
+        return rows, np.stack([np.zeros_like(there), there], 2).reshape(rows.shape)
 
 
 @pytest.mark.parametrize(

@@ -400,6 +400,8 @@ def test_code_that_leaves_python_is_a_failed_run(tiny_run, monkeypatch, tmp_path
     monkeypatch.setattr(Arithmetic, "evaluate", lambda *_: sys.exit(0))
     with pytest.raises(RuntimeError, match="has left Python with status 0"):
         tiny_run("model=rope")
+    (failed,) = tmp_path.rglob("FAILED")
+    assert "has left Python with status 0" in failed.read_text()
     assert not list(tmp_path.rglob("DONE"))
 
 

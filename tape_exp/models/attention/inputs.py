@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tape_exp.models.attention.window import Window
 from tape_exp.models.kernels import causal
-from tape_exp.models.precision import full_precision
+from tape_exp.models.precision import full_precision, precise
 from tape_exp.models.rows import RowBias
 
 HIDDEN = -1e9  # what is added to the logits of padding: finite, so that rows of it stay finite
@@ -124,8 +124,8 @@ class Inputs:
         assert self.key_bias is not None
         T, S = self.q.shape[2], self.k.shape[2]
         own = self.key_bias[:, :, S - T + first : S - T + last, None].detach()
-        precise = torch.promote_types(self.q.dtype, torch.float32)
-        return (self.key_bias[:, :, None, : S - T + last] - own).to(precise)
+        wide = torch.promote_types(self.q.dtype, torch.float32)
+        return (self.key_bias[:, :, None, : S - T + last] - own).to(wide)
 
     def hidden(self) -> Tensor:
         """(B, 1, 1, S) fp32: 1 where a key is padding."""
@@ -172,9 +172,8 @@ class Inputs:
 
 def products(q_BHTD: Tensor, k_BHSD: Tensor) -> Tensor:
     """q·k in at least fp32, whatever their dtype and under every autocast: (B, H, T, S)."""
-    precise = torch.promote_types(q_BHTD.dtype, torch.float32)
     with full_precision(q_BHTD):
-        return q_BHTD.to(precise) @ k_BHSD.to(precise).transpose(-1, -2)
+        return precise(q_BHTD) @ precise(k_BHSD).transpose(-1, -2)
 
 
 _hosted = WeakTensorKeyDictionary()  # paddings that were read, for as long as they exist

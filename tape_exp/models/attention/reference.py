@@ -3,12 +3,11 @@
 import math
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from tape_exp.models.attention.inputs import Inputs, products
 from tape_exp.models.attention.window import Window
-from tape_exp.models.precision import full_precision
+from tape_exp.models.precision import full_precision, precise
 
 
 def compute(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
@@ -34,8 +33,7 @@ def probabilities(
 
     The logits are added up in at least fp32 whatever the dtype of q and k, as fused kernels do.
     """
-    precise = torch.promote_types(q_BTHD.dtype, torch.float32)
-    q, k = (x.transpose(1, 2).to(precise) for x in (q_BTHD, k_BSKD))
+    q, k = (precise(x.transpose(1, 2)) for x in (q_BTHD, k_BSKD))
     key_bias = None if key_bias is None else key_bias.transpose(1, 2)
     inputs = Inputs(q, k, k[..., :0], None, bias, by_distance, slopes, padding, None, key_bias)
     inputs = replace(inputs, window=window)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tape_exp.models.attention import cudnn
 from tape_exp.models.attention.inputs import Inputs, causal_mask, products
-from tape_exp.models.precision import full_precision
+from tape_exp.models.precision import full_precision, precise
 from tape_exp.models.rows import recomputed
 
 ROWS = 128  # of queries that a CPU takes at once
@@ -71,8 +71,7 @@ def compute(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
 def _row_blocks(inputs: Inputs, rows: int = ROWS) -> tuple[Tensor, Tensor | None]:
     """The explicit softmax for ``rows`` queries at a time, over only the keys that they may see."""
     k, v = replace(inputs, carried=None).per_query_head()
-    q, on_cpu = inputs.q, inputs.q.device.type == "cpu"
-    q = q.to(torch.promote_types(q.dtype, torch.float32) if on_cpu else q.dtype)
+    q = precise(inputs.q) if inputs.q.device.type == "cpu" else inputs.q
     q = q / math.sqrt(q.shape[-1])
     T, S = q.shape[2], k.shape[2]
     carried = inputs.carried
@@ -115,9 +114,9 @@ def _row(inputs: Inputs, first: int, last: int) -> list[Tensor]:
         logits = logits + of_rows.compute(first, last, *of_rows.tensors)[..., keys]
     if inputs.key_bias is not None:
         logits = logits + inputs.at_keys(first, last)[..., keys]
-    precise = torch.promote_types(logits.dtype, torch.float32)
+    wide = torch.promote_types(logits.dtype, torch.float32)
     logits = logits.masked_fill_(~visible, float("-inf"))
-    probabilities = logits.softmax(-1, precise).to(inputs.v.dtype)
+    probabilities = logits.softmax(-1, wide).to(inputs.v.dtype)
     averaged = [inputs.v] if inputs.carried is None else [inputs.v, inputs.carried]
     return [probabilities @ x[:, :, keys] for x in averaged]
 
