@@ -32,7 +32,7 @@ OPTIONAL: dict[str, Any] = {
     **dict.fromkeys(("parameters", "positional_parameters", "trained_parameters", "steps"), int),
     "tokens": NUMBER,
     "fingerprint_version": int,
-    "knows_digits": bool,
+    **dict.fromkeys(("knows_digits", "compiled"), bool),
     "seconds": {"training": NUMBER, "evaluation": NUMBER},
     "hardware": {"cpu": str, "gpus": [str]},
     "packages": {"*": str},

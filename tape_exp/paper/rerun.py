@@ -24,7 +24,8 @@ def command(record: Record) -> str:
     and so does the command. A package that is not installed is named.
     """
     packages = plugins.naming(record.get("plugins") or ())
-    return shlex.join([*TRAIN.split(), *words(record["config"]), *packages])
+    compiled = ["trainer.compile=true"] if record.get("compiled") else []
+    return shlex.join([*TRAIN.split(), *words(record["config"]), *compiled, *packages])
 
 
 def words(config: dict[str, Any]) -> list[str]:

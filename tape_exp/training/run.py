@@ -262,6 +262,7 @@ def record_of(
         trained_parameters=sum(parameter.numel() for _, parameter in trained),
         steps=trainer.global_step,
         precision=str(trainer.precision),
+        **({"compiled": True} if run.cfg.trainer.compile else {}),
         attention=attention.choices(),
         seconds={
             "training": round(seconds["training"], 1),

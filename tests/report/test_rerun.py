@@ -43,3 +43,10 @@ def test_what_was_set_apart_from_the_choices_is_in_the_command():
     words = rerun.words(config)
     assert set(told) <= set(words)
     assert identity_of(compose_config(words)) == config
+
+
+def test_a_compiled_run_is_compiled_again():
+    """It would not repeat itself bit for bit otherwise."""
+    record = {"config": identity_of(compose_config(["model=rope", "task=arithmetic"]))}
+    assert "trainer.compile" not in rerun.command(record)
+    assert rerun.command(record | {"compiled": True}).endswith(" trainer.compile=true")

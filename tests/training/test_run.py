@@ -121,6 +121,7 @@ def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monke
         cfg, record = tiny_run(*words, steps=6)
         losses.append([dict(row)["train/loss"] for row in curve(cfg) if "train/loss" in dict(row)])
         kept.append(record["attention"])
+        assert record.get("compiled", False) == (compiled == "true")
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert kept[0] == kept[1], "the record names the backends in either case"
     assert "reference" in kept[0][0]
