@@ -212,17 +212,28 @@ class Trend(RunArtifact):
             if not learned(run)
         ]
         left_out = f" Left out for that: {', '.join(few)}." if few else ""
+        half = self._rungs_in("bf16-mixed", records)
+        in_half = f" The figure's points of {', '.join(half)} are of bf16-mixed." if half else ""
         return (
             f"{self.title}. Exact match in percent. Extra length: 2 √(grid mean) - 1, with the "
             "trained part of the grid taken as solved: the part of the trained digits by which the "
             "square of solved sums reaches beyond them. Mean over seeds with its 95 % interval; "
             "leads are paired by seed. In the figure dots are seeds and bands a bootstrap over "
-            "seeds and samples, which of so few seeds is narrower than the table's intervals. A "
-            f"run counts for extra length if it solves {ENOUGH:.0f} % of the sums of trained "
-            f"lengths.{left_out} Rates are those that fig_rates chose at the first rung; there, "
-            "rates that solve the trained sums alike differ in extra length as much as RoPE and "
-            "TAPE do, so that their lead is to be read at an equal rate too."
+            "seeds and samples, which of so few seeds is narrower than the table's intervals."
+            f"{in_half} A run counts for extra length if it solves {ENOUGH:.0f} % of the sums of "
+            f"trained lengths.{left_out} Rates are those that fig_rates chose at the first rung; "
+            "there, rates that solve the trained sums alike differ in extra length as much as RoPE "
+            "and TAPE do, so that their lead is to be read at an equal rate too."
         )
+
+    def _rungs_in(self, precision: str, records: Records) -> list[str]:
+        """The rungs that have runs in a precision, variants apart."""
+        found = {
+            label.split(maxsplit=1)[1]
+            for label, runs in records.items()
+            if any(run["precision"] == precision for run in runs)
+        }
+        return [rung for rung in self.rungs if rung in found]
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
         """Extra length by trained digits, and the paired leads, with the paper's points."""

@@ -113,10 +113,20 @@ def test_a_run_that_has_not_learned_does_not_count(artifact):
     assert table.values("extra", rung="rung5").keys() == {"tape"}
     assert table.values("grid", rung="rung5").keys() == {"rope", "tape"}
     assert "RoPE rung5 seed 4 (98.9 %)" in table.caption
+    assert "bf16" not in table.caption
     assert artifact.verdict("ladder", found).holds == UNTESTED
     (figure,) = artifact.figures("ladder", found)
     drawn = [line.name for line in figure.panels[0].lines if line.each]
     assert drawn == ["TAPE"]
+
+
+def test_the_caption_names_the_rungs_of_another_precision(artifact):
+    records = records_of(artifact, {"tape rung5": 36, "tape rung8": 30})
+    for record in records:
+        if record["config"]["scale"] == "rung8":
+            record["precision"] = "bf16-mixed"
+    table = artifact.table("ladder", artifact.collect("ladder", records))
+    assert "The figure's points of rung8 are of bf16-mixed." in table.caption
 
 
 def test_trained_sums_are_no_extra_length(artifact):
