@@ -28,7 +28,8 @@ class Line:
             compare the others with, which legends name last.
         width: in points; None: that of the page.
         hidden: not drawn in an interactive figure before it is asked for.
-        joined: whether a line goes through the points; otherwise their intervals are bars.
+        joined: whether a line goes through the points; otherwise, and where a point has no
+            interval, the intervals are bars.
         hollow: whether the points are drawn open, as others' are; a picture's title says whose,
             and its legend has them only where no filled line has their look.
         each: the points that these are means of, drawn as dots.
@@ -190,12 +191,14 @@ def _draw_line(axis: Any, line: Line, beside: float) -> None:
     drawn = axis.plot(line.x, line.y, label=line.name, markevery=every, **_style(line))
     for x, y in line.each:
         drawn += axis.plot(x, y, ".", color=colour, markersize=2, alpha=0.7)
-    if line.low and None not in (*line.low, *line.high) and line.low != line.high:
-        if line.joined:
-            axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.12, linewidth=0)
+    ends = zip(line.x, line.low, line.high, strict=True) if line.low else ()
+    known = [each for each in ends if None not in each]
+    if known and line.low != line.high:
+        if line.joined and len(known) == len(line.x):
+            axis.fill_between(*zip(*known, strict=True), color=colour, alpha=0.12, linewidth=0)
         else:
             style: Any = {"color": colour, "alpha": 0.5, "linewidth": 0.9}
-            drawn.append(axis.vlines(line.x, line.low, line.high, **style))
+            drawn.append(axis.vlines(*zip(*known, strict=True), **style))
     if beside:  # once the limits of the axes are known
         shift = ScaledTranslation(beside / 72, 0, axis.figure.dpi_scale_trans)
         for each in drawn:

@@ -210,7 +210,12 @@ class Artifact(ABC):
         if not self.claim:
             return Verdict()
         contests, told = self.contests(scale, records), ceilings(records)
-        return decide([replace(c, rivals=[r for r in c.rivals if r not in told]) for c in contests])
+        contests = [replace(c, rivals=[r for r in c.rivals if r not in told]) for c in contests]
+        return decide(contests, self.planned())
+
+    def planned(self) -> int:
+        """How many comparisons the claim has once everything has run, if runs come one by one."""
+        return 0
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """The comparisons that the claim makes; none: its records do not test it."""
@@ -437,7 +442,13 @@ class LanguageArtifact(RunArtifact):
     def notes(self, records: Records) -> str:
         """Which text was read in place of a corpus, whether by all, and how records differ."""
         read = sorted({name for runs in records.values() for r in runs for name in _builtin(r)})
-        text = f"In place of {' and '.join(read)}: text that Python carries." if read else ""
+        text = (
+            f"In place of {' and '.join(read)}: text that Python carries. What is scored of it "
+            "comes from few files and is the same for all seeds, so that intervals over seeds "
+            "leave out what other text would give."
+            if read
+            else ""
+        )
         same = SAME_DATA[same_data(records)]
         return " ".join(filter(None, (text, same, super().notes(records))))
 

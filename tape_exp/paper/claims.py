@@ -200,14 +200,19 @@ class Verdict:
     seeds: str = ""
 
 
-def decide(contests: Sequence[Contest]) -> Verdict:
+def decide(contests: Sequence[Contest], planned: int = 0) -> Verdict:
     """The verdict of several comparisons: all must hold, and one failure refutes the claim.
 
     The p values of all of them are adjusted together. Our figures are those of the comparisons that
     decided it.
+
+    Args:
+        planned: how many comparisons the claim has once everything has run. Those that have not run
+            count too, so that a verdict does not weaken as they come in.
     """
     family = {(i, rival): p for i, each in enumerate(contests) for rival, p in each.tests.items()}
-    adjusted = dict(zip(family, holm([*family.values()]), strict=True))
+    unknown = [1.0] * (planned - len(family))
+    adjusted = dict(zip(family, holm([*family.values(), *unknown]), strict=False))
     contests = [
         replace(each, adjusted={rival: p for (k, rival), p in adjusted.items() if k == i})
         for i, each in enumerate(contests)

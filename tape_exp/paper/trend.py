@@ -168,6 +168,10 @@ class Trend(RunArtifact):
                 )
         return contests or self.versus("", {}, published, published_where=f"{largest} digits")
 
+    def planned(self) -> int:
+        """One with each rival at every rung: seeds come in over weeks of a laptop's time."""
+        return len(self.rungs) * len(self.rivals)
+
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each rung, variant and model."""
         rows: list[Row] = []
@@ -218,8 +222,11 @@ class Trend(RunArtifact):
             f"{self.title}. Exact match in percent. Extra length: 2 √(grid mean) - 1, with the "
             "trained part of the grid taken as solved: the part of the trained digits by which the "
             "square of solved sums reaches beyond them. Mean over seeds with its 95 % interval; "
-            "leads are paired by seed. In the figure dots are seeds and bands a bootstrap over "
-            "seeds and samples, which of so few seeds is narrower than the table's intervals."
+            "leads are paired by seed. In the figure dots are seeds, bars on the left a bootstrap "
+            "over seeds and samples, which of so few seeds is narrower than the table's intervals, "
+            "and bars on the right these; a point without a bar is of one seed. The paper's points "
+            "are of its printed means of the grid, which do not say how much of the trained sums "
+            "was solved: below 25 % (NoPE), not all."
             f"{in_half} A run counts for extra length if it solves {ENOUGH:.0f} % of the sums of "
             f"trained lengths.{left_out} Rates are those that fig_rates chose at the first rung; "
             "there, rates that solve the trained sums alike differ in extra length as much as RoPE "
@@ -299,9 +306,13 @@ class Trend(RunArtifact):
 
 
 def _line(name: str, runs: Mapping[int, list[Record]], look: Look) -> Line:
-    """The mean over seeds by trained digits, in a band that a bootstrap gives."""
+    """The mean over seeds by trained digits, with intervals that a bootstrap gives where there are
+    two seeds or more: samples alone would make the point of one seed look the surest.
+    """
     values = {n: [*found.values()] for n in sorted(runs) if (found := extras(runs[n]))}
-    bands = [ends(resampled([each])[0]) for each in values.values()]
+    bands = [
+        ends(resampled([each])[0]) if len(each) > 1 else (None, None) for each in values.values()
+    ]
     return Line(
         name,
         [*values],

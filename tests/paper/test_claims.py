@@ -173,6 +173,14 @@ def test_one_rival_of_many_must_be_ahead_by_more_to_refute():
     assert decide([alone, another, another]).holds == UNCLEAR
 
 
+def test_comparisons_that_have_not_run_count_too():
+    """A verdict that they would take back is none."""
+    rival, ours = [1.0, 2.0, 3.0], [0.0, 0.4, 2.0]
+    alone = contest(ours, rival)
+    assert decide([alone], planned=1).holds == NO
+    assert decide([alone], planned=3).holds == UNCLEAR
+
+
 def test_a_lead_over_every_rival_needs_no_adjustment():
     """All four must be behind, each at 5 %: that one is so by chance makes no claim hold."""
     ours, rival = [30.0, 30.0, 30.0], [29.0, 29.3, 28.7]

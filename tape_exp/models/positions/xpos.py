@@ -19,7 +19,9 @@ class XPos(RoPE):
     0.4 d) / (1.4 d), so that the dot product decays with distance as ζ^{distance/B}.
 
     Deliberately different: the centre c, which cancels in the dot product, is half the longest
-    length of the task and not of the batch, so that a cache of keys stays valid.
+    length of the task and not of the batch, so that a cache of keys stays valid. And attention
+    stays whole: the paper's blockwise attention, which lets a token see its block and the one
+    before in evaluation, and on which its extrapolation rests too, is not here.
 
     Args:
         theta: base of the frequencies.
