@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -158,7 +159,9 @@ class Place:
                 told_of = json.loads(path.read_text())
                 rates = ",".join(f"{rate:g}" for rate in told_of["rates"])
                 seed, tasks = told_of["search_seed"], ",".join(told_of["tasks"])
-                found.append(f"tasks={tasks} rates={rates} seeds={seed}")
+                scale = path.name.removesuffix("-search.json").rpartition("-")[2]
+                words = [f"tasks={tasks}", f"scale={scale}", f"rates={rates}", f"seeds={seed}"]
+                found.append(shlex.join([*words, *told_of.get("overrides", [])]))
         return f" {self.out} has {'; '.join(found)}." if found else ""
 
     def refuse_another(self, settings: str) -> None:

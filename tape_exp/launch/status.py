@@ -178,6 +178,8 @@ def state_of(job: Job, queued: Task | None, log: Path) -> State:
     said = error_at_end(log) if log.exists() and log.stat().st_mtime >= wrote else ""
     if said:  # of train.py, before it made a directory, or of SLURM: killed, out of memory
         return State("failed", step, note=said)
+    if begun and place is not None and said_stopped(place.path / "log.txt"):
+        return State("stopped", step, note="the same command goes on")
     if time.time() - wrote < QUIET:
         return State("running", step, eta)
     if begun:
@@ -213,6 +215,11 @@ def newest(path: Path) -> float:
     """When a run last wrote a line."""
     files = (path / "log.txt", path / "metrics.jsonl", path / "config.yaml")
     return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
+
+def said_stopped(log: Path) -> bool:
+    """Whether a run's log ends with its leaving; one that goes on writes further lines."""
+    return log.exists() and bool(re.match(r"\S+ \S+ Stopped( by \w+)?\.", last_line(log)))
 
 
 def last_line(path: Path) -> str:

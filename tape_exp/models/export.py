@@ -21,6 +21,7 @@ from tape_exp.models.layers import PLAIN
 from tape_exp.models.llama import llama_name
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.stored import INDEX
+from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError
 
 MODELING = "modeling_tape_exp"  # the file that auto_map names
@@ -80,7 +81,9 @@ def save(
         }
     with new_folder(folder) as temporary:
         _write_json(temporary / "config.json", config)
-        told = describe(plain) if describe else card(folder.name, plain, auto_map)
+        packages = [*plugins.versions_of(model)]
+        by_default = card(folder.name, plain, auto_map, packages=packages)
+        told = describe(plain) if describe else by_default
         (temporary / "README.md").write_text(told)
         if auto_map and not plain:
             (temporary / f"{MODELING}.py").write_text(IMPORTS)
@@ -187,18 +190,29 @@ def own_config(decoder: Decoder, model: dict[str, Any]) -> dict[str, Any]:
     return names | {"arch": dataclasses.asdict(decoder.arch), "model": model}
 
 
-def card(name: str, plain: bool, auto_map: bool = False, tags: Sequence[str] = ()) -> str:
+def card(
+    name: str,
+    plain: bool,
+    auto_map: bool = False,
+    tags: Sequence[str] = (),
+    packages: Sequence[str] = (),
+) -> str:
     """The beginning of a model card: what it is, and how to load it by its ``name``.
 
     Args:
         auto_map: whether transformers finds our classes by the config.
         tags: of the hub, besides those of every model of ours.
+        packages: of other authors, whose classes the model is made of.
     """
     head = {"library_name": "transformers", "pipeline_tag": "text-generation"}
     every = {**head, "tags": ["tape_exp", "positional-encoding", *tags]}
     ours = "" if plain or auto_map else "import tape_exp.models.hf  # registers the type tape_exp\n"
+    named = [package for package in packages if package not in plugins.installed()]
+    first = "from tape_exp.settings.plugins import use_packages\n" if named else ""
+    then = f"use_packages({named})  # which are not installed as plugins\n" if named else ""
     trust = ", trust_remote_code=True" if auto_map and not plain else ""
-    needs = "" if plain else "\nThis needs the package `tape_exp`.\n"
+    wanted = " and ".join(f"`{package}`" for package in ("tape_exp", *packages))
+    needs = "" if plain else f"\nThis needs the package{'s' if packages else ''} {wanted}.\n"
     return f"""---
 {yaml.safe_dump(every, sort_keys=False)}---
 # {name}
@@ -206,9 +220,9 @@ def card(name: str, plain: bool, auto_map: bool = False, tags: Sequence[str] = (
 A {"Llama" if plain else "model of type `tape_exp`"}, exported by `tape-exp export`.
 
 ```python
-{ours}from transformers import AutoModelForCausalLM
+{ours}{first}from transformers import AutoModelForCausalLM
 
-model = AutoModelForCausalLM.from_pretrained("{name}"{trust})
+{then}model = AutoModelForCausalLM.from_pretrained("{name}"{trust})
 ```
 {needs}"""
 

@@ -33,7 +33,7 @@ from tape_exp.settings.patterns import refuse_unnamed
 from tape_exp.settings.plugins import names_packages, naming
 
 # overrides that say where a run is, not what it computes
-PLACES = ("runs=", "cache=", "trainer", "logger")
+PLACES = ("runs=", "cache=", "plugins=", "trainer", "logger")
 
 
 @dataclass(kw_only=True)

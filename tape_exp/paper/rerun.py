@@ -14,7 +14,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import TRAIN
 from tape_exp.settings.overrides import words_of
 
-KEYS = ("seed", "model", "task", "peft")
+KEYS = ("seed", "model", "task", "peft", "debug")
 
 
 def command(record: Record) -> str:

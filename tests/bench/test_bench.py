@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -263,7 +264,11 @@ def test_a_real_bench_goes_on_and_adds_a_model(tmp_path, capsys, monkeypatch):
     assert command.main(["alibi", "--minutes", "0", *words]) == 2
     assert "Of alibi no search of learning rates is recorded" in capsys.readouterr().err
     assert command.main(["tasks=sort", *words[1:]]) == 2
-    assert f"{records.parent} has tasks=copy rates=0.003 seeds=0." in capsys.readouterr().err
+    told = capsys.readouterr().err
+    hint = told.partition(f"{records.parent} has ")[2].strip().rstrip(".")
+    assert hint.startswith("tasks=copy scale=smoke rates=0.003 seeds=0 ")
+    assert command.main([*shlex.split(hint), *words[-2:]]) == 0, "as it says"
+    assert capsys.readouterr().out.count("| RoPE ") == 1
 
 
 def test_what_a_model_cannot_have_is_left_out_with_its_reason(capsys):

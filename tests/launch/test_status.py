@@ -60,6 +60,19 @@ def test_every_state_is_told(grid, capsys, tmp_path):
     assert "1 done, 1 running, 2 failed, 1 stopped, 1 missing" in told
 
 
+def test_a_run_that_was_asked_to_leave_is_stopped_at_once(grid, capsys):
+    """And running again as soon as it has said anything more."""
+    words, jobs = grid
+    log = begin(jobs[0]).path / "log.txt"
+    log.write_text("2026-01-01 00:00:00 Stopped by SIGTERM. The same command goes on.\n")
+    status.main(words)
+    assert "1 stopped, 5 missing" in capsys.readouterr().out
+    with log.open("a") as file:
+        file.write("2026-01-01 00:00:09 Going on from step 40.\n")
+    status.main(words)
+    assert "1 running, 5 missing" in capsys.readouterr().out
+
+
 def test_the_queue_knows_better_than_a_silent_file(grid, capsys, monkeypatch):
     words, jobs = grid
     begin(jobs[0], age=4000)

@@ -50,3 +50,10 @@ def test_a_compiled_run_is_compiled_again():
     record = {"config": identity_of(compose_config(["model=rope", "task=arithmetic"]))}
     assert "trainer.compile" not in rerun.command(record)
     assert rerun.command(record | {"compiled": True}).endswith(" trainer.compile=true")
+
+
+def test_a_run_of_a_debug_mode_is_one_again():
+    told = ["model=rope", "task=arithmetic", "debug=overfit"]
+    config = identity_of(compose_config(told))
+    assert "debug=overfit" in rerun.words(config)
+    assert identity_of(compose_config(rerun.words(config))) == config

@@ -143,6 +143,24 @@ def test_report_and_export_take_the_name_of_a_package(site, tiny_run, monkeypatc
     assert f"&#39;{named}&#39;" in page.read_text(), "the command of the run has it too"
 
 
+@pytest.mark.parametrize("entry_point", [True, False])
+def test_the_lines_of_a_model_card_load_a_model_of_a_package(
+    entry_point, site, tiny_run, monkeypatch
+):
+    example(site, entry_point)
+    named = [] if entry_point else ["plugins=[my_pe]"]
+    cfg, _ = tiny_run("model=soft_window", *named, steps=1)
+    assert export.main([str(RunDirectory(cfg).path), str(site / "new"), *named]) == 0
+    told = (site / "new" / "README.md").read_text()
+    assert "needs the packages `tape_exp` and `my_pe`." in told
+    monkeypatch.setattr(plugins, "_named", {})
+    monkeypatch.chdir(site)
+    (lines,) = re.findall(r"```python\n(.*?)```", told, re.DOTALL)
+    made = {}
+    exec(lines, made)
+    assert "SoftWindow" in {type(module).__name__ for module in made["model"].modules()}
+
+
 def test_the_hash_of_a_package_is_that_of_its_files(site):
     put(site, {"encoding.py": ENCODING, "conf/model/theirs.yaml": YAML})
     plugins.use(["plugins=[theirs]"])

@@ -158,6 +158,8 @@ def test_further_models_and_trials_are_of_the_same_search():
     assert search_of().name == search_of("trials=50", "runs=elsewhere").name
     assert requested([*RATES[1:], "model=tape", *TINY]).name == search_of().name
     assert search_of("seeds=0,1").name != search_of().name
+    keys = ["task.optim.warmup=0.1", "task.optim.decay=0.5"]
+    assert search_of(*keys).name == search_of(*keys[::-1]).name != search_of().name
 
 
 def ended(journal, model, score):
