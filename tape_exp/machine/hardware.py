@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+CPUINFO = Path("/proc/cpuinfo")
+
 # Dense bf16 peak of one device, FLOP/s, by a part of its name (vendors' data sheets). Fabric's
 # get_available_flops does not know "NVIDIA H200" and "NVIDIA A10", takes an L40S for an L4, and
 # gives RTX 4090 and A6000 the peak of fp32 and an H100 NVL that of sparse matrices.
@@ -61,11 +63,24 @@ def device_memory(device: torch.device) -> int:
 
 def cpu_name() -> str:
     """The processor's name as the system gives it."""
+    return _of_cpu("model name") or platform.processor() or platform.machine()
+
+
+def emulates_bf16() -> bool:
+    """Whether the processor is known to have no instructions for bf16, so that torch rounds every
+    number by itself: a step of training then takes several times one in fp32.
+    """
+    flags = _of_cpu("flags").split()  # x86 on Linux; elsewhere there is no such line
+    return bool(flags) and not {"avx512_bf16", "amx_bf16"} & {*flags}
+
+
+def _of_cpu(key: str) -> str:
+    """A line of what Linux tells about the first processor; empty where there is none."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        lines = CPUINFO.read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
 def machine_name(device: torch.device) -> str:

@@ -1,6 +1,6 @@
 """The command line of the paper's tables: ``python -m tape_exp.paper`` and a command.
 
-``list``; ``run <artifact …|all> [scale=…] [seeds=0,1,2] [key=value …]``; ``render [artifact …]``;
+``list``; ``run <artifact …|all> [scale=…] [seeds=0,1,2] [--only …] [key=value …]``; ``render [artifact …]``;
 ``compare task=… model=…,…``, a table of any models on any task; ``cost``, which estimates GPU-hours
 at the paper's scale; and ``push``, which sends tables and figures to W&B.
 """
@@ -76,6 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "(default: <runs>/.compare/records and <runs>/.compare/tables)",
     )
     run.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="RUNS",
+        help="of the runs that --dry-run lists, those whose name fits a pattern, as in "
+        "--only '* rung12'; may be given several times",
+    )
+    run.add_argument(
         "--dry-run", action="store_true", help="say which runs are missing, and run nothing"
     )
     for one in (run, side):
@@ -129,8 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command == "compare":
         return compare_models(given)
     if given.dry_run:
-        return list_missing(given.words)
-    return run_artifacts(given.words, given.cores, given.minutes)
+        return list_missing(given.words, given.only)
+    return run_artifacts(given.words, given.cores, given.minutes, given.only)
 
 
 def list_artifacts() -> int:
@@ -162,10 +170,10 @@ def refuse_unfit(jobs: Iterable[Job]) -> None:
         check_parts(job.cfg)
 
 
-def list_missing(words: Sequence[str]) -> int:
+def list_missing(words: Sequence[str], only: Sequence[str]) -> int:
     """Print a line for each run that a command would begin, in its order, and their number."""
     artifacts, scale, seeds, extra = requested(words)
-    jobs = missing(artifacts, scale, seeds, extra)
+    jobs = missing(artifacts, scale, seeds, extra, only=only)
     refuse_unfit(jobs.values())
     for job in jobs.values():
         print(job.title)
@@ -173,10 +181,12 @@ def list_missing(words: Sequence[str]) -> int:
     return 0
 
 
-def run_artifacts(words: Sequence[str], cores: int | None, minutes: float | None) -> int:
+def run_artifacts(
+    words: Sequence[str], cores: int | None, minutes: float | None, only: Sequence[str]
+) -> int:
     """Run what artifacts lack and render them; status 1 if a run failed, 85 if time ran out."""
     artifacts, scale, seeds, extra = requested(words)
-    jobs = missing(artifacts, scale, seeds, extra)
+    jobs = missing(artifacts, scale, seeds, extra, only=only)
     if extra:
         refuse_unfit(jobs.values())
     outcome = work(jobs, cores, minutes)

@@ -9,11 +9,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -27,7 +28,7 @@ from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.overrides import choice_of_model
 from tape_exp.settings.redaction import shown
 
@@ -75,9 +76,10 @@ def missing(
     seeds: Sequence[int],
     extra: Sequence[str] = (),
     records: Sequence[Record] | None = None,
+    only: Sequence[str] = (),
 ) -> dict[str, Job]:
     """The runs of :func:`named` that have no record, or that such a run begins from."""
-    every = named(artifacts, scale, seeds, extra, records)
+    every = named(artifacts, scale, seeds, extra, records, only)
     return {key: job for key, job in every.items() if not job.recorded}
 
 
@@ -87,6 +89,7 @@ def named(
     seeds: Sequence[int],
     extra: Sequence[str] = (),
     records: Sequence[Record] | None = None,
+    only: Sequence[str] = (),
 ) -> dict[str, Job]:
     """All runs of artifacts, each after its base; every artifact gets a seed before the next seed.
 
@@ -94,12 +97,20 @@ def named(
 
     Args:
         records: of what has run; None: those that are committed.
+        only: patterns of a shell, one of which a run's label fits; none: every run.
+
+    Raises:
+        ConfigError: a pattern fits no label of these artifacts.
     """
     jobs: dict[str, Job] = {}
     records = read_records() if records is None else records
+    labels: dict[str, None] = {}
     for seed in seeds:
         for artifact in artifacts:
             for label, cfg in artifact.configs(scale, [seed], extra):
+                labels[label] = None
+                if only and not any(fnmatchcase(label, pattern) for pattern in only):
+                    continue
                 title = f"{artifact.name}: {label}, scale {scale}, seed {seed}"
                 if cfg.logger.name == "wandb":
                     cfg.logger.tags = [*cfg.logger.tags, artifact.name]
@@ -112,7 +123,17 @@ def named(
                     name = f"{before.task.name} of {before.model.name}, for {title}"
                     needs = _add(jobs, Job(name, before, needs, recorded))
                 _add(jobs, Job(title, cfg, needs, recorded))
+    _refuse_unfitting(only, labels)
     return jobs
+
+
+def _refuse_unfitting(only: Sequence[str], labels: Collection[str]) -> None:
+    for pattern in only:
+        if not any(fnmatchcase(label, pattern) for label in labels):
+            raise ConfigError(
+                f"--only: '{pattern}'{did_you_mean(pattern, labels)} It must fit the name of a run, "
+                f"of which there are: {', '.join(labels)}."
+            )
 
 
 def _add(jobs: dict[str, Job], job: Job) -> str:

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.machine.hardware import machine_memory
+from tape_exp.machine.hardware import cpu_name, emulates_bf16, machine_memory
 from tape_exp.machine.preemption import Preemption
 from tape_exp.machine.processes import RANKS, first_process
 from tape_exp.models import peft
@@ -297,7 +297,19 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
     # Signals are Preemption's. Lightning's processes agree on theirs before each forward pass, for
     # which a GPU would finish its queue.
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+    _warn_of_emulation(trainer)
     return trainer
+
+
+def _warn_of_emulation(trainer: Trainer) -> None:
+    on_cpu = trainer.strategy.root_device.type == "cpu"
+    if on_cpu and trainer.precision.startswith("bf16") and emulates_bf16():
+        log.warning(
+            "This processor (%s) has no instructions for bf16: a step with trainer.precision=%s "
+            "takes several times as long as one with trainer.precision=32-true.",
+            cpu_name(),
+            trainer.precision,
+        )
 
 
 def micro_batches(cfg: DictConfig, task: Task) -> int:

@@ -365,6 +365,22 @@ def test_a_dry_run_names_the_missing_runs_and_begins_none(capsys, monkeypatch):
     assert count == f"{len(lines)} runs are missing"
 
 
+def test_only_runs_whose_name_fits_a_pattern_are_asked_for(capsys):
+    ladder = ["run", "fig_addition_trend", "scale=ladder", "seeds=0", "task.optim.warmup=0.01"]
+    only = ["--only", "*[!y] rung12", "--only", "tape rung5 *"]
+    assert paper.main([*ladder, *only, "--dry-run"]) == 0
+    *lines, _ = capsys.readouterr().out.splitlines()
+    names = [re.match(r"fig_addition_trend: (.+), scale", line)[1] for line in lines]
+    assert names == [
+        *(f"{model} rung12" for model in artifacts.load("fig_addition_trend").models),
+        *("tape rung5 wide", "tape rung5 long", "tape rung5 equal"),
+    ]
+    assert paper.main([*ladder, "--only", "tape rung6", "--dry-run"]) == 2
+    told = capsys.readouterr().err
+    assert "--only: 'tape rung6' is not known. Did you mean 'tape rung" in told
+    assert "of which there are: rope rung5, nope rung5" in told
+
+
 def test_seeds_of_several_precisions_are_told_apart():
     records = [fake_record("tape", seed, 20.0) | {"precision": "32-true"} for seed in (0, 1)]
     cells = tables.origin(records, "small")

@@ -18,6 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tape_exp.machine import hardware
 from tape_exp.runs import checkpoints
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
@@ -46,6 +47,27 @@ PAIRS = [
     for task in TASKS
     for model in (MODELS if task == "arithmetic" else ["tape", "alibi"])
 ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "precision", "told"),
+    [
+        ("model name : A\nflags : fpu avx2\nflags : avx512_bf16\n", "bf16-mixed", True),
+        ("model name : A\nflags : fpu avx2\n", "32-true", False),
+        ("model name : B\nflags : fpu avx512_bf16 avx2\n", "bf16-mixed", False),
+        ("model name : B\nflags : fpu amx_bf16\n", "bf16-mixed", False),
+        ("CPU part : 0xd40\nFeatures : fp asimd bf16\n", "bf16-mixed", False),
+        (None, "bf16-mixed", False),
+    ],
+)
+def test_bf16_on_a_processor_that_has_none_is_told(
+    lines, precision, told, tiny_run, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(hardware, "CPUINFO", tmp_path / "cpuinfo")
+    if lines is not None:
+        (tmp_path / "cpuinfo").write_text(lines)
+    tiny_run(f"trainer.precision={precision}", steps=1)
+    assert ("This processor (A) has no instructions for bf16" in capsys.readouterr().out) is told
 
 
 @pytest.mark.parametrize(("model", "task"), PAIRS)
