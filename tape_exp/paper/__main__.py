@@ -1,8 +1,8 @@
 """The command line of the paper's tables: ``python -m tape_exp.paper`` and a command.
 
-``list``; ``run <artifact …|all> [scale=…] [seeds=0,1,2] [--only …] [key=value …]``; ``render [artifact …]``;
-``compare task=… model=…,…``, a table of any models on any task; ``cost``, which estimates GPU-hours
-at the paper's scale; and ``push``, which sends tables and figures to W&B.
+``list``; ``run <artifact …|all> [scale=…] [seeds=0,1,2] [--only …] [key=value …]``;
+``render [artifact …]``; ``compare task=… model=…,…``, a table of any models on any task; ``cost``,
+which estimates GPU-hours at the paper's scale; and ``push``, which sends tables and figures to W&B.
 """
 
 import argparse

@@ -131,8 +131,8 @@ def _refuse_unfitting(only: Sequence[str], labels: Collection[str]) -> None:
     for pattern in only:
         if not any(fnmatchcase(label, pattern) for label in labels):
             raise ConfigError(
-                f"--only: '{pattern}'{did_you_mean(pattern, labels)} It must fit the name of a run, "
-                f"of which there are: {', '.join(labels)}."
+                f"--only: '{pattern}'{did_you_mean(pattern, labels)} It must fit the name of a "
+                f"run, of which there are: {', '.join(labels)}."
             )
 
 

@@ -33,12 +33,16 @@ class Rung:
     Args:
         seeds: their number: 0, 1, …
         precision: of its runs, as ``trainer.precision``.
-        further: models beside those of every rung.
+        further: models beside those of every rung, with the number of their seeds.
     """
 
     seeds: int
     precision: str = "auto"
-    further: list[str] = field(default_factory=list)
+    further: dict[str, int] = field(default_factory=dict)
+
+    def seeds_of(self, model: str) -> int:
+        """The number of a model's seeds."""
+        return self.further.get(model, self.seeds)
 
 
 @dataclass
@@ -54,6 +58,10 @@ class Variant:
     seeds: int
     overrides: list[str]
     models: list[str] = field(default_factory=list)
+
+    def seeds_of(self, model: str) -> int:
+        """The number of a model's seeds."""
+        return self.seeds
 
 
 @dataclass(kw_only=True)
@@ -103,6 +111,13 @@ class Trend(RunArtifact):
         for name, runs in (self.rungs | self.variants).items():
             if runs.seeds < 1:
                 raise ConfigError(f"{where}seeds={runs.seeds} of {name} must be at least 1.")
+        for name, at in self.rungs.items():
+            for model, seeds in at.further.items():
+                if not 1 <= seeds <= at.seeds:  # a command that names the rung's begins them all
+                    raise ConfigError(
+                        f"{where}{model}: {seeds} of {name} must be at least 1 and at most "
+                        f"seeds={at.seeds}."
+                    )
 
     def scales(self) -> tuple[str, ...]:
         """All rungs together."""
@@ -142,8 +157,9 @@ class Trend(RunArtifact):
         """As every artifact has them, with the rung as scale, and no more seeds than it has."""
         numbers = [int(word.removeprefix("seed=")) for word in seed]
         for label, choice in self.cases(scale):
-            _, name = label.split(maxsplit=1)
-            if all(number < (self.variants | self.rungs)[name].seeds for number in numbers):
+            model, name = label.split(maxsplit=1)
+            runs = (self.variants | self.rungs)[name]
+            if all(number < runs.seeds_of(model) for number in numbers):
                 yield label, [*choice, *seed, *self.words(scale), *extra]
 
     def of_scale(self, scale: str, record: Record) -> bool:

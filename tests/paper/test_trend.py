@@ -21,7 +21,7 @@ from tape_exp.settings.errors import ConfigError
 def artifact():
     loaded = artifacts.load("fig_addition_trend")
     loaded.models, loaded.variants = ["rope", "fire", "tape"], {}
-    loaded.rungs = {name: replace(rung, further=[]) for name, rung in loaded.rungs.items()}
+    loaded.rungs = {name: replace(rung, further={}) for name, rung in loaded.rungs.items()}
     return loaded
 
 
@@ -55,7 +55,7 @@ def test_every_rung_has_its_models_and_seeds():
     found = [(label, cfg.seed) for label, cfg in whole.configs("ladder", range(9))]
     seeds = {label: sum(name == label for name, _ in found) for label in whole.wanted("ladder")}
     assert (seeds["tape rung5"], seeds["tape rung8"], seeds["tape rung12"]) == (5, 3, 2)
-    assert "path rung8" in seeds
+    assert (seeds["path rung5"], seeds["tape_randpe rung5"], seeds["path rung8"]) == (5, 3, 3)
     assert seeds["tape rung5 wide"] == 2, "a variant has seeds of its own"
     precision = {label: cfg.trainer.precision for label, cfg in whole.configs("ladder", [0])}
     assert (precision["tape rung5"], precision["tape rung8"]) == ("auto", "bf16-mixed")
@@ -78,6 +78,10 @@ def test_every_rung_has_its_models_and_seeds():
         ({"variants": {"rung5 wide": Variant(1, [])}}, "variants.rung5 wide needs overrides"),
         ({"variants": {"rung5 wide": Variant(0, ["a=1"])}}, "seeds=0 of rung5 wide must be"),
         ({"rungs": {"rung5": Rung(-1)}, "variants": {}}, "seeds=-1 of rung5 must be at least 1"),
+        (
+            {"rungs": {"rung5": Rung(2, further={"path": 3})}, "variants": {}},
+            "path: 3 of rung5 must",
+        ),
     ],
 )
 def test_a_key_without_an_effect_is_refused(artifact, changed, message):
