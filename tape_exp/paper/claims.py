@@ -208,7 +208,7 @@ def decide(contests: Sequence[Contest], planned: int = 0) -> Verdict:
 
     Args:
         planned: how many comparisons the claim has once everything has run. Those that have not run
-            count too, so that a verdict does not weaken as they come in.
+            count too, so that a verdict does not weaken as they come in, and none is a yes before.
     """
     family = {(i, rival): p for i, each in enumerate(contests) for rival, p in each.tests.items()}
     unknown = [1.0] * (planned - len(family))
@@ -222,6 +222,9 @@ def decide(contests: Sequence[Contest], planned: int = 0) -> Verdict:
     deciding = [
         contest for contest, outcome in zip(contests, outcomes, strict=True) if outcome == holds
     ]
+    compared = sum(len(each.rivals) for each in contests if each.outcome() != UNTESTED)
+    if holds in (YES, ORDERED) and compared < planned:
+        holds = UNTESTED  # what has not run may refute it
     runs = {
         contest.measured[name].n
         for contest in contests

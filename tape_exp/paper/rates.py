@@ -128,7 +128,8 @@ class Rates(RunArtifact):
                     values = [[curve[step] for step in steps] for curve in curves]
                     lines.append(mean_line(shown(rate, factor), steps, values, looks[rate, factor]))
             if lines:
-                panels.append(Panel(display_name(model), "step", "validation loss (nats)", lines))
+                named = display_name(model)
+                panels.append(Panel(named, "step", "validation loss (nats)", lines, powers=True))
         title = f"{self.title} — scale {scale}"
         return [Curves(title, panels, across=3, tall=1.75)] if panels else []
 

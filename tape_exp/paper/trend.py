@@ -226,7 +226,8 @@ class Trend(RunArtifact):
     def caption(self, scale: str, records: Records) -> str:
         """What extra length is, and which runs count."""
         few = [
-            f"{display_label(label)} seed {run['seed']} ({run['metrics']['id/exact_match']:.1f} %)"
+            f"{display_label(label)} seed {run['seed']} ({run['metrics']['id/exact_match']:.1f} %, "
+            f"extra length {extra_of(run).number:.3f})"
             for label, runs in records.items()
             for run in runs
             if not learned(run)
@@ -239,14 +240,16 @@ class Trend(RunArtifact):
             "trained part of the grid taken as solved: the part of the trained digits by which the "
             "square of solved sums reaches beyond them. Mean over seeds with its 95 % interval; "
             "leads are paired by seed. In the figure dots are seeds, bars on the left a bootstrap "
-            "over seeds and samples, which of so few seeds is narrower than the table's intervals, "
-            "and bars on the right these; a point without a bar is of one seed. The paper's points "
-            "are of its printed means of the grid, which do not say how much of the trained sums "
-            "was solved: below 25 % (NoPE), not all."
+            "over three seeds or more and their samples, which of so few seeds is narrower than "
+            "the table's intervals, and bars on the right these; points of one rung stand beside "
+            "each other. The paper's points are of its printed means of the grid, which do not say "
+            "how much of the trained sums was solved: below 25 % (NoPE), not all."
             f"{in_half} A run counts for extra length if it solves {ENOUGH:.0f} % of the sums of "
             f"trained lengths.{left_out} Rates are those that fig_rates chose at the first rung; "
             "there, rates that solve the trained sums alike differ in extra length as much as RoPE "
-            "and TAPE do, so that their lead is to be read at an equal rate too."
+            "and TAPE do, so that their lead is to be read at an equal rate too. So do runs that "
+            "are stopped at another step, after the trained sums are solved: rungs differ in "
+            "digits and width, and in their steps too."
         )
 
     def _rungs_in(self, precision: str, records: Records) -> list[str]:
@@ -323,11 +326,12 @@ class Trend(RunArtifact):
 
 def _line(name: str, runs: Mapping[int, list[Record]], look: Look) -> Line:
     """The mean over seeds by trained digits, with intervals that a bootstrap gives where there are
-    two seeds or more: samples alone would make the point of one seed look the surest.
+    three seeds or more: of two it is the range of both, and samples alone would make the point of
+    one seed look the surest.
     """
     values = {n: [*found.values()] for n in sorted(runs) if (found := extras(runs[n]))}
     bands = [
-        ends(resampled([each])[0]) if len(each) > 1 else (None, None) for each in values.values()
+        ends(resampled([each])[0]) if len(each) > 2 else (None, None) for each in values.values()
     ]
     return Line(
         name,

@@ -181,6 +181,14 @@ def test_comparisons_that_have_not_run_count_too():
     assert decide([alone], planned=3).holds == UNCLEAR
 
 
+def test_a_lead_is_no_yes_before_every_comparison_has_run():
+    ahead = contest([9.0, 9.2], [1.0, 1.1])
+    assert decide([ahead], planned=1).holds == YES
+    told = decide([ahead], planned=2)
+    assert (told.holds, told.ours) == (UNTESTED, decide([ahead]).ours), "the figures are there"
+    assert decide([contest([1.0, 1.1], [9.0, 9.2])], planned=2).holds == NO
+
+
 def test_a_lead_over_every_rival_needs_no_adjustment():
     """All four must be behind, each at 5 %: that one is so by chance makes no claim hold."""
     ours, rival = [30.0, 30.0, 30.0], [29.0, 29.3, 28.7]

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from tape_exp.paper.page import AFTER
 from tape_exp.paper.statistics import ends, holm, lead, paired, resampled
 from tape_exp.paper.values import NOT_RUN, Value, over_seeds
 from tape_exp.runs.evaluation import wilson
@@ -115,3 +116,13 @@ def test_the_bootstrap_agrees_with_the_error_of_a_mean():
     half = 1.96 * numbers.std() / 10
     assert low == pytest.approx(numbers.mean() - half, abs=0.1)
     assert high == pytest.approx(numbers.mean() + half, abs=0.1)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 4, 5])
+def test_a_difference_is_found_in_four_of_five_cases_if_it_is_so_much_larger(seeds):
+    """By the paired t test, as a multiple of the usual half-width of its interval."""
+    assert "four of five such experiments find a true difference only if it is 1.5 to 2" in AFTER
+    bound = stats.t.ppf(0.975, seeds - 1)
+    usual = bound * np.sqrt(stats.chi2.median(seeds - 1) / (seeds - 1))
+    found = [stats.nct.sf(bound, seeds - 1, ratio * usual) for ratio in (1.45, 2.0)]
+    assert found[0] < 0.8 < found[1]

@@ -131,6 +131,20 @@ def test_printed_denominator_sees_the_future():
     assert (printed(later)[:-1] - printed(k)[:-1]).abs().max() > 1e-3
 
 
+def test_weights_of_one_block_are_not_those_that_all_blocks_share():
+    """Eq. (g_attn) prints a softmax of every block's own logits, eq. (f_attn) one of their sum."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, 8, 1, 6, generator=generator, dtype=torch.float64)
+    C = torch.randn(1, 8, 1, 6, generator=generator, dtype=torch.float64)
+    C_TML = C[0, :, 0].unflatten(-1, (3, 2))
+    logits = torch.einsum("btml,bsml->mts", *(x[:, :, 0].unflatten(-1, (3, 2)) for x in (q, k)))
+    logits = (logits / 6**0.5).masked_fill(~torch.ones(8, 8, dtype=torch.bool).tril(), -torch.inf)
+    shared, own = logits.sum(0).softmax(-1), logits.softmax(-1)
+    attended = attend(q, k, torch.zeros_like(q), carried=C)[1][0, :, 0].unflatten(-1, (3, 2))
+    assert torch.allclose(attended, torch.einsum("ts,sml->tml", shared, C_TML))
+    assert (attended - torch.einsum("mts,sml->tml", own, C_TML)).abs().max() > 0.1
+
+
 def test_printed_frequencies_are_not_those_of_rope():
     """θ_m = -10000^{2m/C} turns by 1 radian a token and more, up to thousands; RoPE's by 1 and
     less.

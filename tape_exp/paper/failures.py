@@ -1,0 +1,86 @@
+"""Why sums beyond the trained digits fail in the ladder, and what TAPE's update does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tape_exp.paper.artifacts import Artifact, Record, Records, load
+from tape_exp.paper.records import run_of
+from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin
+from tape_exp.paper.values import mean_of
+
+BEYOND, TRAINED = "beyond", "trained"
+FAILED = ("wrong_digit", "eos_early", "eos_late")
+WITHOUT = {"no_attention": "P = 0", "no_feed_forward": "W2 = 0", "no_update": "both 0"}
+
+
+@dataclass(kw_only=True)
+class Failures(Artifact):
+    """A row for each rung, variant and model that has run.
+
+    Args:
+        of: the artifact whose runs these are.
+    """
+
+    of: str
+
+    def scales(self) -> tuple[str, ...]:
+        """Those of the runs."""
+        return load(self.of).scales()
+
+    def collect(self, scale: str, records: Sequence[Record]) -> Records:
+        """The records of the other artifact."""
+        return load(self.of).collect(scale, records)
+
+    def command(self, scale: str) -> str:
+        """The command that runs what the other artifact lacks."""
+        return load(self.of).command(scale)
+
+    def notes(self, records: Records) -> str:
+        """How the records differ."""
+        return load(self.of).notes(records)
+
+    def cells(self, scale: str, records: Records) -> Table:
+        """What became of the longer sums, and of all sums without parts of the update."""
+        rows: list[Row] = []
+        shown: set[str] = set()
+        for label, runs in records.items():
+            names = {run_of(run) for run in runs}
+            if names <= shown:
+                continue  # of a variant that differs for other models only
+            shown |= names
+            model, rung = label.split(maxsplit=1)
+            row: Row = {"rung": rung, "model": model}
+            row["solved"] = mean_of(runs, "ood/exact_match")
+            row["forced"] = mean_of(runs, "forced/ood/exact_match")
+            for kind in FAILED:
+                row[kind] = mean_of(runs, f"failures/ood/{kind}")
+            for part in ("intact", *WITHOUT):
+                row[part, BEYOND] = mean_of(runs, f"causal/{part}/ood/exact_match")
+            for part in WITHOUT:
+                row[part, TRAINED] = mean_of(runs, f"causal/{part}/id/exact_match")
+            rows.append(row | origin(runs, scale))
+        head = [
+            Column("rung"),
+            Column("model"),
+            Column("solved", unit="%"),
+            Column("forced", "length forced", "%"),
+            *(Column(kind, kind.replace("eos", "EOS").replace("_", " "), "%") for kind in FAILED),
+            Column(("intact", BEYOND), "intact, some sums", "%"),
+            *(Column((part, BEYOND), told, "%") for part, told in WITHOUT.items()),
+            *(Column((part, TRAINED), f"{told}, trained", "%") for part, told in WITHOUT.items()),
+        ]
+        return Table([*head, *ORIGIN], rows, label="model", part="rung")
+
+    def caption(self, scale: str, records: Records) -> str:
+        """What the columns measure, and what a model without a part of it can say."""
+        return (
+            f"{self.title}. All in percent, of sums with an operand longer than the trained ones, "
+            "but for the columns called trained. Solved: exact match. Length forced: exact match "
+            "where an answer may not end early and is ended for the model. The first mistake of "
+            "the failed sums, as shares of these: a wrong digit, or an end that is too early or "
+            "too late. The other columns are of models that update their positions, on fewer sums: "
+            "as they are, without what attention adds to the positional state (P = 0), without the "
+            "position's feed-forward (W2 = 0), and with neither, which leaves the rotations that "
+            "the state begins with. A model that does worse so has come to rely on the part; that "
+            "it could not have learned to do without it does not follow."
+        )
