@@ -153,7 +153,7 @@ class Decoder(nn.Module):
         ids = tuple(None if ids_BS is None else ids_BS[:, -T:] for ids_BS in every_id)
         where = Where(positions_BT, consecutive, cache, watch, ids)
         states: list[State] = [*self.initial_states(positions_BT, cache)]
-        plain = cache is None and watch is None
+        plain = cache is None and watch is None and self.training
         compute = self._compiled if self._compiled is not None and plain else self._compute
         found = compute(tokens_BT, states, where, last_only, logits_at, labels_BT)
         if cache is not None:
@@ -188,10 +188,11 @@ class Decoder(nn.Module):
         return self.head(x_BTC) if labels_BT is None else token_nll(x_BTC, self.head, labels_BT)
 
     def compile(self, **options: Any) -> None:
-        """Let torch.compile make kernels of a forward pass; ``options`` are its own.
+        """Let torch.compile make kernels of a forward pass in training; ``options`` are its own.
 
-        Left out are positions and initial state, which may be sampled on the CPU, and passes with a
-        cache, whose lengths all differ.
+        Left out are positions and initial state, which may be sampled on the CPU, and evaluation:
+        every length, kind of output and reset of a part would be a graph of its own, which takes
+        longer to build than most evaluations take, and after a few of them torch builds no more.
         """
         to_compile()
         self._compiled = torch.compile(self._compute, **options)

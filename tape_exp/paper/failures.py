@@ -42,7 +42,7 @@ class Failures(Artifact):
     def cells(self, scale: str, records: Records) -> Table:
         """What became of the longer sums, and of all sums without parts of the update."""
         rows: list[Row] = []
-        shown: set[str] = set()
+        shown: set[tuple[str, int, str]] = set()
         for label, runs in records.items():
             names = {run_of(run) for run in runs}
             if names <= shown:

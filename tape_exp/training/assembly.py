@@ -289,6 +289,8 @@ def make_trainer(run: Run, callbacks: list[Callback]) -> Trainer:
             val_check_interval=run.validate_every * run.accumulate,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
+            # What FSDP gathers in inference mode could not be gathered again in training.
+            inference_mode=cfg.trainer.strategy != "fsdp",
             use_distributed_sampler=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -349,7 +351,9 @@ def strategy(name: str, devices: int, seconds: int) -> "str | Strategy":
             tensor_parallel_size=1,
             save_distributed_checkpoint=False,
         )
-    return DDP(seconds) if devices > 1 or name == "ddp" else "auto"
+    # Gradients are views of what DDP exchanges, which would otherwise hold each of them again.
+    ddp = DDP(seconds, gradient_as_bucket_view=True)
+    return ddp if devices > 1 or name == "ddp" else "auto"
 
 
 def without_requeue() -> list[SLURMEnvironment]:

@@ -19,6 +19,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import trained
 from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import told
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.base import Task
@@ -81,6 +82,7 @@ class LanguageModule(LightningModule):
         self.evaluation: Evaluation | None = None
         self.validation: dict[str, float] = {}
         self._loss = torch.zeros(())
+        self._loss_tokens, self._counted = torch.zeros(()), -1  # of all processes, at which step
         self._grad_norm = torch.zeros(())
         self._sums: dict[str, Tensor] = {}
         self._state: dict[str, float] = {}
@@ -92,6 +94,23 @@ class LanguageModule(LightningModule):
             return
         for part in (*self.decoder.layers, self.decoder):
             fully_shard(part, mesh=mesh["data_parallel"])
+
+    def on_train_start(self) -> None:
+        """Refuse to begin where processes go on from different checkpoints.
+
+        Each takes the newest that it sees, and the folder may look older from another node.
+
+        Raises:
+            ConfigError: they are at different steps.
+        """
+        steps = sorted(set(processes.gather(self.global_step)))
+        if len(steps) > 1:
+            raise ConfigError(
+                f"the processes of the run go on from different steps, {', '.join(map(str, steps))}"
+                ": not all nodes see the same checkpoints yet, or one reads a checkpoint as "
+                "damaged. See that runs= is the same folder on all of them, and give the command "
+                "again."
+            )
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
@@ -105,10 +124,11 @@ class LanguageModule(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """This micro-batch's part of the mean loss, times what Lightning and DDP divide by."""
         sampler = RowSampler(self.seed, "positions", first=int(batch["first"]))
-        total = sum_over_processes(batch["loss_tokens"].clone())
-        loss = (
-            self._loss_sum(self.decoder(batch["inputs"], sampler=sampler), batch["labels"]) / total
-        )
+        if self._counted != self.global_step:  # it is the same for all micro-batches of a step
+            self._loss_tokens = sum_over_processes(batch["loss_tokens"].clone())
+            self._counted = self.global_step
+        logits = self.decoder(batch["inputs"], sampler=sampler)
+        loss = self._loss_sum(logits, batch["labels"]) / self._loss_tokens
         self._loss = self._loss.to(loss.device) + loss.detach()
         return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size)
 

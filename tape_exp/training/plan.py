@@ -220,8 +220,6 @@ def memory(
     if found is None:
         return parts
     parts["gradients"] = setting.width * trainable / setting.shards
-    if setting.strategy == "ddp":
-        parts["DDP's buckets"] = setting.width * trainable
     parts["AdamW"] = 2 * setting.width * trainable / setting.shards
     parts["activations"], of_pairs = activations(found, recompute)
     if any([*found.pairs, *found.passing]):
@@ -274,7 +272,7 @@ def assumptions(decoder: Decoder, task: Task, setting: Setting, found: Kept | No
 def _assumptions_of_training(
     decoder: Decoder, task: Task, setting: Setting, found: Kept
 ) -> list[str]:
-    ddp = "ddp: every device holds all of these, and the gradients once more in DDP's buckets."
+    ddp = "ddp: every device holds all of these."
     scores = "by a fused attention that keeps no T × T scores"
     if decoder.blocks()[0].backend == "reference":
         scores = "without the T × T scores that trainer.attention=reference keeps"

@@ -174,3 +174,20 @@ def test_matrices_share_a_copy_of_what_they_read_and_positions_see_fp32(
     assert read["q"] is read["k"] is read["v"]
     assert read["gate"] is read["up"]
     assert read["q"].dtype == read["up"].dtype == (torch.bfloat16 if autocast else torch.float32)
+
+
+def test_only_training_is_compiled(arch):
+    """Evaluation has many lengths, each of which would be a graph of its own."""
+    model, graphs = make_decoder("tape", arch), []
+
+    def counted(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    model.compile(backend=counted)
+    tokens = torch.randint(14, (2, 12), generator=torch.Generator().manual_seed(0))
+    trained = model.train()(tokens)
+    assert len(graphs) == 1
+    assert torch.allclose(trained, model.eval()(tokens), atol=1e-6)
+    model(tokens[:, :7])
+    assert len(graphs) == 1

@@ -339,6 +339,8 @@ def test_frequencies_by_length_match_transformers(method, length):
     plain = make_position("rope", arch).frequencies(torch.zeros(1))[0]
     unscaled, one = late.frequencies(torch.arange(float(length))[None])
     assert (torch.allclose(unscaled, plain, rtol=1e-6), one) == (True, 1)
+    rounded = make_position("rope", arch, *words).to(torch.bfloat16)
+    assert torch.equal(rounded.frequencies(torch.arange(float(length))[None])[0], ours)
 
 
 @pytest.mark.parametrize(

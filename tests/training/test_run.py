@@ -25,7 +25,7 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.runs.sinks import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.training import assembly
+from tape_exp.training import assembly, module
 from tape_exp.training import run as run_module
 from tape_exp.training.assembly import check_parts, make_task, micro_batches
 from tape_exp.training.module import NotFiniteError
@@ -127,6 +127,28 @@ def test_accumulation_does_not_change_the_loss(tiny_run, tmp_path):
         losses.append([dict(row)["train/loss"] for row in curve(cfg) if "train/loss" in dict(row)])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert len(losses[0]) == 6
+
+
+def test_processes_that_go_on_from_different_steps_are_refused(tiny_run, monkeypatch):
+    monkeypatch.setattr(module.processes, "gather", lambda step: [step, step + 4])
+    with pytest.raises(
+        ConfigError, match=r"go on from different steps, 0, 4: .* runs= is the same"
+    ):
+        tiny_run()
+
+
+def test_processes_count_the_tokens_of_a_step_once(tiny_run, monkeypatch):
+    """Not before each of its micro-batches, where a GPU would wait for the slowest."""
+    counted = []
+
+    def summed(values):
+        counted.extend([int(values)] if values.dtype == torch.int64 else [])
+        return values
+
+    monkeypatch.setattr(module, "sum_over_processes", summed)
+    cfg, _ = tiny_run("trainer.micro_batch=2", steps=3)
+    assert cfg.task.optim.batch > 2
+    assert len(counted) == 3
 
 
 def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monkeypatch):

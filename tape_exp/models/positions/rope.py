@@ -144,6 +144,7 @@ class RoPE(PositionEncoding):
     """
 
     unlike_rope: str | None = None
+    factors: Tensor  # of LongRoPE, (2, d/2); kept on the device, since to send them stops a GPU
 
     def __init__(self, arch: Arch, theta: float = 10_000.0, scaling: Scaling | None = None) -> None:
         at_least_one("model", theta=theta)
@@ -153,6 +154,7 @@ class RoPE(PositionEncoding):
         self.by_length = self.scaling.by_length
         if self.scaling.method == "longrope":
             self._check_longrope()
+            self.register_buffer("factors", self._factors(), persistent=False)
         if theta == 1 and self.scaling.method == "yarn":
             raise ConfigError(
                 "model.scaling.method=yarn needs model.theta above 1: it tells frequencies apart."
@@ -208,11 +210,22 @@ class RoPE(PositionEncoding):
             s = self.stretch
             grown = (s * length_B111 / max(original, 1) - (s - 1)).clamp(min=1)
             return self.base(grown) ** -powers, 1.0
-        short, long = (
-            torch.tensor(f, **numbers) for f in (scaling.short_factor, scaling.long_factor)
-        )
+        short, long = self.factors.to(**numbers)
         factors = torch.where(length_B111 > original, long, short)
         return 1 / (factors * self.theta**powers), self.attention_factor
+
+    def _factors(self) -> Tensor:
+        """LongRoPE's two lists, (2, d/2)."""
+        return torch.tensor(
+            [[*(self.scaling.short_factor or ())], [*(self.scaling.long_factor or ())]]
+        )
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "RoPE":
+        """Move, and stay in fp32: 16-bit weights do not round LongRoPE's factors."""
+        super()._apply(fn, recurse)
+        if self.scaling.method == "longrope":
+            self.factors = self._factors().to(self.factors.device)
+        return self
 
     def _check_longrope(self) -> None:
         """Raise where the lists do not fit the head, or the original length has no logarithm."""
