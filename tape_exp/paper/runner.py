@@ -33,6 +33,7 @@ from tape_exp.settings.overrides import choice_of_model
 from tape_exp.settings.redaction import shown
 
 log = logging.getLogger("tape_exp")
+NAMED = 50  # runs in a sentence, at most
 
 
 @dataclass
@@ -130,9 +131,11 @@ def named(
 def _refuse_unfitting(only: Sequence[str], labels: Collection[str]) -> None:
     for pattern in only:
         if not any(fnmatchcase(label, pattern) for label in labels):
+            some, more = [*labels][:NAMED], len(labels) - NAMED
             raise ConfigError(
-                f"--only: '{pattern}'{did_you_mean(pattern, labels)} It must fit the name of a "
-                f"run, of which there are: {', '.join(labels)}."
+                f"--only: '{pattern}'{did_you_mean(pattern, labels)} It must fit the name of a run "
+                f"of these seeds, of which there are: {', '.join(some)}"
+                f"{f' and {more} more' if more > 0 else ''}."
             )
 
 
