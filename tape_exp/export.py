@@ -21,7 +21,6 @@ from tape_exp.paper import rerun
 from tape_exp.paper.records import checked
 from tape_exp.runs import weights
 from tape_exp.runs.card import model_card
-from tape_exp.settings import plugins
 from tape_exp.settings.arguments import PLUGINS, Parser, command, without_plugins
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
@@ -112,8 +111,7 @@ def export_run(
         about = _about(found)
 
         def describe(plain: bool) -> str:
-            words = name or folder.name, plain, auto_map, [found.model["name"]]
-            return about(card(*words, [*plugins.versions_of(found.model)]))
+            return about(card(name or folder.name, plain, found.model, auto_map))
 
         export.save(
             found.decoder,

@@ -123,7 +123,7 @@ class Bench(RunArtifact):
                 seeds = [record["seed"] for record in self.runs(records, model, entry.name)]
                 of_model = {"tried": tried, "chosen": self.choices.get((model, entry.name))}
                 tasks.setdefault(entry.name, {})[model] = of_model | {"seeds": seeds}
-        words = sorted(deciding(self.overrides))
+        words = deciding(self.overrides)
         return {
             **({"overrides": words} if words else {}),
             "rates": list(self.rates),
@@ -134,7 +134,7 @@ class Bench(RunArtifact):
 
     def settings(self, scale: str) -> str:
         """What all its runs have in common, in a sentence."""
-        words = sorted(deciding(self.overrides))
+        words = deciding(self.overrides)
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
         keys = f", with {' '.join(words)}" if words else ""
         return f"Scale {scale}{keys}; learning rates {rates}, searched at seed {self.seeds[0]}."

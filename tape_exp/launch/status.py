@@ -178,12 +178,10 @@ def state_of(job: Job, queued: Task | None, log: Path) -> State:
     said = error_at_end(log) if log.exists() and log.stat().st_mtime >= wrote else ""
     if said:  # of train.py, before it made a directory, or of SLURM: killed, out of memory
         return State("failed", step, note=said)
-    if begun and place is not None and said_stopped(place.path / "log.txt"):
-        return State("stopped", step, note="the same command goes on")
-    if time.time() - wrote < QUIET:
+    if begun and place is not None:
+        if time.time() - wrote >= QUIET or said_stopped(place.path / "log.txt"):
+            return State("stopped", step, note="the same command goes on")
         return State("running", step, eta)
-    if begun:
-        return State("stopped", step, note="the same command goes on")
     return State(
         "missing",
         note=""

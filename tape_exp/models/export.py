@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,9 +81,7 @@ def save(
         }
     with new_folder(folder) as temporary:
         _write_json(temporary / "config.json", config)
-        packages = [*plugins.versions_of(model)]
-        by_default = card(folder.name, plain, auto_map, packages=packages)
-        told = describe(plain) if describe else by_default
+        told = describe(plain) if describe else card(folder.name, plain, model, auto_map)
         (temporary / "README.md").write_text(told)
         if auto_map and not plain:
             (temporary / f"{MODELING}.py").write_text(IMPORTS)
@@ -190,22 +188,17 @@ def own_config(decoder: Decoder, model: dict[str, Any]) -> dict[str, Any]:
     return names | {"arch": dataclasses.asdict(decoder.arch), "model": model}
 
 
-def card(
-    name: str,
-    plain: bool,
-    auto_map: bool = False,
-    tags: Sequence[str] = (),
-    packages: Sequence[str] = (),
-) -> str:
+def card(name: str, plain: bool, model: dict[str, Any], auto_map: bool = False) -> str:
     """The beginning of a model card: what it is, and how to load it by its ``name``.
 
     Args:
+        model: the section ``model`` of the config, by which the hub finds the card, and which may
+            name classes of other authors' packages.
         auto_map: whether transformers finds our classes by the config.
-        tags: of the hub, besides those of every model of ours.
-        packages: of other authors, whose classes the model is made of.
     """
     head = {"library_name": "transformers", "pipeline_tag": "text-generation"}
-    every = {**head, "tags": ["tape_exp", "positional-encoding", *tags]}
+    every = {**head, "tags": ["tape_exp", "positional-encoding", model["name"]]}
+    packages = [*plugins.versions_of(model)]
     ours = "" if plain or auto_map else "import tape_exp.models.hf  # registers the type tape_exp\n"
     named = [package for package in packages if package not in plugins.installed()]
     first = "from tape_exp.settings.plugins import use_packages\n" if named else ""

@@ -316,14 +316,16 @@ class RunArtifact(Artifact):
         return record["config"].get("scale") == scale
 
     def notes(self, records: Records) -> str:
-        """What the claim leaves out; several records of one run; several commits or threads."""
+        """What the claim leaves out, and how the records differ."""
+        rivals = _listed([*map(display_name, self.rivals)]) if self.rivals else ""
+        left_out = rivals and {*self.models} - {*self.favourites, *self.rivals}
+        claim = f"The claim is tested only against {rivals}." if left_out else ""
+        return f"{claim} {self.differences(records)}".strip()
+
+    def differences(self, records: Records) -> str:
+        """Several records of one run, several commits or threads, other code since."""
         every = [(label, record) for label, runs in records.items() for record in runs]
-        sentences = []
-        if self.rivals and {*self.models} - {*self.favourites, *self.rivals}:
-            sentences.append(
-                f"The claim is tested only against {_listed([*map(display_name, self.rivals)])}."
-            )
-        sentences += [
+        sentences = [
             f"Of {display_label(label)}, seed {r['seed']}, there are {r[CHOSEN]}, "
             f"{r.get('run', 'unnamed')} of {r['started'][:10]}, was taken."
             for label, r in every

@@ -222,7 +222,8 @@ def decide(contests: Sequence[Contest], planned: int = 0) -> Verdict:
     deciding = [
         contest for contest, outcome in zip(contests, outcomes, strict=True) if outcome == holds
     ]
-    compared = sum(len(each.rivals) for each in contests if each.outcome() != UNTESTED)
+    judged = zip(contests, outcomes, strict=True)
+    compared = sum(len(each.rivals) for each, outcome in judged if outcome != UNTESTED)
     if holds in (YES, ORDERED) and compared < planned:
         holds = UNTESTED  # what has not run may refute it
     runs = {

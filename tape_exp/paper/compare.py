@@ -172,8 +172,8 @@ def of_seeds(records: Records, seeds: Sequence[int]) -> tuple[Records, list[int]
 
 
 def deciding(overrides: Sequence[str]) -> list[str]:
-    """Those that say what a run computes, not where it is."""
-    return [word for word in overrides if not word.lstrip("+~").startswith(PLACES)]
+    """Those that say what a run computes, not where it is, in one order: any is one experiment."""
+    return sorted(word for word in overrides if not word.lstrip("+~").startswith(PLACES))
 
 
 def requested(words: Sequence[str]) -> tuple[Compare, str, list[int]]:

@@ -1,14 +1,18 @@
 """Why sums beyond the trained digits fail in the ladder, and what TAPE's update does."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tape_exp.paper.artifacts import Artifact, Record, Records, load
+from omegaconf import DictConfig
+
+from tape_exp.paper.artifacts import Artifact, Record, Records, RunArtifact, load
 from tape_exp.paper.records import run_of
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin
 from tape_exp.paper.values import mean_of
+from tape_exp.settings.errors import ConfigError
 
 BEYOND, TRAINED = "beyond", "trained"
+# As the task has them, which would import torch.
 FAILED = ("wrong_digit", "eos_early", "eos_late")
 WITHOUT = {"no_attention": "P = 0", "no_feed_forward": "W2 = 0", "no_update": "both 0"}
 
@@ -23,21 +27,39 @@ class Failures(Artifact):
 
     of: str
 
+    @property
+    def source(self) -> RunArtifact:
+        """The artifact whose runs these are."""
+        source = load(self.of)
+        if not isinstance(source, RunArtifact):
+            raise ConfigError(f"conf/paper/{self.name}.yaml: of={self.of} has no runs to show.")
+        return source
+
     def scales(self) -> tuple[str, ...]:
         """Those of the runs."""
-        return load(self.of).scales()
+        return self.source.scales()
+
+    def configs(
+        self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
+    ) -> Iterator[tuple[str, DictConfig]]:
+        """The runs of the other artifact, which are run once for both."""
+        return self.source.configs(scale, seeds, extra)
+
+    def wanted(self, scale: str) -> list[str]:
+        """What they measure."""
+        return self.source.wanted(scale)
 
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
-        """The records of the other artifact."""
-        return load(self.of).collect(scale, records)
+        """Their records."""
+        return self.source.collect(scale, records)
 
     def command(self, scale: str) -> str:
-        """The command that runs what the other artifact lacks."""
-        return load(self.of).command(scale)
+        """The command that runs what is missing."""
+        return self.source.command(scale)
 
     def notes(self, records: Records) -> str:
         """How the records differ."""
-        return load(self.of).notes(records)
+        return self.source.differences(records)
 
     def cells(self, scale: str, records: Records) -> Table:
         """What became of the longer sums, and of all sums without parts of the update."""

@@ -351,9 +351,10 @@ def strategy(name: str, devices: int, seconds: int) -> "str | Strategy":
             tensor_parallel_size=1,
             save_distributed_checkpoint=False,
         )
+    if devices == 1 and name != "ddp":
+        return "auto"
     # Gradients are views of what DDP exchanges, which would otherwise hold each of them again.
-    ddp = DDP(seconds, gradient_as_bucket_view=True)
-    return ddp if devices > 1 or name == "ddp" else "auto"
+    return DDP(seconds, gradient_as_bucket_view=True)
 
 
 def without_requeue() -> list[SLURMEnvironment]:

@@ -64,8 +64,7 @@ class Search:
         """``arithmetic-smoke-0123456789``: the task, the scale, and a hash of what makes trials
         comparable. Further models and trials belong to the same search.
         """
-        words = sorted(deciding(self.overrides))
-        parts = [self.space, words, list(self.seeds), self.metric, self.pruner]
+        parts = [self.space, deciding(self.overrides), list(self.seeds), self.metric, self.pruner]
         identity = identity_of(self.config(self.models[0], {}, self.seeds[0]))
         parts.append({key: identity[key] for key in identity if key not in ("model", "seed")})
         digits = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]

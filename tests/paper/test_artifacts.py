@@ -101,8 +101,9 @@ def test_every_artifact_composes_and_has_the_papers_numbers(name):
     scales = ("paper", *artifact.scales()) if not artifact.needs else artifact.scales()[::-1]
     configs = next((found for s in scales if (found := list(artifact.configs(s, [0])))), [])
     named = dict.fromkeys(re.split("[/ ]", label)[0] for label, _ in configs)
-    models = list(getattr(artifact, "models", []))
-    rungs = getattr(artifact, "rungs", {}).values()
+    source = getattr(artifact, "source", artifact)  # of another artifact's runs
+    models = list(getattr(source, "models", []))
+    rungs = getattr(source, "rungs", {}).values()
     models += dict.fromkeys(further for rung in rungs for further in rung.further)
     assert list(named) == models
     known = {

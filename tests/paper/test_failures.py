@@ -2,9 +2,12 @@
 
 import pytest
 
-from tape_exp.paper import artifacts
-from tape_exp.paper.failures import BEYOND, TRAINED
+from tape_exp.paper import artifacts, runner
+from tape_exp.paper.failures import BEYOND, FAILED, TRAINED, WITHOUT
 from tape_exp.paper.records import read_records
+from tape_exp.settings.errors import ConfigError
+from tape_exp.tasks.position_use import RESETS
+from tape_exp.tasks.sum_faults import FAULTS
 
 
 @pytest.fixture(scope="module")
@@ -13,13 +16,20 @@ def found():
     return artifact, artifact.collect("ladder", read_records())
 
 
-def test_the_runs_are_those_of_the_ladder_and_none_is_begun(found):
+def test_the_runs_are_those_of_the_ladder(found):
     artifact, records = found
     ladder = artifacts.load("fig_addition_trend")
     assert artifact.at_scales(read_records()).keys() == {"ladder"}
     assert records == ladder.collect("ladder", read_records())
-    assert not list(artifact.configs("ladder", [0]))
+    assert list(artifact.configs("ladder", [4])) == list(ladder.configs("ladder", [4]))
+    both = runner.named([ladder, artifact], "ladder", [4])
+    assert both.keys() == runner.named([ladder], "ladder", [4]).keys(), "each is run once"
     assert artifact.command("ladder") == ladder.command("ladder")
+
+
+def test_the_columns_are_what_the_task_tells_apart():
+    assert FAILED == FAULTS
+    assert ["intact", *WITHOUT] == [*RESETS]
 
 
 def test_shares_are_those_of_the_records(found):
@@ -34,6 +44,8 @@ def test_shares_are_those_of_the_records(found):
     }.items():
         value = table.values(key, rung="rung5")["tape"]
         assert value.number == pytest.approx(sum(run[metric] for run in runs) / len(runs))
+    assert "The runs are of" in table.caption
+    assert "claim" not in table.caption, "there is none"
     (row,) = [row for row in table.rows if (row["rung"], row["model"]) == ("rung5", "tape")]
     kinds = ("wrong_digit", "eos_early", "eos_late")
     assert sum(row[kind].number for kind in kinds) == pytest.approx(100), "of the failed ones"
@@ -54,3 +66,12 @@ def test_a_run_of_several_variants_has_one_row(found):
     rows = artifact.table("ladder", records).rows
     assert ("rung5 equal", "tape") not in [(row["rung"], row["model"]) for row in rows]
     assert ("rung5 equal", "rope") in [(row["rung"], row["model"]) for row in rows]
+
+
+def test_an_artifact_without_runs_has_no_failures():
+    artifact = artifacts.load("tab_addition_failures")
+    artifact.of = "theory"
+    with pytest.raises(
+        ConfigError, match=r"conf/paper/tab_addition_failures\.yaml: of=theory has no"
+    ):
+        artifact.scales()

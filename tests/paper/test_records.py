@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from tape_exp.paper import records
 from tape_exp.paper.records import matches
 from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 
 
@@ -39,3 +41,17 @@ def test_a_key_that_the_yaml_has_gained_makes_no_other_run():
     del older["config"]["task"]["answer_limit"]
     assert matches(older, usual)
     assert not matches(older, changed)
+
+
+def test_runs_of_a_debug_mode_are_no_records_outside_a_clone(monkeypatch):
+    """As they are none within one: ``paper run`` records none of them."""
+    words = ["model=tape", "task=arithmetic"]
+    plain, short = (
+        record_of(identity_of(compose_config([*words, *further])))
+        | {"run": name, "seed": 0, "started": "2026-01-01"}
+        for name, further in (("plain", []), ("short", ["debug=overfit"]))
+    )
+    monkeypatch.setattr(folders, "INSTALLED", True)
+    monkeypatch.setattr(records, "read_records", list)
+    monkeypatch.setattr(records, "records_of_runs", lambda folder: [plain, short])
+    assert records.known_records() == [plain]

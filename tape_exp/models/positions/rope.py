@@ -216,9 +216,7 @@ class RoPE(PositionEncoding):
 
     def _factors(self) -> Tensor:
         """LongRoPE's two lists, (2, d/2)."""
-        return torch.tensor(
-            [[*(self.scaling.short_factor or ())], [*(self.scaling.long_factor or ())]]
-        )
+        return torch.tensor([self.scaling.short_factor, self.scaling.long_factor])
 
     def _apply(self, fn: Any, recurse: bool = True) -> "RoPE":
         """Move, and stay in fp32: 16-bit weights do not round LongRoPE's factors."""
