@@ -216,7 +216,7 @@ def test_loading_holds_the_weights_once(tmp_path):
         partial(make_position, {"_target_": "tape_exp.models.positions.rope.RoPE"}),
         blank=True,
     )
-    export.save(decoder, tmp_path / "large", None, model={})
+    export.save(decoder, tmp_path / "large", None, model={"name": "rope"})
     program = """
 import sys
 from pathlib import Path
