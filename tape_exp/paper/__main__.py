@@ -30,7 +30,7 @@ from tape_exp.paper.records import (
 )
 from tape_exp.paper.runner import Job, missing, status, work
 from tape_exp.paper.words import requested
-from tape_exp.runs.identity import identity_of
+from tape_exp.runs.identity import identity_of, names_a_folder
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import Parser, command, log_plainly, positive
 from tape_exp.settings.errors import ConfigError, printable
@@ -218,7 +218,7 @@ def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence
         record
         for seed, identity in asked
         for record in records
-        if record["seed"] == seed and matches(record, identity)
+        if record["seed"] == seed and matches(record, identity, names_a_folder(extra))
     ]
     return sum(run_of(record) not in shown for record in fitting)
 

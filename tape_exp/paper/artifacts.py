@@ -25,6 +25,7 @@ from tape_exp.paper.records import Record, matches, warn
 from tape_exp.paper.tables import Table
 from tape_exp.paper.values import Value
 from tape_exp.runs.evaluation import Heatmap
+from tape_exp.runs.identity import names_a_folder
 from tape_exp.settings import files, folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
@@ -138,6 +139,10 @@ class Artifact(ABC):
     def scales(self) -> tuple[str, ...]:
         """The scales that it is of: smoke, and those that ``needs`` names."""
         return ("smoke", *self.needs)
+
+    def kept(self, scale: str) -> set[str]:
+        """The keys that it sets to tell its runs apart, which no word of a command may change."""
+        return set()
 
     def place(self, scale: str) -> str:
         """What pages call a scale's tables: ``scale smoke``; empty where there is no scale."""
@@ -270,6 +275,11 @@ class RunArtifact(Artifact):
         """What its runs at a scale measure."""
         return [label for label, _ in self.cases(scale)]
 
+    def kept(self, scale: str) -> set[str]:
+        """The keys of its cases."""
+        words = (word for _, choice in self.cases(scale) for word in choice)
+        return {word.partition("=")[0].lstrip("+") for word in words}
+
     def cases(self, scale: str) -> Iterator[tuple[str, list[str]]]:
         """(label, words of its own) of every run of a seed; the label begins with the model."""
         for model in self.models:
@@ -294,7 +304,7 @@ class RunArtifact(Artifact):
             if (model := _model_of(words)) and model not in ran:
                 continue  # nothing of that model: the run need not be composed
             current = identities.identity(tuple(words))
-            fitting = [r for r in at_scale if matches(r, current)]
+            fitting = [r for r in at_scale if matches(r, current, names_a_folder(words))]
             for record in sorted(fitting, key=lambda r: r["started"]):
                 found.setdefault(label, {}).setdefault(record["seed"], []).append(record)
         shared = Counter(

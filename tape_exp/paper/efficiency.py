@@ -1,8 +1,10 @@
 """Tables flops and speed of the paper."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from omegaconf import DictConfig
 
 from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.timings import timing_curves
@@ -42,6 +44,12 @@ class Flops(RunArtifact):
     def command(self, scale: str) -> str:
         """What counts all models."""
         return told(f"paper run {self.name}")
+
+    def configs(
+        self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()
+    ) -> Iterator[tuple[str, DictConfig]]:
+        """Those of seed 0: a count is the same with every seed."""
+        return super().configs(scale, [seed for seed in seeds if seed == 0], extra)
 
     def place(self, scale: str) -> str:
         """No scale: a count is the same at all."""
@@ -170,7 +178,7 @@ class Speed(Artifact):
         return (
             f"{self.title}. Core: attention alone, each encoding on its fastest backend; step: a "
             "whole training step. Medians, quartiles and ratios to RoPE of the same run; "
-            f"Column paper: {self.paper()['setting']}."
+            f"column paper: {self.paper()['setting']}."
         )
 
     def figures(self, scale: str, records: Records) -> list[Figure]:

@@ -49,6 +49,10 @@ class Failures(Artifact):
         """What they measure."""
         return self.source.wanted(scale)
 
+    def kept(self, scale: str) -> set[str]:
+        """Their keys."""
+        return self.source.kept(scale)
+
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
         """Their records."""
         return self.source.collect(scale, records)

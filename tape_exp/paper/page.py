@@ -1,5 +1,6 @@
 """results/README.md: the paper's claims next to our figures, then every artifact and its cost."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -111,14 +112,18 @@ def page(
 def recorded(collected: Mapping[str, AtScales]) -> str:
     """How many runs the artifacts show at each scale, each run once, and what these took."""
     phrases = []
+    shown = {
+        r["run"]: r
+        for scales in collected.values()
+        for records in scales.values()
+        for runs in records.values()
+        for r in runs
+        if "seconds" in r
+    }
     for scale in SCALES:
-        runs = [r for at in collected.values() for each in at.get(scale, {}).values() for r in each]
-        seconds = {r["run"]: _seconds(r) for r in runs if "seconds" in r}
-        if seconds:
-            phrases.append(
-                f"{len(seconds)} at scale {scale}, {sum(seconds.values()) / 3600:.1f} hours one "
-                "after the other"
-            )
+        if runs := [r for r in shown.values() if r["config"]["scale"] == scale]:
+            hours = sum(map(_seconds, runs)) / 3600
+            phrases.append(f"{len(runs)} at scale {scale}, {hours:.1f} hours one after the other")
     return f"Recorded runs that an artifact shows: {'; '.join(phrases) or 'none'}."
 
 
@@ -197,14 +202,18 @@ def _taken(collected: AtScales) -> str:
     text = ""
     for scale in SCALES:
         every = (r for runs in collected.get(scale, {}).values() for r in runs)
-        runs = [r for r in every if "seconds" in r]
+        runs = [*{r["run"]: r for r in every if "seconds" in r}.values()]
         if runs:
             seconds = sum(map(_seconds, runs))
             time = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
             machines = " and ".join(
                 sorted({", ".join(r["hardware"]["gpus"]) or r["hardware"]["cpu"] for r in runs})
             )
-            text += f"; {len(runs)} recorded at scale {scale} took {time} on {machines}"
+            others = Counter(r["config"]["scale"] for r in runs)
+            del others[scale]
+            among = ", ".join(f"{number} at {other}" for other, number in sorted(others.items()))
+            text += f"; {len(runs)} recorded at scale {scale}{among and f' ({among})'}"
+            text += f" took {time} on {machines}"
             if any(r["config"].get("checkpoint") for r in runs):
                 text += ", without those that they begin from"
     return text

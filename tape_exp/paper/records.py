@@ -7,7 +7,7 @@ from typing import Any
 
 from tape_exp.paper import identities
 from tape_exp.runs import weights
-from tape_exp.runs.identity import without_folders
+from tape_exp.runs.identity import hash_of, without_folders
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
@@ -126,11 +126,28 @@ def checked(record: Any, path: Path) -> Record:
     wrong = next(_wrong(record, needed, ""), None)
     wrong = wrong or next(_wrong(record, OPTIONAL, "", needed=False), None)
     wrong = wrong or next(_wrong(record["config"], CONFIGURED, "config", needed=False), None)
-    if not wrong and not record["metrics"]:
-        wrong = "metrics is empty"
+    wrong = wrong or next(_contradictions(record), None)
     if wrong:
         raise ConfigError(f"{path} is not a record ({wrong}); restore or remove it.")
     return record
+
+
+def _contradictions(record: Record) -> Iterator[str]:
+    """What cannot be, although every type is right, in words."""
+    seed, config = record["seed"], record["config"]
+    if not record["metrics"]:
+        yield "metrics is empty"
+    if seed < 0:
+        yield f"seed is {seed}"
+    if config.get("seed", seed) != seed:
+        yield f"seed is {seed}, and config.seed is {config['seed']}"
+    if "run" in record and "config_hash" in record:
+        named = f"seed{seed}-{record['config_hash']}"
+        if not record["run"].endswith(named):
+            yield f"run is {shown(record['run'])}, without {shown(named)}"
+    for metric, value in record["metrics"].items():
+        if metric.endswith("exact_match") and not 0 <= value <= 100:
+            yield f"{metric} is {value}, which is not from 0 to 100"
 
 
 def _wrong(value: Any, kind: Any, key: str, needed: bool = True) -> Iterator[str]:
@@ -160,13 +177,17 @@ def _wrong(value: Any, kind: Any, key: str, needed: bool = True) -> Iterator[str
             yield f"{key} is not finite"
 
 
-def matches(record: Record, current: dict[str, Any]) -> bool:
+def matches(record: Record, current: dict[str, Any], folders: bool = False) -> bool:
     """Whether a record's config is the current one, the seed aside.
 
     A key that the record lacks, since the code has grown, must have the value that the YAMLs give
     it; one that only the record has makes another run. Sizes and positions that follow from a Llama
     do not count, since the checkpoint names it. A checkpoint that is a path must be the very one. A
     precision counts as the one that ``auto`` chose where the run took place.
+
+    Args:
+        folders: whether the data must be in the very folder, which only the hash of the run tells,
+            and not in one with the same last name, which is all that a record has of it.
     """
     if any(
         record["config"].get(key, {}).get("name") != current[key]["name"]
@@ -175,6 +196,8 @@ def matches(record: Record, current: dict[str, Any]) -> bool:
         return False  # at once: of hundreds of records few are of the same task
     begun_from = weights.title_of(current["checkpoint"]) if "begun_from" in record else None
     if begun_from is not None and begun_from != record["begun_from"]:
+        return False
+    if folders and record.get("config_hash") != _hash_of(record, current):
         return False
     recorded, current = record["config"], without_folders(current)
     if "debug" in recorded or recorded.get("checkpoint") != current["checkpoint"]:
@@ -185,6 +208,12 @@ def matches(record: Record, current: dict[str, Any]) -> bool:
         recorded = weights.without_adopted(recorded)
     keys = {"model", "task", "peft", "scale"} & recorded.keys()
     return all(_agree(recorded[key], current[key], current, (key,)) for key in keys)
+
+
+def _hash_of(record: Record, current: dict[str, Any]) -> str:
+    """The hash that the record's run would have if it were of the current config."""
+    run = {"seed": record["seed"], "precision": record["config"]["precision"]}
+    return hash_of(current | run, record.get("begun_from"))
 
 
 def _agree(recorded: Any, here: Any, current: Mapping[str, Any], path: tuple[str, ...]) -> bool:

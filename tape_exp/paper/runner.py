@@ -24,7 +24,7 @@ from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption
 from tape_exp.paper.artifacts import Artifact
 from tape_exp.paper.records import Record, matches, read_records
 from tape_exp.runs import weights
-from tape_exp.runs.identity import identity_of
+from tape_exp.runs.identity import identity_of, names_a_folder
 from tape_exp.runs.record import dump_record
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
@@ -116,7 +116,8 @@ def named(
                 if cfg.logger.name == "wandb":
                     cfg.logger.tags = [*cfg.logger.tags, artifact.name]
                 identity = identity_of(cfg)
-                recorded = any(r["seed"] == seed and matches(r, identity) for r in records)
+                folders = names_a_folder([*artifact.words(scale), *extra])
+                recorded = any(r["seed"] == seed and matches(r, identity, folders) for r in records)
                 if recorded:
                     log.info("%s: recorded.", title)
                 needs = None

@@ -96,7 +96,9 @@ class Trend(RunArtifact):
         """Raise :class:`ConfigError` where a key has no effect."""
         where = f"conf/paper/{self.name}.yaml: "
         known = {model for rung in self.rungs for model in self.models_of(rung)}
-        for key in ("rates", "rivals", "varied"):
+        if len(self.favourites) != 1:
+            raise ConfigError(f"{where}favourites must have one model, not {self.favourites}.")
+        for key in ("rates", "rivals", "varied", "favourites"):
             if wrong := [model for model in getattr(self, key) if model not in known]:
                 raise ConfigError(f"{where}{key} has {wrong[0]}, which no rung runs.")
         for name, variant in self.variants.items():
@@ -111,6 +113,14 @@ class Trend(RunArtifact):
         for name, runs in (self.rungs | self.variants).items():
             if runs.seeds < 1:
                 raise ConfigError(f"{where}seeds={runs.seeds} of {name} must be at least 1.")
+        for model, rate in self.rates.items():
+            if isinstance(rate, str) or not rate > 0:
+                raise ConfigError(f"{where}rates.{model}={rate} must be a number above 0.")
+        every = {name: self.models_of(name) for name in self.rungs}
+        every |= {name: variant.models or self.varied for name, variant in self.variants.items()}
+        for name, models in every.items():
+            if twice := [model for model in models if models.count(model) > 1]:
+                raise ConfigError(f"{where}{name} runs {twice[0]} twice; name it once.")
         for name, at in self.rungs.items():
             for model, seeds in at.further.items():
                 if not 1 <= seeds <= at.seeds:  # a command that names the rung's begins them all

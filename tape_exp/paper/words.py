@@ -23,13 +23,34 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
         )
     if not chosen:
         raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
-    artifacts = [load(name) for name in (names() if chosen == ["all"] else chosen)]
-    for artifact in artifacts if chosen != ["all"] else []:
-        if next(artifact.configs(scale, seeds), None) is None:
-            raise ConfigError(
-                f"{artifact.name} has no runs at scale={scale}; scale={artifact.scales()[0]} has."
-            )
+    if chosen == ["all"]:
+        every = map(load, names())
+        return [a for a in every if scale in a.scales()], scale, seeds, extra
+    if "all" in chosen:
+        raise ConfigError(f"all and {chosen[chosen[0] == 'all']} exclude each other; give one.")
+    artifacts = [load(name) for name in chosen]
+    for artifact in artifacts:
+        _check(artifact, scale, seeds, extra)
     return artifacts, scale, seeds, extra
+
+
+def _check(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str]) -> None:
+    """Raise :class:`ConfigError` where an artifact has nothing of a scale, a seed or a key."""
+    name, own = artifact.name, artifact.scales()
+    if not any(map(artifact.wanted, own)):
+        raise ConfigError(f"{name} shows no runs; `{artifact.command(scale)}` measures it.")
+    if not artifact.wanted(scale):
+        raise ConfigError(f"{name} has no runs at scale={scale}; scale={own[0]} has.")
+    for seed in seeds:
+        if next(artifact.configs(scale, [seed]), None) is None:
+            raise ConfigError(
+                f"{name} has no run of seed {seed}; `{artifact.command(scale)}` runs all it has."
+            )
+    kept = artifact.kept(scale)
+    if wrong := [word for word in extra if word.partition("=")[0].lstrip("+") in kept]:
+        raise ConfigError(
+            f"{wrong[0]}: {name} sets this key of its runs itself, and names them by it."
+        )
 
 
 def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:

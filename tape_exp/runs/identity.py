@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,20 @@ def _resolved(section: DictConfig) -> Any:
 def config_hash(cfg: DictConfig) -> str:
     """Ten hexadecimal digits of :func:`identity_of`; a base checkpoint counts as run and step."""
     identity = identity_of(cfg)
-    if identity["checkpoint"] is None:
-        del identity["checkpoint"]
-    else:
-        identity["checkpoint"] = weights.title(weights.find(identity["checkpoint"], cfg))
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+    spec = identity["checkpoint"]
+    return hash_of(identity, None if spec is None else weights.title(weights.find(spec, cfg)))
+
+
+def hash_of(identity: dict[str, Any], checkpoint: str | None) -> str:
+    """Ten hexadecimal digits of an identity whose checkpoint has that title."""
+    hashed = {key: value for key, value in identity.items() if key != "checkpoint"}
+    hashed |= {} if checkpoint is None else {"checkpoint": checkpoint}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def names_a_folder(words: Sequence[str]) -> bool:
+    """Whether one of the words of a command says where data is, as ``task.text.path=texts``."""
+    return any(word.partition("=")[0].endswith(".path") for word in words)
 
 
 def without_folders(node: Any) -> Any:

@@ -120,7 +120,9 @@ def check_parts(cfg: DictConfig) -> None:
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     with torch.device("meta"):
         kinds = kinds_of(model, task.arch)
-        whose_positions([kind.position(task.arch) for kind in dict.fromkeys(kinds)])
+        positions = [kind.position(task.arch) for kind in dict.fromkeys(kinds)]
+        whose_positions(positions)
+    _check_rate_of_positions(cfg, task, any(True for p in positions for _ in p.parameters()))
 
 
 def check_accelerator(name: str) -> None:
@@ -247,16 +249,20 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
         log.info("Weights of %s.", weights.title(checkpoint))
     elif adaptation is not None:
         adaptation.apply(decoder, cfg.seed)  # of a plan, which loads no weights
-    if task.trains and task.optim.position_lr != 1 and not decoder.positional_count():
-        raise ConfigError(
-            f"task.optim.position_lr={task.optim.position_lr} has no effect: "
-            f"model={cfg.model.name} trains no parameters of positions; leave it at 1.0."
-        )
+    _check_rate_of_positions(cfg, task, decoder.positional_count() > 0)
     _warn_of_one_layer(decoder, cfg.model.name)
     decoder.recompute = cfg.trainer.checkpoint_activations
     if cfg.trainer.frozen_bf16:
         peft.freeze_in_bf16(decoder)
     return decoder
+
+
+def _check_rate_of_positions(cfg: DictConfig, task: Task, learned: bool) -> None:
+    if task.trains and task.optim.position_lr != 1 and not learned:
+        raise ConfigError(
+            f"task.optim.position_lr={task.optim.position_lr} has no effect: "
+            f"model={cfg.model.name} trains no parameters of positions; leave it at 1.0."
+        )
 
 
 def _warn_of_one_layer(decoder: Decoder, model: str) -> None:

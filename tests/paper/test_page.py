@@ -76,6 +76,15 @@ def test_rows_and_costs_are_those_of_the_records(artifact, tmp_path):
         "Recorded runs that an artifact shows: 5 at scale smoke, 0.2 hours one after the other."
         in text
     )
+    yarn = artifacts.load("fig_addition_yarn")
+    other = {**stand_in("tape", 20.0), "run": "another"}
+    other["config"]["scale"] = "rung5"
+    shared = {"tape": [other, *every["tape"], *every["tape"]]}
+    twice = found | {"fig_addition_yarn": {"smoke": shared, "small": {}, "paper": {}}}
+    text = page.page([artifact, yarn], twice, page.claims([artifact, yarn], twice), tmp_path)
+    assert "5 at scale smoke, 0.2 hours one after the other; 1 at scale rung5, " in text
+    assert "2 recorded at scale smoke (1 at rung5) took" in text
+    text = page.page([artifact, none], found, page.claims([artifact, none], found), tmp_path)
     assert (
         "Not run yet: scale small (needs a GPU); scale paper (needs a GPU).\n"
         in text.split("## tab_perplexity")[0]

@@ -7,6 +7,7 @@ import pytest
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts
 from tape_exp.paper.rates import label
+from tape_exp.paper.words import requested
 from tape_exp.runs.identity import identity_of
 
 LOSSES = {0.0003: 0.9, 0.001: 0.2, 0.003: 0.5}
@@ -106,6 +107,35 @@ def test_it_has_no_runs_at_another_scale(artifact, losses, capsys):
     assert paper.main(["run", "fig_rates", "scale=smoke"]) == 2
     message = "fig_rates has no runs at scale=smoke; scale=rung5 has."
     assert capsys.readouterr().err == f"error: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("fig_addition_trend scale=ladder seeds=0,7", "fig_addition_trend has no run of seed 7; `"),
+        ("tab_flops seeds=0,1", "tab_flops has no run of seed 1; `"),
+        ("tab_speed", "tab_speed shows no runs; `python -m tape_exp.speed` measures it."),
+        ("all fig_addition", "all and fig_addition exclude each other; give one."),
+        (
+            "fig_rates scale=rung5 seeds=0 task.optim.lr=0.1",
+            "task.optim.lr=0.1: fig_rates sets this key of its runs itself, and names them by it.",
+        ),
+        (
+            "tab_addition_failures scale=ladder +task.optim.max_steps=5",
+            "+task.optim.max_steps=5: tab_addition_failures sets this key",
+        ),
+    ],
+)
+def test_what_no_run_of_an_artifact_has_is_refused(words, message, capsys):
+    assert paper.main(["run", *words.split(), "--dry-run"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_all_of_a_scale_are_the_artifacts_that_have_it():
+    assert {a.name for a in requested(["all", "scale=ladder"])[0]} == {
+        "fig_addition_trend",
+        "tab_addition_failures",
+    }
 
 
 def test_every_run_has_its_rate_and_every_model_the_same_ones():

@@ -5,10 +5,13 @@ import json
 import pytest
 
 from tape_exp.paper import records
+from tape_exp.paper.compare import Compare
 from tape_exp.paper.records import matches
-from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.paper.runner import missing
+from tape_exp.runs.identity import config_hash, identity_of, without_folders
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError
 
 
 def record_of(identity: dict) -> dict:
@@ -55,3 +58,48 @@ def test_runs_of_a_debug_mode_are_no_records_outside_a_clone(monkeypatch):
     monkeypatch.setattr(records, "read_records", list)
     monkeypatch.setattr(records, "records_of_runs", lambda folder: [plain, short])
     assert records.known_records() == [plain]
+
+
+def test_text_in_another_folder_of_that_name_makes_another_run(tmp_path):
+    """A record has the last name only, so that the hash must tell which folder was read."""
+    words = ["model=rope", "task=c4", "seed=0", "trainer=cpu"]
+    ours, theirs = (
+        ["scale.text=local", f"task.text.path={tmp_path / name}/texts"] for name in ("my", "your")
+    )
+    cfg = compose_config([*words, *ours])
+    made = record_of(identity_of(cfg)) | {
+        "config_hash": config_hash(cfg),
+        "seed": 0,
+        "started": "2026-01-01",
+    }
+    shown = Compare(name="of_text", title="", task="c4", models=["rope"], overrides=ours)
+    other = Compare(name="of_text", title="", task="c4", models=["rope"], overrides=theirs)
+    assert not missing([shown], "smoke", [0], ["trainer=cpu"], records=[made])
+    assert missing([other], "smoke", [0], ["trainer=cpu"], records=[made])
+    assert list(shown.collect("smoke", [made])) == ["rope"]
+    assert not other.collect("smoke", [made])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 7}, "seed is 7, and config.seed is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"run": "arithmetic-smoke-tape-seed1-0123456789"}, "without seed0-0123456789"),
+        ({"metrics": {"test/exact_match": -3.0}}, "-3.0, which is not from 0 to 100"),
+        ({"metrics": {"id/exact_match": 1e300}}, "which is not from 0 to 100"),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_none(change, message, tmp_path):
+    identity = identity_of(compose_config(["model=tape", "task=arithmetic"]))
+    sound = record_of(identity) | {
+        "run": "arithmetic-smoke-tape-seed0-0123456789",
+        "config_hash": "0123456789",
+        "seed": 0,
+        "started": "2026-01-01",
+        "metrics": {"test/exact_match": 25.0},
+        "git": {"commit": None, "dirty": None},
+    }
+    assert records.checked(sound, tmp_path / "a.json")
+    with pytest.raises(ConfigError, match=message):
+        records.checked(sound | change, tmp_path / "a.json")

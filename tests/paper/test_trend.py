@@ -73,6 +73,11 @@ def test_every_rung_has_its_models_and_seeds():
     [
         ({"rates": {"ropee": 0.1}}, "rates has ropee, which no rung runs"),
         ({"rivals": ["ropo"]}, "rivals has ropo, which no rung runs"),
+        ({"favourites": ["tapir"]}, "favourites has tapir, which no rung runs"),
+        ({"favourites": ["tape", "fire"]}, "favourites must have one model"),
+        ({"rates": {"rope": "x"}}, "rates.rope=x must be a number above 0"),
+        ({"rates": {"rope": -1}}, "rates.rope=-1 must be a number above 0"),
+        ({"rungs": {"rung5": Rung(seeds=5, further={"tape": 2})}}, "rung5 runs tape twice"),
         ({"variants": {"rung9 wide": Variant(1, ["a=1"])}}, "variants.rung9 wide must be called"),
         ({"variants": {"rung5": Variant(1, ["a=1"])}}, "variants.rung5 must be called by a rung"),
         ({"variants": {"rung5 wide": Variant(1, [])}}, "variants.rung5 wide needs overrides"),

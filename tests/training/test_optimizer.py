@@ -9,7 +9,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.training.assembly import blank_task, make_decoder
+from tape_exp.training.assembly import blank_task, check_parts, make_decoder
 from tape_exp.training.module import LanguageModule, parameter_groups, rate
 from tape_exp.training.run import run
 from tests.conftest import SMALL
@@ -97,6 +97,9 @@ def test_a_model_without_positional_parameters_refuses_a_rate_for_them(tmp_path)
     ):
         run(compose_config([*words, "+task.optim.position_lr=2.0"]))
     assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="position_lr=2"):  # before any run of a table begins
+        check_parts(compose_config([*words, "+task.optim.position_lr=2.0"]))
+    check_parts(compose_config([*SMALL, "model=tape", "+task.optim.position_lr=2.0"]))
     with pytest.raises(ConfigError, match=r"task\.optim\.position_lr=0\.0 must be positive"):
         run(compose_config([*words, "+task.optim.position_lr=0.0"]))
 
