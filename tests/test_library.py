@@ -51,6 +51,8 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "86,368 parameters; logits (4, 9, 14)" in done.stdout
+    (stored,) = cells[-1]["outputs"]
+    assert done.stdout.endswith("".join(stored["text"])), "the table shows the committed records"
     shown = [o for c in cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
     assert len(shown) == 3, "the committed notebook has its pictures"
 
