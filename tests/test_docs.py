@@ -192,7 +192,7 @@ PARTS = {
     "What the records decide": {YES, NO},
     "What they decide for small models only": {YES, NO},
     "What they cannot tell": {UNCLEAR, FLOOR, ORDERED, REVERSED},
-    "What has not run": {UNTESTED},
+    "What has not been tested": {UNTESTED},
 }
 NUMBER = re.compile(r"\d+(?:\.\d+)?e-\d+|\d+\.\d+")
 
