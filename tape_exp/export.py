@@ -18,14 +18,14 @@ from tape_exp.models.export import card
 from tape_exp.models.llama import fingerprint, is_llama
 from tape_exp.models.peft_format import save_for_peft
 from tape_exp.paper import rerun
-from tape_exp.paper.records import checked
+from tape_exp.paper.records import checked, warn
 from tape_exp.runs import weights
 from tape_exp.runs.card import model_card
 from tape_exp.settings.arguments import PLUGINS, Parser, command, without_plugins
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
 from tape_exp.settings.folders import path_of
-from tape_exp.settings.redaction import redact
+from tape_exp.settings.redaction import redact, shown
 from tape_exp.training.finished import Finished, read_run
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -131,7 +131,14 @@ def _about(found: Finished) -> Callable[[str], str]:
     path = found.folder / "record.json"
     if not path.is_file():
         return str
+    if not (found.folder / "DONE").is_file():
+        warn(f"{found.folder} is not finished: its card says how to load it, and no results.")
+        return str
     record = checked(read_json(path), path)
+    if not record.get("run", found.folder.name).endswith(found.folder.name):
+        raise ConfigError(
+            f"{path} is the record of another run, {shown(record['run'])}; remove it."
+        )
     told = rerun.command(record)
     adapters = sum(p.numel() for name, p in found.decoder.named_parameters() if "lora_" in name)
     count = sum(parameter.numel() for parameter in found.decoder.parameters()) - adapters

@@ -97,6 +97,9 @@ def point_to(address, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
+CARDLESS = ("run", "config_hash", "data_fingerprint", "steps", "tokens", "hardware", "seconds")
+
+
 @pytest.fixture
 def finished(tiny_run):
     """A run with TAPE, and its record."""
@@ -121,6 +124,38 @@ def test_the_card_has_results_config_and_the_way_to_load_it(finished, tmp_path):
     assert yaml.safe_load(config) == record["config"]
     assert not re.search(r"auto_map|modeling", (tmp_path / "new" / "config.json").read_text())
     assert not [*(tmp_path / "new").glob("*.py")]
+
+
+def test_a_record_counts_only_for_the_run_that_made_it(finished, tmp_path, capsys):
+    """Not while the run is begun again, and not in the folder of another run."""
+    run, record = finished
+    (run / "DONE").rename(run / "kept")
+    assert export.main([str(run), str(tmp_path / "unfinished")]) == 0
+    assert (
+        "is not finished: its card says how to load it, and no results" in capsys.readouterr().err
+    )
+    assert "## Results" not in (tmp_path / "unfinished" / "README.md").read_text()
+    (run / "kept").rename(run / "DONE")
+    other = record | {"run": "arithmetic-smoke-fire-seed0-0123456789", "config_hash": "0123456789"}
+    (run / "record.json").write_text(json.dumps(other))
+    assert export.main([str(run), str(tmp_path / "foreign")]) == 2
+    assert "is the record of another run, arithmetic-smoke-fire-seed0-" in capsys.readouterr().err
+    assert not (tmp_path / "foreign").exists()
+
+
+def test_a_card_has_what_its_record_has_and_no_markup_of_it(finished, tmp_path):
+    run, record = finished
+    less = {key: value for key, value in record.items() if key not in CARDLESS}
+    less["started"] = "2026\n\n# <b>x</b>"
+    less["metrics"] = {"a|b\n": 1.0}
+    (run / "record.json").write_text(json.dumps(less))
+    assert export.main([str(run), str(tmp_path / 'with"quote')]) == 0
+    told = (tmp_path / 'with"quote' / "README.md").read_text()
+    assert 'from_pretrained("with\\"quote")' in told
+    assert "| ab | 1 |" in told
+    assert "<b>" not in told
+    assert "\n# bx" not in told
+    assert "fingerprint of the data" not in told
 
 
 def test_with_auto_map_no_import_is_needed(finished, tmp_path):

@@ -21,6 +21,7 @@ from tape_exp.settings.folders import path_of
 from tape_exp.settings.targets import plain
 
 log = logging.getLogger("tape_exp")
+REPLACED = "\N{REPLACEMENT CHARACTER}"
 FORMATS = {
     ".jsonl": "lines",
     ".json": "lines",
@@ -177,7 +178,11 @@ class Text:
                 value = value.get(step) if isinstance(value, dict) else None
             if value != wanted:
                 return None
-        return fields[self.column]
+        text = fields[self.column]
+        if not _is_unicode(text):
+            skipped.add(f"{part.name} line {row + 1} holds half of a character, as \\ud800 is")
+            return None
+        return text
 
     def check_path(self, key: str) -> None:
         """Raise :class:`ConfigError` where the files of a local text, of ``key``, are absent."""
@@ -283,6 +288,15 @@ class Skipped:
             log.warning("%s; skipped.", reason)
 
 
+def _is_unicode(text: str) -> bool:
+    """Whether it can be written: JSON may name half of a character, which no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @dataclass
 class Part:
     """Files that are read together, through a loader of Hugging Face ``datasets``."""
@@ -300,7 +314,26 @@ class Part:
         )
 
     def rows(self, first: int) -> Iterator[dict[str, Any]]:
-        """Rows from ``first`` on; ``text`` is a line or a file, parquet has its own columns."""
+        """Rows from ``first`` on; ``text`` is a line or a file, parquet has its own columns.
+
+        Bytes that are not UTF-8 are read as U+FFFD, and a warning says how often that was read.
+        """
+        replaced = 0
+        try:
+            for row in self._rows(first):
+                replaced += 0 if self.kind == "parquet" else row["text"].count(REPLACED)
+                yield row
+        finally:
+            if replaced:
+                log.warning(
+                    "%s has %s %d times, as for bytes that are not UTF-8; convert it if it is in "
+                    "another encoding.",
+                    self.name,
+                    REPLACED,
+                    replaced,
+                )
+
+    def _rows(self, first: int) -> Iterator[dict[str, Any]]:
         if self.kind == "topics":
             yield from ({"text": text} for text in list(_topics(self.urls).values())[first:])
             return

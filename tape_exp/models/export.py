@@ -215,7 +215,7 @@ A {"Llama" if plain else "model of type `tape_exp`"}, exported by `tape-exp expo
 ```python
 {ours}{first}from transformers import AutoModelForCausalLM
 
-{then}model = AutoModelForCausalLM.from_pretrained("{name}"{trust})
+{then}model = AutoModelForCausalLM.from_pretrained({json.dumps(name, ensure_ascii=False)}{trust})
 ```
 {needs}"""
 

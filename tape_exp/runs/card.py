@@ -6,6 +6,7 @@ import yaml
 
 from tape_exp.runs.evaluation import is_diagnostic
 from tape_exp.settings.display import display_name
+from tape_exp.settings.errors import printable
 
 Z = 1.96  # standard errors in half of a 95 % interval
 
@@ -17,7 +18,7 @@ def model_card(head: str, record: dict[str, Any], parameters: int, command: str)
         head: its beginning, which says how to load it.
         record: of the run.
         parameters: of the model, with adapters merged.
-        command: that makes the run again.
+        command: that makes the run again, with the last names of folders only.
     """
     config = yaml.safe_dump(record["config"], sort_keys=False, allow_unicode=True)
     parts = [
@@ -35,10 +36,20 @@ def _told(record: dict[str, Any], parameters: int) -> str:
     return (
         f"Positional encoding: {display_name(config['model']['name'])}. Task: "
         f"{config['task']['name']}, at scale {config['scale']}, seed {record['seed']}. It has "
-        f"{parameters:,} parameters and was trained for {record['steps']:,} steps "
-        f"({record['tokens']:,} tokens). It is the result of an experiment on positional "
-        "encodings, and is meant for further ones only."
+        f"{parameters:,} parameters{_trained(record)}. It is the result of an experiment on "
+        "positional encodings, and is meant for further ones only."
     )
+
+
+def _trained(record: dict[str, Any]) -> str:
+    """For how long, as far as the record says."""
+    steps = f" and was trained for {record['steps']:,} steps" if "steps" in record else ""
+    return f"{steps} ({record['tokens']:,} tokens)" if steps and "tokens" in record else steps
+
+
+def _shown(text: Any) -> str:
+    """A text of a record on one line, without what Markdown or a browser would take for markup."""
+    return printable(" ".join(str(text).split())).translate(dict.fromkeys(map(ord, "`<>|")))
 
 
 def _results(record: dict[str, Any]) -> str:
@@ -50,7 +61,7 @@ def _results(record: dict[str, Any]) -> str:
             continue
         error = metrics.get(f"{key}_stderr")
         spread = f" ± {Z * error:.2g}" if error else ""  # 0 says only that all were alike
-        lines[-1] += f"\n| {key} | {value:.4g}{spread} |"
+        lines[-1] += f"\n| {_shown(key)} | {value:.4g}{spread} |"
     if "±" in lines[-1]:
         lines.append("± is half of a 95 % interval over test samples, of this one run.")
     return "\n\n".join(lines)
@@ -60,13 +71,18 @@ def _facts(record: dict[str, Any], command: str) -> str:
     """Commit, data, machine and the command."""
     commit = record["git"]["commit"] or "unknown, outside a clone"
     changed = ", with changes that are not committed" if record["git"]["dirty"] else ""
-    machine = ", ".join(record["hardware"].get("gpus") or [record["hardware"]["cpu"]])
+    hardware = record.get("hardware", {})
+    machine = ", ".join(hardware.get("gpus") or [hardware.get("cpu", "unknown")])
     lines = [
-        f"- run: `{record['run']}`, begun {record['started'][:10]}",
-        f"- commit of tape_exp: {commit}{changed}",
-        f"- fingerprint of the data: `{record['data_fingerprint']}`",
-        f"- machine: {machine}",
+        f"- run: `{_shown(record.get('run', 'unknown'))}`, begun {_shown(record['started'][:10])}",
+        f"- commit of tape_exp: {_shown(commit)}{changed}",
+        f"- machine: {_shown(machine)}",
     ]
+    if "data_fingerprint" in record:
+        lines.insert(2, f"- fingerprint of the data: `{_shown(record['data_fingerprint'])}`")
     for package, found in record.get("plugins", {}).items():
-        lines.append(f"- package {package} {found['version']}, sources `{found['sources']}`")
-    return "\n".join([*lines, f"- command: `{command}`" if command else ""]).rstrip()
+        of = f", version {_shown(found['version'])}" if "version" in found else ""
+        lines.append(f"- package {_shown(package)}{of}, sources `{_shown(found['sources'])}`")
+    cut = ", in which folders are cut to their last names" if ".path=" in command else ""
+    command = f"- command{cut}: `{command}`" if command else ""
+    return "\n".join([*lines, command]).rstrip()

@@ -83,6 +83,8 @@ def _of_sweep(sweep: Sweep) -> BaseDistribution:
     log = "log" in sweep.tags
     if isinstance(sweep, ChoiceSweep) and not log:
         values: Any = [getattr(value, "text", value) for value in sweep.list]
+        if twice := [value for value in values if values.count(value) > 1]:
+            raise ValueError(f"{twice[0]} is named twice")
         return CategoricalDistribution(values)
     if isinstance(sweep, IntervalSweep):
         low, high = sweep.start, sweep.end

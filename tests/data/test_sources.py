@@ -256,3 +256,18 @@ def test_memory_stays_flat(tmp_path):
         assert rows == (megabytes << 20) // len(line)
         found[megabytes] = peak
     assert found[96] - found[32] < 20
+
+
+def test_half_of_a_character_is_skipped_and_bytes_of_another_encoding_are_told(tmp_path, caplog):
+    rows = [json.dumps({"text": "good"}), '{"text": "\\ud800 half"}']
+    (tmp_path / "train.jsonl").write_text("\n".join(rows) + "\n")
+    (tmp_path / "validation.txt").write_bytes(b"caf\xe9 and th\xe9")
+    skipped = Skipped()
+    with caplog.at_level(logging.WARNING, "tape_exp"):
+        assert [d for _, d in local(tmp_path).documents("train", skipped=skipped)] == ["good"]
+        read = "".join(d for _, d in local(tmp_path).documents("validation"))
+    assert skipped.rows == 1
+    assert "train.jsonl line 2 holds half of a character" in caplog.text
+    assert read == "caf\ufffd and th\ufffd"
+    (told,) = [message for message in caplog.messages if "not UTF-8" in message]
+    assert "validation.txt has \ufffd 2 times" in told

@@ -73,6 +73,7 @@ def test_sets_of_values_are_those_of_hydras_sweeps(text, expected):
     [
         ("3", "is no set of values"),
         ("interval(1,b)", "cannot be searched"),
+        ("choice(0.1,0.2,0.10)", r"0\.1 is named twice"),
         ("interval(2.5,1.5)", "cannot be searched"),
         ("tag(log,interval(0.0,1.0))", "cannot be searched"),
         ("tag(quick,interval(0.1,1.0))", "the only tag is log, not quick"),
