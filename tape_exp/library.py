@@ -59,6 +59,10 @@ def build(
         ConfigError: there is no such config, or nothing can be made of it.
     """
     _check_words(overrides)
+    for name in ("model", "task", "scale"):
+        if given := [word for word in overrides if word.startswith(f"{name}=")]:
+            value = given[0].partition("=")[2]
+            raise ConfigError(f"{given[0]} is no override here; give it as {name}={value!r}.")
     cfg = compose_config([f"model={model}", f"task={task}", f"scale={scale}", *overrides])
     check(cfg)
     check_parts(cfg)
@@ -177,7 +181,7 @@ class Loaded:
         if not products:
             raise ConfigError(
                 f"model={self.config['model']['name']} has no position state; attention(text) "
-                "shows what its bias does."
+                "shows where it looks."
             )
         return products
 

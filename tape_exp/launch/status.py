@@ -87,7 +87,7 @@ def kept(root: Path) -> dict[Path, list[Job]]:
     files = sorted(root.resolve().glob(".sweeps/*/jobs.txt"), key=lambda path: path.stat().st_mtime)
     if not files:
         raise ConfigError(
-            f"no sweep was submitted from here ({root}/.sweeps is empty); name the runs: "
+            f"no sweep was submitted from here ({root}/.sweeps has none); name the runs: "
             "model=rope,tape seed=0,1."
         )
     sweeps = {}

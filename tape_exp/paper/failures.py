@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from tape_exp.paper.artifacts import Artifact, Record, Records, RunArtifact, load
+from tape_exp.paper.artifacts import Artifact, Record, Records, load
 from tape_exp.paper.records import run_of
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin
+from tape_exp.paper.trend import Trend
 from tape_exp.paper.values import mean_of
 from tape_exp.settings.errors import ConfigError
 
@@ -28,11 +29,11 @@ class Failures(Artifact):
     of: str
 
     @property
-    def source(self) -> RunArtifact:
+    def source(self) -> Trend:
         """The artifact whose runs these are."""
         source = load(self.of)
-        if not isinstance(source, RunArtifact):
-            raise ConfigError(f"conf/paper/{self.name}.yaml: of={self.of} has no runs to show.")
+        if not isinstance(source, Trend):
+            raise ConfigError(f"conf/paper/{self.name}.yaml: of={self.of} is no ladder of scales.")
         return source
 
     def scales(self) -> tuple[str, ...]:

@@ -243,9 +243,9 @@ def make_decoder(cfg: DictConfig, task: Task, adaptation: Adaptation | None = No
         if adaptation is not None:
             loading.check_encoding(cfg, checkpoint, adaptation, decoder)
             loading.check_adaptation(cfg, checkpoint)
-        else:
-            loading.warn_of_other_positions(cfg, checkpoint)
         loading.begin(decoder, checkpoint, adaptation, cfg.seed, task.trains)
+        if adaptation is None:
+            loading.warn_of_other_positions(cfg, checkpoint)
         log.info("Weights of %s.", weights.title(checkpoint))
     elif adaptation is not None:
         adaptation.apply(decoder, cfg.seed)  # of a plan, which loads no weights

@@ -68,10 +68,9 @@ def test_a_run_of_several_variants_has_one_row(found):
     assert ("rung5 equal", "rope") in [(row["rung"], row["model"]) for row in rows]
 
 
-def test_an_artifact_without_runs_has_no_failures():
+@pytest.mark.parametrize("of", ["theory", "fig_addition"])
+def test_an_artifact_without_runs_has_no_failures(of):
     artifact = artifacts.load("tab_addition_failures")
-    artifact.of = "theory"
-    with pytest.raises(
-        ConfigError, match=r"conf/paper/tab_addition_failures\.yaml: of=theory has no"
-    ):
+    artifact.of = of
+    with pytest.raises(ConfigError, match=rf"failures\.yaml: of={of} is no ladder of scales"):
         artifact.scales()
