@@ -455,19 +455,18 @@ def test_a_resumed_run_repeats_no_row(tiny_run):
 
 
 def test_a_short_soak_survives_and_its_page_says_so(tmp_path, monkeypatch):
+    """In as many runs as the kills take: on a busy machine one may end before the last of them."""
     monkeypatch.setattr(
         soak.Subject, "start", lambda subject, limit=None: Command(*subject.words, group=True)
     )
     monkeypatch.setattr(soak, "CASES", [[*soak.CASES[0], "task.optim.max_steps=60"]])
     assert soak.main(["--kills", "3", "--out", str(tmp_path)]) == 0
     record = json.loads((tmp_path / "reliability.json").read_text())
-    (broken,) = record["runs"]
-    assert [fault["kind"] for fault in broken["faults"]][-1] == "evaluation"
-    assert all(fault["as_expected"] for fault in broken["faults"])
-    assert (
-        "3 of 3 kills in 1 runs recovered with identical results."
-        in (tmp_path / "reliability.md").read_text()
-    )
+    faults = [fault for broken in record["runs"] for fault in broken["faults"]]
+    assert len(faults) == 3
+    assert all(fault["as_expected"] for fault in faults)
+    told = f"3 of 3 kills in {len(record['runs'])} runs recovered with identical results."
+    assert told in (tmp_path / "reliability.md").read_text()
 
 
 def test_the_soak_notices_a_difference(tiny_run, tmp_path):
