@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import shlex
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -97,7 +98,7 @@ def point_to(address, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
-CARDLESS = ("run", "config_hash", "data_fingerprint", "steps", "tokens", "hardware", "seconds")
+CARDLESS = ("run", "data_fingerprint", "steps", "tokens", "hardware", "seconds")
 
 
 @pytest.fixture
@@ -126,21 +127,67 @@ def test_the_card_has_results_config_and_the_way_to_load_it(finished, tmp_path):
     assert not [*(tmp_path / "new").glob("*.py")]
 
 
-def test_a_record_counts_only_for_the_run_that_made_it(finished, tmp_path, capsys):
-    """Not while the run is begun again, and not in the folder of another run."""
+def exported(run, folder, capsys):
+    """The card of a run, and what was said on stderr."""
+    assert export.main([str(run), str(folder)]) == 0
+    return (folder / "README.md").read_text(), capsys.readouterr().err
+
+
+def test_a_record_counts_only_while_the_run_is_done(finished, tmp_path, capsys):
+    """One that was begun again has the old record, which may be damaged too, until its end."""
     run, record = finished
-    (run / "DONE").rename(run / "kept")
-    assert export.main([str(run), str(tmp_path / "unfinished")]) == 0
-    assert (
-        "is not finished: its card says how to load it, and no results" in capsys.readouterr().err
-    )
-    assert "## Results" not in (tmp_path / "unfinished" / "README.md").read_text()
-    (run / "kept").rename(run / "DONE")
-    other = record | {"run": "arithmetic-smoke-fire-seed0-0123456789", "config_hash": "0123456789"}
-    (run / "record.json").write_text(json.dumps(other))
-    assert export.main([str(run), str(tmp_path / "foreign")]) == 2
-    assert "is the record of another run, arithmetic-smoke-fire-seed0-" in capsys.readouterr().err
-    assert not (tmp_path / "foreign").exists()
+    (run / "DONE").unlink()
+    for number, left in enumerate((json.dumps(record), "{", None)):
+        path = run / "record.json"
+        path.unlink() if left is None else path.write_text(left)
+        told, said = exported(run, tmp_path / str(number), capsys)
+        assert "## Results" not in told
+        assert said == (
+            f"warning: {run} is not finished: the card says how to load the model, and no "
+            "results.\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (
+            {"run": "arithmetic-smoke-fire-seed0-0123456789", "config_hash": "0123456789"},
+            "is the record of another run, arithmetic-smoke-fire-seed0-0123456789",
+        ),
+        ({"config_hash": ...}, "is the record of another run, arithmetic-smoke-tape-seed0-"),
+        (
+            {"run": ..., "seconds": ..., "config_hash": "0"},
+            "is the record of another run, without a name",
+        ),
+        ({"steps": 400}, "is of step 400, and the last checkpoint is step00000004.ckpt"),
+        (..., "has no record.json"),
+    ],
+)
+def test_a_record_counts_only_for_the_weights_that_it_is_of(wrong, why, finished, tmp_path, capsys):
+    run, record = finished
+    if wrong is ...:
+        (run / "record.json").unlink()
+    else:
+        changed = {key: value for key, value in (record | wrong).items() if value is not ...}
+        (run / "record.json").write_text(json.dumps(changed))
+    told, said = exported(run, tmp_path / "new", capsys)
+    assert "## Results" not in told
+    assert "from_pretrained(" in told
+    assert said.count("warning: ") == 1
+    assert why in said
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_run_whose_folder_was_renamed_has_its_results(signed, finished, tmp_path, capsys):
+    """Its checkpoint is signed with the hash; without a signature the folder's name has it."""
+    run, _ = finished
+    renamed = run.rename(run.with_name("mine" if signed else run.name))
+    if not signed:
+        (renamed / "checkpoints" / "step00000004.json").unlink()
+    told, said = exported(renamed, tmp_path / "new", capsys)
+    assert "## Results" in told
+    assert not said
 
 
 def test_a_card_has_what_its_record_has_and_no_markup_of_it(finished, tmp_path):
@@ -154,8 +201,42 @@ def test_a_card_has_what_its_record_has_and_no_markup_of_it(finished, tmp_path):
     assert 'from_pretrained("with\\"quote")' in told
     assert "| ab | 1 |" in told
     assert "<b>" not in told
-    assert "\n# bx" not in told
-    assert "fingerprint of the data" not in told
+    assert "\n- begun 2026 # b\n" in told
+    assert not re.search(r"fingerprint of the data|machine:|run:|unknown", told)
+
+
+MARKUP = "x`|\n\n```\n# <script>y</script>\x1b[2J"
+
+
+def test_no_text_of_a_record_is_markup_in_its_card(finished):
+    """In lines and tables it is one line without its signs, and config is in a longer fence."""
+    _, record = finished
+    hostile = record | {"run": MARKUP, "metrics": {MARKUP: 1.0}, "started": MARKUP}
+    hostile |= {"git": {"commit": MARKUP, "dirty": False}, "data_fingerprint": MARKUP}
+    hostile |= {"hardware": {"cpu": MARKUP}, "plugins": {MARKUP: {"sources": MARKUP}}}
+    hostile["config"] = {"model": {"name": MARKUP}, "task": {"name": MARKUP}, "scale": MARKUP}
+    told = card.model_card("# head", hostile, 1, f"python train.py {shlex.quote(MARKUP)}")
+    before, fence, config = re.fullmatch(r"(.*?)\n(````+)yaml\n(.*)\2\n", told, re.DOTALL).groups()
+    assert yaml.safe_load(config) == hostile["config"]
+    assert fence not in config
+    assert not re.search(r"<|\x1b|```|\n# (?!head)|command", "\n" + before)
+    assert [line.count("|") for line in before.splitlines() if "|" in line] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "cut"),
+    [
+        ("task=c4 scale.text=local task.text.path=texts", True),
+        ("task=passkey checkpoint=step00000004.ckpt", True),
+        ("task=passkey task.init_from=my-llama", True),
+        ("task=passkey checkpoint=extend", False),
+        ("task=scrolls task.init_from=null", False),
+    ],
+)
+def test_a_card_says_that_its_command_has_the_last_names_of_folders(words, cut, finished):
+    told = card.model_card("# head", finished[1], 1, f"python train.py {words}")
+    said = ", in which folders are cut to their last names" if cut else ""
+    assert f"\n- command{said}: `python train.py {words}`\n" in told
 
 
 def test_with_auto_map_no_import_is_needed(finished, tmp_path):

@@ -1,10 +1,14 @@
 """The model card of an exported run: what it is, what it measured, how to load it."""
 
+import re
+import shlex
 from typing import Any
 
 import yaml
 
 from tape_exp.runs.evaluation import is_diagnostic
+from tape_exp.runs.identity import names_a_folder
+from tape_exp.runs.weights import is_task
 from tape_exp.settings.display import display_name
 from tape_exp.settings.errors import printable
 
@@ -18,9 +22,12 @@ def model_card(head: str, record: dict[str, Any], parameters: int, command: str)
         head: its beginning, which says how to load it.
         record: of the run.
         parameters: of the model, with adapters merged.
-        command: that makes the run again, with the last names of folders only.
+        command: that makes the run again, once the paths in it, which a record cuts to their last
+            names, are whole again: the card says where there are some. One that Markdown cannot
+            quote is left out.
     """
     config = yaml.safe_dump(record["config"], sort_keys=False, allow_unicode=True)
+    fence = "`" * max(3, *(len(ticks) + 1 for ticks in ["", *re.findall("`+", config)]))
     parts = [
         head.rstrip(),
         _told(record, parameters),
@@ -28,16 +35,16 @@ def model_card(head: str, record: dict[str, Any], parameters: int, command: str)
         "## The run",
         _facts(record, command),
     ]
-    return "\n\n".join([*parts, f"```yaml\n{config}```"]) + "\n"
+    return "\n\n".join([*parts, f"{fence}yaml\n{config}{fence}"]) + "\n"
 
 
 def _told(record: dict[str, Any], parameters: int) -> str:
     config = record["config"]
     return (
-        f"Positional encoding: {display_name(config['model']['name'])}. Task: "
-        f"{config['task']['name']}, at scale {config['scale']}, seed {record['seed']}. It has "
-        f"{parameters:,} parameters{_trained(record)}. It is the result of an experiment on "
-        "positional encodings, and is meant for further ones only."
+        f"Positional encoding: {_shown(display_name(config['model']['name']))}. Task: "
+        f"{_shown(config['task']['name'])}, at scale {_shown(config['scale'])}, seed "
+        f"{record['seed']}. It has {parameters:,} parameters{_trained(record)}. It is the result "
+        "of an experiment on positional encodings, and is meant for further ones only."
     )
 
 
@@ -68,21 +75,31 @@ def _results(record: dict[str, Any]) -> str:
 
 
 def _facts(record: dict[str, Any], command: str) -> str:
-    """Commit, data, machine and the command."""
+    """Commit, data, machine and the command, as far as the record has them."""
+    run = f"run: `{_shown(record['run'])}`, " if "run" in record else ""
     commit = record["git"]["commit"] or "unknown, outside a clone"
     changed = ", with changes that are not committed" if record["git"]["dirty"] else ""
-    hardware = record.get("hardware", {})
-    machine = ", ".join(hardware.get("gpus") or [hardware.get("cpu", "unknown")])
     lines = [
-        f"- run: `{_shown(record.get('run', 'unknown'))}`, begun {_shown(record['started'][:10])}",
+        f"- {run}begun {_shown(record['started'][:10])}",
         f"- commit of tape_exp: {_shown(commit)}{changed}",
-        f"- machine: {_shown(machine)}",
     ]
     if "data_fingerprint" in record:
-        lines.insert(2, f"- fingerprint of the data: `{_shown(record['data_fingerprint'])}`")
+        lines.append(f"- fingerprint of the data: `{_shown(record['data_fingerprint'])}`")
+    hardware = record.get("hardware", {})
+    if machine := ", ".join(hardware.get("gpus") or [hardware.get("cpu", "")]):
+        lines.append(f"- machine: {_shown(machine)}")
     for package, found in record.get("plugins", {}).items():
         of = f", version {_shown(found['version'])}" if "version" in found else ""
         lines.append(f"- package {_shown(package)}{of}, sources `{_shown(found['sources'])}`")
-    cut = ", in which folders are cut to their last names" if ".path=" in command else ""
-    command = f"- command{cut}: `{command}`" if command else ""
-    return "\n".join([*lines, command]).rstrip()
+    if command.isprintable() and command and "`" not in command:
+        cut = ", in which folders are cut to their last names" if _is_cut(command) else ""
+        lines.append(f"- command{cut}: `{command}`")
+    return "\n".join(lines)
+
+
+def _is_cut(command: str) -> bool:
+    """Whether a word of the command is a path, of which a record has the last name only."""
+    words = shlex.split(command)
+    parts = [word.partition("=") for word in words]
+    begun_from = {value for key, _, value in parts if key in ("checkpoint", "task.init_from")}
+    return names_a_folder(words) or not all(map(is_task, begun_from - {"null"}))
