@@ -1,8 +1,34 @@
 """The lines of files of any length, also compressed ones, within a bounded memory."""
 
+import codecs
 import io
+import threading
 from collections.abc import Iterator
 from typing import Any
+
+COUNTED = "tape_exp.counted"  # how errors of decoding are handled: as "replace", and counted
+
+
+class _Replaced(threading.local):
+    number = 0
+
+
+_replaced = _Replaced()
+
+
+def _count(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    end = error.end
+    _replaced.number += end - error.start
+    return "\ufffd", end
+
+
+codecs.register_error(COUNTED, _count)
+
+
+def replaced() -> int:
+    """How many bytes this thread has read as U+FFFD so far, in all files."""
+    return _replaced.number
 
 
 class _Reads(io.RawIOBase):
@@ -39,7 +65,7 @@ def lines(url: str, longest: int, cut: bool = False) -> Iterator[str]:
     with (
         xopen(place, "rb") as file,
         io.BufferedReader(_Reads(file), 1 << 20) as buffered,
-        io.TextIOWrapper(buffered, encoding="utf-8", errors="replace") as text,
+        io.TextIOWrapper(buffered, encoding="utf-8", errors=COUNTED) as text,
     ):
         while line := text.readline(longest):
             if len(line) == longest and not cut:

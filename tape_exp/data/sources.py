@@ -14,14 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tape_exp.data.lines import lines, pieces
+from tape_exp.data.lines import COUNTED, lines, pieces, replaced
 from tape_exp.machine.files import parse_json
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.folders import path_of
 from tape_exp.settings.targets import plain
 
 log = logging.getLogger("tape_exp")
-REPLACED = "\N{REPLACEMENT CHARACTER}"
 FORMATS = {
     ".jsonl": "lines",
     ".json": "lines",
@@ -316,21 +315,26 @@ class Part:
     def rows(self, first: int) -> Iterator[dict[str, Any]]:
         """Rows from ``first`` on; ``text`` is a line or a file, parquet has its own columns.
 
-        Bytes that are not UTF-8 are read as U+FFFD, and a warning says how often that was read.
+        Bytes that are not UTF-8 are read as U+FFFD, and a warning for each file says how many.
         """
-        replaced = 0
+        wrong: dict[str, int] = {}
+        rows, row, before = self._rows(first), first, replaced()
         try:
-            for row in self._rows(first):
-                replaced += 0 if self.kind == "parquet" else row["text"].count(REPLACED)
-                yield row
+            while (content := next(rows, None)) is not None:
+                if more := replaced() - before:
+                    # Small files are a row each; the first row has read those before it, too.
+                    alone = self.kind == "files" and (row > first or row == 0)
+                    name = self.urls[row] if alone and row < len(self.urls) else self.name
+                    wrong[name] = wrong.get(name, 0) + more
+                yield content
+                row, before = row + 1, replaced()
         finally:
-            if replaced:
+            for name, count in wrong.items():
                 log.warning(
-                    "%s has %s %d times, as for bytes that are not UTF-8; convert it if it is in "
-                    "another encoding.",
-                    self.name,
-                    REPLACED,
-                    replaced,
+                    "%s is not all UTF-8 (bytes that are read as U+FFFD: %d); convert it if it is "
+                    "in another encoding.",
+                    name,
+                    count,
                 )
 
     def _rows(self, first: int) -> Iterator[dict[str, Any]]:
@@ -371,7 +375,7 @@ class Part:
         import datasets
 
         if loader == "text":
-            options["encoding_errors"] = "replace"
+            options["encoding_errors"] = COUNTED
         return datasets.load_dataset(
             loader, data_files=self.urls, split="train", streaming=True, **options
         )

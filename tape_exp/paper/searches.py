@@ -98,8 +98,16 @@ def caption(search: Record) -> str:
     words = deciding(search["overrides"])
     with_keys = f", with {' '.join(words)}" if words else ""
     sets = "; ".join(f"{key.lstrip('+')} from {text}" for key, text in search["space"].items())
+    ended = {
+        display_name(model): sum(trial["state"] in STATES for trial in trials)
+        for model, trials in search["models"].items()
+    }
+    budget = f"{search['trials']} trials a model"
+    if min(ended.values()) < search["trials"]:
+        each = ", ".join(f"{count} of {name}" for name, count in ended.items())
+        budget = f"up to {budget} (ended: {each})"
     return (
-        f"A search of {search['trials']} trials a model. Task {search['task']} at scale "
+        f"A search of {budget}. Task {search['task']} at scale "
         f"{search['scale']}{with_keys}: {search['metric']}{mean}. {sets}. The first trial has the "
         "values of the config where they are in the space. The test had no part in the search."
     )

@@ -145,8 +145,13 @@ class Progress(Callback):
             self._last = now
             rate = (step - self._began[0]) / max(now - self._began[1], 1e-9)
             left = (trainer.max_steps - step) / max(rate, 1e-9)
+            latest = self._figures(trainer)
+            assert isinstance(module, LanguageModule)
+            reported = step if step == trainer.max_steps else step - step % module.log_every
+            if reported != step and "train/loss" in trainer.progress_bar_metrics:
+                latest[0] += f" (step {reported})"
             text = (
-                f"step {step}/{trainer.max_steps}  {'  '.join(self._figures(trainer))}  "
+                f"step {step}/{trainer.max_steps}  {'  '.join(latest)}  "
                 f"{1 / max(rate, 1e-9):.3f} s/step"
             )
             progress_log.info("%s  %d:%02d left", text, left // 60, left % 60)

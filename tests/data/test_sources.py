@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import urllib.error
+from itertools import zip_longest
 from pathlib import Path
 
 import pyarrow as pa
@@ -261,13 +262,49 @@ def test_memory_stays_flat(tmp_path):
 def test_half_of_a_character_is_skipped_and_bytes_of_another_encoding_are_told(tmp_path, caplog):
     rows = [json.dumps({"text": "good"}), '{"text": "\\ud800 half"}']
     (tmp_path / "train.jsonl").write_text("\n".join(rows) + "\n")
-    (tmp_path / "validation.txt").write_bytes(b"caf\xe9 and th\xe9")
+    (tmp_path / "validation.txt").write_bytes(b"caf\xe9 and th\xe9, \xef\xbf\xbd is UTF-8")
     skipped = Skipped()
     with caplog.at_level(logging.WARNING, "tape_exp"):
         assert [d for _, d in local(tmp_path).documents("train", skipped=skipped)] == ["good"]
         read = "".join(d for _, d in local(tmp_path).documents("validation"))
     assert skipped.rows == 1
     assert "train.jsonl line 2 holds half of a character" in caplog.text
-    assert read == "caf\ufffd and th\ufffd"
-    (told,) = [message for message in caplog.messages if "not UTF-8" in message]
-    assert "validation.txt has \ufffd 2 times" in told
+    assert read == "caf\ufffd and th\ufffd, \ufffd is UTF-8"
+    (told,) = [message for message in caplog.messages if "not all UTF-8" in message]
+    assert "validation.txt is not all UTF-8 (bytes that are read as U+FFFD: 2)" in told
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "txt", "txt.gz"])
+def test_bytes_that_are_not_utf8_are_counted_for_each_file(suffix, tmp_path, monkeypatch, caplog):
+    """Also where a character is cut by a buffer's end, and where two files are read in turn."""
+    monkeypatch.setattr(sources, "LONGEST", 100)
+    line = b'{"text": "' + "漢é".encode() * 3 + b' \xff\xe6\xbc \xe9"}\n'
+    for name in "ab":
+        content = (line if name == "a" else line.replace(b"\xff", b"")) * 5001
+        (tmp_path / f"train-{name}.{suffix}").write_bytes(
+            gzip.compress(content) if suffix.endswith("gz") else content
+        )
+    files = [local(tmp_path / f"train-{name}.{suffix}") for name in "ab"]
+    streams = [text.documents("train") for text in files]
+    pairs = list(zip_longest(*streams))
+    assert len(pairs) > 100
+    wanted = line.decode(errors="replace")
+    first = "".join(own[1] for own, _ in pairs if own is not None)
+    assert first.count(json.loads(wanted)["text"]) == 5001
+    told = [message for message in caplog.messages if "not all UTF-8" in message]
+    for name, count in {"a": 4, "b": 3}.items():
+        (one,) = [message for message in told if f"train-{name}.{suffix} is" in message]
+        assert f"U+FFFD: {count * 5001})" in one
+
+
+def test_of_small_files_that_are_read_together_the_wrong_ones_are_named(tmp_path, caplog):
+    contents = {"a": b"caf\xe9", "b": b"", "c": "café".encode(), "d": b"\xff\xfe", "e": b"e"}
+    for name, content in contents.items():
+        (tmp_path / f"train-{name}.txt").write_bytes(content)
+    places = [place for place, _ in local(tmp_path).documents("train")]
+    told = [message for message in caplog.messages if "not all UTF-8" in message]
+    assert len(told) == 2
+    assert "train-a.txt is not all UTF-8 (bytes that are read as U+FFFD: 1)" in told[0]
+    assert "train-d.txt is not all UTF-8 (bytes that are read as U+FFFD: 2)" in told[1]
+    caplog.clear()
+    assert [d for _, d in local(tmp_path).documents("train", places[2])] == ["e"]

@@ -95,8 +95,12 @@ def test_a_slurm_that_does_not_answer_is_no_obstacle(grid, capsys, monkeypatch):
 
 
 def test_a_submitted_sweep_is_found_again(grid, capsys, tmp_path, monkeypatch):
+    lock = folder_of(grid[1]) / ".lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()  # of a sweep that sbatch refused
     assert status.main(["--runs", str(tmp_path)]) == 2
-    assert "no sweep was submitted from here" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"no sweep was submitted from here ({tmp_path}/.sweeps has none)" in told
     submit(monkeypatch, grid[0])
     assert status.main(["--runs", str(tmp_path)]) == 0
     assert "6 missing" in capsys.readouterr().out

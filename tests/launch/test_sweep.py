@@ -95,6 +95,19 @@ def test_more_runs_than_any_cluster_takes_are_refused(capsys):
     assert "the words name more than 10,000 runs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["model=rope,tape", "seed=0,0"], "seed=0,0 names seed=0 twice; name each value once."),
+        (["task.optim.lr=0.1,0.2,0.10"], "0.10 names task.optim.lr=0.1 twice"),
+        (["seed=choice(1,1)"], "seed=choice(1,1) names seed=1 twice"),
+    ],
+)
+def test_a_run_that_is_named_twice_is_refused(words, told, capsys):
+    assert sweep.main(["--dry-run", "hydra.launcher.mem_gb=7", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_levels_wait_for_each_other(slurm, monkeypatch, capsys):
     monkeypatch.setattr("tape_exp.paper.runner.read_records", list)
     assert sweep.main(["fig_dp_layers", f"runs={slurm}/runs", "seeds=5,6"]) == 0

@@ -547,6 +547,19 @@ def test_weights_of_other_positions_that_fit_are_told(trained, name, told, tmp_p
     assert bool(told) == ("was trained with" in caplog.text)
 
 
+def test_weights_that_do_not_fit_are_not_said_to_fit(tmp_path, caplog):
+    """A warning that the encodings differ comes with weights that have been loaded."""
+    words = ["task=arithmetic", "scale=smoke", f"runs={tmp_path}"]
+    checkpoint = finished(tmp_path, *words, "model=tape")
+    torch.save({"state_dict": {}}, checkpoint)
+    cfg = compose_config(["task=stability", "model=rope", f"checkpoint={checkpoint}", *words[1:]])
+    with pytest.raises(ConfigError, match="is of another model"):
+        make_decoder(cfg, make_task(cfg))
+    assert "whose weights fit" not in caplog.text
+    loading.warn_of_other_positions(cfg, checkpoint)
+    assert "whose weights fit" in caplog.text
+
+
 def test_a_checkpoint_that_is_not_what_was_signed_is_refused(tmp_path, monkeypatch):
     """Each file is read for its checksum once; the one before it is named if it is intact."""
     written = [tmp_path / f"step{step:08}.ckpt" for step in (1, 2)]

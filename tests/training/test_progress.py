@@ -4,12 +4,14 @@ import io
 import logging
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
 from tape_exp.training import callbacks, logs
 from tape_exp.training.callbacks import Progress
+from tape_exp.training.module import LanguageModule
 
 METRICS = {
     "train/loss": 0.00083,
@@ -61,6 +63,27 @@ def test_at_80_columns_the_time_is_whole_and_figures_are_those_that_fit(screen):
 def test_a_wide_terminal_has_all_figures(screen):
     whole = "loss 8.3e-04  val exact match 45.0 %  val perplexity 10.30  val loss 1.2345"
     assert any(line.rstrip().endswith(whole) for line in shown(screen, 140))
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (20, "step 20/60  loss 8.3e-04  val"),
+        (29, "step 29/60  loss 8.3e-04 (step 20)  val"),
+        (60, "step 60/60  loss 8.3e-04  val"),
+    ],
+)
+def test_a_line_names_the_step_of_a_loss_before_its_own(step, told, caplog):
+    trainer = SimpleNamespace(
+        max_steps=60, global_step=0, is_global_zero=True, progress_bar_metrics=METRICS
+    )
+    module = Mock(LanguageModule, log_every=7 if step == 60 else 10)
+    progress = Progress("lines", seconds=-1.0)
+    progress.on_train_start(trainer, module)
+    trainer.global_step = step
+    with caplog.at_level(logging.INFO, "tape_exp.progress"):
+        progress.on_train_batch_end(trainer, module, None, None, 0)
+    assert caplog.messages[0].startswith(told)
 
 
 def test_log_lines_are_above_the_bar(screen):

@@ -394,6 +394,20 @@ def test_budgets_that_are_shown_are_equal(tmp_path):
     assert [len(trials) for trials in fewer.as_records().values()] == [1, 1]
 
 
+def test_a_caption_counts_the_trials_that_ended(tmp_path):
+    search = requested(["model=rope,nope", "task=arithmetic", *TINY, "trials=2", "space=rates"])
+    journal = Journal(search, tmp_path)
+    for model in ("rope", "nope", "rope"):
+        ended(journal, model, 1.0)
+    record = {**vars(search), "models": journal.as_records()}
+    assert "A search of up to 2 trials a model (ended: 2 of RoPE, 1 of NoPE). Task" in (
+        searches.caption(record)
+    )
+    ended(journal, "nope", 1.0)
+    record["models"] = journal.as_records()
+    assert "A search of 2 trials a model. Task" in searches.caption(record)
+
+
 def test_another_precision_is_another_search():
     assert search_of("trainer.precision=32-true").name != search_of().name
 
