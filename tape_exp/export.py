@@ -18,10 +18,9 @@ from tape_exp.models.export import card
 from tape_exp.models.llama import fingerprint, is_llama
 from tape_exp.models.peft_format import save_for_peft
 from tape_exp.paper import rerun
-from tape_exp.paper.records import Record, checked, warn
+from tape_exp.paper.records import checked, warn
 from tape_exp.runs import weights
 from tape_exp.runs.card import model_card
-from tape_exp.runs.checkpoints import file_name
 from tape_exp.settings.arguments import PLUGINS, Parser, command, without_plugins
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
@@ -132,32 +131,13 @@ def _about(found: Finished) -> Callable[[str], str]:
     """What makes a README from the lines that load a model: it adds its record, if it has one."""
     path, done = found.folder / "record.json", (found.folder / "DONE").is_file()
     record = checked(read_json(path), path) if done and path.is_file() else {}
-    if wrong := _unfit(found, record):
+    if wrong := found.unfit(record):
         warn(f"{wrong}: the card says how to load the model, and no results.")
         return str
     told = rerun.command(record)
     adapters = sum(p.numel() for name, p in found.decoder.named_parameters() if "lora_" in name)
     count = sum(parameter.numel() for parameter in found.decoder.parameters()) - adapters
     return lambda head: model_card(head, record, count, told)
-
-
-def _unfit(found: Finished, record: Record) -> str:
-    """Why a run's record, {} where it has none, does not tell of its weights, in words; or ''."""
-    path = found.folder / "record.json"
-    checkpoint = weights.find(found.cfg.checkpoint, found.cfg)
-    signature = weights.signature_of(checkpoint)
-    signed = read_json(signature) if signature.is_file() else None
-    of_folder = {"config_hash": found.folder.name.rpartition("-")[2]}
-    own = of_folder | (signed if isinstance(signed, dict) else {})
-    if not (found.folder / "DONE").is_file():
-        return f"{found.folder} is not finished"
-    if not record:
-        return f"{found.folder} has no record.json"
-    if record.get("config_hash") != own["config_hash"]:
-        return f"{path} is the record of another run, {record.get('run', 'without a name')}"
-    if "steps" in record and checkpoint.name != file_name(record["steps"]):
-        return f"{path} is of step {record['steps']}, and the last checkpoint is {checkpoint.name}"
-    return ""
 
 
 def export_adapter(run: Path, folder: Path, base: str, name: str = "") -> None:

@@ -98,6 +98,8 @@ def load(folder: str | Path, plugins: Sequence[str] = ()) -> "Loaded":
     if not path.is_file():
         raise ConfigError(f"{found.folder} is not finished: it has no record.json.")
     record = checked(read_json(path), path)
+    if wrong := found.unfit(record):
+        raise ConfigError(f"{wrong}.")
     if told := changed(record.get("plugins"), record["config"]):
         warnings.warn(f"{found.folder}: {told}", stacklevel=2)
     config = redact_tree(OmegaConf.to_container(found.cfg, resolve=True))

@@ -190,6 +190,16 @@ def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
         (half / name).symlink_to(loaded[0] / name)
     with pytest.raises(ConfigError, match=r"half is not finished: it has no record\.json"):
         te.load(half)
+    (half / "record.json").symlink_to(loaded[0] / "record.json")
+    with pytest.raises(ConfigError, match=r"half is not finished\."):  # the run has begun again
+        te.load(half)
+    (half / "DONE").touch()
+    assert te.load(half).record == te.load(loaded[0]).record
+    (half / "record.json").unlink()
+    other = {"run": "of-another-seed0-0123456789", "config_hash": "0123456789"}
+    (half / "record.json").write_text(json.dumps(te.load(loaded[0]).record | other | {"seed": 0}))
+    with pytest.raises(ConfigError, match="is the record of another run, of-another-seed0-"):
+        te.load(half)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import hashlib
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -95,6 +96,9 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
     if any(re.fullmatch(r"\w+", word) for word in words):
         return _of_artifacts(*requested(words))
     jobs = [Job(choice) for choice in combinations(words)]
+    (line, times), *_ = Counter(job.line for job in jobs).most_common(1)
+    if times > 1:
+        raise ConfigError(f"{shlex.join(words)} names the run `{line}` twice; name each once.")
     for job in jobs:
         check(job.cfg)
         job.directory()

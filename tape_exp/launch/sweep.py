@@ -10,7 +10,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -22,7 +21,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from tape_exp.launch.grid import Job, combinations, folder_of, jobs_of, refuse_breaks
+from tape_exp.launch.grid import Job, folder_of, jobs_of, refuse_breaks
 from tape_exp.launch.queue import states
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.arguments import Parser, command
@@ -63,7 +62,6 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
     if cap is not None and cap < 1:
         raise ConfigError(f"--cap {cap} must be at least 1.")
     jobs = jobs_of(words)
-    refuse_twice(words, jobs)
     if all(job.recorded for job in jobs):
         print(f"Every run has a record: `{told('paper render')}` draws the artifact.")
         return
@@ -82,16 +80,6 @@ def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
     script = script_of(settings, folder, shlex.join(["tape-exp", "sweep", *words]))
     with nullcontext() if dry_run else only_one(folder):
         submit_missing(jobs, words, folder, script, cap or settings["array_parallelism"], dry_run)
-
-
-def refuse_twice(words: Sequence[str], jobs: Sequence[Job]) -> None:
-    """Raise :class:`ConfigError` where a word names a value twice, and so two jobs the same run."""
-    if len({job.line for job in jobs}) == len(jobs):
-        return
-    for word in (word for word in words if not word.startswith("hydra")):
-        (value, times), *_ = Counter(own for (own,) in combinations([word])).most_common(1)
-        if times > 1:
-            raise ConfigError(f"{word} names {value} twice; name each value once.")
 
 
 @contextmanager

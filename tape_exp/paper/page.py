@@ -1,7 +1,7 @@
 """results/README.md: the paper's claims next to our figures, then every artifact and its cost."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tape_exp.paper.claims import (
     YES,
     Verdict,
 )
+from tape_exp.paper.records import each_once
 from tape_exp.paper.tables import Row, Table, columns
 from tape_exp.settings.folders import told
 
@@ -112,16 +113,9 @@ def page(
 def recorded(collected: Mapping[str, AtScales]) -> str:
     """How many runs the artifacts show at each scale, each run once, and what these took."""
     phrases = []
-    shown = {
-        r["run"]: r
-        for scales in collected.values()
-        for records in scales.values()
-        for runs in records.values()
-        for r in runs
-        if "seconds" in r
-    }
+    shown = _timed(records for scales in collected.values() for records in scales.values())
     for scale in SCALES:
-        if runs := [r for r in shown.values() if r["config"]["scale"] == scale]:
+        if runs := [r for r in shown if r["config"]["scale"] == scale]:
             hours = sum(map(_seconds, runs)) / 3600
             phrases.append(f"{len(runs)} at scale {scale}, {hours:.1f} hours one after the other")
     return f"Recorded runs that an artifact shows: {'; '.join(phrases) or 'none'}."
@@ -201,9 +195,7 @@ def _taken(collected: AtScales) -> str:
     """What the recorded runs of each scale took."""
     text = ""
     for scale in SCALES:
-        every = (r for runs in collected.get(scale, {}).values() for r in runs)
-        runs = [*{r["run"]: r for r in every if "seconds" in r}.values()]
-        if runs:
+        if runs := _timed([collected.get(scale, {})]):
             seconds = sum(map(_seconds, runs))
             time = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
             machines = " and ".join(
@@ -217,6 +209,12 @@ def _taken(collected: AtScales) -> str:
             if any(r["config"].get("checkpoint") for r in runs):
                 text += ", without those that they begin from"
     return text
+
+
+def _timed(shown: Iterable[Records]) -> list[Record]:
+    """Every record that says what it took, once, however many lines show it."""
+    every = (r for records in shown for runs in records.values() for r in runs)
+    return each_once(r for r in every if "seconds" in r)
 
 
 def _seconds(record: Record) -> float:

@@ -27,7 +27,7 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
         every = map(load, names())
         return [a for a in every if scale in a.scales()], scale, seeds, extra
     if "all" in chosen:
-        raise ConfigError(f"all and {chosen[chosen[0] == 'all']} exclude each other; give one.")
+        raise ConfigError("all stands for every artifact of the scale; leave out other names.")
     artifacts = [load(name) for name in chosen]
     for artifact in artifacts:
         _check(artifact, scale, seeds, extra)

@@ -11,7 +11,9 @@ from tape_exp.data import tokenizers
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.models.decoder import Decoder
 from tape_exp.runs import weights
+from tape_exp.runs.checkpoints import file_name
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.files import read_json
 from tape_exp.settings.folders import path_of
 from tape_exp.settings.schema import check_sections
 from tape_exp.tasks.base import Task
@@ -38,6 +40,30 @@ class Finished:
     decoder: Decoder
     tokenizer: Tokenizer | None
     model: dict[str, Any]
+
+    def unfit(self, record: dict[str, Any]) -> str:
+        """Why a record, {} where there is none, does not tell of these weights, in words; or ''.
+
+        A run that has begun again keeps its old record until it ends, and any may be copied.
+        """
+        path, checkpoint = self.folder / "record.json", weights.find(self.cfg.checkpoint, self.cfg)
+        if not (self.folder / "DONE").is_file():
+            return f"{self.folder} is not finished"
+        if not record:
+            return f"{self.folder} has no record.json"
+        if record.get("config_hash") != self._hash(checkpoint):
+            return f"{path} is the record of another run, {record.get('run', 'without a name')}"
+        if "steps" in record and checkpoint.name != file_name(record["steps"]):
+            step = record["steps"]
+            return f"{path} is of step {step}, and the last checkpoint is {checkpoint.name}"
+        return ""
+
+    def _hash(self, checkpoint: Path) -> Any:
+        """The config's hash: the checkpoint is signed with it, and the folder is named by it."""
+        signature = weights.signature_of(checkpoint)
+        signed = read_json(signature) if signature.is_file() else None
+        named = self.folder.name.rpartition("-")[2]
+        return signed.get("config_hash", named) if isinstance(signed, dict) else named
 
 
 def read_run(folder: str | Path) -> Finished:

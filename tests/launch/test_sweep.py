@@ -98,13 +98,18 @@ def test_more_runs_than_any_cluster_takes_are_refused(capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["model=rope,tape", "seed=0,0"], "seed=0,0 names seed=0 twice; name each value once."),
-        (["task.optim.lr=0.1,0.2,0.10"], "0.10 names task.optim.lr=0.1 twice"),
-        (["seed=choice(1,1)"], "seed=choice(1,1) names seed=1 twice"),
+        (
+            ["model=rope,tape", "seed=0,0"],
+            "model=rope,tape seed=0,0 names the run `model=rope seed=0` twice; name each once.",
+        ),
+        (["task.optim.lr=0.1,0.2,0.10"], "0.10 names the run `task.optim.lr=0.1` twice"),
+        (["seed=choice(1,1)"], "names the run `seed=1` twice"),
     ],
 )
 def test_a_run_that_is_named_twice_is_refused(words, told, capsys):
     assert sweep.main(["--dry-run", "hydra.launcher.mem_gb=7", *words]) == 2
+    assert told in capsys.readouterr().err
+    assert status.main(words) == 2
     assert told in capsys.readouterr().err
 
 
