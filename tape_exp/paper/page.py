@@ -37,7 +37,8 @@ VERDICTS = {
     "claim",
     UNCLEAR: "they do not tell the two apart (with one seed: the intervals over its samples, where "
     "there are any, overlap)",
-    FLOOR: "no method is above guessing, or above solving the trained lengths and no others",
+    FLOOR: "in a comparison that the claim needs no method is above guessing, or above solving the "
+    "trained lengths and no others",
     ORDERED: "the favoured method is ahead, but the spread of a single seed is not known",
     REVERSED: "a rival is ahead, but the spread of a single seed is not known",
     UNTESTED: "something that the claim compares has not run, or the records cannot decide",

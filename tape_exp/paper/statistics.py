@@ -68,7 +68,7 @@ def lead(ours: Cell, theirs: Cell, digits: int = 2) -> Cell:
         return Missing("no seed in common")
     form = f"{{number:+.{digits}f}}"
     if found.half is None or found.p is None:
-        return Value(found.mean, form=form)
+        return Value(found.mean, n=found.n, form=form)
     ends, form = (
         (found.mean - found.half, found.mean + found.half),
         form + f" ± {{half:.{digits}f}}",

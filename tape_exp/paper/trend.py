@@ -225,13 +225,19 @@ class Trend(RunArtifact):
         return Table([*head, *ORIGIN], rows, label="model", part="rung")
 
     def _lead(self, records: Records, label: str, rival: str) -> Cell:
-        """The paired difference of extra lengths, favourite minus rival, in the favourite's row."""
+        """The paired difference of extra lengths, favourite minus rival, in the favourite's row.
+
+        It says of how many pairs it is where these are fewer than the seeds of the row.
+        """
         model, where = label.split(maxsplit=1)
         if model not in self.favourites:
             return NOTHING
-        runs = (records.get(f"{name} {where}", []) for name in (model, rival))
-        ours, theirs = (over_seeds(extras(found)) for found in runs)
-        return lead(ours, theirs, 3)
+        ran, other = (records.get(f"{name} {where}", []) for name in (model, rival))
+        found = lead(over_seeds(extras(ran)), over_seeds(extras(other)), 3)
+        if not isinstance(found, Value) or found.n == len(ran):
+            return found
+        pairs = "1 pair" if found.n == 1 else f"{found.n} pairs"
+        return replace(found, form=f"{found.form} ({pairs})")
 
     def caption(self, scale: str, records: Records) -> str:
         """What extra length is, and which runs count."""

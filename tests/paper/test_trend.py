@@ -111,6 +111,15 @@ def test_the_lead_is_paired_by_seed(artifact):
     expected = [extra((36 + s) / 100) - extra((25 + s) / 100) for s in range(5)]
     assert lead.number == pytest.approx(np.mean(expected))
     assert lead.high - lead.low < 0.02, "what all seeds share leaves the difference"
+    assert "pair" not in str(lead), "the row has its seeds"
+
+
+@pytest.mark.parametrize(("seeds", "told"), [([0], "(1 pair)"), ([0, 3], "(2 pairs)")])
+def test_a_lead_of_fewer_pairs_than_its_row_has_seeds_says_so(artifact, seeds, told):
+    records = records_of(artifact, {"rope rung5": 25, "tape rung5": 36})
+    ran = [r for r in records if r["config"]["model"]["name"] == "tape" or r["seed"] in seeds]
+    table = artifact.table("ladder", artifact.collect("ladder", ran))
+    assert str(table.values(("lead", "rope"), rung="rung5")["tape"]).endswith(told)
 
 
 def test_a_run_that_has_not_learned_does_not_count(artifact):
