@@ -59,7 +59,7 @@ report: tables  ## write report/index.html: all tables, figures and runs on one 
 	$(BIN)/python -m tape_exp.report
 
 soak: setup  ## kill small runs 50 times, compare them with undisturbed ones, write results/reliability.md (15 minutes)
-	$(BIN)/python -m tape_exp.soak --kills 50
+	$(BIN)/python -m tape_exp.measure.soak --kills 50
 
 gpu:  ## check, speed, training and data on a GPU, in stages that survive each other: STAGES= MINUTES= GPU_PYTHON= GPU_OUT=
 	@$(GPU_PYTHON) -c 'import sys, importlib.util as u; sys.exit(u.find_spec("torch") is None)' || \

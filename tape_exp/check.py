@@ -3,7 +3,6 @@
 Each check is a function of :mod:`tape_exp.models.conformance`, whose docstring says what it asks.
 """
 
-import inspect
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -16,11 +15,16 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.redaction import raised, shown
 
+DESCRIPTION = (
+    "Test a positional encoding, as in tape-exp check model=mine: causality, shapes, gradients, "
+    "cached decoding, positions in fp32 and whatever else every encoding must do."
+)
+
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run every check, print a line for each; status 1 if one fails."""
-    parser = Parser("python -m tape_exp.check", description=inspect.getdoc(sys.modules[__name__]))
+    parser = Parser("python -m tape_exp.check", description=DESCRIPTION)
     parser.add_argument(
         "words", nargs="+", metavar="model=<name>", help="and any other key of model, plugins=[…]"
     )

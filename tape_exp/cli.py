@@ -151,7 +151,7 @@ def run_job(cfg: DictConfig) -> None:
         if several:
             multirun.add(multirun.words_of(hydra), record)
         elif record and _comparable(cfg):
-            print(f"Next, beside another model: {_comparison(hydra, cfg)}")
+            print(f"To compare it with another model: {_comparison(hydra, cfg)}")
     except Exception as error:
         if several:
             words = multirun.words_of(hydra)

@@ -96,7 +96,10 @@ def load(folder: str | Path, plugins: Sequence[str] = ()) -> "Loaded":
     found = read_run(folder)
     path = found.folder / "record.json"
     if not path.is_file():
-        raise ConfigError(f"{found.folder} is not finished: it has no record.json.")
+        raise ConfigError(
+            f"{found.folder} is not finished: it has no record.json. The command that finishes it "
+            "is in its manifest.json."
+        )
     record = checked(read_json(path), path)
     if wrong := found.unfit(record):
         raise ConfigError(f"{wrong}.")
@@ -198,7 +201,8 @@ class Loaded:
             raise ConfigError(f"a text has at least one token, each from 0 to {vocabulary - 1}.")
         if self.model.reach is not None and len(ids) > self.model.reach:
             raise ConfigError(
-                f"the text has {len(ids)} tokens, and the model {self.model.reach} positions."
+                f"the text has {len(ids)} tokens, and the model {self.model.reach} positions; "
+                "shorten it."
             )
         return ids
 

@@ -55,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "words",
         nargs="*",
-        metavar="the words of the sweep; without any, every sweep that was submitted",
+        metavar="key=value",
+        help="the words of the sweep; without any, every sweep that was submitted",
     )
     parser.add_argument(
         "--runs",

@@ -1,5 +1,5 @@
-"""``python -m tape_exp.data_speed``: does data keep up? Tokenising, the second start, waiting in
-training, evaluation.
+"""``python -m tape_exp.measure.data_speed``: does data keep up? Tokenising, the second start,
+waiting in training, evaluation.
 
 Leaves ``results/speed/data-<machine>.json``. ``--gigabyte`` also tokenises 1 GB of local text (some
 minutes) and states the memory that it takes.
@@ -41,7 +41,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
     parser = Parser(
-        prog="python -m tape_exp.data_speed",
+        prog="python -m tape_exp.measure.data_speed",
         description="Measure whether data keeps up: tokenising, the second start, waiting in "
         "training, and evaluation.",
     )

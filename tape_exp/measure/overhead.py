@@ -1,5 +1,5 @@
-"""``python -m tape_exp.overhead``: what a run adds to its training steps, compared with a bare
-PyTorch loop over the same batches.
+"""``python -m tape_exp.measure.overhead``: what a run adds to its training steps, compared with a
+bare PyTorch loop over the same batches.
 
 The run is the one of ``train.py``, with its data, W&B offline, callbacks and checkpoints. After
 every few of its steps it waits while the loop makes as many, so that both meet the same machine.
@@ -40,7 +40,7 @@ TASKS = ("arithmetic", "c4")
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
     parser = Parser(
-        prog="python -m tape_exp.overhead",
+        prog="python -m tape_exp.measure.overhead",
         description="Measure what a run adds to its training steps, compared with a bare PyTorch "
         "loop over the same batches.",
     )

@@ -1,5 +1,5 @@
-"""``python -m tape_exp.soak --kills 50``: break small runs in every way known, and look whether
-they end as undisturbed ones.
+"""``python -m tape_exp.measure.soak --kills 50``: break small runs in every way known, and look
+whether they end as undisturbed ones.
 
 Runs at tiny sizes are killed by SIGKILL at random moments of training, of writing a checkpoint and
 of the evaluation, and meet the other faults of ``OTHERS``; the same command is given until they are
@@ -119,7 +119,7 @@ class Subject:
 def main(arguments: list[str] | None = None) -> int:
     """Run the soak, or draw the page from its record; status 1 where a fault was not survived."""
     parser = Parser(
-        prog="python -m tape_exp.soak",
+        prog="python -m tape_exp.measure.soak",
         description="Kill small runs at random moments, disturb them by signals, a full disk, "
         "damaged checkpoints and second processes, and compare them bit for bit with undisturbed "
         "ones.",

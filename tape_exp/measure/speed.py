@@ -1,5 +1,5 @@
 """How fast each positional encoding is, compared with RoPE in the same run: ``python -m
-tape_exp.speed [--out FOLDER]``.
+tape_exp.measure.speed [--out FOLDER]``.
 
 It needs only torch and matplotlib. Every measurement is a round-robin over its cases, so that a
 slow minute of the machine meets all of them; times are medians with quartiles, ratios are medians
@@ -440,7 +440,7 @@ def _line(row: Row) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure this machine, write ``speed-<machine>.json`` and ``.png``."""
     parser = Parser(
-        prog="python -m tape_exp.speed",
+        prog="python -m tape_exp.measure.speed",
         description="Measure how fast each positional encoding is, compared with RoPE in the same "
         "run.",
     )

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from tape_exp.data.scrolls_metrics import DATASETS
 from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, task_of
 from tape_exp.paper.claims import Contest, Verdict
@@ -13,7 +15,7 @@ from tape_exp.paper.values import NOT_RUN, Value, over_runs, reported
 from tape_exp.settings.display import display_name
 
 VALUES = {"f1": "f1", "exact_match": "exact_match", "rouge": "rouge/geometric_mean"}
-GUESSED = {"contract_nli": 100 / 3, "quality": 25.0}  # percent, of one of three or four answers
+GUESSED = {"contract_nli": 100 / 3, "quality": 25.0}  # percent, of our generated questions
 WITH_ENDS = "{number:.2f} [{low:.1f}, {high:.1f}]"
 
 
@@ -33,25 +35,36 @@ class Scrolls(LanguageArtifact):
             yield f"{model}/{dataset}", [*words, f"task.dataset={dataset}"]
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
-        """The data sets where the paper's favourite is ahead of its rivals; those whose answers can
-        be guessed have a floor.
+        """The data sets where the paper's favourite is ahead of its rivals, with the score of
+        answers that read nothing as their floor.
         """
-        table = self.cells(scale, records)
+        table, floors = self.cells(scale, records), self.floors(records)
         contests: list[Contest] = []
         for dataset in self.datasets:
             published = table.values(("paper", dataset))
             best = max(published[name].number for name in self.others())
             if min(published[name].number for name in self.favourites) >= best:
-                ours, floor = table.values(("ours", dataset)), GUESSED.get(dataset)
+                ours, floor = table.values(("ours", dataset)), floors.get(dataset)
                 contests += self.versus(display_name(dataset), ours, published, floor=floor)
         return contests
 
     def verdict(self, scale: str, records: Records) -> Verdict:
         """That of the contests, which says where the texts are not the benchmark's."""
         verdict = super().verdict(scale, records)
-        if verdict.ours and any(task_of(runs)["source"] == "builtin" for runs in records.values()):
+        if verdict.ours and _generated(records):
             verdict = replace(verdict, ours=f"{verdict.ours} (generated text)")
         return verdict
+
+    def floors(self, records: Records) -> dict[str, float]:
+        """What is reached without reading, in percent: on generated text by a guess among the
+        answers, on the real sets by the naive baseline of the benchmark's authors.
+        """
+        if _generated(records):
+            return GUESSED
+        naive = self.paper()["naive"]
+        return {
+            name: float(np.prod(score) ** (1 / np.size(score))) for name, score in naive.items()
+        }
 
     def cells(self, scale: str, records: Records) -> Table:
         """A row for each model; of one seed the bootstrap's interval."""
@@ -74,23 +87,27 @@ class Scrolls(LanguageArtifact):
     def caption(self, scale: str, records: Records) -> str:
         """How each data set is scored, and what was read."""
         paper, task = self.paper(), task_of(records)
-        data = (
-            "text generated in the same schema, not comparable with the paper's,"
-            if task["source"] == "builtin"
-            else "text"
-        )
-        guessed = " and ".join(
-            f"{share:.2f} on {display_name(name)}" for name, share in GUESSED.items()
-        )
+        data, without_reading = "text", "The naive baseline of SCROLLS itself, on its test sets,"
+        if _generated(records):
+            data = "text generated in the same schema, not comparable with the paper's,"
+            without_reading = "Guessing one of the answers"
+        reached = [
+            f"{share:.2f} on {display_name(name)}" for name, share in self.floors(records).items()
+        ]
+        reached = f"{', '.join(reached[:-1])} and {reached[-1]}"
         return (
             f"{self.title}. F1 of Qasper and NarrativeQA, exact match of ContractNLI and "
-            "QuALITY, geometric mean of ROUGE-1, 2 and L of the others, in percent. Guessing one "
-            f"of the answers reaches {guessed}. Column paper: {paper['setting']} "
+            "QuALITY, geometric mean of ROUGE-1, 2 and L of the others, in percent. "
+            f"{without_reading} reaches {reached}. Column paper: {paper['setting']} "
             f"({paper['source']}), one seed. Ours: scale {scale}, {data} of "
             f"{task['max_length']} tokens; mean over seeds with its 95 % interval, of one seed "
             "that of the bootstrap over examples. An interval in square brackets is as wide as "
             "the bootstrap's."
         )
+
+
+def _generated(records: Records) -> bool:
+    return any(task_of(runs)["source"] == "builtin" for runs in records.values())
 
 
 def _score(metrics: dict[str, float], dataset: str) -> Value:

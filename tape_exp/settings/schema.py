@@ -2,7 +2,8 @@
 
 Fixed sections (``trainer``, ``logger``, ``debug``) are dataclasses, so that Hydra itself refuses a
 wrong type. ``model``, ``task`` and ``peft`` are open: their schema is the constructor of the class
-that ``_target_`` names, checked by :func:`build`. Nothing here imports torch, so that ``--help``
+that ``_target_`` names, checked by
+:func:`~tape_exp.settings.construct.build`. Nothing here imports torch, so that ``--help``
 and ``--cfg`` stay quick, and Hydra is imported where it is used, so that the models work without
 it.
 """
@@ -434,7 +435,7 @@ def _check_scale(cfg: "DictConfig") -> None:
         same = key == "scale.text" or value == before.get(key)
         if not same and f"${{{family}" not in read:
             raise ConfigError(
-                f"{key}={value} changes nothing: task={cfg.task.name} reads no {key}."
+                f"{key}={value} changes nothing: task={cfg.task.name} reads no {key}; leave it out."
             )
 
 

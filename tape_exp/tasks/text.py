@@ -75,7 +75,8 @@ class TextTask(Task):
         if 0 < self.arch.vocab < self.tokenizer.vocab:
             raise ConfigError(
                 f"the tokenizer has {self.tokenizer.vocab} tokens, and the model's embedding "
-                f"{self.arch.vocab}: they do not belong together."
+                f"{self.arch.vocab}: they do not belong together. Name the tokenizer.json of the "
+                "checkpoint's run, with task.tokenizer.kind=file and task.tokenizer.path=."
             )
         self.size_vocabulary(max(self.arch.vocab, self.tokenizer.vocab))
         self.prepare()
@@ -163,7 +164,7 @@ class Analysis(NothingTrained, TextTask):
         if not self.layers:
             raise ConfigError(
                 f"task.layers={list(layers)} names no layer of a model with "
-                f"task.arch.layers={arch.layers}."
+                f"task.arch.layers={arch.layers}; they count from 1."
             )
         super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, self.length + extra)
         one_of("task.split", split, SPLITS)

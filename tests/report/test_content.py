@@ -107,7 +107,7 @@ def test_commands_of_artifacts():
         told["fig_addition_20"]
         == "python -m tape_exp.paper run fig_addition_20 scale=smoke seeds=0,1,2"
     )
-    assert told["tab_speed"] == "python -m tape_exp.speed"
+    assert told["tab_speed"] == "python -m tape_exp.measure.speed"
 
 
 def test_text_of_a_record_cannot_leave_its_place():

@@ -29,9 +29,11 @@ class TAPE(RoPE):
         E ← E + P Ẽ                            P: H × H over heads
         E ← E + W2 diag(SiLU(W_x x̃)) W1ᵀ E     W1, W2: H × I, W_x: I × C (eq. g_mlp)
 
-    P and W2 begin at zero, so that the model at step 0 is exactly RoPE (section 3.3). Both lines
-    are linear in E and are composed into two H × H matrices per token, A = I + W2 diag(ψ) W1ᵀ for E
-    and A P for Ẽ, applied in one pass. Any rotation of E from the right rotates the result
+    The paper prints neither the two residuals nor P; they are those of its public code for language
+    models, and P is our reading of its linear layer after attention. P and W2 begin at zero, so
+    that the model at step 0 is exactly RoPE (section 3.3). Both lines are linear in E and are
+    composed into two H × H matrices per token, A = I + W2 diag(ψ) W1ᵀ for E and A P for Ẽ, applied
+    in one pass. Any rotation of E from the right rotates the result
     likewise, so logits depend only on distances (proposition 2).
 
     Args:
@@ -39,8 +41,8 @@ class TAPE(RoPE):
         intermediate: I as a multiple of H.
         psi_input: ψ reads the output of ``attention`` (the paper) or of the ``mlp`` (its public
             code).
-        head_mixing: P as a ``linear`` map over heads (the paper), or ``scale``: each head times its
-            row sum of P, as the paper's public language-model code has it.
+        head_mixing: P as a ``linear`` map over heads, or ``scale``: each head times its row sum of
+            P, as the paper's public language-model code has it.
         attention: update E from Ẽ (ablation).
         feed_forward: update E from x̃ (ablation).
     """
