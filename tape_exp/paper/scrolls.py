@@ -94,11 +94,11 @@ class Scrolls(LanguageArtifact):
         reached = [
             f"{share:.2f} on {display_name(name)}" for name, share in self.floors(records).items()
         ]
-        reached = f"{', '.join(reached[:-1])} and {reached[-1]}"
+        every = f"{', '.join(reached[:-1])} and {reached[-1]}"
         return (
             f"{self.title}. F1 of Qasper and NarrativeQA, exact match of ContractNLI and "
             "QuALITY, geometric mean of ROUGE-1, 2 and L of the others, in percent. "
-            f"{without_reading} reaches {reached}. Column paper: {paper['setting']} "
+            f"{without_reading} reaches {every}. Column paper: {paper['setting']} "
             f"({paper['source']}), one seed. Ours: scale {scale}, {data} of "
             f"{task['max_length']} tokens; mean over seeds with its 95 % interval, of one seed "
             "that of the bootstrap over examples. An interval in square brackets is as wide as "
