@@ -55,13 +55,18 @@ def main(arguments: list[str] | None = None) -> int:
     require_writable("--out", given.out)
     set_up_logging(None, "none")
     record: dict[str, Any] = {"machine": machine_name(DEVICE), **circumstances()}
+    figures: dict[str, Callable[[Path], Any]] = {
+        "tokenising_mb_per_second_one_core": tokenising,
+        "second_start_seconds": second_start,
+        "data_wait_percent_of_a_step": waiting,
+        "evaluation_over_bare_forward": evaluation,
+    }
+    if given.gigabyte:
+        figures["one_gigabyte"] = gigabyte
     with tempfile.TemporaryDirectory() as folder:
-        record["tokenising_mb_per_second_one_core"] = tokenising(Path(folder))
-        record["second_start_seconds"] = second_start(Path(folder))
-        record["data_wait_percent_of_a_step"] = waiting(Path(folder))
-        record["evaluation_over_bare_forward"] = evaluation(Path(folder))
-        if given.gigabyte:
-            record["one_gigabyte"] = gigabyte(Path(folder))
+        for name, figure in figures.items():
+            record[name] = figure(Path(folder))
+            write_record("data", record, given.out, finished=False)
     path = write_record("data", record, given.out)
     print(
         json.dumps(
@@ -178,7 +183,8 @@ def gigabyte(folder: Path) -> dict[str, float]:
                 for text in source:
                     size += file.write(json.dumps({"text": text}) + "\n")
         program = (
-            "from tape_exp import data_speed; import sys; data_speed.tokenise_once(*sys.argv[1:])"
+            "import sys; from tape_exp.measure.data_speed import tokenise_once; "
+            "tokenise_once(*sys.argv[1:])"
         )
         command = [sys.executable, "-c", program, str(place), str(folder / "cache")]
         printed = json.loads(

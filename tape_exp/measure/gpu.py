@@ -77,15 +77,13 @@ STAGES = {
     "speed": Stage(
         "the training step, relative to RoPE, decoding, then attention at every length",
         4,
-        lambda out: [module("speed", "--out", str(out))],
+        lambda out: [module("measure.speed", "--out", str(out))],
     ),
-    "train": Stage(
-        "addition at scale small, seed 0, as far as the minutes go", 2.5, trains, NEEDED
-    ),
+    "train": Stage("addition at scale small, seed 0, as far as the minutes go", 2, trains, NEEDED),
     "data": Stage(
         "whether data keeps up",
-        0.5,
-        lambda out: [module("data_speed", "--out", str(out))],
+        1,
+        lambda out: [module("measure.data_speed", "--out", str(out))],
         NEEDED,
     ),
     "kernels": Stage(

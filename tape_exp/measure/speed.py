@@ -132,8 +132,9 @@ def core_cases(
     for name in TIMED:
         if name in ("nope", "xpos", "randpe"):
             continue  # their core is RoPE's
-        position = ENCODINGS[name](arch).to(device)
-        position.init_weights(torch.Generator().manual_seed(0))
+        position = ENCODINGS[name](arch)
+        position.init_weights(torch.Generator().manual_seed(0))  # of a CPU, where it still is
+        position.to(device)
         heads = (shapes.batch, T, arch.heads, arch.head_dim)
         q, k, v = (
             torch.randn(heads, device=device, dtype=shapes.dtype, requires_grad=backward)
@@ -334,7 +335,8 @@ def measure(
 
     # What is cut off lacks what comes last: the programs that are compiled the longest.
     parts: list[tuple[str, str, Callable[[], Iterable[Row]]]] = [
-        ("rows", f"step T {T}", partial(step_rows, shapes, T, device)) for T in shapes.step_lengths
+        ("rows", f"step T {T}", partial(step_rows, shapes, T, device, failed))
+        for T in shapes.step_lengths
     ]
     parts.append(("decoding", "decoding", partial(decoding, device)))
     if device.type == "cuda":
@@ -384,22 +386,35 @@ def core_rows(
         yield row
 
 
-def step_rows(shapes: Shapes, T: int, device: torch.device) -> Iterator[Row]:
-    """Training steps at one length, relative to RoPE's."""
+def step_rows(shapes: Shapes, T: int, device: torch.device, failed: Failed) -> Iterator[Row]:
+    """Training steps at one length, each in turn with RoPE's, which it is relative to: two models
+    are in memory at a time, and one that does not fit leaves the others.
+    """
     sizes = (shapes.batch, T, shapes.dtype, device)
+    rope = step_case(shapes.arch, ENCODINGS["rope"], *sizes)
+    made = {name: partial(step_case, shapes.arch, ENCODINGS[name], *sizes) for name in TIMED[1:]}
+    made["tape_separate"] = partial(
+        step_case, shapes.arch, SeparateTAPE, *sizes, backend="separate", updates_last=True
+    )
+    shown = set()
     attention.BACKENDS["separate"] = attention.Backend(separate_calls, lambda _: None)
     try:
-        cases = {f"{name}/eager": step_case(shapes.arch, ENCODINGS[name], *sizes) for name in TIMED}
-        cases["tape_separate/eager"] = step_case(
-            shapes.arch, SeparateTAPE, *sizes, backend="separate", updates_last=True
-        )
-        times = round_robin(cases, device, 4 * shapes.seconds)
+        for name, make in made.items():
+            try:
+                cases = {"rope/eager": rope, f"{name}/eager": make()}
+                times = round_robin(cases, device, 6 * shapes.seconds / len(TIMED))
+                rows = [*rows_of_steps(times, shapes, T, device)]
+                for row in rows:
+                    if row["encoding"] in TIMED:
+                        kept = activation_bytes(shapes, T, device, row["encoding"])
+                        row["activation_bytes"] = kept
+            except Exception as error:  # whatever a compiler or the allocator raises
+                failed(f"step T {T} {name}", error)
+                continue
+            yield from (row for row in rows if row["encoding"] not in shown)
+            shown |= {row["encoding"] for row in rows}
     finally:
         del attention.BACKENDS["separate"]
-    for row in rows_of_steps(times, shapes, T, device):
-        if row["encoding"] in TIMED:
-            row["activation_bytes"] = activation_bytes(shapes, T, device, row["encoding"])
-        yield row
 
 
 def compiled_rows(shapes: Shapes, T: int, device: torch.device, failed: Failed) -> Iterator[Row]:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from lightning import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine import processes
 from tape_exp.machine.processes import sum_over_processes
-from tape_exp.machine.seeding import RowSampler
+from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import trained
 from tape_exp.runs.evaluation import Evaluation
@@ -78,6 +78,7 @@ class LanguageModule(LightningModule):
         self._loss_sum: Callable[[Tensor, Tensor], Tensor] = loss_sum
         if compiled:
             self._loss_sum = torch.compile(loss_sum)
+        self._drops = any(isinstance(m, nn.Dropout) and m.p > 0 for m in decoder.modules())
         self.strict_loading = base is None
         self.evaluation: Evaluation | None = None
         self.validation: dict[str, float] = {}
@@ -123,7 +124,10 @@ class LanguageModule(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """This micro-batch's part of the mean loss, times what Lightning and DDP divide by."""
-        sampler = RowSampler(self.seed, "positions", first=int(batch["first"]))
+        first = int(batch["first"])
+        sampler = RowSampler(self.seed, "positions", first=first)
+        if self._drops:  # masks that depend on the rows alone, like all that is random here
+            torch.manual_seed(seed_for(self.seed, "dropout", first))
         if self._counted != self.global_step:  # it is the same for all micro-batches of a step
             self._loss_tokens = sum_over_processes(batch["loss_tokens"].clone())
             self._counted = self.global_step

@@ -40,6 +40,20 @@ def test_record_holds_every_figure(tmp_path, text_folder, monkeypatch):
     assert "one_gigabyte" not in record
 
 
+def test_a_figure_that_is_cut_off_leaves_those_before_it(tmp_path, monkeypatch):
+    def cut_off(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(data_speed, "tokenising", lambda folder: {"median": 1.5})
+    monkeypatch.setattr(data_speed, "second_start", cut_off)
+    data_speed.main(["--out", str(tmp_path)])
+    (path,) = tmp_path.glob("data-*.json")
+    record = json.loads(path.read_text())
+    assert record["unfinished"] is True
+    assert record["tokenising_mb_per_second_one_core"] == {"median": 1.5}
+    assert "second_start_seconds" not in record
+
+
 def test_spread_is_median_and_quartiles():
     assert results.spread([1.0, 2.0, 3.0]) == {
         "median": 2.0,

@@ -1,5 +1,6 @@
 """``make gpu``: stages outlive each other, and the check finds backends that are wrong."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from tape_exp.measure.encodings import DIGITS, ENCODINGS
 from tape_exp.models import attention
 from tape_exp.models.kernels import update
 from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.tape import TAPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
@@ -53,6 +55,15 @@ def test_a_stage_that_fails_or_hangs_is_a_line_and_the_next_one_runs(monkeypatch
     assert told["lacks"]["left_out"] == "nosuchpackage not installed"
     assert "measured" in (tmp_path / "ends.log").read_text()
     assert "measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", gpu.STAGES)
+def test_commands_of_a_stage_exist(name, tmp_path):
+    for words in gpu.STAGES[name].commands(tmp_path):
+        if words[1] == "-m":
+            assert importlib.util.find_spec(words[2]), words
+        else:
+            assert (ROOT / words[1]).is_file()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -280,7 +291,15 @@ def test_a_measurement_that_fails_leaves_the_others(monkeypatch):
     monkeypatch.setitem(
         attention.BACKENDS, "sdpa", attention.Backend(scarce, attention.BACKENDS["sdpa"].refuses)
     )
+    step_case = speed.step_case
+
+    def large(arch, make, *sizes, **options):
+        if make is ENCODINGS["fire"]:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return step_case(arch, make, *sizes, **options)
+
     monkeypatch.setattr(speed, "decoding", unable)
+    monkeypatch.setattr(speed, "step_case", large)
     kept = []
     record = speed.measure(
         torch.device("cpu"), shapes, lambda line: None, lambda r: kept.append(len(r["rows"]))
@@ -291,10 +310,29 @@ def test_a_measurement_that_fails_leaves_the_others(monkeypatch):
     cases = {(r["what"], r["encoding"], r["backend"]) for r in record["rows"]}
     assert ("core", "fire", "reference") in cases
     assert ("core", "fire", "sdpa") not in cases
-    assert ("step", "tape", "eager") in cases
+    assert failed["step T 32 fire"] == "OutOfMemoryError: CUDA out of memory."
+    steps = [r["encoding"] for r in record["rows"] if r["what"] == "step"]
+    assert steps == [*(name for name in speed.TIMED if name != "fire"), "tape_separate"]
     assert len(kept) == 4
     assert kept[0] > 0, "after each part the record is kept"
     assert record["rows"][0]["what"] == "step", "what matters most comes first"
+
+
+def test_weights_begin_before_they_move(monkeypatch):
+    """The generator is a CPU's, and refuses a GPU's tensors."""
+    from tape_exp.measure import speed
+
+    began = []
+
+    def begin(position, generator):
+        began.extend(p.device.type for p in position.parameters())
+
+    monkeypatch.setattr(RoPE, "init_weights", begin)
+    monkeypatch.setattr(TAPE, "init_weights", begin)
+    arch = Arch(2, 32, 2, 32, vocab=20, max_length=16, train_length=16)
+    shapes = speed.Shapes(arch, 1, (16,), (), 0.01, torch.float32)
+    speed.core_cases(shapes, 16, False, torch.device("meta"), lambda *_: None)
+    assert set(began) == {"cpu"}
 
 
 def test_attention_alone_is_timed():

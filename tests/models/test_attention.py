@@ -344,6 +344,24 @@ def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
     assert choices()
 
 
+def test_flex_is_one_graph_with_every_bias():
+    """torch.compile reads whatever a score_mod closes over, also what this bias has no use for."""
+    attention.to_compile()
+    q = torch.randn(2, 5, 4, 8, generator=torch.Generator().manual_seed(0))
+    for bias in (
+        {},
+        {"bias": torch.randn(1, 4, 5, 5)},
+        {"by_distance": torch.randn(4, 5)},
+        {"key_bias": torch.randn(2, 5, 4)},
+    ):
+        with torch.no_grad():
+            expected = attend(q, q, q, backend="reference", **bias)[0]
+            torch._dynamo.reset()
+            compiled = torch.compile(attend, backend="eager", fullgraph=True)
+            found = compiled(q, q, q, backend="flex", **bias)[0]
+        assert torch.allclose(found, expected, atol=1e-5), bias.keys()
+
+
 @pytest.mark.parametrize(
     ("kind", "backend"),
     [

@@ -103,6 +103,29 @@ def test_a_candidate_that_fails_is_a_line_of_the_table(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("why", "kept"),
+    [
+        ("InductorError: torch.OutOfMemoryError: CUDA out of memory", False),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED", False),
+        ("PermissionError: [Errno 13] Permission denied: '.triton'", False),
+        ("NoValidChoicesError: no tile fits", True),
+    ],
+)
+def test_only_what_the_machine_cannot_do_is_kept(tmp_path, why, kept):
+    kind, _, message = why.partition(": ")
+
+    def fails(name, call):
+        if name == "flex":
+            raise type(kind, (Exception,), {})(message)
+        return compute(name, call)
+
+    keep_in(tmp_path)
+    row = choose(KIND, ("flex", "reference"), fails)
+    assert row["failed"] == {"flex": why}
+    assert (tmp_path / "attention").exists() is kept
+
+
+@pytest.mark.parametrize(
     "content",
     [
         "{",

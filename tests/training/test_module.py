@@ -1,5 +1,7 @@
 """What the module does besides the loss: what stays on the CPU, and the gauges of a validation."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -56,6 +58,31 @@ def test_a_validation_tells_the_sizes_of_the_position_state(arch):
 def test_fp16_is_refused_because_its_gradients_would_be_clipped_scaled():
     with pytest.raises(ConfigError, match=r"16-mixed .* trainer\.precision=bf16-mixed needs no"):
         check(compose_config(["trainer.precision=16-mixed"]))
+
+
+def test_dropped_values_depend_on_the_seed_and_the_rows_alone(arch):
+    """So that a run that goes on drops what it would have dropped, and no two devices the same."""
+    module = module_of("rope", arch)
+    module.decoder.layers[0].register_module("drop", torch.nn.Dropout(0.5))
+    seen = {}
+    for seed, first in ((0, 0), (0, 4), (1, 0), (0, 0)):
+        again = LanguageModule(module.decoder, module.task, seed, 1, "", lambda items, _: items)
+        again._trainer = SimpleNamespace(
+            global_step=0, accumulate_grad_batches=1, world_size=1, loggers=[]
+        )
+        batch = module.task.train_batch(0, 4)
+        again.training_step(
+            batch | {"first": torch.tensor(first), "loss_tokens": torch.tensor(8)}, 0
+        )
+        found = torch.rand(3).tolist()
+        assert seen.setdefault((seed, first), found) == found
+    assert len({tuple(found) for found in seen.values()}) == 3
+    torch.manual_seed(9)
+    before = torch.random.get_rng_state()
+    plain = module_of("rope", arch)
+    plain._trainer = again._trainer
+    plain.training_step(batch | {"first": torch.tensor(0), "loss_tokens": torch.tensor(8)}, 0)
+    assert torch.equal(torch.random.get_rng_state(), before), "where nothing is dropped"
 
 
 DYNAMIC = ("model.scaling.method=dynamic", "model.scaling.original=11")

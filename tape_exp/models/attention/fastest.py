@@ -11,6 +11,7 @@ import functools
 import importlib.metadata
 import json
 import logging
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -114,7 +115,7 @@ def choose(kind: Kind, candidates: tuple[str, ...], compute: Compute) -> Row | N
 
     In a distributed run all processes have the row of the one that knew one first, so that they
     choose alike; none waits for another, since not all need meet the same kinds at the same time.
-    Where a candidate lacked memory, which another run may have, no file keeps the row.
+    Where a candidate lacked memory or a disk, which another run may have, no file keeps the row.
     """
     if _cache is None:
         return None
@@ -131,7 +132,7 @@ def choose(kind: Kind, candidates: tuple[str, ...], compute: Compute) -> Row | N
         log.info("Timing attention, once on this machine (%s).", key)
     row = known or measured(kind, candidates, compute)
     agreed: Row = json.loads(first_said(f"attention {key}", json.dumps(row)))
-    if agreed != known and not _lacked_memory(agreed):
+    if agreed != known and not _may_do_later(agreed):
         _keep(path, key, agreed)
     _chosen[kind, candidates] = agreed
     return agreed
@@ -205,9 +206,12 @@ def _read(path: Path) -> dict[str, Row]:
     return rows if whole else {}
 
 
-def _lacked_memory(row: Row) -> bool:
-    """Whether a candidate failed for what else the GPU held: that is no property of the machine."""
-    return any(str(why).startswith("OutOfMemoryError") for why in row["failed"].values())
+def _may_do_later(row: Row) -> bool:
+    """Whether a candidate failed for what else the GPU held, for a disk or after another's error,
+    or none could be timed: that is no property of the machine.
+    """
+    reasons = "OutOfMemory|out of memory|ALLOC_FAILED|CUDA error|OSError|PermissionError|Errno"
+    return not row["ms"] or any(re.search(reasons, str(why)) for why in row["failed"].values())
 
 
 def _is_row(row: Any) -> bool:

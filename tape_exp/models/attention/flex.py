@@ -38,6 +38,7 @@ def compute(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
             else bias.expand(q.shape[0], q.shape[1], T, S)
         )
     one_batch = bias is not None and bias.shape[0] == 1
+    high = low = own = None  # torch.compile reads what score_mod closes over, used or not
     if inputs.key_bias is not None:
         keys = F.pad(inputs.key_bias.expand(len(q), -1, -1), (0, more))
         high, low = causal.in_two(keys)
@@ -48,7 +49,7 @@ def compute(inputs: Inputs) -> tuple[Tensor, Tensor | None]:
             score = score + table[h, (t + offset - s).clamp(min=0)]
         if bias is not None:
             score = score + (bias[0, h, t, s] if one_batch else bias[b, h, t, s])
-        if inputs.key_bias is not None:
+        if high is not None and low is not None and own is not None:
             score = score + ((high[b, h, s] - own[b, h, t]) + low[b, h, s])
         return score
 
