@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name:22} {', '.join(members)}")
         return 0
     bench, scale = requested(given.words)
-    if (words := deciding(bench.overrides)) and given.out == OUT:
+    if (words := deciding(bench.overrides)) and given.out.resolve() == OUT.resolve():
         raise ConfigError(
             f"{' '.join(words)} makes another bench than that of {OUT}; name a folder of its own "
             "with --out=<folder>."

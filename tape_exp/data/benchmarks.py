@@ -199,7 +199,7 @@ def _manager(folder: Path | None, needed: dict[str, Any] | None) -> Any:
 
     if folder is None:
         return TaskManager(metadata=needed)
-    files = sorted(folder.rglob("*.yaml"))
+    files = sorted(folder.rglob("[!.]*.yaml"))
     if not files:
         raise ConfigError(
             f"task.path={folder} holds no .yaml file; lm-eval reads its tasks from such. {OFFLINE}"

@@ -84,9 +84,10 @@ def tokenise(
 ) -> Tokens:
     """The split's tokens from the cache, tokenised first where they are not there yet.
 
-    The cache is keyed by the fingerprints of text and tokenizer. A file is finished or absent: what
-    was killed goes on after the last one, and several processes wait for the one that writes. From
-    the first file on whose content is not what its index says, the corpus is tokenised again.
+    The cache is keyed by the fingerprints of text and tokenizer and the token before a document. A
+    file is finished or absent: what was killed goes on after the last one, and several processes
+    wait for the one that writes. From the first file on whose content is not what its index says,
+    the corpus is tokenised again.
 
     Args:
         needed: tokens that are used; the corpus is read no further.
@@ -95,9 +96,10 @@ def tokenise(
         ConfigError: the split is empty, the cache cannot be written, or what
             :meth:`Text.documents` raises.
     """
-    folder = (
-        cache / "tokens" / f"{text.name}-{split}-{text.fingerprint(split)}-{tokenizer.fingerprint}"
-    )
+    key = f"{text.name}-{split}-{text.fingerprint(split)}-{tokenizer.fingerprint}"
+    if tokenizer.bos:  # which its fingerprint leaves out; 0 is that of our own tokenizers
+        key += f"-{tokenizer.bos}"
+    folder = cache / "tokens" / key
     done = _Done(intact_shards(folder))
     if not done.covers(needed):
         with writing_cache(cache), file_lock(folder / ".lock"):

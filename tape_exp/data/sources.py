@@ -208,12 +208,18 @@ class Text:
                 "or .txt; scale.text=builtin needs no files."
             )
         for patterns in (self.files.get(split, []), [f"{split}*", f"{split}/**/*"]):
-            matches = [
-                str(f)
-                for p in patterns
-                for f in sorted(path.glob(p))
-                if f.is_file() and not f.name.startswith(".")
-            ]
+            try:
+                matches = [
+                    str(f)
+                    for p in patterns
+                    for f in sorted(path.glob(p))
+                    if f.is_file() and not f.name.startswith(".")
+                ]
+            except (ValueError, NotImplementedError) as error:  # an empty one, or of the root
+                raise ConfigError(
+                    f"text {self.name}: files.{split}={list(patterns)} must be patterns below "
+                    f"path={self.path}, as {split}*.jsonl is."
+                ) from error
             if matches:
                 return matches
         present = ", ".join(sorted(f.name for f in path.iterdir())[:8]) or "nothing"

@@ -92,6 +92,11 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
     refuse_secrets(words)
     for word in words:
         refuse_breaks(word)
+    for word in words:
+        if word.startswith("hydra") and not re.match(r"hydra(\.launcher\.|/launcher=slurm$)", word):
+            raise ConfigError(
+                f"{word} has no effect on a sweep: of Hydra's own keys only hydra.launcher.… does."
+            )
     words = [word for word in words if not word.startswith("hydra")]
     if any(re.fullmatch(r"\w+", word) for word in words):
         return _of_artifacts(*requested(words))

@@ -154,7 +154,8 @@ def submit_missing(
             f"Submitted job {ids[-1]} "
             f"({array}{', after ' + ' and '.join(before) if before else ''})."
         )
-    print(f"Watch:  watch -n 30 tape-exp status {shlex.join(words)}")
+    status = f"tape-exp status {shlex.join(words)}"
+    print(f"Watch:  watch -n 30 {shlex.quote(status)}")
     print(f"Logs:   {folder}/logs\nCancel: scancel {' '.join(ids)}")
 
 

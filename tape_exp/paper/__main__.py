@@ -227,6 +227,11 @@ def compare_models(given: argparse.Namespace) -> int:
     """Run what a comparison lacks, write its table and print it; results/ only if that is asked."""
     artifact, scale, seeds = compare.requested(given.words)
     artifact.name = given.name or artifact.name
+    if given.record and artifact.name in names():
+        raise ConfigError(
+            f"--name: {artifact.name} is an artifact, whose tables and figures --record would "
+            "replace; give the comparison another name."
+        )
     _, first = next(artifact.configs(scale, seeds))
     into = RESULTS if given.record else folders.path_of("runs", first.runs) / ".compare"
     own = folders.RECORDS if given.record else into / "records"

@@ -550,4 +550,4 @@ def load(name: str) -> Artifact:
 
 def names() -> list[str]:
     """Every artifact that has a YAML."""
-    return sorted(path.stem for path in (CONF / "paper").glob("*.yaml"))
+    return sorted(path.stem for path in (CONF / "paper").glob("[!.]*.yaml"))

@@ -57,7 +57,7 @@ def _state() -> str:
     digest = hashlib.sha256()
     code = [folders.PACKAGE / "runs", folders.PACKAGE / "settings"]
     sources = [*(p for place in code for p in place.glob("*.py")), Path(__file__)]
-    configs = [p for place in plugins.conf_folders() for p in place.rglob("*.yaml")]
+    configs = [p for place in plugins.conf_folders() for p in place.rglob("[!.]*.yaml")]
     for path in sorted([*sources, *configs]):
         digest.update(f"{path}\0".encode() + path.read_bytes())
     digest.update(f"{version('hydra-core')} {version('omegaconf')}".encode())

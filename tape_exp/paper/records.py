@@ -1,5 +1,6 @@
 """The committed records: reading them, and leaving out what is none."""
 
+import errno
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -52,6 +53,8 @@ def read_records(folder: Path | None = None) -> list[Record]:
         OSError: the folder is there and cannot be read: without records, tables would be removed.
     """
     folder = folder or folders.RECORDS
+    if folder.is_symlink() and not folder.exists():
+        raise FileNotFoundError(errno.ENOENT, "it is a link that leads nowhere", str(folder))
     names = folder.iterdir() if folder.exists() else ()
     return _read(sorted(path for path in names if path.suffix == ".json"))
 

@@ -145,9 +145,21 @@ class RunDirectory:
             for ending in ("DONE", "FAILED"):
                 (self.path / ending).unlink(missing_ok=True)
             self.write("config.yaml", shown_config(self.cfg))
-            self.write_json("manifest.json", manifest(self.hash, identity_of(self.cfg)))
+            self.write_json("manifest.json", self._manifest())
             for name, content in assets.items():
                 self.write(name, content)
+
+    def _manifest(self) -> dict[str, Any]:
+        """Of this process; of a run that goes on, the commit and the time at which it began."""
+        made = manifest(self.hash, identity_of(self.cfg))
+        if any(self.checkpoints.glob("step*.ckpt")):
+            try:
+                began = parse_json((self.path / "manifest.json").read_text())
+                changed = began["git"]["dirty"] or made["git"]["dirty"]
+                made |= {"started": began["started"], "git": began["git"] | {"dirty": changed}}
+            except (OSError, ValueError, LookupError, TypeError):
+                log.warning("%s/manifest.json is missing or damaged: written anew.", self.path)
+        return made
 
     def _clear(self) -> None:
         """Remove what an earlier run left, but not the lock, which this one holds."""

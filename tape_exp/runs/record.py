@@ -89,7 +89,7 @@ def make_record(
     return {
         "run": run.name,
         "config_hash": run.hash,
-        "config": redact_tree(without_folders(identity_of(run.cfg))),
+        "config": without_folders(redact_tree(identity_of(run.cfg))),
         "seed": run.cfg.seed,
         **{key: made[key] for key in ("git", "packages", "hardware", "started")},
         **({"plugins": made["plugins"]} if "plugins" in made else {}),

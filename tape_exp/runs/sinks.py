@@ -196,8 +196,15 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
             wandb.teardown()
             options["id"] += "-offline"  # the service still holds the other one
     logger = _quiet(WandbLogger(offline=True, settings=settings, **options))
-    with secrets_hidden():
-        _ = logger.experiment
+    asked = os.environ.get("WANDB_MODE")
+    try:
+        with secrets_hidden():
+            _ = logger.experiment
+    finally:  # Lightning sets it, and the next run of this process may find W&B again
+        if asked is None:
+            os.environ.pop("WANDB_MODE", None)
+        else:
+            os.environ["WANDB_MODE"] = asked
     if not first_process():
         return logger  # its experiment stands for none, and has no folder
     folder = Path(logger.experiment.settings.sync_dir)
@@ -253,7 +260,7 @@ def has_key() -> bool:
         return True
     try:
         return any("wandb" in host for host in netrc.netrc().hosts)
-    except (OSError, netrc.NetrcParseError):
+    except (OSError, ValueError, netrc.NetrcParseError):  # absent, not UTF-8, or no such file
         return False
 
 

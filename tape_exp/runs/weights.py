@@ -175,6 +175,7 @@ def title(checkpoint: Path) -> str:
         from tape_exp.models import llama
 
         return f"{checkpoint.name}-{llama.fingerprint(checkpoint)[:10]}"
+    checkpoint = checkpoint.resolve()  # a link may lead to another run tomorrow
     if companion(checkpoint, "config.yaml"):
         return "-".join(checkpoint.parent.parent.parts[-4:]) + "/" + checkpoint.stem
     return f"{checkpoint.name}-{sha256(checkpoint)[:10]}"

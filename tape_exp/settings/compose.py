@@ -81,7 +81,21 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
             _check_scale(cfg)
     except (HydraException, OmegaConfBaseException, YAMLError, TypeError) as error:
         raise ConfigError(explain(error, overrides)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(_not_utf8()) from error
     return cfg
+
+
+def _not_utf8() -> str:
+    """Which YAML cannot be read as text."""
+    for path in (path for conf in plugins.conf_folders() for path in conf.rglob("*.yaml")):
+        try:
+            path.read_text()
+        except UnicodeDecodeError as error:
+            return f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8."
+        except OSError:
+            continue
+    return "a YAML of the config is not UTF-8; save it as UTF-8."
 
 
 def _sets_value(override: Override) -> bool:
@@ -167,7 +181,7 @@ def _sections(group: str, scale: str) -> dict[str, DictConfig]:
     ConfigStore.instance().store(name="sections", node={"defaults": defaults})
     try:
         cfg = _by_hydra("sections", OURS)
-    except (HydraException, OmegaConfBaseException, ConfigError, YAMLError):
+    except (HydraException, OmegaConfBaseException, ConfigError, YAMLError, UnicodeDecodeError):
         return {}
     sections = {name: cfg[group]._get_node(name) for name in names}
     for node in sections.values():
@@ -262,7 +276,7 @@ def _not_a_scale(scale: str, task: str, scales: list[str]) -> str:
 
 def scales_with(key: str) -> list[str]:
     """The scales whose YAML sets a key, as ``language.arch.width``."""
-    scales = sorted((CONF / "scale").glob("*.yaml"))
+    scales = sorted((CONF / "scale").glob("[!.]*.yaml"))
     return [path.stem for path in scales if OmegaConf.select(OmegaConf.load(path), key) is not None]
 
 

@@ -105,7 +105,9 @@ def conf_folders() -> list[Path]:
 
 def names_in(group: str) -> list[str]:
     """The names of the YAMLs of a group of configs, in order."""
-    return sorted(path.stem for conf in conf_folders() for path in (conf / group).glob("*.yaml"))
+    return sorted(
+        path.stem for conf in conf_folders() for path in (conf / group).glob("[!.]*.yaml")
+    )
 
 
 def yaml_of(group: str, name: str) -> Path | None:
@@ -126,7 +128,7 @@ def package_of(target: str) -> Plugin | None:
 @functools.cache
 def _declared(conf: Path) -> frozenset[str]:
     """Every ``_target_`` of a package's YAMLs."""
-    texts = (path.read_text() for path in sorted(conf.rglob("*.yaml")))
+    texts = (path.read_text() for path in sorted(conf.rglob("[!.]*.yaml")))
     return frozenset(t for text in texts for t in re.findall(r"_target_:\s*[\"']?([\w.]+)", text))
 
 
@@ -234,7 +236,7 @@ def _checked(plugins: Iterable[Plugin]) -> dict[str, Plugin]:
     owners: dict[Path, str] = {}
     places = [(RESERVED, folders.CONF), *((p.package, p.conf) for p in found.values())]
     for package, conf in places:
-        for path in conf.rglob("*.yaml"):
+        for path in conf.rglob("[!.]*.yaml"):
             name = path.relative_to(conf)
             if owners.setdefault(name, package) != package:
                 raise ConfigError(

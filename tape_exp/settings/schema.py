@@ -474,7 +474,7 @@ def _check_sources(node: Any, key: str) -> None:
         return
     if "source" in node:
         folder = CONF / ("task" if key == "task" else "text")  # where texts inherit from each other
-        paths = sorted(folder.glob("*.yaml"), key=lambda path: len(path.stem))
+        paths = sorted(folder.glob("[!.]*.yaml"), key=lambda path: len(path.stem))
         own = [path for path in paths if str(node.get("name")).startswith(path.stem)]
         yamls = [inherited(path) for path in own[-1:] or paths]
         for part, sources in READ_BY.items():

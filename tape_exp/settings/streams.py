@@ -15,6 +15,9 @@ def prepare_streams() -> None:
     Raises:
         ConfigError: files would be read and written in another encoding than UTF-8.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as a daemon's is
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):  # stderr does so by itself
         sys.stdout.reconfigure(errors="backslashreplace")
     encoding = locale.getpreferredencoding(False)

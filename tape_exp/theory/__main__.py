@@ -48,12 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Run and measure theorem 1 and both propositions of the TAPE paper; takes half "
         "a minute on a core.",
     )
-    parser.add_argument(
+    places = parser.add_mutually_exclusive_group()
+    places.add_argument(
         "--out",
         type=Path,
         help="write theory.json, figures/ and tables/ into this folder (default: only print)",
     )
-    parser.add_argument(
+    places.add_argument(
         "--record",
         dest="out",
         action="store_const",

@@ -52,7 +52,7 @@ def cases() -> list[Case]:
     variants, starts = [], []
     tensor = f"{TensorTAPE.__module__}.{TensorTAPE.__name__}"
     defaults: dict[str, Any] = _node("tape_tensor")
-    for path in sorted((CONF / "model").glob("*.yaml")):
+    for path in sorted((CONF / "model").glob("[!.]*.yaml")):
         node = _node(path.stem)
         if node.get("_target_") in (f"{TAPE.__module__}.{TAPE.__name__}", tensor):
             general = {**defaults, **node, "_target_": tensor}

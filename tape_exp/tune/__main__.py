@@ -104,6 +104,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--dry-run goes with --slurm")
     if given.slurm and (given.cores or given.minutes or given.record):
         parser.error("--slurm goes without --cores, --minutes and --record")
+    if given.wandb and (given.slurm or given.cores or given.minutes or given.record):
+        parser.error("--wandb only prints a sweep: it goes without the other options")
     return given
 
 

@@ -39,4 +39,5 @@ def submit_workers(
         write_atomically(place / "script.sh", script)
         number = sweep.submit([array, str(place / "script.sh")])
     print(f"Submitted job {number} ({count} workers).\nLogs:   {place}/logs")
-    print(f"Cancel: scancel {number}\nResult: {shlex.join(['tape-exp', 'tune', *words])}")
+    result = shlex.join(["tape-exp", "tune", *(word for word in words if word not in own)])
+    print(f"Cancel: scancel {number}\nResult: {result}")

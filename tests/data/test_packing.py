@@ -2,6 +2,7 @@
 killed.
 """
 
+import copy
 import errno
 import json
 import logging
@@ -58,6 +59,14 @@ def test_every_document_once_with_bos(corpus, tokenizer, tmp_path, small_shards)
         assert np.array_equal(tokens[start:stop], whole[start:stop])
     assert np.array_equal(tokens.blocks(np.array([3, 1500]), 40), [whole[3:43], whole[1500:1540]])
     assert tokens.facts["documents"] == len(DOCUMENTS)
+
+
+def test_another_token_before_documents_is_another_cache(corpus, tokenizer, tmp_path):
+    """Its id is no part of the tokenizer's fingerprint."""
+    other = copy.copy(tokenizer)
+    other.bos = 7
+    first = [int(tokenise(corpus, "train", each, tmp_path)[:1][0]) for each in (tokenizer, other)]
+    assert first == [tokenizer.bos, 7]
 
 
 def test_bytes_are_exact(corpus, tokenizer, tmp_path, small_shards):

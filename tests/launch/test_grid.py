@@ -46,6 +46,8 @@ def test_words_of_hydra_itself_are_not_the_runs():
             "checkpoint=nowhere is neither a file, nor the folder of a run",
         ),
         (["task.name='a\nb'"], "holds a line break"),
+        (["model=rope", "hydra.jobb=7"], "hydra.jobb=7 has no effect on a sweep"),
+        (["model=rope", "hydra/launcher=nonsense"], "hydra/launcher=nonsense has no effect"),
         (["trainer.micro_batch=0"], "trainer.micro_batch=0 must be at least 1"),
     ],
 )

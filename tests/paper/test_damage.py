@@ -183,6 +183,23 @@ def test_a_folder_of_records_that_may_not_be_read_costs_no_table(results, capsys
     assert table.read_text() == "kept"
 
 
+def test_records_on_a_disk_that_is_not_there_cost_no_table(results, capsys):
+    table = results / "tables" / "fig_addition-smoke.md"
+    table.parent.mkdir()
+    table.write_text("kept")
+    shutil.rmtree(results / "records", ignore_errors=True)
+    (results / "records").symlink_to(results / "not" / "mounted")
+    assert paper.main(["render", "fig_addition"]) == 1
+    assert "records: it is a link that leads nowhere" in capsys.readouterr().err
+    assert table.read_text() == "kept"
+
+
+def test_a_comparison_never_takes_the_place_of_an_artifact(capsys):
+    words = ["task=arithmetic", "model=rope", "--record", "--name", "fig_pattern"]
+    assert paper.main(["compare", *words]) == 2
+    assert "fig_pattern is an artifact" in capsys.readouterr().err
+
+
 def report_of(results):
     return lambda _: report.main(["--out", str(results / "page.html")])
 

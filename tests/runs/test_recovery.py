@@ -190,3 +190,15 @@ def test_a_metric_that_is_no_number_fails_the_run():
 def test_no_record_holds_what_json_does_not_know():
     with pytest.raises(ValueError, match="not JSON compliant"):
         record.dump_record({"metrics": {"val/loss": float("inf")}})
+
+
+def test_a_run_that_goes_on_names_the_commit_with_which_it_began(tiny_run, monkeypatch):
+    states = [{"commit": "a" * 40, "dirty": True}, {"commit": "b" * 40, "dirty": False}]
+    monkeypatch.setattr(record, "git_state", lambda: states[0])
+    cfg, first = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
+    directory = RunDirectory(cfg)
+    for name in ("DONE", "record.json"):
+        (directory.path / name).unlink()
+    monkeypatch.setattr(record, "git_state", lambda: states[1])
+    _, again = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
+    assert (again["git"], again["started"]) == (states[0], first["started"])

@@ -5,6 +5,7 @@ from.
 import json
 import re
 import shutil
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -492,6 +493,16 @@ def finished(folder, *words: str, step: int = 1):
     (run.path / "config.yaml").write_text(shown_config(cfg))
     (run.path / "DONE").touch()
     return run.checkpoints / f"step{step:08}.ckpt"
+
+
+def test_a_link_to_a_run_has_the_title_of_the_run(tmp_path, monkeypatch):
+    """It may lead to another one later; nor does a relative path have a title of its own."""
+    saved = finished(tmp_path, "task=c4")
+    (tmp_path / "latest").symlink_to(saved.parent.parent)
+    linked = tmp_path / "latest" / "checkpoints" / saved.name
+    monkeypatch.chdir(saved.parent.parent)
+    titles = {weights.title(path) for path in (saved, linked, Path("checkpoints", saved.name))}
+    assert len(titles) == 1
 
 
 def test_of_several_runs_of_a_task_the_unchanged_one_is_the_base(tmp_path, monkeypatch):

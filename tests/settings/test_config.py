@@ -12,7 +12,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.runs.identity import config_hash
-from tape_exp.settings import compose, folders
+from tape_exp.settings import compose, folders, plugins
 from tape_exp.settings.compose import _composed, compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
@@ -598,6 +598,8 @@ def test_a_yaml_under_work_spoils_no_other(tmp_path, monkeypatch):
     """One that is wrong, and one that sets more than its section."""
     conf = shutil.copytree(CONF, tmp_path / "conf")
     (conf / "model" / "broken.yaml").write_text("defaults: [nothing]\nname: broken\n")
+    (conf / "model" / "latin.yaml").write_bytes(b"# caf\xe9\nname: latin\n")
+    (conf / "model" / ".#rope.yaml").symlink_to("user@host.1:2")  # an editor's lock
     more = "# @package _global_\nmodel: {name: theirs}\ntask: {name: more}\n"
     (conf / "task" / "more.yaml").write_text(more)
     for module in (compose, folders):
@@ -610,6 +612,9 @@ def test_a_yaml_under_work_spoils_no_other(tmp_path, monkeypatch):
         assert compose._composed(("task=more",)) == compose._by_hydra("config", ("task=more",))
         with pytest.raises(ConfigError, match="nothing"):
             compose.compose_config(["model=broken"])
+        with pytest.raises(ConfigError, match=r"latin\.yaml is not UTF-8"):
+            compose.compose_config(["model=latin"])
+        assert not any(name.startswith(".") for name in plugins.names_in("model"))
     finally:
         for cached in (compose._composed, compose._sections):
             cached.cache_clear()

@@ -59,3 +59,11 @@ def test_output_on_a_full_disk_ends_without_a_traceback(words):
     assert "Exception ignored" not in ended.stderr
     assert "No space left on device" in ended.stderr
     assert ended.returncode in (1, 2)
+
+
+def test_a_command_whose_output_is_closed_works():
+    """As a daemon's is."""
+    ended = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m tape_exp.paper list >&- 2>&-"], cwd=ROOT
+    )
+    assert ended.returncode == 0
