@@ -327,7 +327,7 @@ class RunArtifact(Artifact):
 
     def notes(self, records: Records) -> str:
         """What the claim leaves out, and how the records differ."""
-        rivals = _listed([*map(display_name, self.rivals)]) if self.rivals else ""
+        rivals = listed([*map(display_name, self.rivals)]) if self.rivals else ""
         left_out = rivals and {*self.models} - {*self.favourites, *self.rivals}
         claim = f"The claim is tested only against {rivals}." if left_out else ""
         return f"{claim} {self.differences(records)}".strip()
@@ -416,7 +416,7 @@ def _data(record: Record) -> tuple[int | None, str] | None:
     return None if fingerprint is None else (record.get("fingerprint_version"), fingerprint)
 
 
-def _listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str]) -> str:
     """``a, b and c``."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tape_exp.data.scrolls_metrics import DATASETS
-from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, task_of
+from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, listed, task_of
 from tape_exp.paper.claims import Contest, Verdict
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, Value, over_runs, reported
@@ -94,11 +94,10 @@ class Scrolls(LanguageArtifact):
         reached = [
             f"{share:.2f} on {display_name(name)}" for name, share in self.floors(records).items()
         ]
-        every = f"{', '.join(reached[:-1])} and {reached[-1]}"
         return (
             f"{self.title}. F1 of Qasper and NarrativeQA, exact match of ContractNLI and "
             "QuALITY, geometric mean of ROUGE-1, 2 and L of the others, in percent. "
-            f"{without_reading} reaches {every}. Column paper: {paper['setting']} "
+            f"{without_reading} reaches {listed(reached)}. Column paper: {paper['setting']} "
             f"({paper['source']}), one seed. Ours: scale {scale}, {data} of "
             f"{task['max_length']} tokens; mean over seeds with its 95 % interval, of one seed "
             "that of the bootstrap over examples. An interval in square brackets is as wide as "

@@ -196,15 +196,8 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
             wandb.teardown()
             options["id"] += "-offline"  # the service still holds the other one
     logger = _quiet(WandbLogger(offline=True, settings=settings, **options))
-    asked = os.environ.get("WANDB_MODE")
-    try:
-        with secrets_hidden():
-            _ = logger.experiment
-    finally:  # Lightning sets it, and the next run of this process may find W&B again
-        if asked is None:
-            os.environ.pop("WANDB_MODE", None)
-        else:
-            os.environ["WANDB_MODE"] = asked
+    with secrets_hidden():
+        _ = logger.experiment
     if not first_process():
         return logger  # its experiment stands for none, and has no folder
     folder = Path(logger.experiment.settings.sync_dir)
@@ -268,9 +261,11 @@ def has_key() -> bool:
 def secrets_hidden() -> Any:
     """W&B stores the command line and SLURM's variables, as it finds them while it starts.
 
-    Its own variables stay, since it logs in with them.
+    Its own variables stay, since it logs in with them. The mode that Lightning sets where a run is
+    offline is taken back: the next run of the process may find W&B again.
     """
     before = sys.argv
+    mode = {n: v for n, v in os.environ.items() if n == "WANDB_MODE"}
     secrets = {n: v for n, v in os.environ.items() if is_secret(n) and not n.startswith("WANDB_")}
     sys.argv = [redact(argument) for argument in before]
     for name in secrets:
@@ -279,7 +274,8 @@ def secrets_hidden() -> Any:
         yield
     finally:
         sys.argv = before
-        os.environ.update(secrets)
+        os.environ.pop("WANDB_MODE", None)
+        os.environ.update(secrets | mode)
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
 
 def _not_utf8() -> str:
     """Which YAML cannot be read as text."""
-    for path in (path for conf in plugins.conf_folders() for path in conf.rglob("*.yaml")):
+    for path in (path for conf in plugins.conf_folders() for path in conf.rglob("[!.]*.yaml")):
         try:
             path.read_text()
         except UnicodeDecodeError as error:

@@ -2,10 +2,9 @@
 
 Fixed sections (``trainer``, ``logger``, ``debug``) are dataclasses, so that Hydra itself refuses a
 wrong type. ``model``, ``task`` and ``peft`` are open: their schema is the constructor of the class
-that ``_target_`` names, checked by
-:func:`~tape_exp.settings.construct.build`. Nothing here imports torch, so that ``--help``
-and ``--cfg`` stay quick, and Hydra is imported where it is used, so that the models work without
-it.
+that ``_target_`` names, checked by :func:`~tape_exp.settings.construct.build`. Nothing here imports
+torch, so that ``--help`` and ``--cfg`` stay quick, and Hydra is imported where it is used, so that
+the models work without it.
 """
 
 import math

@@ -35,7 +35,7 @@ def without(decoder: Decoder, parts: tuple[str, ...]) -> Iterator[None]:
     """
     resets: dict[str, Any] = {}
     if "attention" in parts:
-        resets |= {"carried": nothing, "accumulated": nothing, "attention": False}
+        resets |= {"attention": False, "accumulated": nothing}
     if "feed_forward" in parts:
         resets["feed_forward"] = False
     of_layers = [vars(block.position) for block in decoder.blocks()]

@@ -76,7 +76,7 @@ class TextTask(Task):
             raise ConfigError(
                 f"the tokenizer has {self.tokenizer.vocab} tokens, and the model's embedding "
                 f"{self.arch.vocab}: they do not belong together. Name the tokenizer.json of the "
-                "checkpoint's run, with task.tokenizer.kind=file and task.tokenizer.path=."
+                "checkpoint's run: task.tokenizer.kind=file task.tokenizer.path=<that file>."
             )
         self.size_vocabulary(max(self.arch.vocab, self.tokenizer.vocab))
         self.prepare()

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import time
 import tracemalloc
 from pathlib import Path
@@ -134,6 +135,16 @@ def test_unreachable_wandb_goes_on_offline(tmp_path):
     assert "going on offline" in finished.stdout
     assert list(Path(tmp_path).rglob("DONE"))
     assert list(Path(tmp_path).rglob("offline-run-*"))
+
+
+def test_an_offline_run_leaves_the_next_one_of_its_process_free(tiny_run, monkeypatch):
+    """Lightning sets W&B's mode for the whole process; a mode that the user has set stays."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    tiny_run("model=rope", "logger=wandb", steps=1)
+    assert os.environ["WANDB_MODE"] == "offline"
+    monkeypatch.delenv("WANDB_MODE")
+    tiny_run("model=nope", "logger=wandb", "logger.mode=offline", steps=1)
+    assert "WANDB_MODE" not in os.environ
 
 
 def test_a_run_does_not_die_of_wandbs_settings(tiny_run, monkeypatch, capfd):

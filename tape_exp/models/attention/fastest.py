@@ -210,7 +210,7 @@ def _may_do_later(row: Row) -> bool:
     """Whether a candidate failed for what else the GPU held, for a disk or after another's error,
     or none could be timed: that is no property of the machine.
     """
-    reasons = "OutOfMemory|out of memory|ALLOC_FAILED|CUDA error|OSError|PermissionError|Errno"
+    reasons = "OutOfMemory|out of memory|ALLOC_FAILED|CUDA error|Errno"
     return not row["ms"] or any(re.search(reasons, str(why)) for why in row["failed"].values())
 
 
