@@ -10,8 +10,10 @@ from tape_exp.settings.folders import INSTALLED, ROOT
 def git_state() -> dict[str, Any]:
     """The commit, and whether tracked files outside results/, or new ones of the code, differ.
 
-    Neither a variable of the environment nor a ``core.fsmonitor`` makes git run a program. Outside
-    a clone nothing is known: a repository around the working directory is another project's.
+    Neither a variable of the environment nor a ``core.fsmonitor`` makes git run a program. That the
+    clone is another user's, as in a container that mounts it, does not matter: its code runs
+    already. Outside a clone nothing is known: a repository around the working directory is another
+    project's.
     """
     if INSTALLED:
         return {"commit": None, "dirty": None}
@@ -19,7 +21,14 @@ def git_state() -> dict[str, Any]:
 
     def git(*arguments: str) -> str:
         return subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", *arguments],
+            [
+                "git",
+                "-c",
+                "core.fsmonitor=false",
+                "-c",
+                f"safe.directory={ROOT.resolve()}",
+                *arguments,
+            ],
             cwd=ROOT,
             env=environment,
             capture_output=True,
