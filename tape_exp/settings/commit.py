@@ -19,16 +19,11 @@ def git_state() -> dict[str, Any]:
         return {"commit": None, "dirty": None}
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
 
+    settings = ("-c", "core.fsmonitor=false", "-c", f"safe.directory={ROOT.resolve()}")
+
     def git(*arguments: str) -> str:
         return subprocess.run(
-            [
-                "git",
-                "-c",
-                "core.fsmonitor=false",
-                "-c",
-                f"safe.directory={ROOT.resolve()}",
-                *arguments,
-            ],
+            ["git", *settings, *arguments],
             cwd=ROOT,
             env=environment,
             capture_output=True,

@@ -161,13 +161,27 @@ def test_the_rows_of_a_step_are_on_the_disk_before_its_checkpoint(tiny_run, monk
     assert "metrics.jsonl" in order[:first]
 
 
+def commit_all(folder):
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(folder)]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], check=True)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
+def test_a_clone_of_another_user_names_its_commit(tmp_path, monkeypatch):
+    (tmp_path / "kept.py").write_text("")
+    commit_all(tmp_path)
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        os.chown(path, 4242, 4242)
+    monkeypatch.setattr(commit, "ROOT", tmp_path)
+    assert commit.git_state()["commit"]
+
+
 def test_a_new_file_among_the_code_counts_as_a_change(tmp_path, monkeypatch):
     for folder in ("tape_exp", "conf", "launch", "results"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "kept.py").write_text("")
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(tmp_path)]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
-        subprocess.run([*git, *words], check=True)
+    commit_all(tmp_path)
     monkeypatch.setattr(commit, "ROOT", tmp_path)
     (tmp_path / "results" / "new.json").write_text("")
     assert commit.git_state()["dirty"] is False
@@ -175,10 +189,6 @@ def test_a_new_file_among_the_code_counts_as_a_change(tmp_path, monkeypatch):
         (tmp_path / folder / "mine.py").write_text("")
         assert commit.git_state()["dirty"] is True
         (tmp_path / folder / "mine.py").unlink()
-    if os.getuid() == 0:  # a clone of another user, which git calls dubious
-        for path in (tmp_path, *tmp_path.rglob("*")):
-            os.chown(path, 4242, 4242)
-        assert commit.git_state()["commit"]
     monkeypatch.setattr(commit, "INSTALLED", True)  # then the repository is another project's
     assert commit.git_state() == {"commit": None, "dirty": None}
     monkeypatch.setattr(commit, "INSTALLED", False)
