@@ -203,15 +203,17 @@ class Verdict:
 def decide(contests: Sequence[Contest], planned: int = 0) -> Verdict:
     """The verdict of several comparisons: all must hold, and one failure refutes the claim.
 
-    The p values of all of them are adjusted together. Our figures are those of the comparisons that
-    decided it.
+    The p values of all of them are adjusted together, for as many as there will be once every rival
+    has run, so that a verdict does not weaken as runs come in. Our figures are those of the
+    comparisons that decided it.
 
     Args:
-        planned: how many comparisons the claim has once everything has run. Those that have not run
-            count too, so that a verdict does not weaken as they come in, and none is a yes before.
+        planned: how many comparisons the claim has once everything has run, where further contests
+            than these are to come; before that none is a yes.
     """
+    number = max(planned, sum(len(each.rivals) for each in contests))
     family = {(i, rival): p for i, each in enumerate(contests) for rival, p in each.tests.items()}
-    unknown = [1.0] * (planned - len(family))
+    unknown = [1.0] * (number - len(family))
     adjusted = dict(zip(family, holm([*family.values(), *unknown]), strict=False))
     contests = [
         replace(each, adjusted={rival: p for (k, rival), p in adjusted.items() if k == i})

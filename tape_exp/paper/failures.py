@@ -108,6 +108,7 @@ class Failures(Artifact):
             "too late. The other columns are of models that update their positions, on fewer sums: "
             "as they are, without what attention adds to the positional state (P = 0), without the "
             "position's feed-forward (W2 = 0), and with neither, which leaves the rotations that "
-            "the state begins with. A model that does worse so has come to rely on the part; that "
+            "the state begins with. TAPE (Householder) has no P; P = 0 takes the product of its "
+            "reflections from it. A model that does worse so has come to rely on the part; that "
             "it could not have learned to do without it does not follow."
         )

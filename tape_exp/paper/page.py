@@ -34,7 +34,7 @@ VERDICTS = {
     "t tests over seeds say so at 5 % each, and where scores are of few samples, bootstraps over "
     "seeds and samples too",
     NO: "such a test says that a rival is ahead, with Holm's adjustment for all comparisons of the "
-    "claim",
+    "claim, those that have not run included",
     UNCLEAR: "they do not tell the two apart (with one seed: the intervals over its samples, where "
     "there are any, overlap)",
     FLOOR: "in a comparison that the claim needs no method is above guessing, or above solving the "

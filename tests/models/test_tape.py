@@ -340,6 +340,22 @@ def test_parameters_grow_with_intermediate_as_in_the_ablation(name, millions):
     )
 
 
+def test_only_maps_over_heads_fit_the_papers_count():
+    """Table flops, in units of 2^20: W1 and W2 of H × I fit; of ML × I or HML × I they do not."""
+    counts = OmegaConf.load(RESULTS / "paper.yaml").tab_flops.parameters_m
+    arch = Arch(layers=12, width=768, heads=12, ffn=3072)
+    blocks = arch.width // arch.heads  # M L: blocks of two channels, L = 2
+    inner = 4 * arch.heads
+    sizes = {
+        rows: arch.layers * (2 * rows * inner + inner * arch.width) / 2**20
+        for rows in (arch.heads, blocks, arch.heads * blocks)
+    }
+    fits = [rows for rows, size in sizes.items() if abs(size - (counts.tape - counts.rope)) < 0.01]
+    assert fits == [arch.heads]
+    encoding = make_position("tape", arch)
+    assert encoding.w1.mT.shape == encoding.w2.shape == (arch.heads, inner)
+
+
 def test_the_papers_count_has_no_room_for_a_second_layer_of_psi():
     """Table flops, in units of 2^20: TAPE less RoPE; ψ as one map fits, with another I × I not."""
     counts = OmegaConf.load(RESULTS / "paper.yaml").tab_flops.parameters_m

@@ -181,6 +181,16 @@ def test_comparisons_that_have_not_run_count_too():
     assert decide([alone], planned=3).holds == UNCLEAR
 
 
+def test_rivals_that_have_not_run_count_too():
+    """The same p of 0.03, first of one rival of four, then of four with the others unclear."""
+    rival, ours, other = [1.0, 2.0, 3.0], [0.0, 0.4, 2.0], [0.0, 1.4, 1.0]
+    ran = {"t": seeds(ours), "a": seeds(rival)}
+    rest = {name: seeds(other) for name in "bcd"}
+    assert decide([Contest("", "t", ["a"], ran, {})]).holds == NO
+    assert decide([Contest("", "t", [*"abcd"], ran, {})]).holds == UNTESTED
+    assert decide([Contest("", "t", [*"abcd"], ran | rest, {})]).holds == UNCLEAR
+
+
 def test_a_lead_is_no_yes_before_every_comparison_has_run():
     ahead = contest([9.0, 9.2], [1.0, 1.1])
     assert decide([ahead], planned=1).holds == YES
