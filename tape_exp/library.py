@@ -92,6 +92,11 @@ def load(folder: str | Path, plugins: Sequence[str] = ()) -> "Loaded":
         ConfigError: it is not the folder of a finished run, or what it holds is damaged.
     """
     _check_path("folder", folder)
+    listed = isinstance(plugins, list | tuple) and all(isinstance(name, str) for name in plugins)
+    if not listed:
+        raise ConfigError(
+            f"plugins={reprlib.repr(plugins)} must be a list of packages, as in ['my_pe']."
+        )
     use_packages(plugins)
     found = read_run(folder)
     path = found.folder / "record.json"
@@ -217,7 +222,7 @@ def _check_words(overrides: Sequence[str]) -> None:
 
 
 def _check_path(name: str, given: str | Path) -> None:
-    if not isinstance(given, str | Path):
+    if not isinstance(given, str | Path) or "\0" in str(given):
         raise ConfigError(f"{name}={reprlib.repr(given)} must be a path.")
 
 

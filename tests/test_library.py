@@ -154,6 +154,9 @@ def test_what_generate_cannot_use_is_named(loaded, options, message):
         (lambda: te.train(["model=rope"]), r"overrides: \['model=rope'\] is no string; give each"),
         (lambda: te.build("rope", 3), "overrides: 3 is no string; give each"),
         (lambda: te.load(None), "folder=None must be a path"),
+        (lambda: te.load("a\0b"), r"folder='a\\x00b' must be a path"),
+        (lambda: te.load("a", plugins="my_pe"), "plugins='my_pe' must be a list of packages"),
+        (lambda: te.load("a", plugins=None), "plugins=None must be a list of packages"),
         (lambda: te.records(3), "folder=3 must be a path"),
     ],
 )

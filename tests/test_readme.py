@@ -217,6 +217,7 @@ def test_results_at_a_glance_are_the_claims():
     assert len(rows) > 5
     measured = {
         "smoke": "scale smoke",
+        "ladder": "a ladder of scales",
         "": "a count at the paper's size",
         "on a CPU": "CPU timings only",
     }

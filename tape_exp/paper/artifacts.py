@@ -189,7 +189,7 @@ class Artifact(ABC):
         return None
 
     def caption(self, scale: str, records: Records) -> str:
-        """The caption of :meth:`table`, of records that are there."""
+        """The caption of :meth:`table`, or of figures without one, of records that are there."""
         return self.title
 
     def figures(self, scale: str, records: Records) -> list[Figure]:

@@ -21,7 +21,7 @@ from tape_exp.paper.artifacts import (
 from tape_exp.paper.records import Record
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
-from tape_exp.paper.words import settings_of, split_words
+from tape_exp.paper.words import refuse_debug, settings_of, split_words
 from tape_exp.runs.evaluation import is_diagnostic
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.display import MARKS, display_name
@@ -252,9 +252,7 @@ def check_words(what: str, given: Mapping[str, str], further: Sequence[str]) -> 
             f"{wrong[0]} is no word of a {what}; seeds are given as seeds=0,1,2, other keys with "
             "their value, as task.train_digits=6."
         )
-    shortening = (w for w in further if w.startswith(("debug=", "debug.")) and w != "debug=none")
-    if debug := next(shortening, None):
-        raise ConfigError(f"{debug} has no place in a {what}: such runs have no record.")
+    refuse_debug(further, what)
     refuse_unnamed(given["model"])
 
 

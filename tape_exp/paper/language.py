@@ -234,15 +234,20 @@ class Shift(LanguageArtifact):
         return Table([*head, *ORIGIN], rows)
 
     def caption(self, scale: str, records: Records) -> str:
-        """What each measure is relative to."""
+        """What each measure is relative to, and what the paper has of the layers not shown."""
+        paper, told = self.paper(), []
+        at_paper = paper["layers"][-1]
+        for model, row in paper["attention"]["shift_ids"].items():
+            told.append(f"{display_name(model)} {row[-1]}")
+        theirs = f"its layer {at_paper}, attention, shift ids, ×0.01: {', '.join(told)}"
         return (
             f"{self.title}. Attention: mean change over causal pairs, ours relative to the mean "
             "weight in percent, the paper's as printed, in units of 0.01. Products: "
             "E·Eᵀ, heads and blocks averaged, "
             "relative, in percent. Blocks: every entry of e_i e_jᵀ, of which proposition 2 speaks, "
             "root mean square, relative; the averaged product hides what commutes. Random: "
-            f"positional parameters drawn anew. Paper: {self.paper()['setting']}. Scale {scale}, "
-            "mean over seeds."
+            f"positional parameters drawn anew. Paper: {self.paper()['setting']}; {theirs}. Scale "
+            f"{scale}, mean over seeds."
         )
 
 
@@ -263,9 +268,22 @@ def _rewritten(value: Value | Missing, form: str) -> Value | Missing:
     return replace(value, form=form) if isinstance(value, Value) else value
 
 
+PRODUCTS = (
+    "E·Eᵀ: the products of the positional states of two tokens, heads and blocks averaged. A run "
+    "reads one passage of 64 tokens, the same at every scale and seed."
+)
+
+
 @dataclass(kw_only=True)
 class Pattern(RunArtifact):
     """E·Eᵀ of TAPE and RoPE in the last layer, and the difference of their attention."""
+
+    def caption(self, scale: str, records: Records) -> str:
+        """What the panels show."""
+        return (
+            f"{PRODUCTS} Attention: probabilities, heads averaged. The largest distance from 0 in "
+            "a panel has its darkest colour."
+        )
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """The attention-weighted mean distance from query to key in the last layer."""
@@ -301,6 +319,10 @@ class Pattern(RunArtifact):
 @dataclass(kw_only=True)
 class Layers(RunArtifact):
     """E·Eᵀ from the first layer to the last."""
+
+    def caption(self, scale: str, records: Records) -> str:
+        """What the panels show."""
+        return f"{PRODUCTS} The largest distance from 0 in a panel has its darkest colour."
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """Mean |E·Eᵀ| on the diagonal over that of other causal pairs: each layer and the one

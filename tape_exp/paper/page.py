@@ -24,6 +24,7 @@ from tape_exp.paper.claims import (
 from tape_exp.paper.records import each_once
 from tape_exp.paper.tables import Row, Table, columns
 from tape_exp.settings.folders import told
+from tape_exp.settings.redaction import unmarked
 
 AtScales = Mapping[str, Records]
 """Scale -> what :meth:`~tape_exp.paper.artifacts.Artifact.collect` returned."""
@@ -128,7 +129,8 @@ def section(
     """An artifact's tables and figures, and what it takes to run it."""
     parts = [f"## {artifact.name}", f"{artifact.title}."]
     for scale in (scale for scale in SCALES if collected.get(scale)):
-        if table := artifact.table(scale, collected[scale]):
+        table = artifact.table(scale, collected[scale])
+        if table:
             heading = _heading(artifact, scale)
             parts.append(f"{heading}{tables.markdown(table).strip()}")
         for path, _ in pictures(artifact, scale, collected[scale], results):
@@ -137,6 +139,8 @@ def section(
                 name = f"{artifact.name} {where}".strip()
                 others = (f"[{k.upper()}](figures/{path.stem}.{k})" for k in KINDS if k != "png")
                 parts.append(f"![{name}](figures/{path.name})")
+                told = artifact.caption(scale, collected[scale])
+                parts.extend([] if table or told == artifact.title else [told])
                 parts.append(f"The same picture as {' and '.join(others)}.")
         if reason := artifact.without_figures(collected[scale]):
             parts.append(reason)
@@ -206,7 +210,7 @@ def _taken(collected: AtScales) -> str:
             del others[scale]
             among = ", ".join(f"{number} at {other}" for other, number in sorted(others.items()))
             text += f"; {len(runs)} recorded at scale {scale}{among and f' ({among})'}"
-            text += f" took {time} on {machines}"
+            text += f" took {time} on {unmarked(machines)}"
             if any(r["config"].get("checkpoint") for r in runs):
                 text += ", without those that they begin from"
     return text

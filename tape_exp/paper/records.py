@@ -2,48 +2,18 @@
 
 import errno
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tape_exp.paper import identities
 from tape_exp.runs import weights
 from tape_exp.runs.identity import hash_of, without_folders
+from tape_exp.runs.record import Record, checked
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
 from tape_exp.settings.redaction import shown
-
-Record = dict[str, Any]
-
-# What tables, figures and the report read of a record. A tuple lists types, a list with one item is
-# a list of such, and a dictionary with the key "*" has such values only.
-NUMBER = (int, float)
-NAMED = {"name": str}
-NEEDED: dict[str, Any] = {
-    "config": {"precision": str, "scale": str, "model": NAMED, "task": NAMED},
-    "seed": int,
-    "metrics": {"*": NUMBER},
-    "started": str,
-    "git": {"commit": (str, type(None)), "dirty": (bool, type(None))},
-}
-CONFIGURED: dict[str, Any] = {"peft": NAMED}  # of the config, where a record has it
-OPTIONAL: dict[str, Any] = {
-    **dict.fromkeys(("run", "config_hash", "data_fingerprint", "precision", "begun_from"), str),
-    **dict.fromkeys(("parameters", "positional_parameters", "trained_parameters", "steps"), int),
-    "tokens": NUMBER,
-    "fingerprint_version": int,
-    **dict.fromkeys(("knows_digits", "compiled"), bool),
-    "seconds": {"training": NUMBER, "evaluation": NUMBER},
-    "hardware": {"cpu": str, "gpus": [str]},
-    "packages": {"*": str},
-    "plugins": {"*": {"sources": str}},
-    "curves": {"*": {"step": [NUMBER], "value": [NUMBER]}},
-    "heatmap": [[(*NUMBER, type(None))]],
-    "matrices": {"*": [[NUMBER]]},
-    "samples": [dict],
-    "artifacts": [str],
-}
 
 
 def read_records(folder: Path | None = None) -> list[Record]:
@@ -120,64 +90,6 @@ def read_or_leave_out(paths: Mapping[str, Path]) -> dict[str, list[Record]]:
         else:
             warn(f"{path} is of type {type(content).__name__} and left out; restore or remove it.")
     return found
-
-
-def checked(record: Any, path: Path) -> Record:
-    """The record. Raises :class:`ConfigError` where it lacks what is read of it, or is damaged."""
-    timed = ("run", "hardware") if isinstance(record, dict) and "seconds" in record else ()
-    needed = NEEDED | {key: OPTIONAL[key] for key in timed}
-    wrong = next(_wrong(record, needed, ""), None)
-    wrong = wrong or next(_wrong(record, OPTIONAL, "", needed=False), None)
-    wrong = wrong or next(_wrong(record["config"], CONFIGURED, "config", needed=False), None)
-    wrong = wrong or next(_contradictions(record), None)
-    if wrong:
-        raise ConfigError(f"{path} is not a record ({wrong}); restore or remove it.")
-    return record
-
-
-def _contradictions(record: Record) -> Iterator[str]:
-    """What cannot be, although every type is right, in words."""
-    seed, config = record["seed"], record["config"]
-    if not record["metrics"]:
-        yield "metrics is empty"
-    if seed < 0:
-        yield f"seed is {seed}"
-    if config.get("seed", seed) != seed:
-        yield f"seed is {seed}, and config.seed is {config['seed']}"
-    if "run" in record and "config_hash" in record:
-        named = f"seed{seed}-{record['config_hash']}"
-        if not record["run"].endswith(named):
-            yield f"run is {shown(record['run'])}, without {shown(named)}"
-    for metric, value in record["metrics"].items():
-        if metric.endswith("exact_match") and not 0 <= value <= 100:
-            yield f"{metric} is {value}, which is not from 0 to 100"
-
-
-def _wrong(value: Any, kind: Any, key: str, needed: bool = True) -> Iterator[str]:
-    """What is wrong with a value, in words."""
-    if isinstance(kind, dict):
-        if not isinstance(value, dict):
-            yield f"{key or 'it'} is of type {type(value).__name__}"
-            return
-        for name, inner in kind.items() if "*" not in kind else ():
-            if name in value:
-                yield from _wrong(value[name], inner, f"{key}.{name}".lstrip("."))
-            elif needed:
-                yield f"{key}.{name}".lstrip(".") + " is missing"
-        for name, item in value.items() if "*" in kind else ():
-            yield from _wrong(item, kind["*"], f"{key} {name}")
-    elif isinstance(kind, list):
-        if not isinstance(value, list):
-            yield f"{key} is of type {type(value).__name__}"
-            return
-        for item in value:
-            yield from _wrong(item, kind[0], f"a part of {key}")
-    else:
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        if type(value) not in kinds:
-            yield f"{key} is of type {type(value).__name__}"
-        elif isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
-            yield f"{key} is not finite"
 
 
 def matches(record: Record, current: dict[str, Any], folders: bool = False) -> bool:

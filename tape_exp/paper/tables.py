@@ -113,8 +113,12 @@ def commits(records: Sequence[dict[str, Any]]) -> str:
 
 
 def commit(record: dict[str, Any]) -> str:
-    """The first seven digits of a record's commit, and a + where tracked files differed from it."""
-    return (record["git"]["commit"] or "unknown")[:7] + ("+" if record["git"]["dirty"] else "")
+    """The first seven digits of a record's commit, with those at which its run went on, and a +
+    where tracked files differed from one.
+    """
+    git = record["git"]
+    every = [(commit or "unknown")[:7] for commit in (git["commit"], *git.get("later", ()))]
+    return ", ".join(every) + ("+" if git["dirty"] else "")
 
 
 def pairs(published: Sequence[int], measured: Sequence[int]) -> list[Column]:

@@ -22,7 +22,7 @@ from tape_exp.settings.folders import told
 
 LADDER = "ladder"
 ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
-UNIT = "extra length (part of the trained)"
+UNIT = "extra length (fraction of the trained)"
 FEWEST = 3  # rungs that a line may join
 
 
@@ -253,19 +253,19 @@ class Trend(RunArtifact):
         in_half = f" The figure's points of {', '.join(half)} are of bf16-mixed." if half else ""
         return (
             f"{self.title}. Exact match in percent. Extra length: 2 √(grid mean) - 1, with the "
-            "trained part of the grid taken as solved: the part of the trained digits by which the "
-            "square of solved sums reaches beyond them. Mean over seeds with its 95 % interval; "
-            "leads are paired by seed. In the figure dots are seeds, bars on the left a bootstrap "
-            "over three seeds or more and their samples, which of so few seeds is narrower than "
-            "the table's intervals, and bars on the right these; points of one rung stand beside "
-            "each other. The paper's points are of its printed means of the grid, which do not say "
-            "how much of the trained sums was solved: below 25 % (NoPE), not all."
-            f"{in_half} A run counts for extra length if it solves {ENOUGH:.0f} % of the sums of "
-            f"trained lengths.{left_out} Rates are those that fig_rates chose at the first rung; "
-            "there, rates that solve the trained sums alike differ in extra length as much as RoPE "
-            "and TAPE do, so that their lead is to be read at an equal rate too. So do runs that "
-            "are stopped at another step, after the trained sums are solved: rungs differ in "
-            "digits and width, and in their steps too."
+            "trained part of the grid taken as solved: the fraction of the trained digits by "
+            "which the square of solved sums reaches beyond them. Mean over seeds with its 95 % "
+            "interval; leads are paired by seed. In the figure dots are seeds, bars on the left "
+            "a bootstrap over three seeds or more and their samples, which of so few seeds is "
+            "narrower than the table's intervals, and bars on the right these; points of one "
+            "rung stand beside each other. The paper's points are of its printed means of the "
+            "grid, which do not say how much of the trained sums was solved: below 25 % (NoPE), "
+            f"not all.{in_half} A run counts for extra length if it solves {ENOUGH:.0f} % of the "
+            f"sums of trained lengths.{left_out} Rates are those that fig_rates chose at the "
+            "first rung; there, rates that solve the trained sums alike differ in extra length "
+            "as much as RoPE and TAPE do, so that their lead is to be read at an equal rate too. "
+            "The same holds for runs that stop at different steps after the trained sums are "
+            "solved: rungs differ in digits and width, and in their steps too."
         )
 
     def _rungs_in(self, precision: str, records: Records) -> list[str]:
@@ -307,7 +307,7 @@ class Trend(RunArtifact):
                 **words,
             ),
             Panel(
-                f"{display_name(favourite)}'s lead over others, paired by seed",
+                f"{display_name(favourite)}'s lead over others, paired by seed (95 %)",
                 ylabel="difference of extra lengths",
                 lines=right,
                 **words,

@@ -21,6 +21,7 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
             f"{wrong[0]}: an artifact names its tasks and models itself, and seeds are given as "
             f"seeds=0,1,2. `{told('paper compare')}` makes a table of any models on any task."
         )
+    refuse_debug(extra, "table of results")
     if not chosen:
         raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
     if chosen == ["all"]:
@@ -32,6 +33,13 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
     for artifact in artifacts:
         _check(artifact, scale, seeds, extra)
     return artifacts, scale, seeds, extra
+
+
+def refuse_debug(words: Sequence[str], what: str) -> None:
+    """Raise :class:`ConfigError` for a key of ``debug`` among the overrides of such a thing."""
+    shortening = (w for w in words if w.startswith(("debug=", "debug.")) and w != "debug=none")
+    if debug := next(shortening, None):
+        raise ConfigError(f"{debug} has no place in a {what}: such runs have no record.")
 
 
 def _check(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str]) -> None:

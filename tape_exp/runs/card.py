@@ -10,7 +10,7 @@ from tape_exp.runs.evaluation import is_diagnostic
 from tape_exp.runs.identity import names_a_folder
 from tape_exp.runs.weights import is_task
 from tape_exp.settings.display import display_name
-from tape_exp.settings.errors import printable
+from tape_exp.settings.redaction import unmarked
 
 Z = 1.96  # standard errors in half of a 95 % interval
 
@@ -41,8 +41,8 @@ def model_card(head: str, record: dict[str, Any], parameters: int, command: str)
 def _told(record: dict[str, Any], parameters: int) -> str:
     config = record["config"]
     return (
-        f"Positional encoding: {_shown(display_name(config['model']['name']))}. Task: "
-        f"{_shown(config['task']['name'])}, at scale {_shown(config['scale'])}, seed "
+        f"Positional encoding: {unmarked(display_name(config['model']['name']))}. Task: "
+        f"{unmarked(config['task']['name'])}, at scale {unmarked(config['scale'])}, seed "
         f"{record['seed']}. It has {parameters:,} parameters{_trained(record)}. It is the result "
         "of an experiment on positional encodings, and is meant for further ones only."
     )
@@ -54,11 +54,6 @@ def _trained(record: dict[str, Any]) -> str:
     return f"{steps} ({record['tokens']:,} tokens)" if steps and "tokens" in record else steps
 
 
-def _shown(text: Any) -> str:
-    """A text of a record on one line, without what Markdown or a browser would take for markup."""
-    return printable(" ".join(str(text).split())).translate(dict.fromkeys(map(ord, "`<>|")))
-
-
 def _results(record: dict[str, Any]) -> str:
     """A table of the metrics, with intervals where there are standard errors."""
     metrics = record["metrics"]
@@ -68,7 +63,7 @@ def _results(record: dict[str, Any]) -> str:
             continue
         error = metrics.get(f"{key}_stderr")
         spread = f" ± {Z * error:.2g}" if error else ""  # 0 says only that all were alike
-        lines[-1] += f"\n| {_shown(key)} | {value:.4g}{spread} |"
+        lines[-1] += f"\n| {unmarked(key)} | {value:.4g}{spread} |"
     if "±" in lines[-1]:
         lines.append("± is half of a 95 % interval over test samples, of this one run.")
     return "\n\n".join(lines)
@@ -76,21 +71,22 @@ def _results(record: dict[str, Any]) -> str:
 
 def _facts(record: dict[str, Any], command: str) -> str:
     """Commit, data, machine and the command, as far as the record has them."""
-    run = f"run: `{_shown(record['run'])}`, " if "run" in record else ""
-    commit = record["git"]["commit"] or "unknown, outside a clone"
+    run = f"run: `{unmarked(record['run'])}`, " if "run" in record else ""
+    every = (record["git"]["commit"], *record["git"].get("later", ()))
+    commit = ", then ".join(each or "unknown, outside a clone" for each in every)
     changed = ", with changes that are not committed" if record["git"]["dirty"] else ""
     lines = [
-        f"- {run}begun {_shown(record['started'][:10])}",
-        f"- commit of tape_exp: {_shown(commit)}{changed}",
+        f"- {run}begun {unmarked(record['started'][:10])}",
+        f"- commit of tape_exp: {unmarked(commit)}{changed}",
     ]
     if "data_fingerprint" in record:
-        lines.append(f"- fingerprint of the data: `{_shown(record['data_fingerprint'])}`")
+        lines.append(f"- fingerprint of the data: `{unmarked(record['data_fingerprint'])}`")
     hardware = record.get("hardware", {})
     if machine := ", ".join(hardware.get("gpus") or [hardware.get("cpu", "")]):
-        lines.append(f"- machine: {_shown(machine)}")
+        lines.append(f"- machine: {unmarked(machine)}")
     for package, found in record.get("plugins", {}).items():
-        of = f", version {_shown(found['version'])}" if "version" in found else ""
-        lines.append(f"- package {_shown(package)}{of}, sources `{_shown(found['sources'])}`")
+        of = f", version {unmarked(found['version'])}" if "version" in found else ""
+        lines.append(f"- package {unmarked(package)}{of}, sources `{unmarked(found['sources'])}`")
     if command.isprintable() and command and "`" not in command:
         cut = ", in which folders are cut to their last names" if _is_cut(command) else ""
         lines.append(f"- command{cut}: `{command}`")

@@ -8,7 +8,6 @@ command finds the same run, goes on from its last checkpoint or says that it is 
 
 import json
 import logging
-import math
 import shutil
 import traceback
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from tape_exp.machine.files import parse_json, remove_leftovers, write_atomicall
 from tape_exp.machine.processes import first_process
 from tape_exp.runs import weights
 from tape_exp.runs.identity import config_hash, identity_of, shown_config
-from tape_exp.runs.record import dump_record, manifest
+from tape_exp.runs.record import OF_MANIFEST, checked, dump_record, manifest, what_is_wrong
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import path_of
 from tape_exp.settings.redaction import redact
@@ -82,14 +81,11 @@ class RunDirectory:
                 f"{self.path / 'record.json'} cannot be read ({error.strerror}); mend that, or "
                 "move it away, and give the same command again."
             ) from error
-        if not isinstance(record, dict):
+        try:
+            checked(record, self.path / "record.json")
+        except ConfigError:
             return False
-        metrics = record.get("metrics")
-        return (
-            (record.get("run"), record.get("config_hash")) == (self.name, self.hash)
-            and isinstance(metrics, dict)
-            and all(type(v) in (int, float) and math.isfinite(v) for v in metrics.values())
-        )
+        return (record.get("run"), record.get("config_hash")) == (self.name, self.hash)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -129,13 +125,15 @@ class RunDirectory:
     def open(self, assets: Mapping[str, str]) -> None:
         """Create the directory, and write config, manifest and ``assets`` (name -> content).
 
-        Only the first process writes. Raises :class:`ConfigError` where it cannot be written.
+        Only the first process writes. Raises :class:`ConfigError` where it cannot be written, or
+        where its checkpoints belong to other assets.
         """
         if not first_process():
             return
         with self._writable():
             if self.cfg.debug.name != "none":
                 self._clear()
+            self._compare(assets)
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self.artifacts.mkdir(exist_ok=True)
             for folder in (self.path, self.artifacts):
@@ -149,16 +147,40 @@ class RunDirectory:
             for name, content in assets.items():
                 self.write(name, content)
 
+    def _compare(self, assets: Mapping[str, str]) -> None:
+        """Refuse to replace what the checkpoints were trained with, before anything is written."""
+        for name, content in assets.items() if self._begun else ():
+            path = self.path / name
+            if path.exists() and path.read_text() != content:
+                raise ConfigError(
+                    f"the run's checkpoints were trained with {path}, and the config and its data "
+                    "now give another one (has the corpus or a file of the config changed?). "
+                    "Restore it, or train afresh in another folder: runs=<folder>."
+                )
+
+    @property
+    def _begun(self) -> bool:
+        return any(self.checkpoints.glob("step*.ckpt"))
+
     def _manifest(self) -> dict[str, Any]:
-        """Of this process; of a run that goes on, the commit and the time at which it began."""
+        """Of this process; of a run that goes on, the commit and the time at which it began, and
+        the commits at which it went on, if they are others.
+        """
         made = manifest(self.hash, identity_of(self.cfg))
-        if any(self.checkpoints.glob("step*.ckpt")):
+        if self._begun:
             try:
                 began = parse_json((self.path / "manifest.json").read_text())
-                changed = began["git"]["dirty"] or made["git"]["dirty"]
-                made |= {"started": began["started"], "git": began["git"] | {"dirty": changed}}
+                git, here = began["git"], made["git"]
+                if wrong := what_is_wrong(began, OF_MANIFEST):
+                    raise ValueError(wrong)
             except (OSError, ValueError, LookupError, TypeError):
                 log.warning("%s/manifest.json is missing or damaged: written anew.", self.path)
+                return made
+            git["dirty"] = git["dirty"] or here["dirty"]
+            if here["commit"] not in (git["commit"], *git.get("later", ())):
+                log.warning("The run began at another commit; its record names both.")
+                git["later"] = [*git.get("later", ()), here["commit"]]
+            made |= {"started": began["started"], "git": git}
         return made
 
     def _clear(self) -> None:

@@ -74,6 +74,12 @@ class JsonlLogger(Logger):
     def _rewind(self) -> None:
         """Drop what a killed process wrote after the step, and a line that it left unfinished."""
         if not self.path.exists():
+            if self._step:
+                log.warning(
+                    "%s is missing: curves and time are only of what follows step %d.",
+                    self.path,
+                    self._step,
+                )
             return
         kept = [row for row in metric_rows(self.path) if row["step"] <= self._step]
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept))
@@ -95,7 +101,7 @@ def metric_rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = parse_json(line)
                 whole = type(row["step"]) is int and all(map(_is_number, row.values()))
-                whole = whole and math.isfinite(row["seconds"])
+                whole = whole and 0 <= row["seconds"] < math.inf
             except (ValueError, KeyError, TypeError, AttributeError):
                 whole = False
             if not whole:

@@ -70,7 +70,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
     if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
         from tape_exp.models import llama
 
-        return llama.fetch(spec, asked)
+        return llama.fetch(spec, f"{asked}, which is no folder here")
     names = [variant(cfg)] if cfg.peft.name == "none" else [variant(cfg), cfg.peft.base]
     places = [path_of("runs", cfg.runs) / spec / cfg.scale.name / name for name in names]
     for place in places:
@@ -363,13 +363,23 @@ def content_of(checkpoint: Path) -> dict[str, Any]:
     _refuse_damaged(checkpoint)
     try:
         content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
-        content["state_dict"]
+        state = content["state_dict"]
+        if not isinstance(state, dict) or not all(map(_is_weight, state, state.values())):
+            raise ValueError("state_dict is no dictionary of names and weights")
     except Exception as error:  # torch raises whatever the broken content leads to
         reason = str(error).splitlines()[0]
         raise ConfigError(
             f"{checkpoint} is not a readable checkpoint ({reason}); name another in checkpoint=."
         ) from error
     return content
+
+
+def _is_weight(name: Any, value: Any) -> bool:
+    """Whether an entry of a state is a name with a dense tensor of real numbers or of integers."""
+    import torch
+
+    dense = isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta
+    return isinstance(name, str) and dense and not value.is_complex()
 
 
 def _refuse_damaged(checkpoint: Path) -> None:

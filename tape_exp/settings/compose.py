@@ -3,7 +3,7 @@
 import copy
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -34,6 +34,7 @@ from tape_exp.settings.targets import HOMES, check_choices, check_targets, guard
 MISTAKES = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)  # of the user
 APART = ("model", "task", "peft")  # a YAML sets its own section only; a task's, by the scale
 SCALE = "smoke"  # the default
+KINDS = {"Integer": "an integer", "Float": "a number", "Boolean": "true or false"}
 ALIKE = 0.7  # the likeness from which a key is taken for a slip of another
 
 # What conf/config.yaml chooses of Hydra's own section.
@@ -206,6 +207,8 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         return no_override(match.group(1))
     if match := re.search(r"Ambiguous value for argument '(.*)'", text):
         key, _, value = match.group(1).partition("=")
+        if re.fullmatch(r"[\w.]+", key) and key not in known_keys(arguments):
+            return _unknown(key, known_keys(arguments), chosen)
         does = "plans" if program() == PLAN else "runs"
         return (
             f"{key}={value} gives several values to one run; `{program()} -m` {does} one after "
@@ -255,8 +258,12 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         if key in known:
             section = key.partition(".")[0]
             return f"{key} is not a key of every {section} of the sweep; sweep apart over those."
-        advice = advice_on(key, known, chosen.get("scale", SCALE))
-        return f"{key} is not known. {advice}`{program()} --cfg job` shows every key."
+        return _unknown(key, known, chosen)
+    match = re.match(r"Value '(.*)' of type '\w+' could not be converted to (\w+)", text)
+    if match and (kind := KINDS.get(match.group(2))):
+        key = getattr(error, "full_key", None) or "a key"
+        several = ", and `-m` takes several, as in seed=0,1,2" if key == "seed" else ""
+        return f"{key}={match.group(1)} must be {kind}{several}."
     if isinstance(error, HydraException | OmegaConfBaseException):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         where = next(
@@ -268,6 +275,11 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     if isinstance(error, YAMLError):
         return f"a YAML cannot be read: {' '.join(text.split())}; mend it."
     return f"{type(error).__name__}: {text}"
+
+
+def _unknown(key: str, known: Sequence[str], chosen: Mapping[str, str]) -> str:
+    advice = advice_on(key, known, chosen.get("scale", SCALE))
+    return f"{key} is not known. {advice}`{program()} --cfg job` shows every key."
 
 
 def _not_a_scale(scale: str, task: str, scales: list[str]) -> str:

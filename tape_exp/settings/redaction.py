@@ -47,7 +47,7 @@ _SHAPES = re.compile(
 _WANDB = re.compile(
     r"(?<![\w/])(?<!revision=)(?<!revision: )(?<!commit )(?<!commit=)[0-9a-f]{40}(?![\w/])"
 )
-_COMMITS = ("revision", "commit")
+_COMMITS = ("revision", "commit", "later")
 
 
 def is_secret(name: str) -> bool:
@@ -93,6 +93,11 @@ def redact_tree(value: Any, key: str = "") -> Any:
 def shown(text: str) -> str:
     """The text as a terminal may get it: with neither secrets nor control characters."""
     return printable(redact(text))
+
+
+def unmarked(text: Any) -> str:
+    """A text of a record on one line, without what Markdown or a browser would take for markup."""
+    return printable(" ".join(str(text).split())).translate(dict.fromkeys(map(ord, "`<>|[]")))
 
 
 def raised(error: BaseException) -> str:

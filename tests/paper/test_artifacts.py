@@ -356,6 +356,12 @@ def test_what_an_artifact_names_itself_is_refused(word):
         requested(["fig_addition", word])
 
 
+@pytest.mark.parametrize("word", ["debug=one_batch", "debug.steps=3"])
+def test_a_debug_run_is_no_run_of_an_artifact(word):
+    with pytest.raises(ConfigError, match=f"{word} has no place in a table of results"):
+        requested(["fig_addition", word])
+
+
 def test_a_dry_run_names_the_missing_runs_and_begins_none(capsys, monkeypatch):
     monkeypatch.setattr("tape_exp.paper.__main__.work", lambda *_: pytest.fail("it ran"))
     assert paper.main(["run", "fig_addition", "seeds=8,9", "--dry-run"]) == 0

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tape_exp.machine import files
-from tape_exp.runs import checkpoints, record
+from tape_exp.paper import tables
+from tape_exp.runs import card, checkpoints, record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.sinks import read_metrics
 from tape_exp.runs.weights import signature_of
@@ -42,7 +43,12 @@ def test_a_checkpoint_that_cannot_be_read_is_kept(error, tiny_run, monkeypatch):
     assert {path: path.read_bytes() for path in directory.checkpoints.iterdir()} == before
 
 
-@pytest.mark.parametrize("damage", ["[1]", "{", '{"step": 1}', "\ufffd\x00", DEEP], ids=range(5))
+EARLIER = '{"step": 1, "train/loss": 2.0, "seconds": -1e6}'
+
+
+@pytest.mark.parametrize(
+    "damage", ["[1]", "{", '{"step": 1}', "\ufffd\x00", DEEP, EARLIER], ids=range(6)
+)
 def test_a_bad_line_of_metrics_does_not_stop_the_run(damage, tiny_run, caplog, monkeypatch):
     cfg, whole = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
     directory = RunDirectory(cfg)
@@ -82,11 +88,25 @@ def test_a_finished_run_without_its_record_is_evaluated_again(left, tiny_run, ca
         {"metrics": None},
         {"metrics": {"test/exact_match": "high"}},
         {"metrics": {"test/exact_match": math.nan}},
+        {"metrics": {}},
+        {"config": None},
+        {"plugins": [1]},
+        {"seed": 5},
+        {"curves": {"train/loss": "@part 0@"}},
     ],
 )
 def test_a_record_that_is_not_the_runs_own_does_not_count(wrong, tmp_path):
     directory = RunDirectory(compose_config([f"runs={tmp_path}"]))
-    own = {"run": directory.name, "config_hash": directory.hash, "metrics": {"val/loss": 1.5}}
+    named = {"name": "of no matter here"}
+    own = {
+        "run": directory.name,
+        "config_hash": directory.hash,
+        "config": {"precision": "32-true", "scale": "smoke", "model": named, "task": named},
+        "seed": 0,
+        "started": "2026-01-01T00:00:00+00:00",
+        "git": {"commit": None, "dirty": None},
+        "metrics": {"val/loss": 1.5},
+    }
     directory.path.mkdir(parents=True)
     directory.finish(own)
     assert directory.done
@@ -206,6 +226,12 @@ def test_no_record_holds_what_json_does_not_know():
         record.dump_record({"metrics": {"val/loss": float("inf")}})
 
 
+def test_no_text_of_a_record_is_taken_for_its_curves():
+    text, curve = "@part 0@", {"step": [1], "value": [2.0]}
+    content = {"config": {"path": text}, "curves": {"train/loss": curve}}
+    assert json.loads(record.dump_record(content)) == content
+
+
 def test_a_run_that_goes_on_names_the_commit_with_which_it_began(tiny_run, monkeypatch):
     states = [{"commit": "a" * 40, "dirty": True}, {"commit": "b" * 40, "dirty": False}]
     monkeypatch.setattr(record, "git_state", lambda: states[0])
@@ -214,5 +240,45 @@ def test_a_run_that_goes_on_names_the_commit_with_which_it_began(tiny_run, monke
     for name in ("DONE", "record.json"):
         (directory.path / name).unlink()
     monkeypatch.setattr(record, "git_state", lambda: states[1])
-    _, again = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
-    assert (again["git"], again["started"]) == (states[0], first["started"])
+    for _ in range(2):
+        _, again = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
+        git = states[0] | {"later": [states[1]["commit"]]}
+        assert (again["git"], again["started"]) == (git, first["started"])
+        for name in ("DONE", "record.json"):
+            (directory.path / name).unlink()
+    assert tables.commit(again) == "aaaaaaa, bbbbbbb+"
+    assert ", then ".join(("a" * 40, "b" * 40)) in card.model_card("", again, 1, "")
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"started": 5, "git": {"commit": "a" * 40, "dirty": False}},
+        {"started": "2026-01-01T00:00:00+00:00", "git": {"dirty": None}},
+        {"started": "2026-01-01T00:00:00+00:00", "git": {"commit": None, "dirty": 0}},
+        {"started": "2026-01-01T00:00:00+00:00", "git": []},
+        [],
+    ],
+)
+def test_a_damaged_manifest_is_written_anew(left, tiny_run, capsys):
+    cfg, whole = tiny_run("model=rope")
+    directory = RunDirectory(cfg)
+    (directory.path / "record.json").unlink()
+    directory.write_json("manifest.json", left)
+    _, again = tiny_run("model=rope")
+    assert "manifest.json is missing or damaged: written anew" in capsys.readouterr().out
+    assert (again["git"], type(again["started"])) == (whole["git"], str)
+    assert directory.done
+
+
+def test_missing_metrics_are_told(tiny_run, capsys):
+    """What is left of the curves and the time is no whole run's."""
+    cfg, _ = tiny_run("model=rope")
+    directory = RunDirectory(cfg)
+    for path in (directory.path / "record.json", directory.metrics):
+        path.unlink()
+    _, again = tiny_run("model=rope")
+    assert "metrics.jsonl is missing: curves and time are only of what follows step" in (
+        capsys.readouterr().out
+    )
+    assert "train/loss" not in again["curves"]

@@ -558,6 +558,27 @@ def test_weights_of_other_positions_that_fit_are_told(trained, name, told, tmp_p
     assert bool(told) == ("was trained with" in caplog.text)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda state: 5, "is not a readable checkpoint .*state_dict is no dictionary"),
+        (lambda state: [*state], "state_dict is no dictionary"),
+        (lambda state: dict.fromkeys(state, 1), "state_dict is no dictionary"),
+        (lambda state: {1: torch.zeros(2)}, "state_dict is no dictionary"),
+        (lambda state: {k: v.to("meta") for k, v in state.items()}, "is no dictionary"),
+        (lambda state: {k: v.to(torch.complex64) for k, v in state.items()}, "is no dictionary"),
+        (lambda state: {k: v.to(torch.int64) for k, v in state.items()}, "is of type torch.int64"),
+        (lambda state: {k: v * torch.nan for k, v in state.items()}, "is not finite"),
+    ],
+)
+def test_what_are_no_weights_is_refused(change, told, tmp_path):
+    arch = Arch(1, 8, 2, 8, vocab=4, max_length=4, train_length=4)
+    decoder, checkpoint = conftest.make_decoder("nope", arch), tmp_path / "some.ckpt"
+    torch.save({"state_dict": change(decoder.state_dict())}, checkpoint)
+    with pytest.raises(ConfigError, match=told):
+        loading.load_weights(decoder, checkpoint)
+
+
 def test_weights_that_do_not_fit_are_not_said_to_fit(tmp_path, caplog):
     """A warning that the encodings differ comes with weights that have been loaded."""
     words = ["task=arithmetic", "scale=smoke", f"runs={tmp_path}"]

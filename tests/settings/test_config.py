@@ -58,10 +58,10 @@ def command(
             "every key.",
         ),
         ("model.thetta=4", "model.thetta is not known. Did you mean 'model.theta'?"),
-        ("seed=first", "seed: Value 'first' of type 'str' could not be converted to Integer"),
-        ("trainer.devices=two", "trainer.devices: Value 'two'"),
-        ("trainer.devices=[1]", "trainer.devices: Value '[1]' of type 'list' could not be"),
-        ("trainer.devices=1.5", "trainer.devices: Value '1.5' of type 'float' could not be"),
+        ("seed=first", "seed=first must be an integer, and `-m` takes several, as in seed=0,1,2."),
+        ("trainer.devices=two", "trainer.devices=two must be an integer."),
+        ("trainer.devices=[1]", "trainer.devices=[1] must be an integer."),
+        ("trainer.devices=1.5", "trainer.devices=1.5 must be an integer."),
         ("=3", "=3 is not an override: give a key and its value, as in model=tape."),
         ("model=", "model= must choose one YAML of conf/model, as model=abacus does."),
         (
@@ -148,6 +148,7 @@ def test_configs_that_differ_only_in_values_are_composed_once():
             "task.train_digits=1,2 gives several values to one run; `python train.py -m` runs one "
             "after the other, and task.train_digits=[1,2] is a list.",
         ),
+        ("seeds=0,1", "seeds is not known. Did you mean 'seed'?"),
         (
             "task=arithmetic,c4",
             "task=arithmetic,c4 gives several values to one run; `python train.py -m` runs one "
