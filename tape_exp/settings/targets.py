@@ -12,7 +12,7 @@ from typing import Any
 from tape_exp.settings.errors import ConfigError, did_you_mean, no_override
 from tape_exp.settings.folders import CONF, INSTALLED
 from tape_exp.settings.plugins import GROUPS as BROUGHT
-from tape_exp.settings.plugins import HINT, names_in, package_of, use
+from tape_exp.settings.plugins import HINT, names_in, package_of, use, yaml_of
 from tape_exp.settings.redaction import is_secret, redact, redact_tree
 
 HOMES = {
@@ -404,12 +404,27 @@ def check_names(cfg: Any) -> None:
             )
     for group in ("task", "scale", "model", "peft"):
         plain(f"{group}.name", cfg[group].name)
+    for group in ("task", "model"):
+        _refuse_borrowed(group, cfg[group])
     for key in ("project", "entity"):
         if redact(str(cfg.logger[key])) != str(cfg.logger[key]):
             raise ConfigError(
                 f"logger.{key} holds a secret; W&B reads its key from WANDB_API_KEY or ~/.netrc: "
                 f"name a {key}."
             )
+
+
+def _refuse_borrowed(group: str, section: Any) -> None:
+    """Refuse the name of another choice, in whose folder and rows the run would stand."""
+    from omegaconf import OmegaConf
+
+    path = yaml_of(group, section.name)
+    theirs = OmegaConf.load(path).get("_target_") if path else None
+    if theirs not in (None, section.get("_target_")):
+        raise ConfigError(
+            f"{group}.name={section.name} is the name of another {group}, {group}={section.name}; "
+            "give a name of its own."
+        )
 
 
 def plain(key: str, value: Any) -> None:

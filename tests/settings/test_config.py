@@ -337,6 +337,8 @@ def test_cross_checks(override, message):
         ("+peft.nope=5", "peft.nope is not known."),
         ("+debug.nope=5", "debug.nope is not known."),
         ("task.name=5", "task.name=5 must be a word"),
+        ("model.name=rope", "model.name=rope is the name of another model, model=rope; give a"),
+        ("task.name=c4", "task.name=c4 is the name of another task, task=c4; give a name"),
         ("runs=''", "runs='' is empty; name a place, or leave runs out."),
         ("cache=''", "cache='' is empty"),
         ("checkpoint=''", "checkpoint='' is empty"),
