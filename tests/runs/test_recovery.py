@@ -23,6 +23,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import check_finite
+from tests.conftest import least_record
 
 DEEP = "[" * 100_000  # more than Python's parser follows
 
@@ -97,16 +98,7 @@ def test_a_finished_run_without_its_record_is_evaluated_again(left, tiny_run, ca
 )
 def test_a_record_that_is_not_the_runs_own_does_not_count(wrong, tmp_path):
     directory = RunDirectory(compose_config([f"runs={tmp_path}"]))
-    named = {"name": "of no matter here"}
-    own = {
-        "run": directory.name,
-        "config_hash": directory.hash,
-        "config": {"precision": "32-true", "scale": "smoke", "model": named, "task": named},
-        "seed": 0,
-        "started": "2026-01-01T00:00:00+00:00",
-        "git": {"commit": None, "dirty": None},
-        "metrics": {"val/loss": 1.5},
-    }
+    own = least_record(directory)
     directory.path.mkdir(parents=True)
     directory.finish(own)
     assert directory.done
