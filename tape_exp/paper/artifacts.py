@@ -343,7 +343,7 @@ class RunArtifact(Artifact):
         ]
         if any(plugins.changed(r.get("plugins"), r["config"]) for _, r in every):
             sentences.append("The code of a package has changed since some of these runs.")
-        commits = {tables.commit(r) for _, r in every}
+        commits = tables.commits(r for _, r in every).split()
         threads = sorted({n for _, r in every if (n := r.get("hardware", {}).get("threads"))})
         mixed = [f"of {len(commits)} commits"] if len(commits) > 1 else []
         if len(threads) > 1:

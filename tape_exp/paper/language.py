@@ -235,18 +235,16 @@ class Shift(LanguageArtifact):
 
     def caption(self, scale: str, records: Records) -> str:
         """What each measure is relative to, and what the paper has of the layers not shown."""
-        paper, told = self.paper(), []
-        at_paper = paper["layers"][-1]
-        for model, row in paper["attention"]["shift_ids"].items():
-            told.append(f"{display_name(model)} {row[-1]}")
-        theirs = f"its layer {at_paper}, attention, shift ids, ×0.01: {', '.join(told)}"
+        paper = self.paper()
+        deepest = (f"{display_name(m)} {r[-1]}" for m, r in paper["attention"]["shift_ids"].items())
+        theirs = f"its layer {paper['layers'][-1]}, attention, shift ids: {', '.join(deepest)}"
         return (
             f"{self.title}. Attention: mean change over causal pairs, ours relative to the mean "
             "weight in percent, the paper's as printed, in units of 0.01. Products: "
             "E·Eᵀ, heads and blocks averaged, "
             "relative, in percent. Blocks: every entry of e_i e_jᵀ, of which proposition 2 speaks, "
             "root mean square, relative; the averaged product hides what commutes. Random: "
-            f"positional parameters drawn anew. Paper: {self.paper()['setting']}; {theirs}. Scale "
+            f"positional parameters drawn anew. Paper: {paper['setting']}; {theirs}. Scale "
             f"{scale}, mean over seeds."
         )
 
@@ -270,7 +268,8 @@ def _rewritten(value: Value | Missing, form: str) -> Value | Missing:
 
 PRODUCTS = (
     "E·Eᵀ: the products of the positional states of two tokens, heads and blocks averaged. A run "
-    "reads one passage of 64 tokens, the same at every scale and seed."
+    "reads one passage of 64 tokens, the same at every scale and seed. The largest distance from 0 "
+    "in a panel has its darkest colour."
 )
 
 
@@ -280,10 +279,7 @@ class Pattern(RunArtifact):
 
     def caption(self, scale: str, records: Records) -> str:
         """What the panels show."""
-        return (
-            f"{PRODUCTS} Attention: probabilities, heads averaged. The largest distance from 0 in "
-            "a panel has its darkest colour."
-        )
+        return f"{PRODUCTS} Attention: probabilities, heads averaged."
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """The attention-weighted mean distance from query to key in the last layer."""
@@ -322,7 +318,7 @@ class Layers(RunArtifact):
 
     def caption(self, scale: str, records: Records) -> str:
         """What the panels show."""
-        return f"{PRODUCTS} The largest distance from 0 in a panel has its darkest colour."
+        return PRODUCTS
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """Mean |E·Eᵀ| on the diagonal over that of other causal pairs: each layer and the one

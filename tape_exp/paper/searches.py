@@ -10,7 +10,7 @@ from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.looks import look_of
 from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record, warn
-from tape_exp.paper.tables import Row, Table, columns, commit
+from tape_exp.paper.tables import Row, Table, columns, commits
 from tape_exp.paper.values import NOTHING, Value, integer
 from tape_exp.settings import folders
 from tape_exp.settings.display import display_name
@@ -74,7 +74,7 @@ def table(search: Record) -> Table:
     metric = search["metric"]
     keys = {key.lstrip("+"): key for key in search["space"]}
     for model, trials in search["models"].items():
-        row: Row = {"model": model, "commit": commit(search)}
+        row: Row = {"model": model, "commit": commits([search])}
         row |= {s: integer(sum(trial["state"] == s for trial in trials)) for s in STATES}
         if best := best_of(search, model):
             row[f"best {metric}"] = Value(best["score"], form="{number:.4g}")

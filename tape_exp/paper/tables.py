@@ -107,18 +107,16 @@ def origin(records: Sequence[dict[str, Any]], scale: str) -> Row:
     }
 
 
-def commits(records: Sequence[dict[str, Any]]) -> str:
-    """The commits of several records, each once."""
-    return " ".join(sorted({commit(r) for r in records}))
-
-
-def commit(record: dict[str, Any]) -> str:
-    """The first seven digits of a record's commit, with those at which its run went on, and a +
-    where tracked files differed from one.
+def commits(records: Iterable[dict[str, Any]]) -> str:
+    """The commits of records, each once, by their first seven digits: those at which runs began
+    and those at which they went on. A + where tracked files differed from one of a run's.
     """
-    git = record["git"]
-    every = [(commit or "unknown")[:7] for commit in (git["commit"], *git.get("later", ()))]
-    return ", ".join(every) + ("+" if git["dirty"] else "")
+    found = set()
+    for git in (record["git"] for record in records):
+        changed = "+" if git["dirty"] else ""
+        for commit in (git["commit"], *git.get("later", ())):
+            found.add((commit or "unknown")[:7] + changed)
+    return " ".join(sorted(found))
 
 
 def pairs(published: Sequence[int], measured: Sequence[int]) -> list[Column]:

@@ -8,7 +8,7 @@ from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.looks import GUIDE, series
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records
 from tape_exp.paper.records import read_or_leave_out
-from tape_exp.paper.tables import Column, Row, Table, columns, commit
+from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import Value
 from tape_exp.settings.folders import told
 from tape_exp.theory import HOLDS, PROPERTIES
@@ -52,7 +52,7 @@ class Theorem(TheoryArtifact):
         forms = _theorem(records)["forms"] if records else {}
         rows: list[Row] = []
         for name, form in forms.items():
-            row: Row = {"construction": name, "commit": commit(_record(records))}
+            row: Row = {"construction": name, "commit": commits([_record(records)])}
             for n, share in zip(lengths, form["identity"][3::4], strict=True):
                 row["identities right", n] = Value(share, form="{number:.1f}")
             row |= {"positions right": Value(form["all"][-1]), "exact labels": Value(form["exact"])}
@@ -121,7 +121,7 @@ class Propositions(TheoryArtifact):
         for measured in _record(records)["propositions"] if records else []:
             row: Row = {"model": measured["variant"], "initial": measured["initial"]}
             row |= {name: satisfied(measured[name]) for name in PROPERTIES}
-            rows.append(row | {"commit": commit(_record(records))})
+            rows.append(row | {"commit": commits([_record(records)])})
         head = [*columns(["model", "initial"]), *(Column(p, names.get(p, "")) for p in PROPERTIES)]
         return Table([*head, Column("commit")], rows)
 

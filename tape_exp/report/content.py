@@ -16,7 +16,7 @@ from tape_exp.paper.artifacts import UNFIT, Artifact, Record, Records
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.page import AtScales, judged
 from tape_exp.paper.records import warn
-from tape_exp.paper.tables import Row, Table, columns, commit, for_readers
+from tape_exp.paper.tables import Row, Table, columns, commits, for_readers
 from tape_exp.paper.values import Cell, Missing, Value
 from tape_exp.report import plots
 from tape_exp.settings import folders, plugins
@@ -228,7 +228,7 @@ def _run(content: Content, record: Record) -> Run:
         "seed": Value(record["seed"], form="{number}"),
         "started": record["started"][:16].replace("T", " "),
         "training (s)": Missing("not timed") if training is None else _plain(training),
-        "commit": commit(record),
+        "commit": commits([record]),
     }
     metrics: list[Row] = [
         {"metric": metric, "value": _plain(value)} for metric, value in record["metrics"].items()

@@ -151,11 +151,12 @@ class RunDirectory:
         """Refuse to replace what the checkpoints were trained with, before anything is written."""
         for name, content in assets.items() if self._begun else ():
             path = self.path / name
-            if path.exists() and path.read_text() != content:
+            if path.exists() and path.read_bytes() != content.encode():
                 raise ConfigError(
                     f"the run's checkpoints were trained with {path}, and the config and its data "
                     "now give another one (has the corpus or a file of the config changed?). "
-                    "Restore it, or train afresh in another folder: runs=<folder>."
+                    f"Restore it, remove {name} if that is what was damaged, or train afresh in "
+                    "another folder: runs=<folder>."
                 )
 
     @property

@@ -211,7 +211,7 @@ def _load_trained(decoder: "Decoder", checkpoint: Path) -> None:
             f"checkpoint {checkpoint} was adapted with other settings of peft: {wrong[0]} does not "
             "fit. Its run's config.yaml holds them."
         )
-    _refuse_numbers(checkpoint, weights, own)
+    _refuse_unsound(checkpoint, weights, own)
     decoder.load_state_dict(weights, strict=False)
 
 
@@ -256,11 +256,11 @@ def load_weights(decoder: Any, checkpoint: Path, without_positions: bool = False
                 f"checkpoint {checkpoint} is of another size: {key} is {list(weights[key].shape)} "
                 f"there and {list(own[key].shape)} here.{hint}"
             )
-    _refuse_numbers(checkpoint, weights, own)
+    _refuse_unsound(checkpoint, weights, own)
     decoder.load_state_dict(weights)
 
 
-def _refuse_numbers(checkpoint: Path, weights: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _refuse_unsound(checkpoint: Path, weights: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse integers in the place of real weights, and what is not finite."""
     for key, value in weights.items():
         if own[key].is_floating_point() and not value.is_floating_point():

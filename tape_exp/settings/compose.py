@@ -208,7 +208,7 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     if match := re.search(r"Ambiguous value for argument '(.*)'", text):
         key, _, value = match.group(1).partition("=")
         if re.fullmatch(r"[\w.]+", key) and key not in known_keys(arguments):
-            return _unknown(key, known_keys(arguments), chosen)
+            return _not_set(key, arguments, chosen)
         does = "plans" if program() == PLAN else "runs"
         return (
             f"{key}={value} gives several values to one run; `{program()} -m` {does} one after "
@@ -247,18 +247,7 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     if match := re.search(r"Could not override '([^']+)'", text) or re.search(
         r"Key '([^']+)' (?:is )?not in", text
     ):
-        key = match.group(1)
-        if key == "paper":
-            return f"paper holds tables and figures: `{told('paper run <artifact>')}` runs one."
-        if taken_by_a_constructor(key, arguments):
-            word = next((a for a in arguments if a.startswith(f"{key}=")), f"{key}=<value>")
-            setter = "scale" if key.startswith("task.") else key.partition(".")[0]
-            return f"{key} is not set by this {setter}; add it with +{word}."
-        known = known_keys(arguments)
-        if key in known:
-            section = key.partition(".")[0]
-            return f"{key} is not a key of every {section} of the sweep; sweep apart over those."
-        return _unknown(key, known, chosen)
+        return _not_set(match.group(1), arguments, chosen)
     match = re.match(r"Value '(.*)' of type '\w+' could not be converted to (\w+)", text)
     if match and (kind := KINDS.get(match.group(2))):
         key = getattr(error, "full_key", None) or "a key"
@@ -277,7 +266,18 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _unknown(key: str, known: Sequence[str], chosen: Mapping[str, str]) -> str:
+def _not_set(key: str, arguments: Sequence[str], chosen: Mapping[str, str]) -> str:
+    """What to do about a key that the chosen YAMLs do not set."""
+    if key == "paper":
+        return f"paper holds tables and figures: `{told('paper run <artifact>')}` runs one."
+    if taken_by_a_constructor(key, arguments):
+        word = next((a for a in arguments if a.startswith(f"{key}=")), f"{key}=<value>")
+        setter = "scale" if key.startswith("task.") else key.partition(".")[0]
+        return f"{key} is not set by this {setter}; add it with +{word}."
+    known = known_keys(arguments)
+    if key in known:
+        section = key.partition(".")[0]
+        return f"{key} is not a key of every {section} of the sweep; sweep apart over those."
     advice = advice_on(key, known, chosen.get("scale", SCALE))
     return f"{key} is not known. {advice}`{program()} --cfg job` shows every key."
 

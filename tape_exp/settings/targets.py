@@ -415,11 +415,11 @@ def check_names(cfg: Any) -> None:
 
 
 def _refuse_borrowed(group: str, section: Any) -> None:
-    """Refuse the name of another choice, in whose folder and rows the run would stand."""
+    """Refuse the name of another class's choice, in whose folder and rows the run would stand."""
     from omegaconf import OmegaConf
 
     path = yaml_of(group, section.name)
-    theirs = OmegaConf.load(path).get("_target_") if path else None
+    theirs = OmegaConf.select(OmegaConf.load(path), "_target_") if path else None
     if theirs not in (None, section.get("_target_")):
         raise ConfigError(
             f"{group}.name={section.name} is the name of another {group}, {group}={section.name}; "

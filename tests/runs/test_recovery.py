@@ -238,7 +238,7 @@ def test_a_run_that_goes_on_names_the_commit_with_which_it_began(tiny_run, monke
         assert (again["git"], again["started"]) == (git, first["started"])
         for name in ("DONE", "record.json"):
             (directory.path / name).unlink()
-    assert tables.commit(again) == "aaaaaaa, bbbbbbb+"
+    assert tables.commits([again]) == "aaaaaaa+ bbbbbbb+"
     assert ", then ".join(("a" * 40, "b" * 40)) in card.model_card("", again, 1, "")
 
 

@@ -149,6 +149,7 @@ def test_configs_that_differ_only_in_values_are_composed_once():
             "after the other, and task.train_digits=[1,2] is a list.",
         ),
         ("seeds=0,1", "seeds is not known. Did you mean 'seed'?"),
+        ("task.optim.position_lr=1,3", "task.optim.position_lr is not set by this scale; add it"),
         (
             "task=arithmetic,c4",
             "task=arithmetic,c4 gives several values to one run; `python train.py -m` runs one "
