@@ -14,6 +14,7 @@ the comparison says nothing.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from tape_exp.paper.statistics import Difference, holm, p_of, paired, resampled
 from tape_exp.paper.values import Value, with_seeds
@@ -119,7 +120,7 @@ class Contest:
             (seed,) = ours.runs.keys() & theirs.runs.keys()
             return self._by_intervals(ours.runs[seed], theirs.runs[seed])
         ahead, tests = (difference.mean > 0) == self.higher, self.tests
-        p = tests if ahead else {**holm_of(tests), **self.adjusted}
+        p = tests if ahead else {**holm_of(tests, len(self.rivals)), **self.adjusted}
         if p[rival] >= ALPHA:
             return UNCLEAR
         return YES if ahead else NO
@@ -185,9 +186,9 @@ class Contest:
         return max(known, key=lambda name: sign * values[name].number) if known else ""
 
 
-def holm_of(p: Mapping[str, float]) -> dict[str, float]:
-    """Named p values, adjusted for their number."""
-    return dict(zip(p, holm([*p.values()]), strict=True))
+def holm_of(p: Mapping[Any, float], number: int) -> dict[Any, float]:
+    """The p values, adjusted for a number of comparisons, of which some have none yet."""
+    return dict(zip(p, holm([*p.values(), *[1.0] * (number - len(p))]), strict=False))
 
 
 @dataclass(frozen=True)
@@ -213,8 +214,7 @@ def decide(contests: Sequence[Contest], planned: int = 0) -> Verdict:
     """
     number = max(planned, sum(len(each.rivals) for each in contests))
     family = {(i, rival): p for i, each in enumerate(contests) for rival, p in each.tests.items()}
-    unknown = [1.0] * (number - len(family))
-    adjusted = dict(zip(family, holm([*family.values(), *unknown]), strict=False))
+    adjusted = holm_of(family, number)
     contests = [
         replace(each, adjusted={rival: p for (k, rival), p in adjusted.items() if k == i})
         for i, each in enumerate(contests)

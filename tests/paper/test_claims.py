@@ -90,7 +90,8 @@ def test_a_claim_holds_only_where_a_paired_test_tells_every_rival_apart(
             assert n > 1
             side = "greater" if higher else "less"
             assert stats.ttest_rel(ours[:n], rival[:n], alternative=side).pvalue < 0.025
-    if outcome in (NO, REVERSED):
+    assert decide([held]).holds == outcome
+    if outcome == REVERSED or (outcome == NO and 3 * max(held.tests.values()) < 0.05):
         assert decide([held, contest([1.0], [9.0])]).holds in (NO, REVERSED)
     assert held.ours() == "" or "t " in held.ours() or "not run" in held.ours()
 
@@ -186,6 +187,8 @@ def test_rivals_that_have_not_run_count_too():
     rival, ours, other = [1.0, 2.0, 3.0], [0.0, 0.4, 2.0], [0.0, 1.4, 1.0]
     ran = {"t": seeds(ours), "a": seeds(rival)}
     rest = {name: seeds(other) for name in "bcd"}
+    assert Contest("", "t", ["a"], ran, {}).outcome() == NO
+    assert Contest("", "t", [*"abcd"], ran, {}).outcome() == UNTESTED
     assert decide([Contest("", "t", ["a"], ran, {})]).holds == NO
     assert decide([Contest("", "t", [*"abcd"], ran, {})]).holds == UNTESTED
     assert decide([Contest("", "t", [*"abcd"], ran | rest, {})]).holds == UNCLEAR
