@@ -311,10 +311,12 @@ class Fused(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, carried: Tensor | None, *biases: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The values and what is carried, of query heads."""
+        """The values and what is carried, of query heads: zeros, which a layer that reads them can
+        count with where they have storage.
+        """
         B, T, H = q.shape[:3]
-        out = v.new_empty(B, T, H, v.shape[-1])
-        averaged = None if carried is None else v.new_empty(B, T, H, carried.shape[-1])
+        out = v.new_zeros(B, T, H, v.shape[-1])
+        averaged = None if carried is None else v.new_zeros(B, T, H, carried.shape[-1])
         log_sums = q.new_empty(B, H, T, dtype=torch.float32)
         ctx.save_for_backward(q, k, v, carried, *biases, out, averaged, log_sums)
         return out, averaged
