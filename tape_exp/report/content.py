@@ -264,12 +264,15 @@ def _facts(record: Record) -> list[tuple[str, str]]:
 
 
 def attributes(cell: Cell) -> Markup:
-    """The attributes of a cell: a number to sort by and its interval, or why it is empty."""
+    """The attributes of a cell: a number to sort by, where the text is another, and its interval,
+    or why it is empty.
+    """
     if isinstance(cell, Missing):
         return Markup(' title="{}"').format(cell.reason)
     if isinstance(cell, str):
         return Markup("")
-    number = Markup(' data-value="{:.6g}"').format(cell.number)
+    value = f"{cell.number:.6g}"
+    number = Markup("" if str(cell) == value else ' data-value="{}"').format(value)
     if cell.low is None or cell.high is None:
         return number
     interval = f"{cell.kind}: {cell.low:.4g} to {cell.high:.4g}"

@@ -15,10 +15,11 @@ function say(text) {
 
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
-// Numbers by their value, which each cell holds in full; words by the alphabet.
+// Numbers by their value, which a cell holds where it shows another text; words by the alphabet.
 function compare(a, b) {
-  const [x, y] = [a.dataset.value, b.dataset.value];
-  return x && y ? x - y : COLLATOR.compare(a.textContent.trim(), b.textContent.trim());
+  const [left, right] = [a, b].map((cell) => cell.textContent.trim());
+  const difference = (a.dataset.value ?? left) - (b.dataset.value ?? right);
+  return Number.isNaN(difference) ? COLLATOR.compare(left, right) : difference;
 }
 
 function sort(table, column) {

@@ -32,7 +32,6 @@ pytestmark = pytest.mark.skipif(
 def url(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("report") / "index.html"
     assert report.main(["--out", str(path)]) == 0
-    assert path.stat().st_size < report.LIMIT
     return path.as_uri()
 
 

@@ -96,8 +96,16 @@ def test_a_cell_says_its_number_its_interval_or_why_it_is_empty():
         ' data-value="1.5" title="95 % interval over seeds: -4.853 to 7.853, n = 2"'
     )
     assert content.attributes(Value(1 / 3)) == ' data-value="0.333333"'
+    assert content.attributes(Value(0.25)) == ""  # its text is the number
     assert content.attributes(Missing('a "reason"')) == ' title="a &#34;reason&#34;"'
     assert content.attributes("<b>") == ""
+
+
+def test_the_page_of_all_records_stays_small(tmp_path, capsys):
+    path = tmp_path / "index.html"
+    assert report.main(["--out", str(path)]) == 0
+    assert path.stat().st_size < report.LIMIT
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_commands_of_artifacts():
