@@ -1,5 +1,5 @@
 # Everything runs in .venv, made by `make setup` from the first of these that is Python 3.11 or newer; PYTHON= names another.
-PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
+PYTHONS := python3 python3.13 python3.12 python3.11 python3.14
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),python3)

@@ -14,7 +14,7 @@ def seed_for(seed: int, *purpose: object) -> int:
 
 
 def generator_for(seed: int, *purpose: object) -> torch.Generator:
-    """A CPU generator for (seed, purpose), such as ``0, "init", "layers.0.attention.q.weight"``."""
+    """A CPU generator for (seed, purpose), such as ``0, "init", "layers.0.q"``."""
     return torch.Generator().manual_seed(seed_for(seed, *purpose))
 
 

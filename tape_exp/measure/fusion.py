@@ -56,7 +56,7 @@ def measure() -> dict[str, Any]:
     logit. Those of layers are for each token and unit of width.
     """
     layers, ends = {}, {}
-    for name in goals.BEFORE:
+    for name in goals.UNFUSED:
         layers[name], ends[name] = layer(name)
     with goals.in_model_of_addition():
         grid = layer("tape")[0]["forward"]

@@ -40,10 +40,10 @@ MULTIPLE = 16  # that evaluation makes of lengths on a GPU
 OPTIMIZER_BYTES = 28 + 12
 # What attention's backward pass moves beside its products, a token and unit of width: zeros for the
 # gradient of the queries in fp32 (4), its 16-bit copy (6), and outputs times their gradients (4, of
-# a layer that carries TAPE's state 8). Before, no gradient was added up in fp32.
+# a layer that carries TAPE's state 8). Without fused kernels no gradient is added up in fp32.
 BESIDE_ATTENTION = {
-    "rope": {"before": 4 * LAYERS, "now": 14 * LAYERS},
-    "tape": {"before": 8 * LAYERS, "now": 18 * LAYERS - 4},
+    "rope": {"unfused": 4 * LAYERS, "fused": 14 * LAYERS},
+    "tape": {"unfused": 8 * LAYERS, "fused": 18 * LAYERS - 4},
 }
 FUSED = ROOT / "results" / "speed" / "fusion.json"  # of tape_exp.measure.fusion
 
@@ -66,12 +66,13 @@ class Work:
 
 
 Design = dict[str, dict[str, Work]]  # encoding -> phase -> work
-# Of the first and the last layer together; of the design before they are taken to be like others.
+# Of the first and the last layer together; without fused kernels they are taken to be like others.
 Ends = dict[str, dict[str, Work]]
 
-# Rotation and update were made of PyTorch's operations, and the backward pass of TAPE's attention
-# walked twice over all pairs: 13 products of a head's width in both passes, where 10 are enough.
-BEFORE: Design = {
+# Without fused kernels: rotation and update made of PyTorch's operations, and a backward pass of
+# TAPE's attention that walks twice over all pairs, 13 products of a head's width in both passes,
+# where 10 are enough. This code has no such path on a GPU, so that the counts are constants.
+UNFUSED: Design = {
     "rope": {
         "forward": Work(50, 309.238e9, 25.770e9, 230.64),
         "backward": Work(87, 618.475e9, 64.424e9, 458.77),
@@ -81,7 +82,7 @@ BEFORE: Design = {
         "backward": Work(130, 622.665e9, 128.849e9, 657.62),
     },
 }
-GRID_BEFORE = Work(63, 244.410e9, 51.540e9, 235.18)  # TAPE's forward pass in the model of addition
+GRID_UNFUSED = Work(63, 244.410e9, 51.540e9, 235.18)  # TAPE's forward pass in the model of addition
 
 
 @command
@@ -90,20 +91,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="python -m tape_exp.measure.goals",
         description="Print what the GPU path is meant to reach, beside what operations and bytes "
-        f"allow on an {count.GPU}: before the fused kernels, now, and compiled. Nothing is "
+        f"allow on an {count.GPU}: without fused kernels, with them, and compiled. Nothing is "
         "measured.",
     )
     parser.parse_args(arguments)
-    now = design()
-    print("\n".join(goals(now)), "", "\n".join(layers(now)), sep="\n")
+    ours = design()
+    print("\n".join(goals(ours)), "", "\n".join(layers(ours)), sep="\n")
     return 0
 
 
 def design() -> Design:
-    """The design of today."""
+    """This code, with fused kernels."""
     return {
         name: {phase: work(name, phase, counts) for phase, counts in count.layer(name).items()}
-        for name in BEFORE
+        for name in UNFUSED
     }
 
 
@@ -120,28 +121,28 @@ def fused() -> dict[str, Any]:
     return found
 
 
-def compiled(now: Design) -> Design:
-    """The design of today where torch.compile fuses what is neither product nor attention."""
+def compiled(ours: Design) -> Design:
+    """This code where torch.compile fuses what is neither product nor attention."""
     found = fused()["layers"]
     return {
         name: {phase: replace(after, **found[name][phase]) for phase, after in phases.items()}
-        for name, phases in now.items()
+        for name, phases in ours.items()
     }
 
 
-def ends(now: Design, fused_ends: dict[str, Any] | None = None) -> Ends:
+def ends(ours: Design, fused_ends: dict[str, Any] | None = None) -> Ends:
     """The first and the last layer together. RoPE's are like all its layers. TAPE's begin with a
     state that rows and heads share, and the last updates none: they differ from RoPE's by as much
     as a model of two layers does.
 
     Args:
-        now: middle layers.
+        ours: middle layers.
         fused_ends: what torch.compile leaves of models of two layers, if that is meant.
     """
     found: Ends = {}
-    for name in now:
+    for name in ours:
         found[name] = {}
-        for phase, rope in now["rope"].items():
+        for phase, rope in ours["rope"].items():
             more, less = (two_layers(other)[phase] for other in (name, "rope"))
             if fused_ends is not None:
                 moved = (fused_ends[other][phase]["bytes"] for other in (name, "rope"))
@@ -180,13 +181,13 @@ def work(name: str, phase: str, counts: count.Counts) -> Work:
     )
 
 
-def goals(now: Design) -> list[str]:
+def goals(ours: Design) -> list[str]:
     """The lines of the table of goals."""
     per_logit = fused()["loss"] * count.BATCH * count.LENGTH * count.VOCABULARY
-    last = compiled(now)
+    last = compiled(ours)
     designs = [
-        (BEFORE, None, count.loss_bytes()),
-        (now, ends(now), count.loss_bytes()),
+        (UNFUSED, None, count.loss_bytes()),
+        (ours, ends(ours), count.loss_bytes()),
         (last, ends(last, fused()["two layers"]), per_logit),
     ]
     unit = count.BATCH * count.LENGTH * count.WIDTH
@@ -195,20 +196,20 @@ def goals(now: Design) -> list[str]:
             step(
                 x[name], None if y is None else y[name], loss + unit * BESIDE_ATTENTION[name][when]
             )
-            for (x, y, loss), when in zip(designs, ("before", "now", "now"), strict=True)
+            for (x, y, loss), when in zip(designs, ("unfused", "fused", "fused"), strict=True)
         ]
         for name in ("rope", "tape")
     )
-    bare = step(now["rope"]) / step(now["tape"], ends(now)["tape"])
+    bare = step(ours["rope"]) / step(ours["tape"], ends(ours)["tape"])
     flops = model_flops()
     after = grid_work()
-    grids = GRID_BEFORE, after, replace(after, **fused()["grid"])
+    grids = GRID_UNFUSED, after, replace(after, **fused()["grid"])
     return aligned(
         [
-            ["goal", "operations alone", "the design before", "the design now", "compiled"],
+            ["goal", "operations alone", "without fused kernels", "with them", "compiled"],
             [
                 "TAPE's attention, forward and backward: at most 1.6 × RoPE's",
-                *(f"{attention_ratio(x):.2f} ×" for x in (now, BEFORE, now, now)),
+                *(f"{attention_ratio(x):.2f} ×" for x in (ours, UNFUSED, ours, ours)),
             ],
             [
                 "a step with TAPE: at least 0.90 of RoPE's tokens a second",
@@ -229,16 +230,18 @@ def goals(now: Design) -> list[str]:
     )
 
 
-def layers(now: Design) -> list[str]:
-    """The lines of the table of what a middle layer's step consists of: before, now, compiled."""
+def layers(ours: Design) -> list[str]:
+    """The lines of the table of what a middle layer's step consists of: without fused kernels,
+    with them, compiled.
+    """
     head = ["", "launches", "products: GFLOP", "attention: GFLOP", "others: bytes", "ms, at least"]
-    rows, last = [head], compiled(now)
-    for name, phases in now.items():
+    rows, last = [head], compiled(ours)
+    for name, phases in ours.items():
         for phase, after in phases.items():
             works = [
                 (f"{x.launches}", f"{x.products / 1e9:.0f}", f"{x.attention / 1e9:.0f}",
                  f"{x.bytes:.0f}", f"{1e3 * x.seconds():.2f}")
-                for x in (BEFORE[name][phase], after, last[name][phase])
+                for x in (UNFUSED[name][phase], after, last[name][phase])
             ]  # fmt: skip
             changes = (itertools.groupby(values) for values in zip(*works, strict=True))
             cells = [" → ".join(value for value, _ in values) for values in changes]

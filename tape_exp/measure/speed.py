@@ -75,13 +75,13 @@ class SeparateTAPE(TAPE):
         return super().initial_state(positions_BT).repeat(1, 1, 1, 1, 2)
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
     ) -> tuple[Tensor, Tensor]:
         """x · cos + rotate_half(x) · sin over the full width."""
         assert state is not None
         cos, sin = state.unbind(-2)
         rotated = []
-        for x in (q_BTHD, k_BTHD):
+        for x in (q_BTHD, k_BTKD):
             real, imaginary = x.chunk(2, -1)
             rotated.append((x * cos + torch.cat([-imaginary, real], -1) * sin).to(x.dtype))
         return rotated[0], rotated[1]

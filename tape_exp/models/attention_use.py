@@ -68,18 +68,18 @@ def attention_use(
     def watch(
         block: Block,
         q_BTHD: Tensor,
-        k_BSHD: Tensor,
+        k_BSKD: Tensor,
         biases: dict[str, Any],
         state: Tensor | None,
     ) -> None:
         parts = [
             _measured(rows, A_BHTS, first, edges)
-            for rows, A_BHTS in by_rows(q_BTHD, k_BSHD, biases, at_once)
+            for rows, A_BHTS in by_rows(q_BTHD, k_BSKD, biases, at_once)
         ]
         first_BHT, distance, by_distance, entropy = (
             torch.cat(pieces, 2) for pieces in zip(*parts, strict=True)
         )
-        norms = _norms(block, q_BTHD, k_BSHD, state)
+        norms = _norms(block, q_BTHD, k_BSKD, state)
         uses[block.layer + 1] = AttentionUse(first_BHT, distance, by_distance, entropy, norms)
 
     decoder(tokens_BT, sampler=sampler, last_only=True, watch=watch)
@@ -87,7 +87,7 @@ def attention_use(
 
 
 def by_rows(
-    q_BTHD: Tensor, k_BTHD: Tensor, biases: dict[str, Any], at_once: int
+    q_BTHD: Tensor, k_BTKD: Tensor, biases: dict[str, Any], at_once: int
 ) -> Iterator[tuple[range, Tensor]]:
     """The probabilities of some queries at a time, with the keys up to the last of them.
 
@@ -104,7 +104,7 @@ def by_rows(
             of_rows["key_bias"] = key_bias[:, :end]
         if (scale := biases.get("scale")) is not None:
             of_rows["scale"] = scale[:, start:end]
-        yield range(start, end), probabilities(q_BTHD[:, start:end], k_BTHD[:, :end], **of_rows)
+        yield range(start, end), probabilities(q_BTHD[:, start:end], k_BTKD[:, :end], **of_rows)
 
 
 def _measured(rows: range, A_BHTS: Tensor, first: int, edges: Sequence[int]) -> tuple[Tensor, ...]:
@@ -123,7 +123,7 @@ def _measured(rows: range, A_BHTS: Tensor, first: int, edges: Sequence[int]) -> 
     return before[..., min(first, S)], distance, by_distance, entropy
 
 
-def _norms(block: Block, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -> Tensor | None:
+def _norms(block: Block, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None) -> Tensor | None:
     """The mean norm of the channels of each frequency, queries and keys: (2, M); xPos's scales are
     in it. None where channels do not turn, or more than two of them together, as TAPE's blocks of R
     above 2 do.
@@ -138,6 +138,6 @@ def _norms(block: Block, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None) -
     return torch.stack(
         [
             x.float().unflatten(-1, (-1, M)).norm(dim=-2).mean(dim=(0, 1, 2))
-            for x in (q_BTHD, k_BTHD)
+            for x in (q_BTHD, k_BTKD)
         ]
     )

@@ -208,7 +208,7 @@ class Watch(Protocol):
         self,
         block: Block,
         q_BTHD: Tensor,
-        k_BSHD: Tensor,
+        k_BSKD: Tensor,
         biases: dict[str, Any],
         state: Tensor | None,
     ) -> None:

@@ -135,7 +135,7 @@ def sixteen_bit_weights_keep_positions_in_fp32(model: Model) -> None:
     kept: list[tuple[Tensor, set[torch.dtype]]] = []
     of_biases = {torch.float32, torch.float64}
 
-    def watch(block: Any, q_BTHD: Any, k_BSHD: Any, given: Any, state: Any) -> None:
+    def watch(block: Any, q_BTHD: Any, k_BSKD: Any, given: Any, state: Any) -> None:
         kept.extend((x, of_biases) for x in given.values() if isinstance(x, Tensor))
         if state is not None:
             kept.append((state, {torch.float32}))

@@ -29,7 +29,7 @@ class Decoder(nn.Module):
         position: makes the positional encoding of one layer from ``arch``; called once per layer.
             Or the kinds of the layers: layer l has kind l modulo their number, and a kind's first
             layer is asked for what comes before the layers, such as the initial state.
-        seed: of the initial weights. Each parameter has a generator of its own, named after it, so
+        seed: of the initial weights. Each module has a generator of its own, named after it, so
             that models that differ only in their positional encoding begin with the same backbone.
         backend: of :func:`~tape_exp.models.attention.attend`.
         blank: leave the backbone's matrices unset, since loaded weights will follow: a large model

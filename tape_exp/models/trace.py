@@ -91,12 +91,12 @@ def trace(
     def watch(
         block: Block,
         q_BTHD: Tensor,
-        k_BSHD: Tensor,
+        k_BSKD: Tensor,
         biases: dict[str, Any],
         state: Tensor | None,
     ) -> None:
         if block.layer + 1 in kept:
-            attention = probabilities(q_BTHD, k_BSHD, **biases)
+            attention = probabilities(q_BTHD, k_BSKD, **biases)
             traces[block.layer + 1] = Trace(attention, block.position.matrices(state))
 
     decoder(tokens_BT, positions_BT=positions_BT, sampler=sampler, last_only=True, watch=watch)

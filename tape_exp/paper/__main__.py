@@ -184,14 +184,16 @@ def list_missing(words: Sequence[str], only: Sequence[str]) -> int:
 def run_artifacts(
     words: Sequence[str], cores: int | None, minutes: float | None, only: Sequence[str]
 ) -> int:
-    """Run what artifacts lack and render them; status 1 if a run failed, 85 if time ran out."""
+    """Run what artifacts lack and render them, and the others that show a run of theirs; status 1
+    if a run failed, 85 if time ran out.
+    """
     artifacts, scale, seeds, extra = requested(words)
     jobs = missing(artifacts, scale, seeds, extra, only=only)
     if extra:
         refuse_unfit(jobs.values())
     outcome = work(jobs, cores, minutes)
     if first_process():
-        render_artifacts([artifact.name for artifact in artifacts])
+        render_artifacts(showing(artifacts, scale))
         for artifact in artifacts if compare.deciding(extra) else []:
             if left_out := hidden(artifact, scale, seeds, extra):
                 log.warning(
@@ -201,6 +203,20 @@ def run_artifacts(
                     told("paper compare"),
                 )
     return status(outcome)
+
+
+def showing(artifacts: Sequence[Artifact], scale: str) -> list[str]:
+    """The names of these artifacts, and of the others that show one of their runs."""
+    records = read_records()
+
+    def runs_of(artifact: Artifact) -> set[tuple[str, int, str]]:
+        collected = artifact.collect(scale, records) if scale in artifact.scales() else {}
+        found = (record for runs in collected.values() for record in runs)
+        return {run_of(record) for record in found if "seed" in record}  # the theory has none
+
+    shown = set[tuple[str, int, str]]().union(*map(runs_of, artifacts))
+    own = [artifact.name for artifact in artifacts]
+    return [name for name in names() if name in own or runs_of(load(name)) & shown]
 
 
 def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str]) -> int:

@@ -195,7 +195,7 @@ class Trend(RunArtifact):
         return contests or self.versus("", {}, published, published_where=f"{largest} digits")
 
     def planned(self) -> int:
-        """One with each rival at every rung: seeds come in over weeks of a laptop's time."""
+        """One with each rival at every rung: seeds come in one by one."""
         return len(self.rungs) * len(self.rivals)
 
     def cells(self, scale: str, records: Records) -> Table:

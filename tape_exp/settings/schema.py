@@ -60,7 +60,7 @@ class TrainerConfig:
     devices: int = 1  # of each node
     nodes: int = 1  # machines
     strategy: str = "auto"  # auto | ddp | fsdp
-    precision: str = "auto"  # auto: bf16-mixed where the device has it, 32-true elsewhere
+    precision: str = "auto"  # auto: bf16-mixed on a GPU that has it, 32-true elsewhere
     # rows per device and forward pass; null: the whole share of the device
     micro_batch: int | None = None
     workers: int = 0  # processes that prepare data

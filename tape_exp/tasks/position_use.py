@@ -73,7 +73,7 @@ def state_metrics(model: Callable[..., Tensor], tokens: Tensor, counts: Tensor) 
     metrics = {}
 
     def watch(
-        block: Block, q_BTHD: Tensor, k_BSHD: Tensor, biases: Any, state: Tensor | None
+        block: Block, q_BTHD: Tensor, k_BSKD: Tensor, biases: Any, state: Tensor | None
     ) -> None:
         if not isinstance(block.position, TAPE):
             return

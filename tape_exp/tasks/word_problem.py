@@ -92,7 +92,9 @@ class WordProblem(Task):
         return [self._batch(key, first, 128, self.train_letters) for first in (0, 128)]
 
     def test_batches(self) -> list[tuple[str, Batch]]:
-        """Words of the longest length in one slice; no input holds the labels before a place."""
+        """Words of the longest length, all in one slice. The inputs are letters only, so that one
+        pass scores every place although the states before it are not shown.
+        """
         key, size = seed_for(0, "test"), self.rows_per_batch
         return [
             ("words", self._batch(key, first, min(size, self.words - first), self.lengths[-1]))

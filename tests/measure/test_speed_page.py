@@ -29,8 +29,8 @@ def test_tables_of_records_are_on_the_page(module, path):
 
 
 def test_the_tables_of_the_goals_are_on_the_page():
-    now = goals.design()
-    for table in (goals.goals(now), goals.layers(now)):
+    counted = goals.design()
+    for table in (goals.goals(counted), goals.layers(counted)):
         assert "\n".join(table) in PAGE, "copy what python -m tape_exp.measure.goals prints"
 
 
@@ -46,7 +46,7 @@ def test_without_the_record_of_what_is_fused_the_command_that_writes_it_is_named
 
 def test_products_of_attention_are_counted():
     """TAPE's values are twice as wide: 3 products for 2 forward, 7 for 5 in one walk backward."""
-    assert goals.attention_ratio(goals.BEFORE) == pytest.approx(13 / 7, rel=1e-4)
+    assert goals.attention_ratio(goals.UNFUSED) == pytest.approx(13 / 7, rel=1e-4)
     forward, backward = (count.attention_flops("tape", phase) for phase in (False, True))
     of_rope = [count.attention_flops("rope", phase) for phase in (False, True)]
     assert [forward / of_rope[0], backward / of_rope[1]] == [3 / 2, 7 / 5]

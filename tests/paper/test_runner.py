@@ -250,6 +250,17 @@ def signal_at(moment, number: signal.Signals):
         signal.signal(number, before)
 
 
+def test_what_else_shows_the_runs_of_an_artifact_is_drawn_with_it():
+    """Their tables would say less than results/README.md, which is drawn for all."""
+
+    def drawn(name: str, scale: str) -> list[str]:
+        return paper.showing([artifacts.load(name)], scale)
+
+    assert drawn("fig_addition_trend", "ladder") == ["fig_addition_trend", "tab_addition_failures"]
+    assert {"fig_addition", "fig_addition_yarn"} < {*drawn("fig_addition", "smoke")}
+    assert drawn("theory", "smoke") == ["theory"]
+
+
 def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(
     tmp_path, records, monkeypatch, capsys
 ):

@@ -59,7 +59,7 @@ class Kind:
 
     def __str__(self) -> str:
         parts = asdict(self) | {"device": self.device.type, "dtype": str(self.dtype)}
-        if not self.window:  # as before there were windows: their times stay known
+        if not self.window:  # the key of calls without a window has no word on it
             del parts["window"], parts["sinks"]
         return ", ".join(f"{name} {value}" for name, value in parts.items())
 

@@ -36,8 +36,8 @@ class PositionEncoding(nn.Module):
       it depends on the distance only (ALiBi, T5, Kerple),
     - ``piecewise``: the same bias as lines between bends, where it is a function of one number
       (FIRE),
-    - ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE); it is computed for
-      every pair, so no fused kernel can serve it,
+    - ``contextual_bias``: a bias that queries and keys decide on (CoPE, DAPE, PaTH, Wall); it is a
+      tensor of all pairs, which our kernel cannot read, unless the next hooks say otherwise,
     - ``rows_at_once`` and ``contextual_rows``: the same of long rows, a block of queries at a time,
       so that what is kept for the backward pass grows with the length and not with its square
       (PaTH),
@@ -125,12 +125,12 @@ class PositionEncoding(nn.Module):
         return None
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
     ) -> tuple[Tensor, Tensor]:
         """Rotate q (B, T, H, D) and k (B, T, K, D), in their dtype; k may become (B, T, H, D), and
         the D of both another one. ``features`` are what :meth:`features` gave.
         """
-        return q_BTHD, k_BTHD
+        return q_BTHD, k_BTKD
 
     def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """The matrices e of queries and those of keys, each (B, T, H, M, L, R) with 1 for B or H
@@ -220,14 +220,14 @@ class PositionEncoding(nn.Module):
         return None
 
     def enter(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, state: State, features: Features, keeps: bool
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: State, features: Features, keeps: bool
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """What :meth:`rotate` gives, the state, and what :meth:`carried` gives of it; the last two
         are not read unless the layer ``keeps`` them.
         """
         assert not isinstance(state, Update)
-        q_BTHD, k_BTHD = self.rotate(q_BTHD, k_BTHD, state, features)
-        return q_BTHD, k_BTHD, state, self.carried(state) if keeps else None
+        q_BTHD, k_BTKD = self.rotate(q_BTHD, k_BTKD, state, features)
+        return q_BTHD, k_BTKD, state, self.carried(state) if keeps else None
 
     def accumulated(self, features: Features, past: Past) -> Tensor | None:
         """The ``attended`` of the tokens where nothing is carried, from their features and from

@@ -23,9 +23,9 @@ class FoX(PositionEncoding):
     nothing.
 
     As in the public code (zhixuan-lin/forgetting-transformer) w begins at N(0, 0.02) and b at 0, so
-    that step 0 nearly halves what is before each token; the length of memory at which its gates
-    without x begin is for those alone. Left out is what the paper's "Pro" block adds: gates,
-    norms and shifts of queries, keys and outputs.
+    that step 0 nearly halves what is before each token; its initial lengths of memory are only
+    for gates that do not read x, which are left out. So is what the paper's "Pro" block adds:
+    gates, norms and shifts of queries, keys and outputs.
 
     c is summed in fp64: at c = -10⁴ fp32 would round the logits of neighbours by 10⁻³.
 

@@ -82,7 +82,7 @@ class GRAPE(RoPE):
             return {"phase": (after_BT - steps_BT)[..., None, None]}
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
     ) -> tuple[Tensor, Tensor]:
         """G(n) q and G(n) k, seen from the planes."""
         n = features["phase"] if features else state
@@ -91,8 +91,8 @@ class GRAPE(RoPE):
             if self.planes == "learned":
                 skew = precise(self.skew)
                 axes_KDD = torch.matrix_exp(skew - skew.mT)
-                q_BTHD, k_BTHD = (self._seen_from(axes_KDD, x) for x in (q_BTHD, k_BTHD))
-            return turn_both(q_BTHD, k_BTHD, self._rotations(n))
+                q_BTHD, k_BTKD = (self._seen_from(axes_KDD, x) for x in (q_BTHD, k_BTKD))
+            return turn_both(q_BTHD, k_BTKD, self._rotations(n))
 
     def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """RoPE's, at the learned frequencies; None where the planes are learned or tokens choose

@@ -58,7 +58,7 @@ class PoPE(PositionEncoding):
         return rotations(positions_BT[:, :, None, None] * self.theta ** (-channels / d))
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
     ) -> tuple[Tensor, Tensor]:
         """Real and imaginary parts, (B, T, H, 2d) and (B, T, K, 2d). Logits are divided by √(2d),
         so both are multiplied by the fourth root of 2.
@@ -68,7 +68,7 @@ class PoPE(PositionEncoding):
             delta = precise(self.delta)
             cos, sin = state.unbind(-2)
             turned = (cos * delta.cos() - sin * delta.sin(), sin * delta.cos() + cos * delta.sin())
-            return self._polar(q_BTHD, cos, sin), self._polar(k_BTHD, *turned)
+            return self._polar(q_BTHD, cos, sin), self._polar(k_BTKD, *turned)
 
     def _polar(self, x_BTHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         # Not F.softplus: what torch.compile expects of its backward pass has other strides.

@@ -79,13 +79,13 @@ class RePo(RoPE):
             return {"positions": z_BTK + state if self.start == "rope" else z_BTK}
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
     ) -> tuple[Tensor, Tensor]:
         """q and k turned by z θ_m."""
         assert features is not None
         frequencies, magnitude = self.frequencies(features["positions"])
         angles = features["positions"][..., None] * frequencies
-        return turn_both(q_BTHD, k_BTHD, rotations(angles) * magnitude)
+        return turn_both(q_BTHD, k_BTKD, rotations(angles) * magnitude)
 
     def matrices(self, state: Tensor | None) -> None:
         """None: the state is not what queries and keys are multiplied by."""

@@ -270,15 +270,15 @@ class RoPE(PositionEncoding):
         return self.stretch
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
     ) -> tuple[Tensor, Tensor]:
         """q · e^{iθ·position}, and k likewise; where heads have states of their own (TAPE), a key
         that several share is turned by that of each.
         """
         assert state is not None
-        if self.fuses("rotation", rotation.supports, q_BTHD, k_BTHD, state):
-            return rotation.rotated(q_BTHD, k_BTHD, state)
-        return turn(q_BTHD, state), turn(for_heads(k_BTHD, state.shape[2]), state)
+        if self.fuses("rotation", rotation.supports, q_BTHD, k_BTKD, state):
+            return rotation.rotated(q_BTHD, k_BTKD, state)
+        return turn(q_BTHD, state), turn(for_heads(k_BTKD, state.shape[2]), state)
 
     def fuses(
         self, what: str, supports: Callable[..., str | None], first: Tensor, *others: Tensor | None

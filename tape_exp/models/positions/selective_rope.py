@@ -100,11 +100,11 @@ class SelectiveRoPE(PositionEncoding):
             return {"rotations": rotations(angles) * magnitude}
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
     ) -> tuple[Tensor, Tensor]:
         """q and k turned by the angles of their tokens."""
         assert features is not None
-        return turn_both(q_BTHD, k_BTHD, features["rotations"])
+        return turn_both(q_BTHD, k_BTKD, features["rotations"])
 
     def _convolved(self, raw_BTE: Tensor, taps: Tensor, past: Past) -> Tensor:
         """(B, T, K, d/2): Σ_n taps_n · what the token n before this one brings."""

@@ -123,17 +123,17 @@ class TAPE(RoPE):
             return self._made(Update(E_BTHd, attended, P, F_BTHH))
 
     def enter(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, state: State, features: Features, keeps: bool
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: State, features: Features, keeps: bool
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """The same of an update that the layer before left, in one kernel where it can."""
         if not isinstance(state, Update):
-            return super().enter(q_BTHD, k_BTHD, state, features, keeps)
-        if not self.fuses("update with rotation", update.turns, q_BTHD, k_BTHD, state.E):
+            return super().enter(q_BTHD, k_BTKD, state, features, keeps)
+        if not self.fuses("update with rotation", update.turns, q_BTHD, k_BTKD, state.E):
             with full_precision(q_BTHD):
                 made = self._made(state)
-            return super().enter(q_BTHD, k_BTHD, made, features, keeps)
+            return super().enter(q_BTHD, k_BTKD, made, features, keeps)
         copies = keeps and self.attention and q_BTHD.dtype != state.E.dtype
-        q, k, E_BTHd, copy = update.updated(q_BTHD, k_BTHD, state, keeps, copies)
+        q, k, E_BTHd, copy = update.updated(q_BTHD, k_BTKD, state, keeps, copies)
         E = None if E_BTHd is None else E_BTHd.unflatten(-1, (2, -1))
         return q, k, E, self.carried(E) if copy is None and E is not None else copy
 

@@ -135,12 +135,12 @@ class TensorTAPE(TAPE):
         return (2 / self.R) ** 0.5 * waves.flatten(-2)
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
     ) -> tuple[Tensor, Tensor]:
         """q̃ and k̃, d·R/L wide, scaled to keep the factor 1/√d of the logits."""
         assert state is not None
         restore = (self.R / self.L) ** 0.25
-        k_BTHD = for_heads(k_BTHD, state.shape[2])
+        k_BTHD = for_heads(k_BTKD, state.shape[2])
         return contract(q_BTHD, state) * restore, contract(k_BTHD, state) * restore
 
     def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor]:

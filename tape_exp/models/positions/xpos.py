@@ -55,11 +55,11 @@ class XPos(RoPE):
         return torch.cat([super().initial_state(positions_BT), (zeta**exponent)[..., None, :]], -2)
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
     ) -> tuple[Tensor, Tensor]:
         """Queries turned and scaled, keys turned and scaled by the inverse."""
         q_state, k_state = self._scaled(state)
-        return turn(q_BTHD, q_state), turn(k_BTHD, k_state)
+        return turn(q_BTHD, q_state), turn(k_BTKD, k_state)
 
     def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """RoPE's matrices, times the scale for queries and its inverse for keys."""
