@@ -16,7 +16,7 @@ from torch import distributed
 
 from tape_exp.machine.files import parse_json, sha256, write_atomically
 from tape_exp.machine.preemption import Preempted, Preemption
-from tape_exp.runs.sinks import JsonlLogger
+from tape_exp.runs.sinks import CsvLogger, JsonlLogger
 from tape_exp.runs.weights import signature_of
 from tape_exp.settings.errors import ConfigError
 
@@ -124,6 +124,8 @@ class Checkpoints(Checkpoint):
             for logger in trainer.loggers:
                 if isinstance(logger, JsonlLogger):  # no row before a checkpoint may be missing
                     logger.flush()
+                elif isinstance(logger, CsvLogger):
+                    logger.save()
             trainer.save_checkpoint(path)
         for old in sorted(self.folder.glob("step*.ckpt"))[:-2]:
             trainer.strategy.remove_checkpoint(old)

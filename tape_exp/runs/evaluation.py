@@ -1,11 +1,13 @@
 """The results of an evaluation: metrics, a grid, tables and samples; torch is not imported."""
 
+import logging
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+log = logging.getLogger("tape_exp")
 # What metrics begin with that tell why a result is as it is: they are in the record and in every
 # sink, but not among the results that a run's log and `paper compare` show unasked.
 DIAGNOSTICS = ("causal", "failures", "forced", "state")
@@ -55,8 +57,11 @@ class Evaluation:
         if self.tables and self.record_tables:
             kept["tables"] = self.tables
         if self.matrices and self.record_matrices:
+            finite = {n: values for n, values in self.matrices.items() if np.isfinite(values).all()}
+            if left_out := sorted(self.matrices.keys() - finite.keys()):
+                log.warning("Not finite, and not in the record: %s.", ", ".join(left_out))
             kept["matrices"] = {
-                name: np.round(values, 4).tolist() for name, values in self.matrices.items()
+                name: np.round(values, 4).tolist() for name, values in finite.items()
             }
         return kept
 

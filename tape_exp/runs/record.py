@@ -146,8 +146,11 @@ def dump_record(record: dict[str, Any]) -> str:
         parts.append(text)
         return f"{mark} {len(parts) - 1}"
 
+    def line(part: Any) -> str:
+        return json.dumps(part, allow_nan=False)
+
     def rows(grid: list[Any]) -> str:
-        return apart("[\n  " + ",\n  ".join(map(json.dumps, grid)) + "\n ]")
+        return apart("[\n  " + ",\n  ".join(map(line, grid)) + "\n ]")
 
     short = dict(record)
     if "heatmap" in short:
@@ -155,9 +158,7 @@ def dump_record(record: dict[str, Any]) -> str:
     if "matrices" in short:
         short["matrices"] = {name: rows(grid) for name, grid in short["matrices"].items()}
     if "curves" in short:
-        short["curves"] = {
-            name: apart(json.dumps(curve)) for name, curve in short["curves"].items()
-        }
+        short["curves"] = {name: apart(line(curve)) for name, curve in short["curves"].items()}
     text = json.dumps(short, indent=1, allow_nan=False)
     for number, part in enumerate(parts):
         text = text.replace(f'"{mark} {number}"', part, 1)

@@ -1,5 +1,7 @@
 """The sinks of metrics and artifacts: metrics.jsonl, and those of ``logger=``, such as W&B."""
 
+import csv
+import io
 import json
 import logging
 import math
@@ -7,14 +9,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import matplotlib.image
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
@@ -87,6 +89,59 @@ class JsonlLogger(Logger):
         self._reported = {tuple(row)[1:-1] for row in kept if row["step"] == self._step}
 
 
+class CsvLogger(Logger):
+    """The rows of a metrics.jsonl as a table, written anew at every checkpoint and at the end.
+
+    Lightning's own begins an empty file where a run goes on.
+
+    Args:
+        path: of the table.
+        rows: of the metrics.jsonl.
+    """
+
+    name = "csv"
+    version = None
+
+    def __init__(self, path: Path, rows: Path) -> None:
+        super().__init__()
+        self.path, self.rows = path, rows
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """They are in metrics.jsonl already."""
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """The config is in the run's folder already."""
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write the table: a column for each name, a cell empty where a row has none."""
+        rows = read_metrics(self.rows) if self.rows.exists() else []
+        text = io.StringIO()
+        table = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
+        table.writeheader()
+        table.writerows(rows)
+        self.path.parent.mkdir(exist_ok=True)
+        write_atomically(self.path, text.getvalue())
+
+
+def give(loggers: list[Logger], what: Callable[[Logger], object]) -> None:
+    """Give every sink what is there for it. One that fails gets nothing more: a run never dies of
+    its sink, and metrics.jsonl, which must not fail, has all of it.
+    """
+    for logger in [*loggers]:
+        try:
+            what(logger)
+        except Exception as error:  # whatever W&B raises
+            if isinstance(logger, JsonlLogger):
+                raise
+            loggers.remove(logger)
+            log.warning(
+                "%s takes nothing more (%s): going on without it, with metrics.jsonl.",
+                {"csv": "The CSV table", "tensorboard": "TensorBoard"}.get(logger.name, "W&B"),
+                " ".join(str(error).split()) or type(error).__name__,
+            )
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of :func:`metric_rows`, all at once."""
     return list(metric_rows(path))
@@ -119,11 +174,13 @@ def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
     """The losses of training, ``{"train/loss": {"step": […], "value": […]}, "val/loss": …}``.
 
     At most :data:`POINTS` of each, evenly spaced, with the first and the last; a single value is no
-    curve.
+    curve, and one that is not finite is no point.
     """
     thinned: dict[str, dict[str, list[Any]]] = {}
     for name in ("train/loss", "val/loss"):
-        points = [(row["step"], row[name]) for row in rows if name in row]
+        points = [
+            (row["step"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))
+        ]
         last = len(points) - 1
         if last >= POINTS:
             points = [points[round(i * last / (POINTS - 1))] for i in range(POINTS)]
@@ -140,7 +197,7 @@ def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int
     loggers: list[Logger] = [JsonlLogger(run.metrics, clock, step)]
     name = cfg.logger.name
     if name == "csv":
-        loggers.append(CSVLogger(run.path, name="csv", version=""))
+        loggers.append(CsvLogger(run.path / "csv" / "metrics.csv", run.metrics))
     elif name == "tensorboard":
         loggers.append(
             TensorBoardLogger(run.path, name="tensorboard", version="", default_hp_metric=False)
@@ -318,23 +375,26 @@ def publish(
     Args:
         facts: of the run, such as its parameters, for W&B's summary.
     """
-    for logger in loggers:
+
+    def send(logger: Logger) -> None:
         logger.log_metrics(evaluation.metrics, step)
         if isinstance(logger, WandbLogger):
             for image in images:
                 logger.log_image(f"test/{image.stem}", [str(image)])
             logger.experiment.summary.update(headline(evaluation, facts))
-            tables = {"samples": evaluation.samples} if evaluation.samples else {}
-            for name, rows in {**tables, **evaluation.tables}.items():
-                logger.log_table(
-                    f"test/{name}", columns=list(rows[0]), data=[list(row.values()) for row in rows]
-                )
+            for name, rows in {"samples": evaluation.samples, **evaluation.tables}.items():
+                columns = list(dict.fromkeys(column for row in rows for column in row))
+                data = [[row.get(column) for column in columns] for row in rows]
+                if rows:
+                    logger.log_table(f"test/{name}", columns=columns, data=data)
         elif isinstance(logger, TensorBoardLogger):
             for image in images:
                 logger.experiment.add_image(
                     f"test/{image.stem}", matplotlib.image.imread(image), step, dataformats="HWC"
                 )
         logger.save()
+
+    give(loggers, send)
 
 
 def close(loggers: list[Logger], timeout: int, done: bool, preempted: bool) -> None:

@@ -19,6 +19,7 @@ from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import trained
 from tape_exp.runs.evaluation import Evaluation
+from tape_exp.runs.sinks import give
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import told
 from tape_exp.settings.schema import Optim
@@ -168,8 +169,7 @@ class LanguageModule(LightningModule):
 
     def send(self, metrics: dict[str, float]) -> None:
         """Send metrics to every sink at this step, and to the progress display."""
-        for logger in self.trainer.loggers:
-            logger.log_metrics(metrics, self.global_step)
+        give(self.trainer.loggers, lambda logger: logger.log_metrics(metrics, self.global_step))
         self.trainer.progress_bar_metrics.update(metrics)
 
     def on_validation_epoch_start(self) -> None:

@@ -201,14 +201,14 @@ def save_results(
     if adapter is not None and module.base is not None:
         folder = run.directory.artifacts / "adapter"
         peft.save_adapter(adapter, folder, module.base, redact_tree(identity_of(run.cfg)))
-    facts = {**sizes(run, trainer.global_step), "seconds": seconds["training"]} | module.validation
-    publish(run.sinks, evaluation, images, trainer.global_step, facts)
     record = record_of(run, trainer, module, evaluation, seconds)
     if run.cfg.debug.name == "none":
         check_finite(record["metrics"], run.task.optim.lr)
     else:  # a shortened evaluation leaves cells empty
         record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
     run.directory.finish(record)
+    facts = {**sizes(run, trainer.global_step), "seconds": seconds["training"]} | module.validation
+    publish(trainer.loggers, evaluation, images, trainer.global_step, facts)
     log_result(run.directory, module.validation, evaluation, images)
     return record
 

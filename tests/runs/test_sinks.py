@@ -2,17 +2,30 @@
 
 import csv
 import json
+import math
 import os
 import time
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import wandb
+from lightning.pytorch.loggers import WandbLogger
 
 from tape_exp.runs.clock import Stopwatch
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.sinks import POINTS, JsonlLogger, curves, metric_rows, read_metrics
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.runs.sinks import (
+    POINTS,
+    CsvLogger,
+    JsonlLogger,
+    curves,
+    metric_rows,
+    publish,
+    read_metrics,
+)
 from tests.conftest import SMALL
 from tests.processes import train
 
@@ -112,6 +125,68 @@ def test_csv_and_tensorboard(tiny_run):
     events = EventAccumulator(str(RunDirectory(cfg).path / "tensorboard")).Reload()
     assert "train/loss" in events.Tags()["scalars"]
     assert events.Tags()["images"] == ["test/heatmap", "test/patterns"]
+
+
+def test_the_csv_of_a_run_that_goes_on_has_what_came_before(tmp_path):
+    rows = tmp_path / "metrics.jsonl"
+    for step in (0, 1):
+        logger = JsonlLogger(rows, Stopwatch(), step)
+        logger.log_metrics({"train/loss": 3.0 - step}, step + 1)
+        logger.log_metrics({"val/loss": 2.5 - step}, step + 1)
+        CsvLogger(tmp_path / "csv" / "metrics.csv", rows).save()
+    with (tmp_path / "csv" / "metrics.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [(row["step"], row["train/loss"], row["val/loss"]) for row in table] == [
+        ("1", "3.0", ""),
+        ("1", "", "2.5"),
+        ("2", "2.0", ""),
+        ("2", "", "1.5"),
+    ]
+
+
+def test_a_sink_that_fails_ends_no_run(tiny_run, monkeypatch):
+    """W&B's process may be killed, by the machine's guard of memory for one."""
+    taken = []
+
+    def log_metrics(self, metrics, step=None):
+        taken.append(step)
+        if step == 2:
+            raise ConnectionResetError("Connection lost")
+
+    monkeypatch.setattr(WandbLogger, "log_metrics", log_metrics)
+    cfg, record = tiny_run("model=rope", "logger=wandb", "logger.mode=offline")
+    assert RunDirectory(cfg).done
+    assert max(taken) == 2
+    said = (RunDirectory(cfg).path / "log.txt").read_text()
+    assert said.count("W&B takes nothing more (Connection lost): going on without it") == 1
+    steps = [row["step"] for row in read_metrics(RunDirectory(cfg).metrics)]
+    assert steps[-1] == record["steps"] == 4
+
+
+def test_tables_go_to_wandb_whose_rows_differ_in_columns_or_are_none(monkeypatch):
+    """One benchmark has an accuracy by length, another has none."""
+    sent = {}
+    logger = object.__new__(WandbLogger)
+    for name in ("log_metrics", "log_image", "save"):
+        monkeypatch.setattr(WandbLogger, name, lambda *_: None)
+    monkeypatch.setattr(WandbLogger, "log_table", lambda _, key, **table: sent.update({key: table}))
+    monkeypatch.setattr(WandbLogger, "experiment", SimpleNamespace(summary={}))
+    rows = [{"task": "a", "acc": 1}, {"task": "b", "acc_norm": 2, "acc": 3}]
+    publish([logger], Evaluation({"x": 1.0}, tables={"rows": rows, "none": []}), [], 1, {})
+    assert sent == {
+        "test/rows": {
+            "columns": ["task", "acc", "acc_norm"],
+            "data": [["a", 1, None], ["b", 3, 2]],
+        }
+    }
+
+
+def test_a_point_that_is_not_finite_is_none_of_a_record(caplog):
+    rows = [{"step": n, "val/loss": value} for n, value in enumerate((2.0, math.nan, 1.0))]
+    assert curves(rows) == {"val/loss": {"step": [0, 2], "value": [2.0, 1.0]}}
+    matrices = {"good": np.ones((2, 2)), "bad": np.full((2, 2), np.nan)}
+    assert list(Evaluation({}, matrices=matrices).for_record()["matrices"]) == ["good"]
+    assert "Not finite, and not in the record: bad." in caplog.text
 
 
 def test_unreachable_wandb_goes_on_offline(tmp_path):
