@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from http.client import HTTPException
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,8 @@ class Text:
         source: ``hub`` (Hugging Face), ``local`` (files under ``path``) or ``builtin`` (Python's
             standard library).
         path: local: a folder with files named after the split (``train*.jsonl.gz``,
-            ``validation/*.parquet``, …) or laid out as in the repository, or one file. .jsonl,
-            .json (one object a line), .parquet, .txt; also compressed.
+            ``validation/*.parquet``, …) or laid out as in the repository, or one file, which has no
+            splits. .jsonl, .json (one object a line), .parquet, .txt; also compressed.
         repository, revision: of the hub. A revision of 40 hexadecimal digits needs no network once
             its tokens are cached.
         files: patterns of the files of each split, in the repository and, if it has such files, in
@@ -73,6 +74,8 @@ class Text:
         plain("text.name", self.name)
         one_of("text.source", self.source, ("hub", "local", "builtin"))
         one_of("text.builtin", self.builtin, ("code", "english", "both"))
+        for split in self.files:
+            one_of("text.files", split, SPLITS)
 
     @property
     def label(self) -> str:
@@ -192,6 +195,14 @@ class Text:
                 f"{key}.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>."
             )
 
+    @property
+    def file(self) -> Path | None:
+        """The file of a local text that is one."""
+        if self.source != "local" or self.path is None:
+            return None
+        path = path_of(f"text {self.name}: path", self.path)
+        return path.resolve() if path.is_file() else None
+
     def _local_files(self, split: str) -> list[str]:
         if self.path is None:
             raise ConfigError(
@@ -213,7 +224,7 @@ class Text:
                     str(f)
                     for p in patterns
                     for f in sorted(path.glob(p))
-                    if f.is_file() and not f.name.startswith(".")
+                    if f.is_file() and not hidden(f.relative_to(path))
                 ]
             except (ValueError, NotImplementedError) as error:  # an empty one, or of the root
                 raise ConfigError(
@@ -243,6 +254,8 @@ class Text:
             ]
         except (OSError, ValueError) as error:
             raise self._refused(error) from error
+        except hub_errors() as error:
+            raise self._refused(error) from error
         if not urls:
             raise ConfigError(
                 f"text {self.name}: {self.repository} has no file like {patterns} at "
@@ -264,12 +277,11 @@ class Text:
             return self.revision
         check_hub(f"text {self.name}")
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
         assert self.repository is not None
         try:
             return str(HfApi().dataset_info(self.repository, revision=self.revision).sha)
-        except (HfHubHTTPError, HFValidationError) as error:
+        except hub_errors() as error:
             raise self._refused(error) from error
 
     def _refused(self, error: Exception) -> ConfigError:
@@ -291,6 +303,11 @@ class Skipped:
         self.rows += 1
         if self.rows <= self.named:
             log.warning("%s; skipped.", reason)
+
+
+def hidden(path: Path) -> bool:
+    """Whether it is, or is in, what a dot hides, such as the copies in .ipynb_checkpoints."""
+    return any(part.startswith(".") and part != ".." for part in path.parts)
 
 
 def _is_unicode(text: str) -> bool:
@@ -405,10 +422,23 @@ def check_hub(what: str, instead: str = OFFLINE) -> None:
             ).close()
         except urllib.error.HTTPError:
             pass  # it answers
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             reason = str(getattr(error, "reason", error))
+        except ValueError as error:  # of an address that is none
+            raise ConfigError(
+                f"HF_ENDPOINT={constants.ENDPOINT} is no address ({error}); set it to one such as "
+                "https://huggingface.co."
+            ) from error
     if reason:
         raise ConfigError(f"{what}: the Hugging Face hub cannot be reached ({reason}). {instead}")
+
+
+def hub_errors() -> tuple[type[Exception], ...]:
+    """What the hub's client raises: of an answer of the hub, and where none comes whole."""
+    from huggingface_hub import errors
+
+    of_http: type[Exception] = errors.HfHubHTTPError.__bases__[0]  # the HTTP library's own
+    return of_http, errors.HFValidationError, errors.LocalEntryNotFoundError
 
 
 def hub_refusal(repository: str, error: Exception) -> str:

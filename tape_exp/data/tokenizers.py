@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tape_exp.data.cache import writing_cache
 from tape_exp.data.retrieval import vocabulary
-from tape_exp.data.sources import OFFLINE, Text, check_hub, hub_refusal
+from tape_exp.data.sources import OFFLINE, Text, check_hub, hub_errors, hub_refusal
 from tape_exp.machine.files import file_lock, sha256, write_atomically
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.folders import path_of
@@ -108,11 +108,7 @@ class Tokenization:
 
     def _from_hub(self) -> "Tokenizer":
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import (
-            HfHubHTTPError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-        )
+        from huggingface_hub.errors import LocalEntryNotFoundError
 
         assert self.path is not None
         what = f"task.tokenizer.path={self.path}"
@@ -122,7 +118,7 @@ class Tokenization:
             except LocalEntryNotFoundError:
                 check_hub(what, f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}")
                 path = hf_hub_download(self.path, "tokenizer.json")
-        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        except hub_errors() as error:
             raise ConfigError(
                 f"{what}: {hub_refusal(self.path, error)} task.tokenizer.kind=file "
                 "task.tokenizer.path=<a tokenizer.json> needs no hub."

@@ -9,7 +9,7 @@ from typing import Any
 import tokenizers
 import torch
 
-from tape_exp.data.sources import check_hub, hub_refusal
+from tape_exp.data.sources import check_hub, hub_errors, hub_refusal
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.stored import INDEX, SINGLE, files, read_json, tensors
 from tape_exp.settings.errors import ConfigError
@@ -71,7 +71,7 @@ def fetch(repository: str, what: str) -> Path:
             is known before its weights are fetched).
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     instead = (
         f"{what.split('=')[0]}=<a folder with config.json, model*.safetensors and tokenizer.json> "
@@ -92,7 +92,7 @@ def fetch(repository: str, what: str) -> Path:
         check_hub(what, instead)
         read_config(Path(snapshot_download(repository, allow_patterns="config.json")))
         return Path(snapshot_download(repository, allow_patterns=FILES))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+    except hub_errors() as error:
         raise ConfigError(f"{what}: {hub_refusal(repository, error)} {instead}") from error
 
 

@@ -21,7 +21,7 @@ from tape_exp.models.positions.base import for_heads, overrides
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.construct import takes
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.errors import ConfigError, one_of, positive
 from tape_exp.settings.schema import AttentionConfig, fields_of
 from tape_exp.settings.targets import locate
 
@@ -46,6 +46,11 @@ class Lora:
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise ConfigError(f"peft.lora.rank={self.rank} must be at least 1.")
+        positive("peft.lora", alpha=self.alpha)
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(
+                f"peft.lora.dropout={self.dropout} must be from 0, which drops nothing, to below 1."
+            )
         for target in self.targets:
             one_of("peft.lora.targets", target, ("q", "k", "v", "o", "gate", "up", "down"))
 

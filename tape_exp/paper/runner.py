@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
@@ -251,6 +251,15 @@ def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int, records: P
     context.set_forkserver_preload(["tape_exp.training.run"])
 
     def end(key: str, error: BaseException | None) -> None:
+        if isinstance(error, Preempted):
+            log.warning(
+                "%s: was told to leave, and saved; the same command goes on.", jobs[key].title
+            )
+            for name, job in [*waiting.items()]:
+                if job.needs == key:
+                    del waiting[name]
+                    end(name, error)
+            return
         outcome.left -= 1
         if isinstance(error, BrokenProcessPool):
             error = RuntimeError(
@@ -277,7 +286,12 @@ def _side_by_side(jobs: dict[str, Job], outcome: Outcome, cores: int, records: P
                         continue
                     log.info("%s: begins.", job.title)
                     place = idle.pop()
-                    doing[place.submit(run_and_record, job.cfg, records)] = key, place
+                    try:
+                        begun = place.submit(_attempt, run_and_record, job.cfg, records)
+                    except BrokenProcessPool:  # it was killed while it had nothing to do
+                        place = process()
+                        begun = place.submit(_attempt, run_and_record, job.cfg, records)
+                    doing[begun] = key, place
                 for future in wait(doing, return_when=FIRST_COMPLETED).done:
                     key, place = doing.pop(future)
                     idle.append(
@@ -338,6 +352,16 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+def _attempt(run_one: Callable[[DictConfig, Path], None], cfg: DictConfig, records: Path) -> None:
+    """Run and record in a process of the pool. An error goes back as its sentence, since a class of
+    anybody's may not survive the way; the traceback is in the run's FAILED.
+    """
+    try:
+        run_one(cfg, records)
+    except Exception as error:
+        raise RuntimeError(str(error) or type(error).__name__) from None
 
 
 def run_and_record(cfg: DictConfig, records: Path) -> None:

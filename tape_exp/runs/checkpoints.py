@@ -174,6 +174,7 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
     """
     for unfinished in folder.glob(".step*"):  # a process was killed while it wrote it
         unfinished.unlink(missing_ok=True)
+    aside = None
     for path in sorted(folder.glob("step*.ckpt"), reverse=True):
         try:
             signature = parse_json(signature_of(path).read_text())
@@ -184,7 +185,14 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
                 and isinstance(signed_by, str)
                 and signature["sha256"] == sha256(path)
             )
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except FileNotFoundError as error:
+            if path.exists():  # else another process of the run has put it aside
+                raise ConfigError(
+                    f"{signature_of(path)} is missing, which says whether {path.name} beside it is "
+                    "whole; restore it, or move the checkpoint away to go back to the one before."
+                ) from error
+            intact = False
+        except (ValueError, KeyError, TypeError):
             intact = False
         except OSError as error:  # it may be whole: a disk or its permissions failed
             raise ConfigError(
@@ -208,4 +216,6 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
                 f"{config_hash}); remove it from there to begin anew."
             )
         return path, step
+    if aside is not None:
+        log.warning("No whole checkpoint is left in %s: the run begins anew.", folder)
     return None, 0

@@ -137,7 +137,7 @@ def give(loggers: list[Logger], what: Callable[[Logger], object]) -> None:
             loggers.remove(logger)
             log.warning(
                 "%s takes nothing more (%s): going on without it, with metrics.jsonl.",
-                {"csv": "The CSV table", "tensorboard": "TensorBoard"}.get(logger.name, "W&B"),
+                {"csv": "The CSV table", "tensorboard": "TensorBoard"}.get(str(logger.name), "W&B"),
                 " ".join(str(error).split()) or type(error).__name__,
             )
 

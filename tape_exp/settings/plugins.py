@@ -174,7 +174,7 @@ def _version(package: str) -> str | None:
 
 def _hash(folder: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(folder.rglob("[!.]*.py")):  # an editor's lock is a link to nothing
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:10]
 

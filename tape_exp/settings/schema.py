@@ -41,9 +41,12 @@ READ_BY = {
     "repository": ("hub",),
     "revision": ("hub",),
     "files": ("hub", "local"),
+    "builtin": ("builtin",),
     "column": ("local", "hub"),
     "where": ("local", "hub"),
 }
+# Those of a tokenizer, and its kinds that read them.
+TOKENIZERS_READ = {"path": ("file", "hub"), "vocab": ("bpe",), "sample_mb": ("bpe",)}
 SECTIONS = ("model", "task", "scale", "peft", "trainer", "logger", "debug")
 
 
@@ -367,6 +370,7 @@ def check(cfg: "DictConfig") -> None:
     _check_scale(cfg)
     _check_finite(cfg, "")
     _check_sources(cfg.task, "task")
+    _check_tokenizer(cfg)
     counts = ["devices", "nodes", "heartbeat", "rendezvous"]
     counts += ["log_every", "validate_every", "checkpoint_every"]
     at_least_one("trainer", **{key: cfg.trainer[key] for key in counts})
@@ -415,6 +419,25 @@ def _check_logger(cfg: "DictConfig") -> None:
             raise ConfigError(
                 f"logger.{key} has no effect beside logger={cfg.logger.name}; set logger=wandb, or "
                 "leave it out."
+            )
+
+
+def _check_tokenizer(cfg: "DictConfig") -> None:
+    """Refuse a key that the kind of tokenizer does not read, unless the scale's YAML has it."""
+    from omegaconf import OmegaConf
+
+    node = cfg.task.get("tokenizer")
+    if node is None:
+        return
+    scale = OmegaConf.load(CONF / "scale" / f"{cfg.scale.name}.yaml")
+    written: Any = OmegaConf.select(scale, "language.tokenizer") or {}
+    default = {"sample_mb": 32, "path": None} | dict(written)
+    for key, kinds in TOKENIZERS_READ.items():
+        value = node.get(key)
+        if key in node and node.get("kind", "bpe") not in kinds and value != default.get(key):
+            raise ConfigError(
+                f"task.tokenizer.{key}={value} is not read, since task.tokenizer.kind={node.kind}; "
+                f"add task.tokenizer.kind={kinds[0]}, or leave it out."
             )
 
 

@@ -54,6 +54,11 @@ class Windows:
                 f"task.windows.stride={self.stride} must be between 1 and the shortest length, "
                 f"{min(self.lengths)}: a longer one would leave tokens out."
             )
+        if self.score == "new" and self.stride is None:
+            raise ConfigError(
+                "task.windows.score=new has no effect on blocks that do not overlap; set "
+                "task.windows.stride, or leave it out."
+            )
         if self.tokens is not None and self.tokens < 1:
             raise ConfigError(
                 f"task.windows.tokens={self.tokens} must be at least 1, or null for all."

@@ -77,11 +77,19 @@ class Pretrain(TextTask):
             self.train_tokens = optim.max_steps * optim.batch * train_length + 1
 
     def prepare_data(self) -> None:
-        """Refuse a folder that is not there before anything is tokenised."""
+        """Refuse, before anything is tokenised, a folder that is not there, and a file to train on
+        that is to test on as well.
+        """
         texts = {"task.text": self.text, "task.validation": self.validation}
         texts |= {f"task.tests.{name}": text for name, text in self.tests.items()}
         for key, text in texts.items():
             text.check_path(key)
+            if key != "task.text" and text.file is not None and text.file == self.text.file:
+                raise ConfigError(
+                    f"{key} and task.text are the same file, {text.path}: what is learned by heart "
+                    "would be tested. Name a folder with train*.jsonl and validation*.jsonl (or "
+                    ".jsonl.gz, .parquet, .txt)."
+                )
         super().prepare_data()
 
     def prepare(self) -> None:

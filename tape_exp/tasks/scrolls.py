@@ -165,16 +165,17 @@ class Scrolls(TextTask):
             missing = [id_ for id_ in ids if id_ not in kept.texts] if counts else []
             if not missing and not sharded(model.decoder):
                 continue
-            rows = generate(
+            rows = generate(  # all rows of a batch, which share padding and random positions
                 model.decoder,
-                [prompts[id_] for id_ in missing or ids],
+                [prompts[id_] for id_ in ids],
                 self.new_tokens,
                 self.tokenizer.eos,
                 sampler=RowSampler(0, "answers", first=number * self.rows_per_batch),
             )
             answers = [self.tokenizer.decode(row).strip() for row in rows]
+            given = dict(zip(ids, answers, strict=True))
             if missing:
-                kept.add(dict(zip(missing, answers, strict=True)))
+                kept.add({id_: given[id_] for id_ in missing})
         predictions = {id_: text for part in gather(kept.texts) for id_, text in part.items()}
         asked = {id_ for batch in batches for id_ in batch}
         examples = {e.id: e for e in self.validation if e.id in asked}

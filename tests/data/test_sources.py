@@ -106,6 +106,13 @@ def test_long_plain_text_is_cut_at_line_ends(tmp_path, monkeypatch):
     assert list(text.documents("train", pieces[2][0])) == pieces[3:]
 
 
+def test_copies_in_hidden_folders_are_no_text(tmp_path):
+    for place in ("train", "train/.ipynb_checkpoints"):
+        (tmp_path / place).mkdir()
+        write(tmp_path / place, "part.jsonl", DOCUMENTS)
+    assert read(local(tmp_path)) == DOCUMENTS
+
+
 def test_rows_are_chosen_by_a_field(tmp_path):
     write(tmp_path, "train.jsonl", DOCUMENTS)
     assert read(local(tmp_path, where={"meta.set": "odd"})) == DOCUMENTS[1::2]

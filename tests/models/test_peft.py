@@ -239,6 +239,13 @@ def test_frozen_matrices_in_bf16():
         ),
         ("rope", ["peft=full", "peft.train=[]"], r"peft=full trains nothing"),
         ("rope", ["peft=lora", "peft.lora.rank=0"], r"peft\.lora\.rank=0 must be at least 1"),
+        (
+            "rope",
+            ["peft=lora", "peft.lora.dropout=1.5"],
+            r"peft\.lora\.dropout=1\.5 must be from 0",
+        ),
+        ("rope", ["peft=lora", "peft.lora.dropout=-0.1"], r"peft\.lora\.dropout=-0\.1 must be"),
+        ("rope", ["peft=lora", "peft.lora.alpha=0"], r"peft\.lora\.alpha=0.* must be positive"),
         ("rope", ["peft=lora", "peft.lora.targets=[w]"], r"peft\.lora\.targets=w is not known"),
         ("rope", ["peft=lora", "peft.train=[everything]"], r"set peft\.lora=null"),
         (

@@ -5,6 +5,8 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -67,6 +69,27 @@ def killed(cfg, records: Path) -> None:
     pretend(cfg, records)
 
 
+def told_to_leave(cfg, records: Path) -> None:
+    """As :func:`pretend`, but somebody sends the process of rope a signal."""
+    if cfg.model.name == "rope":
+        with Preemption():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(280)
+    pretend(cfg, records)
+
+
+class OfTwoWords(Exception):
+    """An error that cannot be sent from process to process."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+
+
+def unsendable(cfg, records: Path) -> None:
+    """A run that ends with such an error."""
+    raise OfTwoWords("no luck", "none at all")
+
+
 def endless(cfg, records: Path) -> None:
     """A run that leaves when it is told to."""
     with Preemption():
@@ -121,6 +144,37 @@ def test_a_killed_process_costs_its_own_run_alone(records, monkeypatch):
     assert "its process was killed" in outcome.failed[0]
     assert outcome.left == 0
     assert sorted(path.stem for path in records.glob("*.done")) == ["alibi", "fire"]
+
+
+def test_a_run_that_is_told_to_leave_is_left_and_what_begins_from_it(records, monkeypatch):
+    monkeypatch.setattr(runner, "run_and_record", told_to_leave)
+    outcome = runner.work(jobs("rope", "tape", "alibi", "fire"), cores=2)
+    assert outcome == runner.Outcome(failed=[], left=2)
+    assert sorted(path.stem for path in records.glob("*.done")) == ["alibi", "fire"]
+    assert runner.status(outcome) == REQUEUE
+
+
+def test_an_error_that_cannot_be_sent_is_told_in_its_own_words(records, monkeypatch):
+    monkeypatch.setattr(runner, "run_and_record", unsendable)
+    outcome = runner.work(jobs("rope", "tape"), cores=2)
+    assert outcome.failed[0] == "rope: no luck: none at all"
+
+
+def test_an_idle_process_that_is_killed_is_replaced(records, monkeypatch):
+    class KilledOnce(ProcessPoolExecutor):
+        killed = False
+
+        def submit(self, *words, **options):
+            if not KilledOnce.killed:
+                KilledOnce.killed = True
+                raise BrokenProcessPool
+            return super().submit(*words, **options)
+
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", KilledOnce)
+    monkeypatch.setattr(runner, "run_and_record", pretend)
+    assert runner.work(jobs("rope", "tape"), cores=2) == runner.Outcome()
+    assert KilledOnce.killed
+    assert (records / "tape.done").exists()
 
 
 @pytest.mark.parametrize("cores", [None, 2])

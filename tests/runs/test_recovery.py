@@ -137,6 +137,14 @@ def test_a_checkpoint_whose_signature_is_wrong_is_put_aside(wrong, tmp_path):
     assert (tmp_path / "step00000002.damaged").exists()
 
 
+def test_a_checkpoint_without_its_signature_is_kept(tmp_path):
+    path = tmp_path / "step00000002.ckpt"
+    path.write_text("weights")
+    with pytest.raises(ConfigError, match=r"step00000002\.json is missing.*restore it"):
+        checkpoints.newest(tmp_path, "abc")
+    assert path.exists()
+
+
 def test_leftovers_of_killed_writes_are_removed_and_never_recorded(tiny_run):
     cfg, whole = tiny_run("model=rope")
     directory = RunDirectory(cfg)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import math
 import os
 import time
@@ -181,7 +182,8 @@ def test_tables_go_to_wandb_whose_rows_differ_in_columns_or_are_none(monkeypatch
     }
 
 
-def test_a_point_that_is_not_finite_is_none_of_a_record(caplog):
+def test_a_point_that_is_not_finite_is_none_of_a_record(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
     rows = [{"step": n, "val/loss": value} for n, value in enumerate((2.0, math.nan, 1.0))]
     assert curves(rows) == {"val/loss": {"step": [0, 2], "value": [2.0, 1.0]}}
     matrices = {"good": np.ones((2, 2)), "bad": np.full((2, 2), np.nan)}

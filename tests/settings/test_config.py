@@ -262,6 +262,11 @@ def test_constructor_errors(section, override, message):
         ("task=c4 task.text.column=x", r"text\.column=x is not read.*add scale\.text=local\."),
         ("task=c4 task.text.revision=x", r"text\.revision=x is not read.*add scale\.text=hub\."),
         ("task=scrolls task.repository=x", r"task\.repository=x is not read"),
+        (
+            "task=c4 task.tokenizer.path=mine.json",
+            r"tokenizer\.path=mine\.json is not read, since .*kind=bpe; add .*kind=file",
+        ),
+        ("task=c4 task.tokenizer.kind=byte task.tokenizer.vocab=999", r"vocab=999 is not read"),
         ("task=c4 task.tests.github.column=nan", r"github\.column=nan must be a finite number"),
         ("task=c4 task.windows.lengths=[1,inf]", r"windows\.lengths\.1=inf must be a finite"),
         ("model.name=${seed}", r"model\.name=0 becomes a folder's name"),

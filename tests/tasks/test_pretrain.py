@@ -206,6 +206,12 @@ def test_a_folder_that_is_not_there_is_named_by_its_key_at_once(text_folder, key
         made.prepare_data()
 
 
+def test_a_file_to_train_on_is_no_file_to_test_on(text_folder):
+    words = ["task=c4", *on_text(text_folder), f"task.text.path={text_folder}/train.jsonl"]
+    with pytest.raises(ConfigError, match=r"^task\.validation and task\.text are the same file"):
+        blank_task(compose_config(words)).prepare_data()
+
+
 def test_bad_input_leaves_no_folder_behind(text_run, tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
         text_run(f"task.text.path={tmp_path}/nowhere")
