@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
 from tape_exp.machine.files import parse_json, remove_leftovers, write_atomically
+from tape_exp.machine.preemption import signals_held_back
 from tape_exp.machine.processes import first_process
 from tape_exp.runs import weights
 from tape_exp.runs.identity import config_hash, identity_of, shown_config
@@ -203,9 +204,10 @@ class RunDirectory:
         return self.write(name, json.dumps(content, indent=1) + "\n")
 
     def finish(self, record: dict[str, Any]) -> None:
-        """Write the record and mark the run as done."""
-        self.write("record.json", dump_record(record))
-        self.write("DONE", json.dumps(record["metrics"]) + "\n")
+        """Write the record and mark the run as done; a signal to leave waits for both."""
+        with signals_held_back():
+            self.write("record.json", dump_record(record))
+            self.write("DONE", json.dumps(record["metrics"]) + "\n")
         (self.path / "FAILED").unlink(
             missing_ok=True
         )  # of a process that another of an earlier command left behind

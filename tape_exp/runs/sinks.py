@@ -370,14 +370,13 @@ def publish(
     step: int,
     facts: dict[str, float],
 ) -> None:
-    """Send an evaluation's metrics to every sink, images to W&B and TensorBoard, tables to W&B.
+    """Send the images of an evaluation to W&B and TensorBoard, its tables and headline to W&B.
 
     Args:
         facts: of the run, such as its parameters, for W&B's summary.
     """
 
     def send(logger: Logger) -> None:
-        logger.log_metrics(evaluation.metrics, step)
         if isinstance(logger, WandbLogger):
             for image in images:
                 logger.log_image(f"test/{image.stem}", [str(image)])

@@ -25,7 +25,7 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_diagnostic
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import make_record
-from tape_exp.runs.sinks import close, curves, make_loggers, publish, read_metrics, setting_of
+from tape_exp.runs.sinks import close, curves, give, make_loggers, publish, read_metrics, setting_of
 from tape_exp.settings import plugins
 from tape_exp.settings.display import display_name
 from tape_exp.settings.redaction import redact_tree
@@ -201,14 +201,16 @@ def save_results(
     if adapter is not None and module.base is not None:
         folder = run.directory.artifacts / "adapter"
         peft.save_adapter(adapter, folder, module.base, redact_tree(identity_of(run.cfg)))
+    step = trainer.global_step
+    give(trainer.loggers, lambda logger: logger.log_metrics(evaluation.metrics, step))
     record = record_of(run, trainer, module, evaluation, seconds)
     if run.cfg.debug.name == "none":
         check_finite(record["metrics"], run.task.optim.lr)
     else:  # a shortened evaluation leaves cells empty
         record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
     run.directory.finish(record)
-    facts = {**sizes(run, trainer.global_step), "seconds": seconds["training"]} | module.validation
-    publish(trainer.loggers, evaluation, images, trainer.global_step, facts)
+    facts = {**sizes(run, step), "seconds": seconds["training"]} | module.validation
+    publish(trainer.loggers, evaluation, images, step, facts)
     log_result(run.directory, module.validation, evaluation, images)
     return record
 

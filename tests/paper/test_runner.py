@@ -78,7 +78,7 @@ def told_to_leave(cfg, records: Path) -> None:
     pretend(cfg, records)
 
 
-class OfTwoWords(Exception):
+class TwoWordsError(Exception):
     """An error that cannot be sent from process to process."""
 
     def __init__(self, what: str, why: str) -> None:
@@ -87,7 +87,7 @@ class OfTwoWords(Exception):
 
 def unsendable(cfg, records: Path) -> None:
     """A run that ends with such an error."""
-    raise OfTwoWords("no luck", "none at all")
+    raise TwoWordsError("no luck", "none at all")
 
 
 def endless(cfg, records: Path) -> None:
