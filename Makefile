@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),python3)
 STAGES ?= check speed train data
-MINUTES ?= 9
+MINUTES ?= 11
 
 # many images set it, and every process would compile the sources anew
 unexport PYTHONDONTWRITEBYTECODE

@@ -83,6 +83,13 @@ def _of_cpu(key: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
+def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the CPU on a device, without waiting for what that has still to do."""
+    if device.type == "cuda" and x.device.type == "cpu":
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
+
+
 def machine_name(device: torch.device) -> str:
     """The GPU's name, or the processor's with its threads."""
     if device.type == "cuda":

@@ -59,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "torch": torch.__version__,
         "rows": [],
     }
+    for row in products(given.device):
+        record["rows"].append(row)
+        print(line_of(row), flush=True)
     for name in ENCODINGS:
         try:
             rows = compared(name, given.device)
@@ -69,11 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             record["rows"].append(row)
             print(line_of(row), flush=True)
         write_record("check", record, given.out, finished=False)
-    for row in products(given.device):
-        record["rows"].append(row)
-        print(line_of(row), flush=True)
     print(write_record("check", record, given.out))
-    return int(any(row["verdict"] not in ("agrees", "refuses") for row in record["rows"]))
+    return int(bool(disagreements(record["rows"])))
+
+
+def disagreements(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a record, finished or not, that ought to make somebody look."""
+    return [row for row in rows if row["verdict"] not in ("agrees", "refuses")]
 
 
 def compared(name: str, device: torch.device) -> list[dict[str, Any]]:

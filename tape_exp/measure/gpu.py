@@ -23,8 +23,10 @@ from typing import IO, Any
 
 import torch
 
-from tape_exp.machine.hardware import machine_name
+from tape_exp.machine.files import parse_json
+from tape_exp.machine.hardware import file_name, machine_name
 from tape_exp.machine.preemption import signals_held_back
+from tape_exp.measure.check import disagreements, line_of
 from tape_exp.measure.results import FOLDER, write_record
 from tape_exp.settings.arguments import Parser, command, positive, require_writable
 from tape_exp.settings.errors import ConfigError
@@ -71,7 +73,7 @@ def trains(out: Path) -> list[list[str]]:
 STAGES = {
     "check": Stage(
         "every backend x every encoding in bf16, forward and every gradient, against the reference",
-        2,
+        4,
         lambda out: [module("measure.check", "--out", str(out))],
     ),
     "speed": Stage(
@@ -106,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         + ".",
     )
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=USUAL, metavar="stage")
-    parser.add_argument("--minutes", type=positive(float), default=9.0, help="default: %(default)s")
+    parser.add_argument("--minutes", type=positive(float), default=11, help="default: %(default)s")
     parser.add_argument(
         "--out",
         type=Path,
@@ -144,7 +146,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if line["ended"] == "failed"
     ]
     print(write_record("gpu", record, out))
-    return int(bool(failed))
+    found = disagreements(checked(out, device)) if "check" in given.stages else []
+    for row in found:
+        print(line_of(row))
+    return int(bool(failed or found))
+
+
+def checked(out: Path, device: torch.device) -> list[dict[str, Any]]:
+    """The rows that the stage ``check`` has left, also where it was stopped at its limit."""
+    path = out / f"check-{file_name(machine_name(device))}.json"
+    aside = path.with_name(f"unfinished-{path.name}")
+    found = next((place for place in (aside, path) if place.exists()), None)
+    rows: list[dict[str, Any]] = parse_json(found.read_text())["rows"] if found else []
+    return rows
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ from torch._functorch import config as autograd_config
 Row = dict[str, Any]
 LONG_ENOUGH, MOST_CALLS = 20.0, 50  # milliseconds of a round of one case on a GPU, and its calls
 L2_BYTES = 256 * 2**20  # more than the L2 cache of any GPU holds
+# Cycles of a GPU, about a millisecond: the CPU takes up to a third of that to launch attention.
+QUEUED = 2_000_000
 
 
 def round_robin(
@@ -72,6 +74,7 @@ def timed_on_gpu(device: torch.device) -> Callable[[Callable[[], Any], int], flo
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
         for begin, end in events:
             l2.zero_()
+            torch.cuda._sleep(QUEUED)  # while the CPU queues the call: its launches are not timed
             begin.record()
             case()
             end.record()

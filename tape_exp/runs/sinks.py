@@ -194,6 +194,8 @@ def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
 
 def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int) -> list[Logger]:
     """The JSONL logger, going on from ``step``, and the one that ``logger=`` asks for."""
+    # Lightning reads NODE_RANK only when the trainer is made; until then two would write.
+    rank_zero_only.rank = 0 if first_process() else 1  # type: ignore[attr-defined]
     loggers: list[Logger] = [JsonlLogger(run.metrics, clock, step)]
     name = cfg.logger.name
     if name == "csv":

@@ -34,7 +34,8 @@ def sum_scores(
     wrong = labelled & (chosen != labels)
     kind = wrong * (1 + (of_digits & (chosen == eos)).int() + 2 * ~of_digits)
     fault = kind.gather(1, wrong.int().argmax(1, keepdim=True))[:, 0]
-    barred = logits.index_fill(-1, torch.tensor([eos], device=logits.device), -torch.inf)
+    barred = logits.clone()
+    barred[..., eos] = -torch.inf
     forced = ((barred.argmax(-1) == labels) | ~of_digits).all(1)
     first = labelled.int().argmax(1, keepdim=True) + step - 1
     columns = first + step * torch.arange(places, device=labels.device)

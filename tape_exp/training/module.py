@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine import processes
+from tape_exp.machine.hardware import sent
 from tape_exp.machine.processes import sum_over_processes
 from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.models.decoder import Decoder
@@ -278,10 +279,10 @@ class OnDevice:
     def __call__(self, tokens: Tensor, **options: Any) -> Tensor:
         """What the decoder returns."""
         moved = {
-            key: value.to(self.device) if isinstance(value, Tensor) else value
+            key: sent(value, self.device) if isinstance(value, Tensor) else value
             for key, value in options.items()
         }
-        tokens, length = tokens.to(self.device), tokens.shape[1]
+        tokens, length = sent(tokens, self.device), tokens.shape[1]
         more = -length % self.multiple
         reach = self.decoder.reach or math.inf
         by_length = any(block.position.by_length for block in self.decoder.blocks())

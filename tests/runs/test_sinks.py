@@ -23,10 +23,12 @@ from tape_exp.runs.sinks import (
     CsvLogger,
     JsonlLogger,
     curves,
+    make_loggers,
     metric_rows,
     publish,
     read_metrics,
 )
+from tape_exp.settings.compose import compose_config
 from tests.conftest import SMALL
 from tests.processes import train
 
@@ -162,6 +164,20 @@ def test_a_sink_that_fails_ends_no_run(tiny_run, monkeypatch):
     assert said.count("W&B takes nothing more (Connection lost): going on without it") == 1
     steps = [row["step"] for row in read_metrics(RunDirectory(cfg).metrics)]
     assert steps[-1] == record["steps"] == 4
+
+
+def test_a_second_node_begins_no_run_of_wandb(tmp_path, monkeypatch):
+    """Its first process has no rank but that of its node until Lightning's trainer is made."""
+    monkeypatch.setenv("NODE_RANK", "1")
+    cfg = compose_config([f"runs={tmp_path}", "logger.mode=offline"])
+    directory = RunDirectory(cfg)
+    directory.path.mkdir(parents=True)
+    for logger in make_loggers(cfg, directory, Stopwatch(), 0):
+        logger.log_metrics({"train/loss": 1.0}, 1)
+    assert not directory.metrics.exists()
+    assert list(tmp_path.rglob("offline-run-*")) == []
+    monkeypatch.delenv("NODE_RANK")
+    make_loggers(compose_config([f"runs={tmp_path}", "logger=none"]), directory, Stopwatch(), 0)
 
 
 def test_tables_go_to_wandb_whose_rows_differ_in_columns_or_are_none(monkeypatch):
