@@ -41,7 +41,6 @@ READ_BY = {
     "repository": ("hub",),
     "revision": ("hub",),
     "files": ("hub", "local"),
-    "builtin": ("builtin",),
     "column": ("local", "hub"),
     "where": ("local", "hub"),
 }
