@@ -96,7 +96,12 @@ def conf(conf_with_toys, monkeypatch):
     package = ROOT / "examples" / "my_pe" / "my_pe"
     monkeypatch.syspath_prepend(package.parent)
     monkeypatch.setitem(plugins._named, "my_pe", plugins.Plugin("my_pe", package))
-    return conf_with_toys
+    kept = (compose._resolves, compose._composed, compose._sections)
+    for cached in kept:  # what the other folder composes
+        cached.cache_clear()
+    yield conf_with_toys
+    for cached in kept:
+        cached.cache_clear()
 
 
 def test_readme_fits_a_few_screens():
