@@ -27,6 +27,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.kernels.causal import Piecewise
 from tape_exp.models.layers import kinds_of
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.settings import compose, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
@@ -127,6 +128,17 @@ def no_folder_of_an_earlier_run():
     """A run tells W&B its folder by the environment, which the processes of later tests inherit."""
     yield
     os.environ.pop("WANDB_DATA_DIR", None)
+
+
+@pytest.fixture
+def composed_anew():
+    """What YAMLs compose is forgotten before and after a test that changes what they are."""
+    kept = (plugins.installed, compose._composed, compose._sections, compose._resolves)
+    for cached in kept:
+        cached.cache_clear()
+    yield
+    for cached in kept:
+        cached.cache_clear()
 
 
 @pytest.fixture

@@ -90,18 +90,13 @@ def conf_with_toys(tmp_path_factory):
 
 
 @pytest.fixture
-def conf(conf_with_toys, monkeypatch):
+def conf(conf_with_toys, composed_anew, monkeypatch):
     for module in (folders, compose, grid, artifacts):
         monkeypatch.setattr(module, "CONF", conf_with_toys)
     package = ROOT / "examples" / "my_pe" / "my_pe"
     monkeypatch.syspath_prepend(package.parent)
     monkeypatch.setitem(plugins._named, "my_pe", plugins.Plugin("my_pe", package))
-    kept = (compose._resolves, compose._composed, compose._sections)
-    for cached in kept:  # what the other folder composes
-        cached.cache_clear()
-    yield conf_with_toys
-    for cached in kept:
-        cached.cache_clear()
+    return conf_with_toys
 
 
 def test_readme_fits_a_few_screens():

@@ -59,13 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "torch": torch.__version__,
         "rows": [],
     }
-    for row in products(given.device):
-        record["rows"].append(row)
-        print(line_of(row), flush=True)
-    for name in ENCODINGS:
+    parts = {"tape, products": products} | {name: partial(compared, name) for name in ENCODINGS}
+    for name, part in parts.items():
         try:
-            rows = compared(name, given.device)
-        # Of the reference itself; the other encodings are still to be compared.
+            rows = part(given.device)
+        # Of the reference itself; the other parts are still to be compared.
         except Exception as error:
             rows = [{"encoding": name, "backend": "reference", **failure(error)}]
         for row in rows:

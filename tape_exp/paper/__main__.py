@@ -17,7 +17,7 @@ from tape_exp.drawing.page import KINDS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import compare, costs, page, tables
-from tape_exp.paper.artifacts import RESULTS, Artifact, load, names
+from tape_exp.paper.artifacts import RESULTS, Artifact, Records, load, names
 from tape_exp.paper.identities import kept_on_disk
 from tape_exp.paper.records import (
     Record,
@@ -193,7 +193,7 @@ def run_artifacts(
         refuse_unfit(jobs.values())
     outcome = work(jobs, cores, minutes)
     if first_process():
-        render_artifacts(showing(artifacts, scale))
+        render_artifacts([artifact.name for artifact in artifacts], sharing=scale)
         for artifact in artifacts if compare.deciding(extra) else []:
             if left_out := hidden(artifact, scale, seeds, extra):
                 log.warning(
@@ -203,20 +203,6 @@ def run_artifacts(
                     told("paper compare"),
                 )
     return status(outcome)
-
-
-def showing(artifacts: Sequence[Artifact], scale: str) -> list[str]:
-    """The names of these artifacts, and of the others that show one of their runs."""
-    records = read_records()
-
-    def runs_of(artifact: Artifact) -> set[tuple[str, int, str]]:
-        collected = artifact.collect(scale, records) if scale in artifact.scales() else {}
-        found = (record for runs in collected.values() for record in runs)
-        return {run_of(record) for record in found if "seed" in record}  # the theory has none
-
-    shown = set[tuple[str, int, str]]().union(*map(runs_of, artifacts))
-    own = [artifact.name for artifact in artifacts]
-    return [name for name in names() if name in own or runs_of(load(name)) & shown]
 
 
 def hidden(artifact: Artifact, scale: str, seeds: Sequence[int], extra: Sequence[str]) -> int:
@@ -289,12 +275,20 @@ def _file_name(text: str) -> str:
     return text
 
 
-def render_artifacts(chosen: Sequence[str]) -> int:
-    """Render the artifacts, all by default, at every scale that has records, and the page."""
-    wanted = [load(name) for name in chosen or names()]  # a wrong name is told at once
+def render_artifacts(chosen: Sequence[str], sharing: str | None = None) -> int:
+    """Render the artifacts, all by default, at every scale that has records, and the page.
+
+    Args:
+        sharing: a scale at which the others that show a run of these are rendered too.
+    """
+    wanted = [load(name).name for name in chosen or names()]  # a wrong name is told at once
     costs.read(RESULTS)  # so is a wrong file, before anything is written
     every, collected = collect()
-    for artifact in wanted:
+    if sharing is not None:
+        wanted = showing(wanted, {name: at.get(sharing, {}) for name, at in collected.items()})
+    for artifact in every:
+        if artifact.name not in wanted:
+            continue
         for scale, records in collected[artifact.name].items():
             written = page.render(artifact, scale, records, RESULTS) if records else []
             print_paths(written)
@@ -306,6 +300,16 @@ def render_artifacts(chosen: Sequence[str]) -> int:
     write_atomically(overview, page.page(every, collected, claims, RESULTS))
     print_paths([overview])
     return 0
+
+
+def showing(chosen: Sequence[str], collected: Mapping[str, Records]) -> list[str]:
+    """These artifacts, and those that show one of their runs, of what each has collected."""
+    runs_of = {
+        name: {run_of(run) for runs in records.values() for run in runs if "seed" in run}
+        for name, records in collected.items()  # without a seed: the theory's
+    }
+    shown = set[tuple[str, int, str]]().union(*(runs_of[name] for name in chosen))
+    return [name for name, runs in runs_of.items() if name in chosen or runs & shown]
 
 
 def rendered(folder: Path, name: str, scale: str) -> Iterator[Path]:

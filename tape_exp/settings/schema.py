@@ -429,8 +429,9 @@ def _check_tokenizer(cfg: "DictConfig") -> None:
     if node is None:
         return
     scale = OmegaConf.load(CONF / "scale" / f"{cfg.scale.name}.yaml")
-    written: Any = OmegaConf.select(scale, "language.tokenizer") or {}
-    default = {"sample_mb": 32, "path": None} | dict(written)
+    of_scale: Any = OmegaConf.select(scale, "language.tokenizer") or {}
+    shared: Any = OmegaConf.load(CONF / "task" / "shared" / "language.yaml")
+    default = {key: _value_of(shared.tokenizer, key) for key in TOKENIZERS_READ} | dict(of_scale)
     for key, kinds in TOKENIZERS_READ.items():
         value = node.get(key)
         if key in node and node.get("kind", "bpe") not in kinds and value != default.get(key):

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from huggingface_hub import HfFileSystem, constants
+from huggingface_hub import HfFileSystem, constants, errors
 from omegaconf import OmegaConf
 
 from tape_exp.data import scrolls, scrolls_builtin
@@ -339,6 +339,24 @@ def test_a_hub_that_goes_away_is_told(hub, monkeypatch):
         match=r"00001-of-00004.json.gz cannot be read beyond row 0: .*Disconnected.*start again",
     ):
         next(stream)
+
+
+def test_a_question_whose_answer_breaks_off_is_told(hub, monkeypatch):
+    """The client asks once for what a revision names."""
+
+    def cut(*_, **__):
+        raise errors.HfHubHTTPError.__bases__[0]("peer closed connection")
+
+    publish(hub)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", cut)
+    with pytest.raises(ConfigError, match=r"be read \(peer closed connection\).*again later"):
+        corpus("c4").fingerprint("train")
+
+
+def test_an_endpoint_that_is_no_address_is_named(hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "hf-mirror.com")
+    with pytest.raises(ConfigError, match=r"^HF_ENDPOINT=hf-mirror\.com is no address"):
+        corpus("c4").fingerprint("train")
 
 
 def test_fingerprint_follows_the_commit(hub):

@@ -153,7 +153,7 @@ def test_what_no_record_stands_behind_is_removed(tmp_path, monkeypatch):
 
 def test_records_of_other_settings_are_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(folders, "RECORDS", tmp_path / "records")
-    monkeypatch.setattr(paper, "render_artifacts", lambda chosen: 0)
+    monkeypatch.setattr(paper, "render_artifacts", lambda *_, **__: 0)
     monkeypatch.setattr(paper, "work", lambda *_: Outcome())
     artifact = artifacts.load("fig_addition")
     (tmp_path / "records").mkdir()

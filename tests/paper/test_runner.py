@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from tape_exp.machine.preemption import REQUEUE, Preemption
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, runner
+from tape_exp.paper.records import read_records
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -307,8 +308,12 @@ def signal_at(moment, number: signal.Signals):
 def test_what_else_shows_the_runs_of_an_artifact_is_drawn_with_it():
     """Their tables would say less than results/README.md, which is drawn for all."""
 
+    known = [artifacts.load(name) for name in artifacts.names()]
+    records = read_records()
+
     def drawn(name: str, scale: str) -> list[str]:
-        return paper.showing([artifacts.load(name)], scale)
+        collected = {a.name: a.collect(scale, records) for a in known if scale in a.scales()}
+        return paper.showing([name], collected)
 
     assert drawn("fig_addition_trend", "ladder") == ["fig_addition_trend", "tab_addition_failures"]
     assert {"fig_addition", "fig_addition_yarn"} < {*drawn("fig_addition", "smoke")}
@@ -320,7 +325,7 @@ def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(
 ):
     """Real runs, two at a time, by the command's main; SIGTERM; then again, to the end."""
     monkeypatch.setattr(runner, "run_and_record", sketched_run)
-    monkeypatch.setattr(paper, "render_artifacts", lambda _: 0)
+    monkeypatch.setattr(paper, "render_artifacts", lambda *_, **__: 0)
     words = [
         *SMALL,
         "task.train_digits=2",

@@ -267,6 +267,7 @@ def test_constructor_errors(section, override, message):
             r"tokenizer\.path=mine\.json is not read, since .*kind=bpe; add .*kind=file",
         ),
         ("task=c4 task.tokenizer.kind=byte task.tokenizer.vocab=999", r"vocab=999 is not read"),
+        ("task=c4 task.tokenizer.kind=byte task.tokenizer.sample_mb=3", r"sample_mb=3 is not read"),
         ("task=c4 task.tests.github.column=nan", r"github\.column=nan must be a finite number"),
         ("task=c4 task.windows.lengths=[1,inf]", r"windows\.lengths\.1=inf must be a finite"),
         ("model.name=${seed}", r"model\.name=0 becomes a folder's name"),
@@ -603,7 +604,7 @@ def described(node, key="") -> dict:
     return found
 
 
-def test_a_yaml_under_work_spoils_no_other(tmp_path, monkeypatch):
+def test_a_yaml_under_work_spoils_no_other(composed_anew, tmp_path, monkeypatch):
     """One that is wrong, and one that sets more than its section."""
     conf = shutil.copytree(CONF, tmp_path / "conf")
     (conf / "model" / "broken.yaml").write_text("defaults: [nothing]\nname: broken\n")
@@ -613,20 +614,14 @@ def test_a_yaml_under_work_spoils_no_other(tmp_path, monkeypatch):
     (conf / "task" / "more.yaml").write_text(more)
     for module in (compose, folders):
         monkeypatch.setattr(module, "CONF", conf)
-    for cached in (compose._composed, compose._sections):
-        cached.cache_clear()
-    try:
-        assert compose.compose_config(["model=rope"]).model.name == "rope"
-        assert compose.compose_config(["task=c4"]).task.name == "c4"
-        assert compose._composed(("task=more",)) == compose._by_hydra("config", ("task=more",))
-        with pytest.raises(ConfigError, match="nothing"):
-            compose.compose_config(["model=broken"])
-        with pytest.raises(ConfigError, match=r"latin\.yaml is not UTF-8"):
-            compose.compose_config(["model=latin"])
-        assert not any(name.startswith(".") for name in plugins.names_in("model"))
-    finally:
-        for cached in (compose._composed, compose._sections):
-            cached.cache_clear()
+    assert compose.compose_config(["model=rope"]).model.name == "rope"
+    assert compose.compose_config(["task=c4"]).task.name == "c4"
+    assert compose._composed(("task=more",)) == compose._by_hydra("config", ("task=more",))
+    with pytest.raises(ConfigError, match="nothing"):
+        compose.compose_config(["model=broken"])
+    with pytest.raises(ConfigError, match=r"latin\.yaml is not UTF-8"):
+        compose.compose_config(["model=latin"])
+    assert not any(name.startswith(".") for name in plugins.names_in("model"))
 
 
 @pytest.mark.parametrize(

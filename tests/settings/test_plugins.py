@@ -14,7 +14,7 @@ from tape_exp.paper import artifacts
 from tape_exp.report import __main__ as report
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of
-from tape_exp.settings import compose, plugins
+from tape_exp.settings import plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
@@ -27,20 +27,15 @@ DOCS = (ROOT / "docs" / "add-a-task.md").read_text()
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch):
+def site(composed_anew, tmp_path, monkeypatch):
     """A folder that Python imports from; nothing is known before and after."""
-    caches = (plugins.installed, compose._composed, compose._sections, compose._resolves)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(plugins, "_named", {})
-    for cache in caches:
-        cache.cache_clear()
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] in ("my_pe", "theirs")]:
         del sys.modules[name]
     monkeypatch.undo()
     importlib.invalidate_caches()
-    for cache in caches:
-        cache.cache_clear()
 
 
 def put(site, files, package="theirs"):
@@ -167,6 +162,8 @@ def test_the_hash_of_a_package_is_that_of_its_files(site):
     model = OmegaConf.to_container(compose_config(["model=theirs"]).model)
     before = plugins.versions_of({"model": [model]})
     assert before["theirs"]["version"] is None
+    (site / "theirs" / ".#encoding.py").symlink_to("user@host.1:2")  # an editor's lock
+    assert plugins.versions_of(model) == before
     (site / "theirs" / "encoding.py").write_text(ENCODING + "# changed\n")
     assert plugins.versions_of(model)["theirs"]["sources"] != before["theirs"]["sources"]
     assert plugins.versions_of({"model": {"_target_": "tape_exp.models.positions.nope.NoPE"}}) == {}

@@ -197,6 +197,11 @@ def test_sliding_windows_at_scale_paper_end_after_4_194_304_tokens(task):
     assert compose_config(["task=pg19", "scale=paper"]).task.windows.tokens is None
 
 
+def test_new_tokens_of_blocks_are_all_of_them():
+    with pytest.raises(ConfigError, match=r"task\.windows\.score=new has no effect on blocks"):
+        Windows(lengths=[32, 64], score="new")
+
+
 def test_numbers_of_a_model_that_knows_nothing(tokens, tokenizer):
     def uniform(ids):
         return torch.zeros(*ids.shape, tokenizer.vocab)
