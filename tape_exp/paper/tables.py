@@ -164,8 +164,9 @@ def write(stem: Path, table: Table) -> list[Path]:
 
 
 def markdown(table: Table) -> str:
-    """A table with aligned pipes and its caption below."""
-    return "\n".join([*aligned(_text(for_readers(table))), "", printable(table.caption), ""])
+    """A table with aligned pipes and its caption below; a cell's own pipe is escaped."""
+    text = [[cell.replace("|", r"\|") for cell in row] for row in _text(for_readers(table))]
+    return "\n".join([*aligned(text), "", printable(table.caption), ""])
 
 
 def on_terminal(table: Table, width: int) -> str:

@@ -4,7 +4,7 @@ import io
 
 import pandas
 
-from tape_exp.paper.tables import Table, columns, comma, on_terminal
+from tape_exp.paper.tables import Table, columns, comma, markdown, on_terminal
 from tape_exp.paper.values import NOT_RUN, Value, over_seeds
 
 
@@ -21,6 +21,14 @@ def test_a_wide_table_is_turned_on_a_narrow_terminal():
     ][1:] == names[1:]
     assert max(map(len, narrow.splitlines())) <= 60
     assert " ".join(narrow.split()).endswith("A caption. A caption.")
+
+
+def test_a_pipe_in_a_cell_starts_no_column():
+    table = Table(columns(["model", "loss"]), [{"model": "a|b", "loss": "1"}])
+    head, _, row, *_ = markdown(table).splitlines()
+    assert row.replace(r"\|", "").count("|") == head.count("|") == 3
+    assert r"a\|b" in row
+    assert "a|b" in on_terminal(table, 80)
 
 
 def test_numbers_for_programs_are_plain_and_have_their_ends():
