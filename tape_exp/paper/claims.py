@@ -159,14 +159,20 @@ class Contest:
         return _at(self.where, text)
 
     def _lead(self, deciding: Sequence[str]) -> str:
-        """`` (paired: +1.0 ± 0.4)`` for the best of the deciding rivals."""
+        """`` (paired: +1.0 ± 0.4)`` for the best of the deciding rivals; ``+1.0, one pair`` where
+        the verdict is that of one seed, and the figures are means over more.
+        """
         best = self._best(self.measured, deciding)
         difference = self.difference(best) if best else None
-        if difference is None or difference.p is None:
+        if difference is None:
             return ""
-        assert difference.half is not None
-        mean, half = (_number(x, self.digits) for x in (difference.mean, difference.half))
-        return f" (paired: {'+' if difference.mean > 0 else ''}{mean} ± {half})"
+        mean = ("+" if difference.mean > 0 else "") + _number(difference.mean, self.digits)
+        if difference.half is None:
+            seeds = {*self.measured[self.favourite].runs, *self.measured[best].runs}
+            return f" (paired: {mean}, one pair)" if len(seeds) > 1 else ""
+        if difference.p is None:
+            return ""
+        return f" (paired: {mean} ± {_number(difference.half, self.digits)})"
 
     def papers(self) -> str:
         """The paper's figure of the favourite and that of the best rival."""

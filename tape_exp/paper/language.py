@@ -104,7 +104,11 @@ def scored(records: Records) -> str:
     if not counts:
         return ""
     ends = sorted({min(counts), max(counts)})
-    return f" Scored: the first {' to '.join(f'{n:,.0f}' for n in ends)} tokens of each set."
+    first = " to ".join(f"{n:,.0f}" for n in ends)
+    return (
+        f" Scored: the first {first} tokens of each set, the same for all seeds, so that intervals "
+        "over seeds leave out what other documents would give."
+    )
 
 
 def _perplexities(record: Record) -> dict[tuple[str, int], tuple[str, int]]:

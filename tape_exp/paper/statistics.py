@@ -108,7 +108,7 @@ def resampled(runs: Sequence[Sequence[Value]], *, fresh: bool = False) -> np.nda
         fresh: whether each seed has samples of its own.
     """
     generator = np.random.default_rng(0)
-    number = np.array([[run.number for run in each] for each in runs])
+    number = np.array([[run.number for run in each] for each in runs], dtype=float)
     low, high = number.copy(), number.copy()
     for i, each in enumerate(runs):
         for k, run in enumerate(each):

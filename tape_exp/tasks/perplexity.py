@@ -160,7 +160,7 @@ def perplexity(
         mean = float(nll.sum() / count.sum())
         metrics[f"{name}/perplexity@{length}"] = math.exp(min(mean, 700))
         metrics[f"{name}/perplexity@{length}_stderr"] = bootstrap(
-            *_independent(nll, count, windows, length)
+            *_units(nll, count, windows, length)
         )
         metrics[f"{name}/bits_per_byte@{length}"] = mean / math.log(2) / bytes_per_token
     return metrics
@@ -175,18 +175,25 @@ def score(
     progress: Callable[..., Any],
     limit: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The summed negative log-likelihood and the number of scored tokens of each window."""
+    """The summed negative log-likelihood and the number of scores of each stretch of the text.
+
+    A stretch is as long as windows begin apart, so that every score of one token, in whichever
+    window, is counted in one stretch.
+    """
+    apart = windows.stride or length
     batches = list(window_batches(tokens, windows, length))[:limit]
-    sums = torch.zeros(2, sum(len(starts) for starts in batches), dtype=torch.float64)
+    end = min(int(batches[-1][-1]) + length, len(tokens) - 1)
+    sums = torch.zeros(2, -(-end // apart), dtype=torch.float64)
     firsts = np.cumsum([0, *map(len, batches)])
     for (number, starts), counts in progress(share(list(enumerate(batches))), description):
         batch = window_batch(tokens, windows, length, starts)
         sampler = RowSampler(0, "evaluation", first=int(firsts[number]))
         losses = model(batch["inputs"], labels_BT=batch["labels"], sampler=sampler)
         if counts:
-            part = slice(int(firsts[number]), int(firsts[number + 1]))
-            sums[0, part] = losses.sum(-1, dtype=torch.float64).cpu()
-            sums[1, part] = (batch["labels"] != IGNORE).sum(-1)
+            scored = batch["labels"] != IGNORE
+            stretch = (torch.from_numpy(starts)[:, None] + torch.arange(length)) // apart
+            sums[0].index_add_(0, stretch[scored], losses.cpu()[scored].double())
+            sums[1].index_add_(0, stretch[scored], torch.ones(int(scored.sum()), dtype=torch.float64))
     nll, count = sum_over_processes(sums).numpy()
     return nll, count
 
@@ -239,11 +246,15 @@ def bootstrap(nll: np.ndarray, count: np.ndarray, resamples: int = 1000) -> floa
     return float(np.exp((draws @ nll)[seen > 0] / seen[seen > 0]).std(ddof=1))
 
 
-def _independent(
+def _units(
     nll: np.ndarray, count: np.ndarray, windows: Windows, length: int, most: int = 2000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sums over neighbouring windows: units that share no text and are few enough to draw from."""
-    together = -(-length // (windows.stride or length)) if windows.score == "all" else 1
+    """Sums over neighbouring stretches: units of at least a window, few enough to draw from.
+
+    No token is in two of them. Units of windows would share what overlaps, and the error of what
+    is drawn as if it were independent would come out too small.
+    """
+    together = -(-length // (windows.stride or length))
     together = max(together, -(-len(nll) // most))
     edges = np.arange(0, len(nll), together)
     return np.add.reduceat(nll, edges), np.add.reduceat(count, edges)

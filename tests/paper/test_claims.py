@@ -111,6 +111,9 @@ def test_figures_show_the_favourite_and_the_rival_that_decides():
         Contest("set", "t", ["b"], {"t": interval, "b": interval}, {}, digits=0).ours()
         == "set: t 50 [20, 70], b 50 [20, 70]"
     )
+    one_pair = Contest("", "t", ["b"], {"t": seeds([1.0, 5.0]), "b": over_seeds({1: 4.0})}, {})
+    assert one_pair.outcome() == ORDERED  # by seed 1, though the means are the other way round
+    assert one_pair.ours() == "t 3.00 (1.00, 5.00), b 4.00 (paired: +1.00, one pair)"
     assert written(Value(9e-05), 2) == "9e-05"
     assert decide([contest([1.0], [2.0, 3.0])]).seeds == "1 to 2"
 

@@ -118,6 +118,14 @@ def test_the_bootstrap_agrees_with_the_error_of_a_mean():
     assert high == pytest.approx(numbers.mean() + half, abs=0.1)
 
 
+def test_whole_numbers_keep_the_ends_of_their_intervals():
+    whole, decimal = (
+        ends(resampled([[Value(kind(2), 1.5, 2.5), Value(kind(4), 3.5, 4.5)]])[0])
+        for kind in (int, float)
+    )
+    assert whole == decimal
+
+
 @pytest.mark.parametrize("seeds", [2, 3, 4, 5])
 def test_a_difference_is_found_in_four_of_five_cases_if_it_is_so_much_larger(seeds):
     """By the paired t test, as a multiple of the usual half-width of its interval."""

@@ -19,6 +19,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.perplexity import (
     Windows,
+    _units,
     bootstrap,
     perplexity,
     score,
@@ -119,9 +120,8 @@ def one_by_one(model, ids: torch.Tensor, length: int, stride: int, mode: str) ->
     """exp of the mean of what every window's plain logits give, one window at a time, summed in
     fp64.
 
-    ``all``: windows of ``length`` tokens begin every ``stride``, and every token of a window is
-        scored. ``new``: those that
-    no window before has scored.
+    Windows of ``length`` tokens begin every ``stride``; ``all`` tokens of a window are scored, or
+    those that are ``new``: that no window before has scored.
     """
     total, count, reached = 0.0, 0, 0
     for start in range(0, len(ids), stride):
@@ -252,6 +252,26 @@ def test_bootstrap_agrees_with_the_delta_method():
     assert bootstrap(nll, count) == pytest.approx(expected, rel=0.1)
     assert bootstrap(nll, count) == bootstrap(nll, count)
     assert bootstrap(nll[:1], count[:1]) == 0
+
+
+@pytest.mark.parametrize("mode", ["all", "new"])
+def test_the_error_counts_a_token_once_however_many_windows_score_it(mode):
+    """Tokens whose losses are independent: the error of their mean is σ / √n.
+
+    What overlaps is not counted as further tokens: as units of a window's length that begin a
+    window apart, of which neighbours share tokens, it would come out a fifth too small.
+    """
+    ids = np.random.default_rng(0).integers(0, 50, 40_001)
+    losses = torch.linspace(1, 3, 50)
+
+    def model(inputs, labels_BT, sampler):
+        return torch.where(labels_BT == IGNORE, 0.0, losses[labels_BT.clamp(min=0)])
+
+    windows = Windows((64,), 16, mode)
+    nll, count = score(model, ids, windows, 64, "", silent)
+    assert count.max() == (64 if mode == "all" else 16)
+    expected = math.exp(2) * float(losses.std()) / 200
+    assert bootstrap(*_units(nll, count, windows, 64)) == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize(
