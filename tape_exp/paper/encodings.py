@@ -149,12 +149,12 @@ class Encodings(LanguageArtifact):
             "where there are three, ± is half of a 95 % interval. Further seeds are those of the "
             "ladder and of the ablations, and of what led with the first: a mean that falls with "
             "these is not worse than another model's first seed for that. GRAPE is run as RoPE "
-            "with learned frequencies, additive GRAPE as ALiBi with learned slopes. All have one rate on each task, which can "
-            "be far from a method's best: what a search of rates changes on addition is in "
-            "fig_rates. Sums beyond the trained lengths tell little of a model that does "
-            "not solve the trained ones. RandPE's positions are drawn for the longest tested "
-            "length; FIRE's threshold begins above all rows of sums and words, so that its "
-            "interpolation begins switched off there."
+            "with learned frequencies, additive GRAPE as ALiBi with learned slopes. All have one "
+            "rate on each task, which can be far from a method's best: what a search of rates "
+            "changes on addition is in fig_rates. Sums beyond the trained lengths tell little of a "
+            "model that does not solve the trained ones. RandPE's positions are drawn for the "
+            "longest tested length; FIRE's threshold begins above all rows of sums and words, so "
+            "that its interpolation begins switched off there."
         )
 
 

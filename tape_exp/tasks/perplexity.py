@@ -191,9 +191,10 @@ def score(
         losses = model(batch["inputs"], labels_BT=batch["labels"], sampler=sampler)
         if counts:
             scored = batch["labels"] != IGNORE
-            stretch = (torch.from_numpy(starts)[:, None] + torch.arange(length)) // apart
-            sums[0].index_add_(0, stretch[scored], losses.cpu()[scored].double())
-            sums[1].index_add_(0, stretch[scored], torch.ones(int(scored.sum()), dtype=torch.float64))
+            places = torch.from_numpy(starts)[:, None] + torch.arange(length)
+            stretches = places[scored] // apart
+            sums[0].index_add_(0, stretches, losses.cpu()[scored].double())
+            sums[1] += torch.bincount(stretches, minlength=sums.shape[1])
     nll, count = sum_over_processes(sums).numpy()
     return nll, count
 
