@@ -109,8 +109,11 @@ def matches(record: Record, current: dict[str, Any], folders: bool = False) -> b
         for key in ("model", "task")
     ):
         return False  # at once: of hundreds of records few are of the same task
-    begun_from = weights.title_of(current["checkpoint"]) if "begun_from" in record else None
-    if begun_from is not None and begun_from != record["begun_from"]:
+    base = weights.path_if_any(current["checkpoint"]) if "begun_from" in record else None
+    if base is not None and weights.title(base) != record["begun_from"]:
+        return False
+    held = record.get("begun_from_weights")
+    if base is not None and held not in (None, weights.fingerprint(base)):
         return False
     if folders and record.get("config_hash") != _hash_of(record, current):
         return False

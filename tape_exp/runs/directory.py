@@ -12,6 +12,7 @@ import shutil
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tape_exp.machine.processes import first_process
 from tape_exp.runs import weights
 from tape_exp.runs.identity import config_hash, identity_of, shown_config
 from tape_exp.runs.record import OF_MANIFEST, checked, dump_record, manifest, what_is_wrong
+from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import path_of
 from tape_exp.settings.redaction import redact
@@ -87,6 +89,12 @@ class RunDirectory:
         except ConfigError:
             return False
         return (record.get("run"), record.get("config_hash")) == (self.name, self.hash)
+
+    @cached_property
+    def begins_from(self) -> str | None:
+        """The fingerprint of the weights that the run begins from, where it begins from a run."""
+        spec = weights.wanted(self.cfg)
+        return None if spec is None else weights.fingerprint(weights.find(spec, self.cfg))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -159,31 +167,63 @@ class RunDirectory:
                     f"Restore it, remove {name} if that is what was damaged, or train afresh in "
                     "another folder: runs=<folder>."
                 )
+        if self._begun and self._other_weights(self._manifest_before()):
+            raise ConfigError(
+                f"{self.path} began from other weights than {weights.wanted(self.cfg)} has now. "
+                f"Restore them, or train afresh: remove {self.path}, or set runs=<folder>."
+            )
+
+    def refuse_other_weights(self, record: dict[str, Any]) -> None:
+        """Refuse the record of a run that began from weights which have changed since."""
+        if self._other_weights(record):
+            raise ConfigError(
+                f"{self.path} is DONE, but began from other weights than "
+                f"{weights.wanted(self.cfg)} has now. Restore them, or run it anew: remove "
+                f"{self.path}, or set runs=<folder>."
+            )
+
+    def _other_weights(self, made: Mapping[str, Any]) -> bool:
+        known = made.get("begun_from_weights")
+        return known is not None and known != self.begins_from
 
     @property
     def _begun(self) -> bool:
         return any(self.checkpoints.glob("step*.ckpt"))
 
     def _manifest(self) -> dict[str, Any]:
-        """Of this process; of a run that goes on, the commit and the time at which it began, and
-        the commits at which it went on, if they are others.
+        """Of this process; of a run that goes on, the commit and the time at which it began, the
+        packages as they were then, and the commits and sources with which it went on, if they are
+        others.
         """
         made = manifest(self.hash, identity_of(self.cfg))
+        if self.begins_from is not None:
+            made["begun_from_weights"] = self.begins_from
         if self._begun:
-            try:
-                began = parse_json((self.path / "manifest.json").read_text())
-                git, here = began["git"], made["git"]
-                if wrong := what_is_wrong(began, OF_MANIFEST):
-                    raise ValueError(wrong)
-            except (OSError, ValueError, LookupError, TypeError):
+            began = self._manifest_before()
+            if not began:
                 log.warning("%s/manifest.json is missing or damaged: written anew.", self.path)
                 return made
+            git, here = began["git"], made["git"]
             git["dirty"] = git["dirty"] or here["dirty"]
             if here["commit"] not in (git["commit"], *git.get("later", ())):
                 log.warning("The run began at another commit; its record names both.")
                 git["later"] = [*git.get("later", ()), here["commit"]]
             made |= {"started": began["started"], "git": git}
+            if others := plugins.changed(began.get("plugins"), identity_of(self.cfg)):
+                log.warning("%s Its record names both.", others)
+            if "plugins" in made:
+                made["plugins"] = plugins.continued(began.get("plugins") or {}, made["plugins"])
         return made
+
+    def _manifest_before(self) -> dict[str, Any]:
+        """The manifest of a run that goes on; empty where it is missing or damaged."""
+        try:
+            began = parse_json((self.path / "manifest.json").read_text())
+            if what_is_wrong(began, OF_MANIFEST):
+                return {}
+        except (OSError, ValueError):
+            return {}
+        return dict(began)
 
     def _clear(self) -> None:
         """Remove what an earlier run left, but not the lock, which this one holds."""

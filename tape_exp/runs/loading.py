@@ -13,6 +13,7 @@ from tape_exp.runs.weights import (
     base_of,
     companion,
     content_of,
+    fingerprint,
     stored_config,
     title,
 )
@@ -172,14 +173,21 @@ def warn_of_other_positions(cfg: DictConfig, checkpoint: Path) -> None:
 def check_base(checkpoint: Path) -> None:
     """Refuse an adapted run whose base is another now. Raises :class:`ConfigError`."""
     cfg = adapted(checkpoint)
-    known = content_of(checkpoint).get("base") if cfg is not None else None
+    content = content_of(checkpoint) if cfg is not None else {}
+    known = content.get("base")
     if cfg is None or known is None:
         return
-    base = title(base_of(checkpoint, cfg))
+    path = base_of(checkpoint, cfg)
+    base = title(path)
     if known != base:
         raise ConfigError(
             f"checkpoint {checkpoint} was trained on top of another base, {known}, than the "
             f"one that is there now, {base}. Restore that base, or train anew."
+        )
+    if content.get("base_weights") not in (None, fingerprint(path)):
+        raise ConfigError(
+            f"checkpoint {checkpoint} was trained on top of {base}, which has other weights now. "
+            "Restore that base, or train anew."
         )
 
 

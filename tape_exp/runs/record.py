@@ -50,9 +50,13 @@ NEEDED: dict[str, Any] = {
 }
 OF_MANIFEST = {key: NEEDED[key] for key in ("started", "git")}
 LATER: dict[str, Any] = {"later": [(str, type(None))]}  # of git, where a run went on at another
+BROUGHT: dict[str, Any] = {"plugins": {"*": {"sources": str}}}  # by packages, where there are any
 CONFIGURED: dict[str, Any] = {"peft": NAMED}  # of the config, where a record has it
 OPTIONAL: dict[str, Any] = {
-    **dict.fromkeys(("run", "config_hash", "data_fingerprint", "precision", "begun_from"), str),
+    **dict.fromkeys(
+        ("run", "config_hash", "data_fingerprint", "precision", "begun_from", "begun_from_weights"),
+        str,
+    ),
     **dict.fromkeys(("parameters", "positional_parameters", "trained_parameters", "steps"), int),
     "tokens": NUMBER,
     "fingerprint_version": int,
@@ -60,7 +64,7 @@ OPTIONAL: dict[str, Any] = {
     "seconds": {"training": NUMBER, "evaluation": NUMBER},
     "hardware": {"cpu": str, "gpus": [str]},
     "packages": {"*": str},
-    "plugins": {"*": {"sources": str}},
+    **BROUGHT,
     "curves": {"*": {"step": [NUMBER], "value": [NUMBER]}},
     "heatmap": [[(*NUMBER, type(None))]],
     "matrices": {"*": [[NUMBER]]},
@@ -181,7 +185,8 @@ def checked(record: Any, path: Path) -> Record:
 def what_is_wrong(content: Any, needed: Mapping[str, Any]) -> str | None:
     """What a record or a manifest lacks of what is needed, or has in another type, in words."""
     found = next(_wrong(content, needed, ""), None)
-    return found or next(_wrong(content["git"], LATER, "git", needed=False), None)
+    found = found or next(_wrong(content["git"], LATER, "git", needed=False), None)
+    return found or next(_wrong(content, BROUGHT, "", needed=False), None)
 
 
 def _contradictions(record: Record) -> Iterator[str]:

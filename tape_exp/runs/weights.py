@@ -5,6 +5,7 @@ A checkpoint is a ``.ckpt`` of ours, with all weights or, of a run that adapted 
 """
 
 import copy
+import hashlib
 import shlex
 from functools import cache
 from pathlib import Path
@@ -181,10 +182,35 @@ def title(checkpoint: Path) -> str:
     return f"{checkpoint.name}-{sha256(checkpoint)[:10]}"
 
 
-def title_of(spec: str | None) -> str | None:
-    """The title of ``checkpoint=<spec>`` if that is a path; None for a name or a missing file."""
-    path = None if spec is None else _at(spec)
-    return None if path is None else title(path)
+def path_if_any(spec: str | None) -> Path | None:
+    """What ``checkpoint=<spec>`` means if that is a path; None for a name or a missing file."""
+    return None if spec is None else _at(spec)
+
+
+def fingerprint(checkpoint: Path) -> str | None:
+    """Sixteen hexadecimal digits of a run's weights, and of those of the base that they adapt.
+
+    The title says which run it is, not what is in it: a run that was removed and trained again on
+    other text has the same one. None where the title says both: of a Llama, or of a file outside
+    of runs.
+    """
+    if checkpoint.is_dir() or companion(checkpoint.resolve(), "config.yaml") is None:
+        return None
+    found = checkpoint.stat()
+    return _fingerprint(checkpoint.resolve(), found.st_size, found.st_mtime_ns)
+
+
+@cache
+def _fingerprint(path: Path, size: int, changed: int) -> str:
+    """Computed once for as long as the file is not written to."""
+    import torch
+
+    content = content_of(path)
+    digest = hashlib.sha256(str(content.get("base_weights")).encode())
+    for name, value in sorted(content["state_dict"].items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
 
 
 def adapted(checkpoint: Path) -> DictConfig | None:
@@ -208,12 +234,10 @@ def base_of(checkpoint: Path, cfg: DictConfig) -> Path:
         ) from error
 
 
-def base_title(checkpoint: Path | None) -> str | None:
-    """The title of the base model that a run from the checkpoint adapts or continues to adapt."""
-    if checkpoint is None:
-        return None
+def base_below(checkpoint: Path) -> Path:
+    """The base model that a run from the checkpoint adapts or continues to adapt."""
     cfg = adapted(checkpoint)
-    return title(checkpoint if cfg is None else base_of(checkpoint, cfg))
+    return checkpoint if cfg is None else base_of(checkpoint, cfg)
 
 
 def llama_below(checkpoint: Path) -> Path | None:

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from importlib.util import find_spec
@@ -156,6 +156,22 @@ def changed(made_with: Any, config: Any) -> str:
         if package in now and now[package]["sources"] != found["sources"]
     ]
     return f"The code of {' and '.join(others)} has changed since this run." if others else ""
+
+
+def continued(
+    began: Mapping[str, Mapping[str, Any]], now: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """The packages of a run that goes on: as they were when it began, with the sources that they
+    have had ``later``, if these are others.
+    """
+    found = {}
+    for package, here in now.items():
+        before = began.get(package, here)
+        later = [*before.get("later", ())]
+        if here["sources"] not in (before["sources"], *later):
+            later.append(here["sources"])
+        found[package] = dict(before) | ({"later": later} if later else {})
+    return found
 
 
 def _targets(node: Any) -> list[str]:

@@ -54,6 +54,8 @@ class LanguageModule(LightningModule):
             called elsewhere.
         base: the title of the model that the decoder's frozen weights are of; checkpoints then
             hold only the trained ones.
+        base_weights: their fingerprint (:func:`tape_exp.runs.weights.fingerprint`), if they have
+            one.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class LanguageModule(LightningModule):
         evaluation_batches: int | None = None,
         base: str | None = None,
         compiled: bool = False,
+        base_weights: str | None = None,
     ) -> None:
         super().__init__()
         self.decoder = decoder
@@ -76,7 +79,7 @@ class LanguageModule(LightningModule):
         self.config_hash = config_hash
         self.progress = progress
         self.evaluation_batches = evaluation_batches
-        self.base = base
+        self.base, self.base_weights = base, base_weights
         self._loss_sum: Callable[[Tensor, Tensor], Tensor] = loss_sum
         if compiled:
             self._loss_sum = torch.compile(loss_sum)
@@ -240,7 +243,7 @@ class LanguageModule(LightningModule):
         """Sign the checkpoint with its config; leave out frozen weights that are kept elsewhere."""
         checkpoint["config_hash"] = self.config_hash
         if self.base is not None:
-            checkpoint["base"] = self.base
+            checkpoint |= {"base": self.base, "base_weights": self.base_weights}
             kept = {
                 name for name, _ in trained(self)
             }  # of a sharded model, all but the first process have none

@@ -86,6 +86,7 @@ def finished_record(directory: RunDirectory) -> dict[str, Any]:
     set_up_logging(None, "none")
     log.info("%s is DONE: %s", directory.name, directory.path)
     record = directory.record()
+    directory.refuse_other_weights(record)
     if told := plugins.changed(record.get("plugins"), record["config"]):
         log.warning("%s Remove its folder to run it anew.", told)
     return record
@@ -149,6 +150,8 @@ def make_module(run: Run) -> LanguageModule:
     if run.cfg.trainer.compile:
         run.decoder.compile()
     partial = run.adaptation is not None and run.adaptation.partial
+    begun_from = run.task.surroundings.checkpoint
+    base = weights.base_below(begun_from) if partial and begun_from is not None else None
     return LanguageModule(
         run.decoder,
         run.task,
@@ -157,8 +160,9 @@ def make_module(run: Run) -> LanguageModule:
         run.directory.hash,
         tracker(run.progress),
         run.cfg.debug.evaluation_batches,
-        base=weights.base_title(run.task.surroundings.checkpoint) if partial else None,
+        base=None if base is None else weights.title(base),
         compiled=run.cfg.trainer.compile,
+        base_weights=None if base is None else weights.fingerprint(base),
     )
 
 
@@ -273,6 +277,7 @@ def record_of(
         },
         curves=curves(read_metrics(run.directory.metrics)),
         **({"begun_from": weights.title(begun_from)} if begun_from else {}),
+        **({"begun_from_weights": of_base} if (of_base := run.directory.begins_from) else {}),
         **({"llama": llama} if llama else {}),
         **({"knows_digits": True} if run.decoder.knows_digits() else {}),
         **evaluation.for_record(),

@@ -18,6 +18,7 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import sha256
 from tape_exp.models import peft
 from tape_exp.models.positions.nope import NoPE
+from tape_exp.paper.records import matches
 from tape_exp.runs import loading, weights
 from tape_exp.runs.checkpoints import SafeCheckpointIO
 from tape_exp.runs.directory import RunDirectory
@@ -145,6 +146,43 @@ def test_adapters_of_another_base_are_refused(extend, text_run, base):
         match=r"on top of another base, c4-smoke-rope-seed0-\w+/step00000003, than the one",
     ):
         text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
+
+
+def rewrite(checkpoint: Path, factor: float) -> None:
+    """Leave other weights in a base's place, as training it again on other text does."""
+    content = torch.load(checkpoint, weights_only=True)
+    content["state_dict"] = {k: factor * v for k, v in content["state_dict"].items()}
+    torch.save(content, checkpoint)
+    weights.signature_of(checkpoint).unlink()
+
+
+def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(
+    extend, text_run, base, tmp_path
+):
+    """Folder, step and hash are the same: only the weights tell."""
+    cfg, record = extend("rope", "lora")
+    folder, saved = RunDirectory(cfg), RunDirectory(base).checkpoints / "step00000003.ckpt"
+    assert record["begun_from_weights"] == weights.fingerprint(saved)
+    content = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)
+    assert content["base_weights"] == weights.fingerprint(saved)
+    asked, named = text_run("model=rope", f"checkpoint={saved}", task="github")
+    assert matches(named, identity_of(asked))
+    before, signed = (path.read_bytes() for path in (saved, weights.signature_of(saved)))
+
+    rewrite(saved, 2.0)
+    assert not matches(named, identity_of(asked))
+    with pytest.raises(ConfigError, match="is DONE, but began from other weights than c4 has now"):
+        extend("rope", "lora")
+    with pytest.raises(ConfigError, match=r"on top of c4-.*, which has other weights now"):
+        text_run("model=rope", "peft=lora", "checkpoint=extend", task="github")
+    for leftover in ("DONE", "record.json"):
+        (folder.path / leftover).unlink()
+    with pytest.raises(ConfigError, match=r"began from other weights than c4 has now\. Restore"):
+        extend("rope", "lora")
+
+    saved.write_bytes(before)
+    weights.signature_of(saved).write_bytes(signed)
+    assert extend("rope", "lora")[1]["metrics"] == record["metrics"]
 
 
 def test_a_base_that_is_gone_is_named(extend, text_run, base):
@@ -518,15 +556,12 @@ def test_of_several_runs_of_a_task_the_unchanged_one_is_the_base(tmp_path, monke
     assert weights.find("c4", cfg) == plain
     monkeypatch.chdir(tmp_path)  # which holds a folder c4
     assert weights.find("c4", cfg) == plain
-    assert weights.title_of("c4") is None
+    assert weights.path_if_any("c4") is None
     (tmp_path / "c4" / "checkpoints").mkdir()
     (tmp_path / "c4" / "checkpoints" / "step00000009.ckpt").touch()
     assert weights.find("./c4", cfg).name == "step00000009.ckpt", "a path, which it says it is"
-    assert (
-        weights.title_of(str(plain))
-        == weights.title(plain)
-        == weights.title_of(str(plain.parent.parent))
-    )
+    assert weights.path_if_any(str(plain)) == plain
+    assert weights.path_if_any(str(plain.parent.parent)) == plain
     finished(tmp_path, "task=c4", "task.optim.max_steps=6", "seed=1")
     finished(tmp_path, "task=c4", "task.optim.max_steps=7", "seed=1")
     with pytest.raises(ConfigError, match="2 finished runs of this model, scale and seed"):

@@ -114,6 +114,25 @@ def test_a_run_says_which_package_it_had(site, tmp_path, monkeypatch, capfd):
     assert len(library.load(folder).attention("1+1=")) == 1
 
 
+def test_a_run_that_goes_on_with_other_code_names_both(site, tmp_path, monkeypatch, capfd):
+    example(site, entry_point=True)
+    monkeypatch.chdir(tmp_path)
+    words = ["model=soft_window", "logger=none", "trainer=cpu", "trainer.progress=none"]
+    words += ["task.arch.layers=1", "task.optim.max_steps=2", "task.samples_per_cell=1"]
+    words += ["task.arch.width=16", "task.optim.batch=4"]
+    record = run(compose_config(words))
+    (folder,) = tmp_path.glob("runs/*/*/soft_window/*")
+    for leftover in ("DONE", "record.json"):
+        (folder / leftover).unlink()
+    monkeypatch.setattr(plugins, "_hash", lambda folder: "0123456789")
+    capfd.readouterr()
+    again = run(compose_config(words))
+    assert "The code of my_pe has changed since this run. Its record names both" in "".join(
+        capfd.readouterr()
+    )
+    assert again["plugins"]["my_pe"] == {**record["plugins"]["my_pe"], "later": ["0123456789"]}
+
+
 def test_report_and_export_take_the_name_of_a_package(site, tiny_run, monkeypatch, capsys):
     example(site, entry_point=False)
     named = "plugins=[my_pe]"
