@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run every check, print a line for each; status 1 if one fails."""
     parser = Parser("python -m tape_exp.check", description=DESCRIPTION)
     parser.add_argument(
-        "words", nargs="+", metavar="model=<name>", help="and any other key of model, plugins=[…]"
+        "words", nargs="+", metavar="key=value", help="model=<name>, keys of it, plugins=[…]"
     )
     words = parser.parse_args(arguments).words
     for word in words:

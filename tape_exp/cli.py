@@ -142,6 +142,12 @@ def run_job(cfg: DictConfig) -> None:
     sys.argv[1:] = cast(
         list[str], OmegaConf.to_container(hydra.overrides.task)
     )  # ${…} as they were written
+    given = next((word for word in sys.argv[1:] if word.startswith("task.optim.max_steps=")), None)
+    if given is not None and cfg.debug.max_steps is not None:
+        raise ConfigError(
+            f"{given} has no effect beside debug={cfg.debug.name}, which has its own number of "
+            f"steps; give debug.{given.removeprefix('task.optim.')}."
+        )
     from tape_exp.training.run import run
 
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # the imports are over

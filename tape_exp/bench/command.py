@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench, scale = requested(given.words)
     if (words := deciding(bench.overrides)) and given.out.resolve() == OUT.resolve():
         raise ConfigError(
-            f"{' '.join(words)} makes another bench than that of {OUT}; name a folder of its own "
-            "with --out=<folder>."
+            f"{OUT} is for benches whose recipe is unchanged, and {' '.join(words)} changes it; "
+            "name another folder with --out=<folder>."
         )
     place = Place(given.out, f"{bench.group}-{scale}")
     place.refuse_another(bench.settings(scale))

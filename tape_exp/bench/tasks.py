@@ -114,6 +114,14 @@ class Entry:
         return {int(n): metrics[key] for n, key in found.items() if n.isdigit()}
 
 
+STATES = {
+    "parity": "a light that is switched",
+    "s3": "S3, a group that is solvable",
+    "a5": "A5, a group that is not solvable",
+    "s5": "S5, a group that is not solvable",
+}
+
+
 def _entries() -> dict[str, Entry]:
     found = [
         Entry(name, ("task=battery", f"task.problem={name}"), problem.summary)
@@ -122,7 +130,10 @@ def _entries() -> dict[str, Entry]:
     found.append(Entry("addition", ("task=arithmetic",), "add two numbers", "exact_match"))
     found += [
         Entry(
-            group, ("task=word_problem", f"task.group={group}"), "follow a group's state", "state"
+            group,
+            ("task=word_problem", f"task.group={group}"),
+            f"follow the state of {STATES.get(group, group)}",
+            "state",
         )
         for group in GROUPS
     ]

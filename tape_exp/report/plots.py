@@ -90,6 +90,10 @@ def as_json(plot: Grid | Panel) -> dict[str, Any]:
     return {key: getattr(plot, key) for key in axes} | {"kind": "lines", "lines": lines}
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def describe(plot: Grid | Panel) -> str:
     """A plot in a sentence or two, for those who do not see it."""
     if isinstance(plot, Panel):
@@ -97,9 +101,9 @@ def describe(plot: Grid | Panel) -> str:
         return f"Lines of {plot.ylabel or 'values'} against {plot.xlabel}: {names}."
     values = [value for row in plot.z for value in row if value is not None]
     text = (
-        f"Heatmap of {plot.label}, {len(plot.y)} rows ({plot.ylabel}) by {len(plot.x)} "
-        f"columns ({plot.xlabel}); from {min(values):.4g} to {max(values):.4g}, mean "
-        f"{sum(values) / len(values):.4g}."
+        f"Heatmap of {plot.label}, {_counted(len(plot.y), 'row')} ({plot.ylabel}) by "
+        f"{_counted(len(plot.x), 'column')} ({plot.xlabel}); from {min(values):.4g} to "
+        f"{max(values):.4g}, mean {sum(values) / len(values):.4g}."
     )
     if plot.trained:
         text += (

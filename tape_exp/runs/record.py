@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from tape_exp.machine.files import parse_json
 from tape_exp.runs.identity import identity_of, without_folders
-from tape_exp.settings import plugins
+from tape_exp.settings import folders, plugins
 from tape_exp.settings.commit import git_state
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.redaction import redact, redact_tree, shown
@@ -78,8 +78,9 @@ def manifest(hash_: str, config: Any) -> dict[str, Any]:
     authors whose classes the config constructs.
     """
     others = plugins.versions_of(config)
+    called = folders.called_as.split() or [Path(sys.argv[0]).name]
     return {
-        "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
+        "command": [*called, *map(redact, sys.argv[1:])],
         "config_hash": hash_,
         **circumstances(),
         **({"plugins": others} if others else {}),

@@ -152,6 +152,8 @@ def _is_plain(kept: Any) -> bool:
 
 def _newest(folder: Path, asked: str) -> Path:
     saved = sorted((folder / "checkpoints").glob("step*.ckpt"))
+    if not saved and (folder / "FAILED").exists():
+        raise ConfigError(f"{asked}: the run {folder} failed before its first checkpoint.")
     if not saved:
         raise ConfigError(
             f"{asked}: {folder} is neither the folder of a run with checkpoints nor a Llama."

@@ -214,7 +214,7 @@ def _found(package: str, by: str) -> Plugin:
     if spec is None:
         raise ConfigError(
             f"{by}: there is no package {package} here; install it, as pip install -e "
-            "<its folder> does."
+            "<its folder> does, or put the folder that it is in into PYTHONPATH."
         )
     places = list(spec.submodule_search_locations or [])
     folder = Path(places[0]) if places else None

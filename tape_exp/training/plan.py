@@ -306,8 +306,8 @@ def _assumptions_of_training(
         "C · T of causal attention, also where it is sparse; recomputed: the blocks' forward pass "
         "once more.",
         f"Hours: {UTILISATION:.0%} of {setting.peak / 1e12:.0f} TFLOP/s, the {numbers} peak of an "
-        f"{setting.gpu}, on {setting.devices} of them, which in bf16 takes trainer.compile=true "
-        "(docs/speed.md); without validation, evaluation, checkpoints and waiting for data.",
+        f"{setting.gpu}, on {setting.devices} of them, which in bf16 takes trainer.compile=true; "
+        "without validation, evaluation, checkpoints and waiting for data.",
     ]
 
 
@@ -352,7 +352,7 @@ def _fit(plan: Plan, setting: Setting) -> str:
     needed = sum(plan.memory.values())
     size = f"{_short(needed / 2**30)} GiB a device, {_short(plan.hours)} hours"
     if not setting.memory:
-        return f"{size} on an {setting.gpu}; no GPU here to compare with."
+        return f"{size} on an {setting.gpu}; no GPU is here whose memory could be compared."
     if needed <= setting.memory:
         return f"{size}; it fits."
     return (
