@@ -131,6 +131,16 @@ def _comparison(hydra: HydraConf, cfg: DictConfig) -> str:
     return redact(f"{told('paper compare')} {shlex.join(words)}")
 
 
+def _refuse_other_steps(cfg: DictConfig, words: Sequence[str]) -> None:
+    """Refuse a number of steps in whose place ``debug=`` has its own."""
+    given = next((word for word in words if word.startswith("task.optim.max_steps=")), None)
+    if given is not None and cfg.debug.max_steps is not None:
+        raise ConfigError(
+            f"{given} has no effect beside debug={cfg.debug.name}, which has its own number of "
+            f"steps; give debug.{given.removeprefix('task.optim.')}."
+        )
+
+
 def run_job(cfg: DictConfig) -> None:
     """Run one job of Hydra's; processes for further devices repeat this job, not the sweep."""
     from tape_exp.training import multirun
@@ -142,17 +152,12 @@ def run_job(cfg: DictConfig) -> None:
     sys.argv[1:] = cast(
         list[str], OmegaConf.to_container(hydra.overrides.task)
     )  # ${…} as they were written
-    given = next((word for word in sys.argv[1:] if word.startswith("task.optim.max_steps=")), None)
-    if given is not None and cfg.debug.max_steps is not None:
-        raise ConfigError(
-            f"{given} has no effect beside debug={cfg.debug.name}, which has its own number of "
-            f"steps; give debug.{given.removeprefix('task.optim.')}."
-        )
     from tape_exp.training.run import run
 
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # the imports are over
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        _refuse_other_steps(cfg, sys.argv[1:])
         record = run(cfg)
         if several:
             multirun.add(multirun.words_of(hydra), record)

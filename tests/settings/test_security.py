@@ -155,6 +155,13 @@ def test_a_mistake_has_no_traceback_with_debug_either():
     assert refused.stderr.startswith("error: task.trian_digits is not known")
 
 
+def test_steps_that_debug_replaces_are_refused():
+    refused = train("debug=overfit", "task.optim.max_steps=5")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert refused.stderr.endswith("give debug.max_steps=5.\n")
+
+
 def test_hydra_writes_no_config(tmp_path):
     refused = train(f"hydra.run.dir={tmp_path}", "hydra.output_subdir=.hydra", "debug=plan")
     assert refused.returncode == 2
