@@ -103,7 +103,7 @@ def test_each_choice_of_tasks_has_tables_of_its_own():
 
 def test_what_changes_the_runs_wants_a_folder_of_its_own(capsys):
     assert command.main(["rope", "tasks=copy", "task.optim.max_steps=5"]) == 2
-    assert "task.optim.max_steps=5 makes another bench than that of" in capsys.readouterr().err
+    assert "and task.optim.max_steps=5 changes it; name another folder" in capsys.readouterr().err
 
 
 def test_friedman_and_nemenyi_by_hand():
