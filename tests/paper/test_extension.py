@@ -158,7 +158,7 @@ def test_ours_stands_beside_the_papers(artifact):
         "of 256 tokens",
         "training at 512",
         "every 64 tokens",
-        "Scored: the first 9,000 to 16,384 tokens of each set.",
+        "Scored: the first 9,000 to 16,384 tokens of each set, the same for all seeds",
         "Llama-2-7B",
     ):
         assert told in caption, told

@@ -55,7 +55,7 @@ def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
     markdown, *_ = rendered(artifact, records, tmp_path)
     assert "read the same data in the same order" in markdown.read_text()
     assert (
-        "trained at 256 tokens on 2.0 M tokens. Scored: the first 65,536 tokens of each set. "
+        "trained at 256 tokens on 2.0 M tokens. Scored: the first 65,536 tokens of each set, "
         in markdown.read_text()
     )
     other = record(artifact, "nope", 0, metrics, data_fingerprint="of another corpus")
