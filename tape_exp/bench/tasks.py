@@ -132,7 +132,7 @@ def _entries() -> dict[str, Entry]:
         Entry(
             group,
             ("task=word_problem", f"task.group={group}"),
-            f"follow the state of {STATES.get(group, group)}",
+            f"follow the state of {STATES[group]}",
             "state",
         )
         for group in GROUPS

@@ -18,6 +18,7 @@ from tape_exp.paper.page import AFTER, BEFORE, VERDICTS
 from tape_exp.paper.records import known_records
 from tape_exp.paper.searches import read_searches
 from tape_exp.report.content import Content, attributes, figure_data, gather
+from tape_exp.report.plots import counted
 from tape_exp.settings import folders
 from tape_exp.settings.arguments import (
     PLUGINS,
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_atomically(given.out, text)
     print(
         f"{given.out}  {len(text.encode()) / 1e6:.1f} MB, "
-        f"{_counted(content.sections, 'artifact')}, {_counted(content.runs, 'run')}"
+        f"{counted(content.sections, 'artifact')}, {counted(content.runs, 'run')}"
     )
     return 0
 
@@ -77,10 +78,6 @@ def read_benches() -> list[tuple[str, str]]:
         title = re.search("<title>(.*?)</title>", text)
         found.append((unescape(title[1]) if title else path.stem, text))
     return found
-
-
-def _counted(items: Sequence[object], name: str) -> str:
-    return f"{len(items)} {name}" if len(items) == 1 else f"{len(items)} {name}s"
 
 
 def page(content: Content) -> str:

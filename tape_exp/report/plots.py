@@ -1,5 +1,6 @@
 """The figures of artifacts and runs as the page's script draws them: grids and lines."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -90,8 +91,9 @@ def as_json(plot: Grid | Panel) -> dict[str, Any]:
     return {key: getattr(plot, key) for key in axes} | {"kind": "lines", "lines": lines}
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def counted(items: Sequence[object], name: str) -> str:
+    """``1 row``, ``8 rows``."""
+    return f"{len(items)} {name}" if len(items) == 1 else f"{len(items)} {name}s"
 
 
 def describe(plot: Grid | Panel) -> str:
@@ -101,8 +103,8 @@ def describe(plot: Grid | Panel) -> str:
         return f"Lines of {plot.ylabel or 'values'} against {plot.xlabel}: {names}."
     values = [value for row in plot.z for value in row if value is not None]
     text = (
-        f"Heatmap of {plot.label}, {_counted(len(plot.y), 'row')} ({plot.ylabel}) by "
-        f"{_counted(len(plot.x), 'column')} ({plot.xlabel}); from {min(values):.4g} to "
+        f"Heatmap of {plot.label}, {counted(plot.y, 'row')} ({plot.ylabel}) by "
+        f"{counted(plot.x, 'column')} ({plot.xlabel}); from {min(values):.4g} to "
         f"{max(values):.4g}, mean {sum(values) / len(values):.4g}."
     )
     if plot.trained:

@@ -55,9 +55,10 @@ def test_comparison_has_intervals_and_the_unigram_row(tmp_path):
     markdown, *_ = rendered(artifact, records, tmp_path)
     assert "read the same data in the same order" in markdown.read_text()
     assert (
-        "trained at 256 tokens on 2.0 M tokens. Scored: the first 65,536 tokens of each set, "
-        in markdown.read_text()
-    )
+        "trained at 256 tokens on 2.0 M tokens. Scored: the first 65,536 tokens of each set, the "
+        "same for all seeds, so that intervals over seeds leave out what other documents would "
+        "give. "
+    ) in markdown.read_text()
     other = record(artifact, "nope", 0, metrics, data_fingerprint="of another corpus")
     assert "is not recorded" in rendered(artifact, [*records, other], tmp_path)[0].read_text()
     for one in (*records, other):

@@ -156,9 +156,7 @@ def rewrite(checkpoint: Path, factor: float) -> None:
     weights.signature_of(checkpoint).unlink()
 
 
-def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(
-    extend, text_run, base, tmp_path
-):
+def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(extend, text_run, base):
     """Folder, step and hash are the same: only the weights tell."""
     cfg, record = extend("rope", "lora")
     folder, saved = RunDirectory(cfg), RunDirectory(base).checkpoints / "step00000003.ckpt"
