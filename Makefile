@@ -23,7 +23,7 @@ setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (
 	done; \
 	test -n "$$found" || { echo "error: none of $(or $(PYTHON),$(PYTHONS)) is Python 3.11 or newer; name one, as in make setup PYTHON=<path>." >&2; exit 2; }; \
 	$$found -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs,slurm]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
 	-@$(BIN)/python -m tape_exp.paper list > /dev/null  # composes the artifacts, which later calls then need not
 	@touch $@
 
@@ -34,7 +34,7 @@ test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 
 slurm-test: setup  ## run sweeps on a SLURM started for the test, and runs over two hosts (needs slurm-wlm, munge and root)
-	$(BIN)/python -m pytest -m "slurm or hosts" tests/slurm tests/hosts tests/training/test_heartbeat.py
+	$(BIN)/python -m pytest -m "slurm or hosts" tests/slurm tests/hosts tests/training/test_timeout.py
 
 lint: setup  ## ruff, mypy and import-linter
 	$(BIN)/ruff check .
@@ -68,7 +68,7 @@ gpu:  ## check, speed, training and data on a GPU, in stages that survive each o
 
 lock:  ## resolve pyproject.toml into constraints.txt, which keeps its versions where they fit; UPGRADE=1 takes the newest (needs a network)
 	@test -x .lock/bin/uv || { $(or $(PYTHON),python3) -m venv .lock && .lock/bin/python -m pip install --quiet uv; }
-	.lock/bin/uv pip compile pyproject.toml --extra dev --extra docs --extra slurm --universal --python-version 3.11 --no-annotate --no-emit-package setuptools \
+	.lock/bin/uv pip compile pyproject.toml --extra dev --extra docs --universal --python-version 3.11 --no-annotate --no-emit-package setuptools \
 		--custom-compile-command "make lock" --quiet $(if $(UPGRADE),--upgrade) --output-file constraints.txt
 	sed -i '/^\(nvidia\|cuda\)-/d' constraints.txt  # torch itself pins what its build needs
 

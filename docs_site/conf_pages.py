@@ -21,7 +21,6 @@ GROUPS = {
     "debug": "Debugging",
     "paper": "Artifacts of the paper",
     "space": "Spaces of a search",
-    "hydra": "Launchers",
     "local": "Your cluster",
 }
 COMMAND = re.compile(r"(python|tape-exp) ")

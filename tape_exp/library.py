@@ -4,13 +4,9 @@ Everything here takes and gives plain objects of Python, torch and pandas. Error
 :class:`~tape_exp.settings.errors.ConfigError`, a ``ValueError`` with one sentence.
 """
 
-import math
-import reprlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,23 +19,19 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.trace import Trace, trace
-from tape_exp.paper.records import checked, known_records, read_records
+from tape_exp.paper.records import known_records, read_records
+from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.files import read_json
-from tape_exp.settings.plugins import changed, use_packages
-from tape_exp.settings.redaction import redact_tree
-from tape_exp.settings.schema import check
+from tape_exp.settings.plugins import changed
+from tape_exp.settings.schema import validate
 from tape_exp.tasks.base import Task
-from tape_exp.training.assembly import check_parts, make_adaptation, make_ready, make_task
-from tape_exp.training.finished import read_run
+from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
+from tape_exp.training.loaded import read_run
 from tape_exp.training.run import run
 
 if TYPE_CHECKING:
     import pandas
-
-MOST = 1_000_000  # tokens that one call writes: for more, no one waits
-COLDEST = 1e-6  # above 0: logits over less leave the range of fp32
 
 
 def build(
@@ -56,62 +48,40 @@ def build(
             ``"task.arch.layers=2"``.
 
     Raises:
-        ConfigError: there is no such config, or nothing can be made of it.
+        ConfigError: there is no such config, or it cannot be built.
     """
-    _check_words(overrides)
-    for name in ("model", "task", "scale"):
-        if given := [word for word in overrides if word.startswith(f"{name}=")]:
-            value = given[0].partition("=")[2]
-            raise ConfigError(f"{given[0]} is no override here; give it as {name}={value!r}.")
-    cfg = compose_config([f"model={model}", f"task={task}", f"scale={scale}", *overrides])
-    check(cfg)
-    check_parts(cfg)
+    words = [f"model={model}", f"task={task}", f"scale={scale}", *overrides]
+    cfg = apply_llama_config(compose_config(words))
+    validate(cfg)
     made = make_task(cfg)
-    return make_ready(cfg, made, make_adaptation(cfg, made)), made
+    adaptation = make_adaptation(cfg, made)
+    made.prepare_data()
+    return make_decoder(cfg, made, adaptation), made
 
 
 def train(*overrides: str) -> dict[str, Any]:
     """Train and evaluate what ``tape-exp train <overrides>`` would, and return the record.
 
-    A run that is finished already is not repeated; one that was interrupted goes on.
+    A run that is finished already is not repeated; one that was interrupted is resumed.
 
     Raises:
         ConfigError: the config cannot run; nothing was begun.
     """
-    _check_words(overrides)
     return run(compose_config(overrides))
 
 
-def load(folder: str | Path, plugins: Sequence[str] = ()) -> "Loaded":
+def load(folder: str | Path) -> "Loaded":
     """A finished run, from its folder.
-
-    Args:
-        plugins: packages that brought its encoding or its task, where they are not installed.
 
     Raises:
         ConfigError: it is not the folder of a finished run, or what it holds is damaged.
     """
-    _check_path("folder", folder)
-    listed = isinstance(plugins, list | tuple) and all(isinstance(name, str) for name in plugins)
-    if not listed:
-        raise ConfigError(
-            f"plugins={reprlib.repr(plugins)} must be a list of packages, as in ['my_pe']."
-        )
-    use_packages(plugins)
-    found = read_run(folder)
-    path = found.folder / "record.json"
-    if not path.is_file():
-        raise ConfigError(
-            f"{found.folder} is not finished: it has no record.json. The command that finishes it "
-            "is in its manifest.json."
-        )
-    record = checked(read_json(path), path)
-    if wrong := found.unfit(record):
-        raise ConfigError(f"{wrong}.")
-    if told := changed(record.get("plugins"), record["config"]):
-        warnings.warn(f"{found.folder}: {told}", stacklevel=2)
-    config = redact_tree(OmegaConf.to_container(found.cfg, resolve=True))
-    return Loaded(found.decoder, found.task, found.tokenizer, config, record)
+    loaded = read_run(folder)
+    record = loaded.record()
+    if warning := changed(record.get("plugins"), record["config"]):
+        warnings.warn(f"{loaded.folder}: {warning}", stacklevel=2)
+    config: Any = OmegaConf.to_container(loaded.cfg, resolve=True)
+    return Loaded(loaded.decoder, loaded.task, loaded.tokenizer, config, record)
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,29 +125,17 @@ class Loaded:
         Raises:
             ConfigError: one of them cannot be used; the sentence says which.
         """
-        new_tokens = _whole("new_tokens", new_tokens, 1, MOST)
-        seed = _whole("seed", seed, 0, 2**63 - 1)
-        usable = isinstance(temperature, Real) and (
-            temperature == 0 or COLDEST <= temperature < math.inf
-        )
-        if not usable:  # as NaN is not
-            raise ConfigError(f"temperature={temperature} must be 0, or at least {COLDEST:g}.")
+        if not (temperature >= 0 and new_tokens >= 1):  # NaN fails too
+            raise ConfigError(f"{temperature=} must be at least 0, and {new_tokens=} at least 1.")
         generator = torch.Generator().manual_seed(seed)
         sampler = RowSampler(seed, "generation")
-        (written,) = generate(
-            self.model,
-            [self._ids(text)],
-            new_tokens,
-            self.task.eos,
-            temperature,
-            generator,
-            sampler,
-        )
+        ids, eos = [self._ids(text)], self.task.eos
+        (written,) = generate(self.model, ids, new_tokens, eos, temperature, generator, sampler)
         return self.task.decode(written)
 
     def attention(self, text: str | Sequence[int]) -> dict[int, Tensor]:
         """The probabilities of every layer, counted from 1: (H, T, T); rows sum to 1."""
-        return {layer: found.attention[0] for layer, found in self._trace(text).items()}
+        return {layer: one.attention[0] for layer, one in self._trace(text).items()}
 
     def positions(self, text: str | Sequence[int]) -> dict[int, Tensor]:
         """E Eᵀ of every layer, counted from 1: (H, T, T), what positions contribute to the logit of
@@ -186,8 +144,8 @@ class Loaded:
         Raises:
             ConfigError: the encoding has no state that turns queries and keys, as a bias has none.
         """
-        found = {layer: one.products_by_head for layer, one in self._trace(text).items()}
-        products = {layer: one[0] for layer, one in found.items() if one is not None}
+        by_head = {layer: one.products_by_head for layer, one in self._trace(text).items()}
+        products = {layer: one[0] for layer, one in by_head.items() if one is not None}
         if not products:
             raise ConfigError(
                 f"model={self.config['model']['name']} has no position state; attention(text) "
@@ -200,48 +158,14 @@ class Loaded:
         return trace(self.model, tokens, sampler=RowSampler(0, "trace"))
 
     def _ids(self, text: str | Sequence[int]) -> list[int]:
-        ids = self.task.encode(text) if isinstance(text, str) else _numbers(text)
-        vocabulary = self.task.arch.vocab
-        if not ids or not all(0 <= number < vocabulary for number in ids):
-            raise ConfigError(f"a text has at least one token, each from 0 to {vocabulary - 1}.")
-        if self.model.reach is not None and len(ids) > self.model.reach:
+        ids = self.task.encode(text) if isinstance(text, str) else list(map(int, text))
+        vocabulary, reach = self.task.arch.vocab, self.model.reach or len(ids)
+        if not (0 < len(ids) <= reach and all(0 <= number < vocabulary for number in ids)):
             raise ConfigError(
-                f"the text has {len(ids)} tokens, and the model {self.model.reach} positions; "
-                "shorten it."
+                f"a text has from 1 to {self.model.reach or 'any number of'} tokens, each from 0 "
+                f"to {vocabulary - 1}; this one has {len(ids)}."
             )
         return ids
-
-
-def _check_words(overrides: Sequence[str]) -> None:
-    for word in overrides:
-        if not isinstance(word, str):
-            raise ConfigError(
-                f"overrides: {reprlib.repr(word)} is no string; give each word of the command line "
-                'as a string of its own, as in "model=rope", "seed=1".'
-            )
-
-
-def _check_path(name: str, given: str | Path) -> None:
-    if not isinstance(given, str | Path) or "\0" in str(given):
-        raise ConfigError(f"{name}={reprlib.repr(given)} must be a path.")
-
-
-def _whole(name: str, given: int, low: int, high: int) -> int:
-    """A whole number, of Python or of another library, that an argument may be."""
-    number = index(given) if hasattr(given, "__index__") else low - 1
-    if not low <= number <= high:
-        raise ConfigError(f"{name}={given} must be a whole number from {low} to {high:,}.")
-    return number
-
-
-def _numbers(text: Sequence[int]) -> list[int]:
-    try:
-        return [index(number) for number in text]
-    except TypeError as error:
-        raise ConfigError(
-            f"text={reprlib.repr(text)} is neither a string nor the ids of its tokens, which are "
-            "whole numbers."
-        ) from error
 
 
 def records(folder: str | Path | None = None) -> "pandas.DataFrame":
@@ -256,10 +180,10 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
     """
     import pandas
 
-    if folder is not None:
-        _check_path("folder", folder)
     if folder is not None and not Path(folder).is_dir():
-        raise ConfigError(f"{folder} is no folder of records; results/records of a clone is one.")
+        raise ConfigError(
+            f"{folder} is not a folder of records; results/records of a clone is one."
+        )
 
     rows = []
     for record in read_records(Path(folder)) if folder is not None else known_records():

@@ -29,9 +29,9 @@ from tape_exp.models.layers import kinds_of
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings import compose, plugins
 from tape_exp.settings.compose import compose_config
+from tape_exp.settings.construct import locate
 from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
-from tape_exp.settings.targets import locate
 from tape_exp.tasks.base import Task
 from tape_exp.training.assembly import make_task
 from tape_exp.training.run import run
@@ -43,8 +43,8 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# Those that change nothing but a number of another are only composed and built.
-NUMBERS = {"rope_theta", "tape_i2", "tape_i8", "tape_i16"}
+# Those that change only a number of another, or repeat a pattern, are only composed and built.
+NUMBERS = {"rope_theta", "tape_i2", "tape_i8", "tape_i16", "layers"}
 MODELS = sorted({path.stem for path in (CONF / "model").glob("*.yaml")} - NUMBERS)
 DIGITS = ARCH.digits  # as in addition: what an encoding that knows digits must be told
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
@@ -133,7 +133,7 @@ def no_folder_of_an_earlier_run():
 @pytest.fixture
 def composed_anew():
     """What YAMLs compose is forgotten before and after a test that changes what they are."""
-    kept = (plugins.installed, compose._composed, compose._sections, compose._resolves)
+    kept = (plugins.packages, compose._choose)
     for cached in kept:
         cached.cache_clear()
     yield

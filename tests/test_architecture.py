@@ -40,7 +40,7 @@ def test_the_contracts_hold():
         (LAYERS, "tape_exp/machine/files.py", "from tape_exp.settings import errors"),
         (LAYERS, "tape_exp/models/decoder.py", "def late(): import tape_exp.paper.tables"),
         (LAYERS, "tape_exp/attic/__init__.py", ""),
-        (SCRIPTS, "tape_exp/training/run.py", "from tape_exp.cli import run_job"),
+        (SCRIPTS, "tape_exp/training/run.py", "from tape_exp.export import push"),
         (SCRIPTS, "tape_exp/paper/tables.py", "import tape_exp.paper.__main__"),
         (SCRIPTS, "tape_exp/runs/record.py", "import tape_exp.launch.grid"),
         (CIRCLES, "tape_exp/models/cache.py", "import tape_exp.models.generation"),

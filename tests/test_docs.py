@@ -19,9 +19,9 @@ from tape_exp.paper.claims import FLOOR, NO, NO_CLAIM, ORDERED, REVERSED, UNCLEA
 from tape_exp.paper.records import read_records
 from tape_exp.paper.words import requested
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.display import display_name
 from tape_exp.settings.folders import ROOT
-from tape_exp.training.plan import described, estimate, kept_by
+from tape_exp.settings.naming import display_name
+from tape_exp.training import plan
 from tests.test_readme import PAGES, blocks, files_of, words_of
 
 DOCS = {path.name: text for path, text in PAGES.items() if path.parent.name == "docs"}
@@ -157,13 +157,13 @@ def test_hours_and_memory_are_the_plans(task, hours, recomputed, memory, how):
     """Hours of one device; the plan's own tests hold it to what a model computes."""
     words = re.findall(r"`(\w+(?:\.\w+)?=\w+)`", how)
     cfg = compose_config([f"task={task}", "model=tape", "scale=paper", *words])
-    decoder, sized, setting, _ = described(cfg)
-    found = kept_by(decoder, sized, setting)
-    plans = [estimate(decoder, sized, setting, again, found) for again in (False, True)]
-    for shown, plan in zip((hours, recomputed), plans, strict=True):
-        planned = setting.devices * plan.hours
-        assert float(shown) == pytest.approx(planned, abs=0.006, rel=0.004)
-    needed = plans["recomputed" in how].memory
+    decoder, sized = plan.model_and_task(cfg)
+    devices = plan.devices_of(cfg, sized)
+    for printed, recompute in ((hours, False), (recomputed, True)):
+        flops = plan.tokens(sized) * plan.flops_per_token(decoder, sized, recompute)
+        planned = plan.hours(flops, devices.peak)
+        assert float(printed) == pytest.approx(planned, abs=0.006, rel=0.004)
+    needed = plan.memory(decoder, sized, devices, "recomputed" in how)
     assert float(memory) == pytest.approx(sum(needed.values()) / 2**30, abs=0.6)
 
 

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import shlex
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -98,9 +97,6 @@ def point_to(address, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
-CARDLESS = ("run", "data_fingerprint", "steps", "tokens", "hardware", "seconds")
-
-
 @pytest.fixture
 def finished(tiny_run):
     """A run with TAPE, and its record."""
@@ -120,7 +116,7 @@ def test_the_card_has_results_config_and_the_way_to_load_it(finished, tmp_path):
     assert f"| test/exact_match | {value:.4g}{spread} |" in told
     assert "causal/" not in told
     assert "import tape_exp.models.hf" in told
-    assert "- command: `python train.py model=tape" in told
+    assert "path: `tape-exp train model=tape" in told
     (config,) = re.findall(r"```yaml\n(.*?)```", told, re.DOTALL)
     assert yaml.safe_load(config) == record["config"]
     assert not re.search(r"auto_map|modeling", (tmp_path / "new" / "config.json").read_text())
@@ -142,26 +138,17 @@ def test_a_record_counts_only_while_the_run_is_done(finished, tmp_path, capsys):
         path.unlink() if left is None else path.write_text(left)
         told, said = exported(run, tmp_path / str(number), capsys)
         assert "## Results" not in told
-        assert said == (
-            f"warning: {run} is not finished: the card says how to load the model, and no "
-            "results.\n"
-        )
+        assert said.startswith(f"warning: {run} is not finished.")
+        assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (
-            {"run": "arithmetic-smoke-fire-seed0-0123456789", "config_hash": "0123456789"},
-            "is the record of another run, arithmetic-smoke-fire-seed0-0123456789",
-        ),
-        ({"config_hash": ...}, "is the record of another run, arithmetic-smoke-tape-seed0-"),
-        (
-            {"run": ..., "seconds": ..., "config_hash": "0"},
-            "is the record of another run, without a name",
-        ),
-        ({"steps": 400}, "is of step 400, and the last checkpoint is step00000004.ckpt"),
-        (..., "has no record.json"),
+        ({"config_hash": "0123456789"}, "is of other weights than step00000004.ckpt"),
+        ({"steps": 400}, "is of other weights than step00000004.ckpt"),
+        ({"seed": "x"}, "is not a record (seed: "),
+        (..., "is not finished"),
     ],
 )
 def test_a_record_counts_only_for_the_weights_that_it_is_of(wrong, why, finished, tmp_path, capsys):
@@ -169,8 +156,7 @@ def test_a_record_counts_only_for_the_weights_that_it_is_of(wrong, why, finished
     if wrong is ...:
         (run / "record.json").unlink()
     else:
-        changed = {key: value for key, value in (record | wrong).items() if value is not ...}
-        (run / "record.json").write_text(json.dumps(changed))
+        (run / "record.json").write_text(json.dumps(record | wrong))
     told, said = exported(run, tmp_path / "new", capsys)
     assert "## Results" not in told
     assert "from_pretrained(" in told
@@ -178,65 +164,12 @@ def test_a_record_counts_only_for_the_weights_that_it_is_of(wrong, why, finished
     assert why in said
 
 
-@pytest.mark.parametrize("signed", [True, False])
-def test_a_run_whose_folder_was_renamed_has_its_results(signed, finished, tmp_path, capsys):
-    """Its checkpoint is signed with the hash; without a signature the folder's name has it."""
+def test_a_run_whose_folder_was_renamed_has_its_results(finished, tmp_path, capsys):
     run, _ = finished
-    renamed = run.rename(run.with_name("mine" if signed else run.name))
-    if not signed:
-        (renamed / "checkpoints" / "step00000004.json").unlink()
+    renamed = run.rename(run.with_name("mine"))
     told, said = exported(renamed, tmp_path / "new", capsys)
     assert "## Results" in told
     assert not said
-
-
-def test_a_card_has_what_its_record_has_and_no_markup_of_it(finished, tmp_path):
-    run, record = finished
-    less = {key: value for key, value in record.items() if key not in CARDLESS}
-    less["started"] = "2026\n\n# <b>x</b>"
-    less["metrics"] = {"a|b\n": 1.0}
-    (run / "record.json").write_text(json.dumps(less))
-    assert export.main([str(run), str(tmp_path / 'with"quote')]) == 0
-    told = (tmp_path / 'with"quote' / "README.md").read_text()
-    assert 'from_pretrained("with\\"quote")' in told
-    assert "| ab | 1 |" in told
-    assert "<b>" not in told
-    assert "\n- begun 2026 # b\n" in told
-    assert not re.search(r"fingerprint of the data|machine:|run:|unknown", told)
-
-
-MARKUP = "x`|\n\n```\n# <script>y</script>\x1b[2J"
-
-
-def test_no_text_of_a_record_is_markup_in_its_card(finished):
-    """In lines and tables it is one line without its signs, and config is in a longer fence."""
-    _, record = finished
-    hostile = record | {"run": MARKUP, "metrics": {MARKUP: 1.0}, "started": MARKUP}
-    hostile |= {"git": {"commit": MARKUP, "dirty": False}, "data_fingerprint": MARKUP}
-    hostile |= {"hardware": {"cpu": MARKUP}, "plugins": {MARKUP: {"sources": MARKUP}}}
-    hostile["config"] = {"model": {"name": MARKUP}, "task": {"name": MARKUP}, "scale": MARKUP}
-    told = card.model_card("# head", hostile, 1, f"python train.py {shlex.quote(MARKUP)}")
-    before, fence, config = re.fullmatch(r"(.*?)\n(````+)yaml\n(.*)\2\n", told, re.DOTALL).groups()
-    assert yaml.safe_load(config) == hostile["config"]
-    assert fence not in config
-    assert not re.search(r"<|\x1b|```|\n# (?!head)|command", "\n" + before)
-    assert [line.count("|") for line in before.splitlines() if "|" in line] == [3, 3, 3]
-
-
-@pytest.mark.parametrize(
-    ("words", "cut"),
-    [
-        ("task=c4 scale.text=local task.text.path=texts", True),
-        ("task=passkey checkpoint=step00000004.ckpt", True),
-        ("task=passkey task.init_from=my-llama", True),
-        ("task=passkey checkpoint=extend", False),
-        ("task=scrolls task.init_from=null", False),
-    ],
-)
-def test_a_card_says_that_its_command_has_the_last_names_of_folders(words, cut, finished):
-    told = card.model_card("# head", finished[1], 1, f"python train.py {words}")
-    said = ", in which folders are cut to their last names" if cut else ""
-    assert f"\n- command{said}: `python train.py {words}`\n" in told
 
 
 def test_with_auto_map_no_import_is_needed(finished, tmp_path):
@@ -273,35 +206,27 @@ def test_a_refused_push_keeps_the_folder(finished, tmp_path, hub, monkeypatch, c
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     assert export.main([str(run), str(tmp_path / "new"), "--push", "me/model"]) == 2
     told = capsys.readouterr().err
-    assert "the hub does not take me/model" in told
-    assert f"hf upload me/model {tmp_path / 'new'} uploads it later" in told
+    assert "me/model was not uploaded (" in told
+    assert f"`hf upload me/model {tmp_path / 'new'}` uploads it" in told
     assert "hf_wrong" not in told
     assert (tmp_path / "new" / "config.json").is_file()
 
 
-def test_no_network_and_no_login_are_told(finished, tmp_path, monkeypatch, capsys):
+def test_without_a_network_the_folder_is_complete(finished, tmp_path, monkeypatch, capsys):
     run, _ = finished
     point_to("http://127.0.0.1:9", monkeypatch)
     assert export.main([str(run), str(tmp_path / "a"), "--push", "me/model"]) == 2
-    assert "uploads it later" in capsys.readouterr().err
-    monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    assert export.main([str(run), str(tmp_path / "b"), "--push", "me/model"]) == 2
-    assert "--push needs a login" in capsys.readouterr().err
-    assert (tmp_path / "b" / "config.json").is_file()
+    assert "me/model was not uploaded (" in capsys.readouterr().err
+    assert (tmp_path / "a" / "config.json").is_file()
 
 
-@pytest.mark.parametrize("name", ["model", "me/a model", "me/x/y"])
-def test_a_name_that_the_hub_has_not_is_refused_before_the_export(name, tmp_path, capsys):
-    assert export.main([str(tmp_path), str(tmp_path / "new"), "--push", name]) == 2
-    assert "must be <user or organisation>/<model>" in capsys.readouterr().err
-
-
-def test_intervals_of_the_card_are_of_standard_errors():
+def test_intervals_of_the_card_are_of_standard_errors(finished):
     metrics = {"test/exact_match": 30.0, "test/exact_match_stderr": 2.0, "causal/both/x": 1.0}
     metrics |= {"ood/exact_match": 0.0, "ood/exact_match_stderr": 0.0, "val/loss": 1.23456}
-    shown = card._results({"metrics": metrics}).splitlines()
-    assert "| test/exact_match | 30 ± 3.9 |" in shown
-    assert "| ood/exact_match | 0 |" in shown
-    assert "| val/loss | 1.235 |" in shown
-    assert not any("causal" in line or "stderr" in line for line in shown)
+    text = card.model_card("", finished[1] | {"metrics": metrics}, 1, "")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[2:] == [
+        "| test/exact_match | 30 ± 3.9 |",
+        "| ood/exact_match | 0 |",
+        "| val/loss | 1.235 |",
+    ]

@@ -15,7 +15,6 @@ from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.arithmetic import text
-from tape_exp.training import assembly
 from tests.conftest import SMALL, on_text
 
 
@@ -55,11 +54,6 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     assert done.stdout.endswith("".join(stored["text"])), "the table shows the committed records"
     shown = [o for c in cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
     assert len(shown) == 3, "the committed notebook has its pictures"
-
-
-def test_what_build_has_a_name_for_is_no_override():
-    with pytest.raises(ConfigError, match="task=c4 is no override here; give it as task='c4'"):
-        te.build("rope", "task=c4")
 
 
 def test_what_is_built_computes_the_loss_of_a_batch():
@@ -118,12 +112,8 @@ def test_attention_and_positions_of_a_text(loaded):
     ("text", "message"),
     [
         ("12+x=", "'x' is no token of addition; a row begins like 21\\+9="),
-        ("", "at least one token, each from 0 to 13"),
-        ([3, 14], "at least one token, each from 0 to 13"),
-        (None, "text=None is neither a string nor the ids of its tokens"),
-        (["1"], r"text=\['1'\] is neither a string nor"),
-        ([[1, 2]], r"text=\[\[1, 2\]\] is neither a string nor"),
-        ([1.5, 2], r"text=\[1\.5, 2\] is neither a string nor"),
+        ("", "a text has from 1 to .* tokens, each from 0 to 13"),
+        ([3, 14], "a text has from 1 to .* tokens, each from 0 to 13"),
     ],
 )
 def test_what_is_no_text_is_refused(loaded, text, message):
@@ -131,44 +121,10 @@ def test_what_is_no_text_is_refused(loaded, text, message):
         loaded[2].generate(text)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"temperature": float("nan")}, "temperature=nan must be 0, or at least 1e-06"),
-        ({"temperature": 1e-320}, "temperature=1e-320 must be 0, or at least 1e-06"),
-        ({"temperature": "1"}, "temperature=1 must be 0, or at least 1e-06"),
-        ({"new_tokens": 0}, "new_tokens=0 must be a whole number from 1 to 1,000,000"),
-        ({"new_tokens": 2.5}, "new_tokens=2.5 must be a whole number from 1 to 1,000,000"),
-        ({"new_tokens": 10**12}, "new_tokens=1000000000000 must be a whole number"),
-        ({"seed": 2**70}, "seed=1180591620717411303424 must be a whole number from 0 to 9,223"),
-    ],
-)
-def test_what_generate_cannot_use_is_named(loaded, options, message):
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize("options", [{"temperature": float("nan")}, {"new_tokens": 0}])
+def test_what_generate_cannot_use_is_named(loaded, options):
+    with pytest.raises(ConfigError, match=r"temperature=.* at least 0, and new_tokens=.* least 1"):
         loaded[2].generate("1+1=", **options)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: te.train(["model=rope"]), r"overrides: \['model=rope'\] is no string; give each"),
-        (lambda: te.build("rope", 3), "overrides: 3 is no string; give each"),
-        (lambda: te.load(None), "folder=None must be a path"),
-        (lambda: te.load("a\0b"), r"folder='a\\x00b' must be a path"),
-        (lambda: te.load("a", plugins="my_pe"), "plugins='my_pe' must be a list of packages"),
-        (lambda: te.load("a", plugins=None), "plugins=None must be a list of packages"),
-        (lambda: te.records(3), "folder=3 must be a path"),
-    ],
-)
-def test_an_argument_of_another_type_is_named(call, message):
-    with pytest.raises(ConfigError, match=message):
-        call()
-
-
-def test_a_model_too_large_for_the_memory_is_not_built(monkeypatch):
-    monkeypatch.setattr(assembly, "machine_memory", lambda: 1 << 10)
-    with pytest.raises(ConfigError, match=r"lower task\.arch\.width=32"):
-        te.build("rope", *SMALL)
 
 
 def test_a_bias_has_no_positions_and_a_text_task_has_words(text_folder, tmp_path):
@@ -191,8 +147,6 @@ def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
     half.mkdir()
     for name in ("config.yaml", "checkpoints"):
         (half / name).symlink_to(loaded[0] / name)
-    with pytest.raises(ConfigError, match=r"half is not finished: it has no record\.json"):
-        te.load(half)
     (half / "record.json").symlink_to(loaded[0] / "record.json")
     with pytest.raises(ConfigError, match=r"half is not finished\."):  # the run has begun again
         te.load(half)
@@ -201,25 +155,25 @@ def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
     (half / "record.json").unlink()
     other = {"run": "of-another-seed0-0123456789", "config_hash": "0123456789"}
     (half / "record.json").write_text(json.dumps(te.load(loaded[0]).record | other | {"seed": 0}))
-    with pytest.raises(ConfigError, match="is the record of another run, of-another-seed0-"):
+    with pytest.raises(ConfigError, match=r"record\.json is of other weights than step0"):
         te.load(half)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "place"),
     [
-        (lambda record: [], "it is of type list"),
-        (lambda record: None, "it is of type NoneType"),
-        (lambda record: {"run": "x"}, "config is missing"),
-        (lambda record: record | {"plugins": ["x"]}, "plugins is of type list"),
-        (lambda record: record | {"plugins": {"x": "y"}}, "plugins x is of type str"),
+        (lambda record: [], ""),
+        (lambda record: {"run": "x"}, "config"),
+        (lambda record: record | {"metrics": {}}, "metrics"),
+        (lambda record: record | {"metrics": {"x": float("nan")}}, r"metrics\.x"),
+        (lambda record: record | {"seed": "0"}, "seed"),
     ],
 )
-def test_a_damaged_record_is_told(loaded, tmp_path, change, message):
-    for name in ("config.yaml", "checkpoints"):
+def test_a_damaged_record_is_named(loaded, tmp_path, change, place):
+    for name in ("config.yaml", "checkpoints", "DONE"):
         (tmp_path / name).symlink_to(loaded[0] / name)
     (tmp_path / "record.json").write_text(json.dumps(change(loaded[1])))
-    with pytest.raises(ConfigError, match=rf"record\.json is not a record \({message}\); restore"):
+    with pytest.raises(ConfigError, match=rf"record\.json is not a record \({place}: .*; restore"):
         te.load(tmp_path)
 
 
@@ -230,7 +184,7 @@ def test_records_are_a_table(loaded, tmp_path, monkeypatch, capsys):
         "tape", "arithmetic", "smoke", 0
     ]  # fmt: skip
     assert table.loc[0, "test/exact_match"] == loaded[1]["metrics"]["test/exact_match"]
-    with pytest.raises(ConfigError, match="absent is no folder of records"):
+    with pytest.raises(ConfigError, match="absent is not a folder of records"):
         te.records(tmp_path / "absent")
     committed = te.records()
     assert {"rope", "tape"} <= {*committed["model"]}
@@ -243,4 +197,4 @@ def test_records_are_a_table(loaded, tmp_path, monkeypatch, capsys):
     wrong["config"]["peft"] = "none"
     (tmp_path / "wrong.json").write_text(json.dumps(wrong))
     assert te.records(tmp_path).equals(table)
-    assert "wrong.json is not a record (config.peft is of type str)" in capsys.readouterr().err
+    assert "wrong.json is not a record (config.peft: " in capsys.readouterr().err

@@ -17,7 +17,7 @@ from tape_exp.paper.words import requested as of_artifacts
 from tape_exp.settings import compose, folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import CONF, ROOT
-from tape_exp.tune import plan
+from tape_exp.tune.search import search_from
 
 README = (ROOT / "README.md").read_text()
 PAGES = {
@@ -91,11 +91,12 @@ def conf_with_toys(tmp_path_factory):
 
 @pytest.fixture
 def conf(conf_with_toys, composed_anew, monkeypatch):
-    for module in (folders, compose, grid, artifacts):
+    for module in (folders, grid, artifacts):
         monkeypatch.setattr(module, "CONF", conf_with_toys)
     package = ROOT / "examples" / "my_pe" / "my_pe"
     monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setitem(plugins._named, "my_pe", plugins.Plugin("my_pe", package))
+    for module in (plugins, compose):
+        monkeypatch.setattr(module, "packages", lambda: {"my_pe": package})
     return conf_with_toys
 
 
@@ -173,15 +174,15 @@ def test_train_commands_compose(line, conf):
     for word in words:
         group, choices = word.split("=")
         for choice in choices.split(","):
-            assert plugins.yaml_of(group, choice) or OmegaConf.select(cfg, group) is not None
+            key = group.removeprefix("+")
+            assert plugins.yaml_of(key, choice) or OmegaConf.select(cfg, key) is not None
 
 
 @pytest.mark.parametrize("line", TUNE)
 def test_searches_can_run(line, conf):
-    options = ("--minutes", "--slurm", "--cores")
+    options = ("--minutes", "--cores")
     words = [word for word in words_of(line, 2) if not word.isdigit() and word not in options]
-    words = [word for word in words if word not in (">", "sweep.yaml")]
-    search = plan.requested(words)
+    search = search_from(words)
     assert search.space
     search.check()
 

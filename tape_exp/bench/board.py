@@ -14,8 +14,7 @@ from tape_exp.paper.records import Record
 from tape_exp.paper.statistics import lead
 from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import NOT_RUN, Cell, Missing, Value, over_runs
-from tape_exp.settings.display import display_name
-from tape_exp.settings.folders import told
+from tape_exp.settings.naming import display_name
 
 THEIRS = display_name(RIVAL)
 ALIKE = 1.0  # point, between shares at trained lengths that do not tell rates apart
@@ -174,7 +173,7 @@ class Board:
             f"{self.bench.settings(self.scale)}"
         )
         if not theirs:
-            caption = f"{THEIRS} is not recorded: `{told(f'bench {RIVAL}')}` runs it."
+            caption = f"{THEIRS} is not recorded: `tape-exp bench {RIVAL}` runs it."
         return marked_table(Table(head, rows, caption), self.ceilings)
 
     def search(self) -> Table:

@@ -23,17 +23,9 @@ from tape_exp.paper.compare import deciding
 from tape_exp.paper.records import Record, each_once, read_records, warn
 from tape_exp.paper.runner import Outcome, missing, status, work
 from tape_exp.settings import folders, plugins
-from tape_exp.settings.arguments import (
-    MOST,
-    Parser,
-    command,
-    log_plainly,
-    positive,
-    require_writable,
-)
+from tape_exp.settings.commands import command, log_plainly
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import told
-from tape_exp.settings.schema import check
+from tape_exp.settings.schema import validate
 
 log = logging.getLogger("tape_exp")
 OUT = folders.ROOT / "results" / "bench"
@@ -60,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     place.refuse_another(bench.settings(scale))
     outcome = Outcome()
     if bench.models and given.minutes != 0:
-        require_writable("--out", given.out)
+        given.out.mkdir(parents=True, exist_ok=True)
         outcome = run(bench, scale, place, given.cores, given.minutes)
     if not first_process():
         return status(outcome)
@@ -80,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m tape_exp.bench",
+    parser = argparse.ArgumentParser(
+        prog="tape-exp bench",
         description="Rank encodings on the battery: runs what has no record yet, then writes the "
         "tables and pictures (default: tasks=quick scale=smoke seeds=0 rates=0.001,0.003,0.01). "
         "Without models it shows what is recorded.",
@@ -93,7 +85,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="the tasks and what they ask")
     parser.add_argument(
         "--cores",
-        type=positive(int),
+        type=int,
         help="number of runs at a time, one thread each (default: one run with all threads)",
     )
     parser.add_argument(
@@ -118,7 +110,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _minutes(text: str) -> float:
     """Minutes, of which 0 are allowed."""
     try:
-        if 0 <= (minutes := float(text)) <= MOST:
+        if (minutes := float(text)) >= 0:
             return minutes
     except ValueError:
         pass
@@ -204,13 +196,15 @@ def leave_out(bench: Bench, scale: str) -> None:
     Raises:
         ConfigError: none can have any.
     """
-    from tape_exp.training.assembly import check_parts  # it imports torch, which a table needs not
+    from tape_exp.training.from_config import (
+        check_parts,  # it imports torch, which a table needs not
+    )
 
     pairs = list(bench.each(scale))
     reasons: dict[str, list[str]] = {}
     for (model, task), cfg in pairs:
         try:
-            check(cfg)
+            validate(cfg)
             check_parts(cfg)
         except ConfigError as error:
             bench.unfit[model, task] = str(error)
@@ -271,5 +265,5 @@ def nothing(bench: Bench, lacking: Sequence[str] = (), there: str = "") -> str:
         )
     return (
         f"No search of learning rates is recorded for tasks={tasks}; name models to run, as in "
-        f"{told('bench rope tape')}, or the scale, rates and keys of an earlier bench.{there}"
+        f"tape-exp bench rope tape, or the scale, rates and keys of an earlier bench.{there}"
     )

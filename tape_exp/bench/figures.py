@@ -12,7 +12,7 @@ from tape_exp.drawing.looks import GUIDE, look_of
 from tape_exp.drawing.page import DOUBLE, KINDS, TYPE, in_print, new_figure, save
 from tape_exp.paper.ceilings import MARK
 from tape_exp.paper.values import Value
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 
 
 @in_print

@@ -21,7 +21,7 @@ from tape_exp.machine.seeding import seed_for
 from tape_exp.paper.ceilings import MARK
 from tape_exp.paper.tables import for_readers
 from tape_exp.paper.values import Value
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 
 HERE = Path(__file__).parent
 ROWS, SHORT = 3, 8  # of each task, and their length

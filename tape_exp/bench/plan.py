@@ -15,7 +15,6 @@ from tape_exp.paper.records import Record
 from tape_exp.paper.words import settings_of, split_words
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
-from tape_exp.settings.patterns import refuse_unnamed
 from tape_exp.settings.plugins import names_in
 
 RATES = (0.001, 0.003, 0.01)
@@ -156,7 +155,6 @@ def requested(words: Sequence[str]) -> tuple[Bench, str]:
     models = [word for word in words if "=" not in word]
     scale, seeds, further = settings_of([word for word in words if "=" in word])
     for model in models:
-        refuse_unnamed(model)
         one_of("model", model, names_in("model"))
     given, extra = split_words(further, ("tasks", "rates"))
     fixed = ("seed=", "task=", "model=", "peft=", "checkpoint=", "task.optim.lr=", "debug", *WHICH)

@@ -19,7 +19,6 @@ from tape_exp.data.lines import COUNTED, lines, pieces, replaced
 from tape_exp.machine.files import parse_json
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.folders import path_of
-from tape_exp.settings.targets import plain
 
 log = logging.getLogger("tape_exp")
 FORMATS = {
@@ -71,7 +70,10 @@ class Text:
     builtin: str = "both"
 
     def __post_init__(self) -> None:
-        plain("text.name", self.name)
+        if not re.fullmatch(r"\w[\w.+-]*", self.name):
+            raise ConfigError(
+                f"text.name={self.name} becomes a folder; write letters, digits and _."
+            )
         one_of("text.source", self.source, ("hub", "local", "builtin"))
         one_of("text.builtin", self.builtin, ("code", "english", "both"))
         for split in self.files:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.looks import GUIDE, graded, series
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 
 Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]

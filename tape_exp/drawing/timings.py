@@ -5,7 +5,7 @@ from typing import Any
 
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.looks import looks_of
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 
 
 def timing_curves(record: Mapping[str, Any], suffix: str = "") -> Curves:

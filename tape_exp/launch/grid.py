@@ -1,159 +1,99 @@
-"""The runs that a sweep names: overrides with commas, as for ``train.py -m``, or artifacts."""
+"""The runs that the words of a sweep name: overrides with commas, or artifacts."""
 
 import hashlib
-import math
-import re
-import shlex
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
-from itertools import islice
+from contextlib import suppress
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from hydra import initialize_config_dir
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.paper.artifacts import Artifact
-from tape_exp.paper.runner import named
-from tape_exp.paper.words import requested
-from tape_exp.runs import weights
+from tape_exp.launch.jobs import Job
+from tape_exp.runs import llama_base
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.settings.compose import compose_config, explain, register
+from tape_exp.settings.compose import compose_config, register
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, path_of
-from tape_exp.settings.overrides import words_of
-from tape_exp.settings.schema import check
-from tape_exp.settings.targets import refuse_secrets
-
-MOST = 10_000  # runs of a sweep; SLURM's arrays have a few thousand
-
-
-@dataclass
-class Job:
-    """One run of a sweep.
-
-    Args:
-        words: its overrides; ``tape-exp train <words>`` is the run.
-        level: 0 of a run that needs no other of the sweep, else one more than the last run that it
-            begins from.
-        recorded: an artifact needs it no more: it has a record, or all that begins from it has.
-    """
-
-    words: list[str]
-    level: int = 0
-    recorded: bool = False
-    _cfg: DictConfig | None = field(default=None, repr=False, compare=False)
-
-    @cached_property
-    def cfg(self) -> DictConfig:
-        """Its config. Raises :class:`ConfigError` where the words are wrong."""
-        return compose_config(self.words) if self._cfg is None else self._cfg
-
-    @property
-    def line(self) -> str:
-        """The words as a line of the shell's."""
-        return shlex.join(self.words)
-
-    def directory(self) -> RunDirectory:
-        """Where it runs; a :class:`ConfigError` while the run that it begins from is unfinished."""
-        return RunDirectory(weights.adopt(self.cfg))
-
-    def place(self) -> RunDirectory | None:
-        """Where it runs, or nothing while the run that it begins from is not finished."""
-        try:
-            return self.directory()
-        except ConfigError:
-            return None
-
-    @property
-    def done(self) -> bool:
-        """Whether it is finished, or recorded."""
-        place = self.place()
-        return self.recorded or (place is not None and place.done)
+from tape_exp.settings.schema import validate
 
 
 def jobs_of(words: Sequence[str]) -> list[Job]:
-    """Every run that the words name, those that others begin from first.
+    """The runs that the words name, each after the run that it starts from.
 
     Args:
-        words: overrides, ``model=rope,tape seed=0,1``, of which those of ``hydra`` are left out; or
-            names of artifacts, ``scale=``, ``seeds=`` and further overrides, as ``python -m
-            tape_exp.paper run`` takes them.
+        words: overrides, ``model=rope,tape seed=0,1``; or names of artifacts, ``scale=``,
+            ``seeds=`` and overrides, as ``tape-exp paper run`` takes them.
 
     Raises:
-        ConfigError: a word is wrong, or a run cannot begin.
+        ConfigError: a word is wrong, or a run cannot start.
     """
-    refuse_secrets(words)
-    for word in words:
-        refuse_breaks(word)
-    for word in words:
-        if word.startswith("hydra") and not re.match(r"hydra(\.launcher\.|/launcher=slurm$)", word):
-            raise ConfigError(
-                f"{word} has no effect on a sweep: of Hydra's own keys only hydra.launcher.… does."
-            )
-    words = [word for word in words if not word.startswith("hydra")]
-    if any(re.fullmatch(r"\w+", word) for word in words):
-        return _of_artifacts(*requested(words))
-    jobs = [Job(choice) for choice in combinations(words)]
-    (line, times), *_ = Counter(job.line for job in jobs).most_common(1)
-    if times > 1:
-        raise ConfigError(f"{shlex.join(words)} names the run `{line}` twice; name each once.")
+    words = [word for word in words if not word.startswith("slurm.")]
+    if any(word.isidentifier() for word in words):
+        return _jobs_of_artifacts(words)
+    jobs = [_job(choice, compose_config(choice)) for choice in combinations(words)]
     for job in jobs:
-        check(job.cfg)
-        job.directory()
+        job.folder = run_folder(job.cfg)
     return jobs
 
 
-def refuse_breaks(text: str) -> None:
-    """Raise :class:`ConfigError` where a text does not fit on one line of a sweep's files."""
-    if not text.isprintable():
-        raise ConfigError(
-            f"{text!r} holds a line break or another control character, which the files of a sweep "
-            "cannot keep; write the value without it."
-        )
+def sweep_folder(jobs: Sequence[Job]) -> Path:
+    """``<runs>/.sweeps/<name>``, where the name is a function of the runs and of this place."""
+    sweeps = path_of("runs", jobs[0].cfg.runs).resolve() / ".sweeps"
+    text = "\n".join([str(sweeps), *(job.line for job in jobs)])
+    return sweeps / hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def combinations(words: Sequence[str]) -> list[list[str]]:
-    """The overrides of every run, expanded as Hydra's basic sweeper does it."""
+    """Every combination of the values of a grid, which are written as for ``train.py -m``."""
     register()
-    try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            loader = GlobalHydra.instance().config_loader()
-            overrides = OverridesParser.create(config_loader=loader).parse_overrides(list(words))
-            sweeps = [o for o in overrides if o.is_sweep_override()]
-            count = math.prod(sum(1 for _ in islice(o.sweep_iterator(), MOST + 1)) for o in sweeps)
-            if count > MOST:
-                raise ConfigError(f"the words name more than {MOST:,} runs; name fewer at a time.")
-            return BasicSweeper.split_arguments(overrides, None)[0]
-    except HydraException as error:
-        raise ConfigError(explain(error, words)) from error
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()  # knows what glob() can choose
+        choices = [
+            [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+            if override.is_sweep_override()
+            else [str(override.input_line)]
+            for override in OverridesParser.create(loader).parse_overrides(list(words))
+        ]
+    return [list(choice) for choice in dict.fromkeys(product(*choices))]
 
 
-def _of_artifacts(
-    artifacts: Sequence[Artifact], scale: str, seeds: Sequence[int], extra: Sequence[str]
-) -> list[Job]:
-    """The runs of artifacts and those they begin from; recorded ones keep their array numbers."""
+def run_folder(cfg: DictConfig) -> Path:
+    """The run directory; a ConfigError while the run that it starts from is not finished."""
+    return RunDirectory(llama_base.apply_llama_config(cfg)).path
+
+
+def _job(words: list[str], cfg: DictConfig, level: int = 0, recorded: bool = False) -> Job:
+    validate(cfg)
+    steps = cfg.task.optim.max_steps if "optim" in cfg.task else None
+    return Job(words, None, steps, recorded, level, cfg)
+
+
+def _jobs_of_artifacts(words: Sequence[str]) -> list[Job]:
+    from tape_exp.paper.runner import named  # these two import matplotlib
+    from tape_exp.paper.words import requested
+
     jobs: list[Job] = []
     levels: dict[str | None, int] = {None: -1}
-    for key, run in named(artifacts, scale, seeds, extra).items():
-        check(run.cfg)
+    for key, run in named(*requested(words)).items():
         levels[key] = levels[run.needs] + 1
-        jobs.append(Job(overrides_of(run.cfg), levels[key], run.recorded, run.cfg))
-        refuse_breaks(jobs[-1].line)
+        jobs.append(_job(overrides_of(run.cfg), run.cfg, levels[key], run.recorded))
+        with suppress(ConfigError):  # the run that it starts from is not finished
+            jobs[-1].folder = run_folder(run.cfg)
     return sorted(jobs, key=lambda job: job.level)
 
 
 def overrides_of(cfg: DictConfig) -> list[str]:
     """The overrides that compose a config, all of it."""
-    wanted: Any = OmegaConf.to_container(cfg, resolve=True)
-    words = words_of(wanted, _composed)
-    assert _composed(*words) == wanted, f"{words} do not compose the config"
+    from tape_exp.paper.rerun import words_of  # reads records, which a grid does not
+
+    config: Any = OmegaConf.to_container(cfg, resolve=True)
+    words = words_of(config, _composed)
+    assert _composed(*words) == config, f"{words} do not compose the config"
     return words
 
 
@@ -161,15 +101,3 @@ def overrides_of(cfg: DictConfig) -> list[str]:
 def _composed(*words: str) -> dict[str, Any]:
     composed: Any = OmegaConf.to_container(compose_config(words), resolve=True)
     return composed
-
-
-def folder_of(jobs: Sequence[Job]) -> Path:
-    """Where a sweep keeps its script, its runs' overrides and their logs:
-    ``<runs>/.sweeps/<name>``.
-
-    The name, ten hexadecimal digits, is a function of the runs and of the place: the same grid
-    below another folder is another sweep in SLURM's queue.
-    """
-    sweeps = path_of("runs", jobs[0].cfg.runs).resolve() / ".sweeps"
-    text = "\n".join([str(sweeps), *(job.line for job in jobs)])
-    return sweeps / hashlib.sha256(text.encode()).hexdigest()[:10]

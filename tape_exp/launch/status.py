@@ -1,30 +1,30 @@
-"""``tape-exp status [<the words of the sweep>]``: the state of the runs of a grid, or of
-every sweep.
+"""``tape-exp status [<words of the sweep>]``: the state of every run of a sweep.
 
-It is read from the run directories, whose paths are functions of the configs, and from SLURM's
-queue where there is one.
+It is read from the run directories that the sweep's jobs.tsv names, and from SLURM's queue. Nothing
+is composed, so that neither Hydra nor torch is imported, unless there are words.
 """
 
+import argparse
+import fcntl
+import json
 import re
 import shlex
 import sys
-import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tape_exp.launch.grid import Job, folder_of, jobs_of
-from tape_exp.launch.queue import Task, states
-from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.sinks import metric_rows
-from tape_exp.settings.arguments import Parser, command
-from tape_exp.settings.errors import ConfigError, printable
-from tape_exp.settings.redaction import shown
+from tape_exp.launch import slurm
+from tape_exp.launch.jobs import Job, read_jobs
+from tape_exp.settings.commands import command
+from tape_exp.settings.errors import ConfigError
 
 COLOURS = {
     "done": "green",
@@ -34,210 +34,129 @@ COLOURS = {
     "stopped": "yellow",
     "missing": "dim",
 }
-LATEST = 20  # rows of metrics.jsonl that tell the speed of a run
-QUIET = 300.0  # seconds without a line after which a run without a queue counts as stopped
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED")  # in SLURM's words
 
 
-@dataclass
-class State:
-    """What a run is at: a word of ``COLOURS``, the step, the time left, an error's last line."""
+class State(NamedTuple):
+    """A word of ``COLOURS``, the step, the time left, and a note: the last line of an error."""
 
     word: str
     step: str = ""
-    eta: str = ""
+    time_left: str = ""
     note: str = ""
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a table and a line of counts."""
-    parser = Parser(prog="tape-exp status", description="What has become of a grid of runs.")
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="key=value",
-        help="the words of the sweep; without any, every sweep that was submitted",
-    )
-    parser.add_argument(
-        "--runs",
-        type=Path,
-        default=Path("runs"),
-        help="where to look for sweeps if no words are given",
-    )
-    given = parser.parse_intermixed_args(arguments)
+    """Print a table for each sweep, and how many of its runs are in each state."""
+    parser = argparse.ArgumentParser("tape-exp status", description="The runs of a sweep.")
+    parser.add_argument("words", nargs="*", metavar="word", help="of one sweep; none: every sweep")
+    parser.add_argument("--runs", type=Path, default="runs", help="the folder of the runs")
+    args = parser.parse_intermixed_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
-    if not given.words:
-        for folder, jobs in kept(given.runs).items():
-            print_sweep(jobs, folder, console)
+    if args.words:
+        from tape_exp.launch.grid import jobs_of, sweep_folder  # import Hydra
+
+        jobs = jobs_of(args.words)
+        print_sweep(jobs, sweep_folder(jobs), console)
         return 0
-    jobs = jobs_of(given.words)
-    if all(job.recorded for job in jobs):
-        console.print("Every run has a record.")
-    else:
-        print_sweep(jobs, folder_of(jobs), console)
+    files = sorted(args.runs.resolve().glob(".sweeps/*/jobs.tsv"), key=lambda f: f.stat().st_mtime)
+    if not files:
+        raise ConfigError(f"no sweep was submitted to {args.runs}; --runs names another folder.")
+    for file in files:
+        print_sweep(read_jobs(file.parent), file.parent, console)
     return 0
 
 
-def kept(root: Path) -> dict[Path, list[Job]]:
-    """Folder and runs of every sweep that was submitted; one that cannot be read is named on stderr
-    and left out.
-
-    Raises:
-        ConfigError: there is none, or none that can be read.
-    """
-    files = sorted(root.resolve().glob(".sweeps/*/jobs.txt"), key=lambda path: path.stat().st_mtime)
-    if not files:
-        raise ConfigError(
-            f"no sweep was submitted from here ({root}/.sweeps has none); name the runs: "
-            "model=rope,tape seed=0,1."
-        )
-    sweeps = {}
-    for folder in (file.parent for file in files):
-        try:
-            sweeps[folder] = read(folder)
-        except (ValueError, OSError) as error:
-            sentence = (
-                f"The sweep {folder} is left out ({str(error).rstrip('.')}); remove the folder if "
-                "this code has outgrown it."
-            )
-            print(shown(sentence), file=sys.stderr)
-    if not sweeps:
-        raise ConfigError(
-            f"no sweep below {root}/.sweeps can be read; name the runs: model=rope,tape seed=0,1."
-        )
-    return sweeps
-
-
-def read(folder: Path) -> list[Job]:
-    """The runs of a sweep that was submitted, in the order of its array, placed where the folder
-    is.
-
-    Raises:
-        ValueError: a line is no run of this code.
-        OSError: a file cannot be read.
-    """
-    record = folder / "recorded.txt"
-    recorded = record.read_text().split() if record.exists() else []
-    lines = (folder / "jobs.txt").read_text().splitlines()
-    jobs = [Job(shlex.split(line), recorded=str(i) in recorded) for i, line in enumerate(lines)]
-    if not jobs:
-        raise ConfigError("its jobs.txt is empty")
-    if len({job.cfg.runs for job in jobs}) == 1:  # else the sweep is over runs=
-        for job in jobs:
-            job.cfg.runs = str(folder.parents[1])
-    return jobs
-
-
-def print_sweep(jobs: Sequence[Job], folder: Path, console: Console) -> None:
-    """The table of a sweep, and how many runs are at what."""
+def print_sweep(jobs: Sequence[Job], sweep: Path, console: Console) -> None:
+    """Print the table of a sweep."""
+    queue: dict[int, slurm.Task] = {}
     try:
-        queue = states(folder.name)
+        queue = slurm.queued(sweep.name)
     except ConfigError as error:
-        queue = {}
-        console.print(f"The queue is left out: {error}", soft_wrap=True)
-    run_states = [
-        state_of(job, queue.get(i), folder / "logs" / f"{i}.txt") for i, job in enumerate(jobs)
-    ]
-    shared = [w for w in jobs[0].words if len(jobs) > 1 and all(w in job.words for job in jobs)]
+        console.print(f"Without SLURM's queue: {error}", soft_wrap=True, markup=False)
+    logs = sweep / "logs"
+    states = [state_of(job, queue.get(i), logs / f"{i}.txt") for i, job in enumerate(jobs)]
+    shared = set.intersection(*(set(job.words) for job in jobs)) if len(jobs) > 1 else set()
     table = Table("run", "state", "step", "to go", "", box=None, pad_edge=False)
-    for job, state in zip(jobs, run_states, strict=True):
-        colour = COLOURS[state.word]
-        own = printable(shlex.join(word for word in job.words if word not in shared))
-        table.add_row(
-            escape(own), f"[{colour}]{state.word}[/]", state.step, state.eta, escape(state.note)
-        )
-    counts = Counter(state.word for state in run_states)
+    for job, state in zip(jobs, states, strict=True):
+        own = shlex.join(word for word in job.words if word not in shared)
+        word = f"[{COLOURS[state.word]}]{state.word}[/]"
+        table.add_row(escape(own), word, state.step, state.time_left, escape(state.note))
     if shared:
-        told = printable(shlex.join(shared))
-        console.print(f"All with {told}", soft_wrap=True, markup=False)
+        line = shlex.join(word for word in jobs[0].words if word in shared)
+        console.print(f"All with {line}", soft_wrap=True, markup=False)
     console.print(table)
+    counts = Counter(state.word for state in states)
     console.print(", ".join(f"{counts[word]} {word}" for word in COLOURS if counts[word]))
 
 
-def state_of(job: Job, queued: Task | None, log: Path) -> State:
-    """What a run is at.
-
-    Args:
-        job: the run.
-        queued: its task, if that is in the queue.
-        log: what its task printed, if it was submitted.
-    """
-    place = job.place()
-    if place is not None and place.done:
-        return State("done", note=str(place.path))
-    begun = place is not None and place.path.exists()
-    step, eta = progress(place) if begun and place is not None else ("", "")
-    if queued is not None and queued.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED"):
-        return State("queued", step, note=queued.state.lower())
-    if queued is not None:
-        return State("running", step, eta)
+def state_of(job: Job, task: slurm.Task | None, log: Path) -> State:
+    """The state of a run, from its folder, its task in the queue and what that printed."""
+    folder = job.folder or _folder_known_late(job, log)
+    if folder and (folder / "DONE").exists():
+        return State("done", note=str(folder))
+    step, time_left = progress(folder / "metrics.jsonl", job.steps) if folder else ("", "")
+    if task and task.state in WAITING:
+        return State("queued", step, note=task.state.lower())
+    if task or (folder and is_locked(folder)):
+        return State("running", step, time_left)
     if job.recorded:
         return State("done", note="recorded")
-    wrote = newest(place.path) if begun and place is not None else 0.0
-    if place is not None and (place.path / "FAILED").exists():
-        return State("failed", step, note=last_line(place.path / "FAILED"))
-    said = error_at_end(log) if log.exists() and log.stat().st_mtime >= wrote else ""
-    if said:  # of train.py, before it made a directory, or of SLURM: killed, out of memory
-        return State("failed", step, note=said)
-    if begun and place is not None:
-        if time.time() - wrote >= QUIET or said_stopped(place.path / "log.txt"):
-            return State("stopped", step, note="the same command goes on")
-        return State("running", step, eta)
-    return State(
-        "missing",
-        note=""
-        if job.level == 0 or place is not None
-        else "begins from a run that is not finished",
-    )
+    # The log has errors from before the run had a folder, and SLURM's: killed, out of memory.
+    errors = tail(folder / "FAILED") if folder else []
+    errors = errors or re.findall(r"(?:\w+: )?\berror: .*", "\n".join(tail(log)[-4:]))
+    if errors:
+        return State("failed", step, note=errors[-1])
+    if folder and folder.exists():
+        return State("stopped", step, note="the same command resumes it")
+    return State("missing", note="" if folder else "starts from a run that is not finished")
 
 
-def progress(place: RunDirectory) -> tuple[str, str]:
-    """The (step of all, time left in training at the rate of the last rows) of a run."""
-    path = place.path / "metrics.jsonl"
-    every = metric_rows(path) if path.exists() else iter(())
-    rows = deque((row for row in every if row["step"]), maxlen=LATEST)
-    if not rows or "optim" not in place.cfg.task:
+def _folder_known_late(job: Job, log: Path) -> Path | None:
+    """The folder of a run whose base was not finished at submission; None before it has begun."""
+    with suppress(ConfigError):
+        if log.exists():
+            from tape_exp.launch.grid import compose_config, run_folder  # import Hydra
+
+            cfg = compose_config(job.words)
+            cfg.runs = str(log.parents[3])
+            return run_folder(cfg)
+    return None
+
+
+def progress(metrics: Path, steps: int | None) -> tuple[str, str]:
+    """The step, ``40/100``, and the time left at the rate of the last rows, ``0:00:30``."""
+    rows = []
+    for line in tail(metrics):
+        with suppress(ValueError):  # the first or the last line may be cut
+            rows.append(json.loads(line))
+    if not rows or steps is None:
         return "", ""
-    last, before = rows[-1], rows[0]
-    steps = place.cfg.task.optim.max_steps
-    rate = (last["step"] - before["step"]) / max(last["seconds"] - before["seconds"], 1e-9)
-    return f"{last['step']}/{steps}", clock((steps - last["step"]) / rate) if rate else ""
+    first, last = rows[0], rows[-1]
+    seconds = (last["seconds"] - first["seconds"]) / max(1, last["step"] - first["step"])
+    left = timedelta(seconds=round(seconds * (steps - last["step"])))
+    return f"{last['step']}/{steps}", str(left) if seconds else ""
 
 
-def clock(seconds: float) -> str:
-    """``1:02:03``."""
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
-
-
-def newest(path: Path) -> float:
-    """When a run last wrote a line."""
-    files = (path / "log.txt", path / "metrics.jsonl", path / "config.yaml")
-    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
-
-
-def said_stopped(log: Path) -> bool:
-    """Whether a run's log ends with its leaving; one that goes on writes further lines."""
-    return log.exists() and bool(re.match(r"\S+ \S+ Stopped( by \w+)?\.", last_line(log)))
-
-
-def last_line(path: Path) -> str:
-    """The last line of a file that is not empty."""
-    return next(reversed(tail(path)), "")
-
-
-def error_at_end(log: Path) -> str:
-    """The error that a task's log ends with, if it does; SLURM adds a line or two after its own."""
-    matches = [re.search(r"(\w+: )?\berror: .*", line) for line in tail(log)[-4:]]
-    return next((match.group() for match in reversed(matches) if match), "")
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of a run: one on this machine, or any that shares locks."""
+    with suppress(FileNotFoundError), (folder / ".lock").open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def tail(path: Path) -> list[str]:
-    """The last lines of a file that are not empty."""
+    """The last lines of a file that are not empty; none if there is no file."""
+    if not path.exists():
+        return []
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 8192))
         lines = file.read().decode(errors="replace").splitlines()
-    return [printable(line.strip()) for line in lines if line.strip()]
+    return [line.strip() for line in lines if line.strip()]
 
 
 if __name__ == "__main__":

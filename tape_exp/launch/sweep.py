@@ -1,331 +1,167 @@
-"""``tape-exp sweep <overrides with commas | artifact … scale= seeds=>``: a grid as one
-SLURM array, submitted.
+"""``tape-exp sweep <words>``: submit a grid of runs to SLURM as one array of jobs.
 
-The script, the overrides of every run and the log of every run are in ``<runs>/.sweeps/<name>/``,
-where the name is a function of the runs and of that place. Given again, the same command submits
-the runs that are neither finished nor waiting, which go on from their last checkpoints.
+The script, the list of runs and their logs are in ``<runs>/.sweeps/<name>/``, where the name is a
+function of the runs and of the place. The same command submits only the runs that are neither
+finished nor in the queue; they resume from their last checkpoints.
 """
 
+import argparse
 import re
 import shlex
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+import yaml
+from filelock import FileLock
 
-from tape_exp.launch.grid import Job, folder_of, jobs_of, refuse_breaks
-from tape_exp.launch.queue import states
+from tape_exp.launch import slurm
+from tape_exp.launch.grid import jobs_of, sweep_folder
+from tape_exp.launch.jobs import Job, write_jobs
 from tape_exp.machine.files import write_atomically
-from tape_exp.settings.arguments import Parser, command
-from tape_exp.settings.compose import explain, register
-from tape_exp.settings.errors import ConfigError, did_you_mean, printable
-from tape_exp.settings.folders import CONF, INSTALLED, ROOT, told
-from tape_exp.training.assembly import check_parts
+from tape_exp.settings.commands import command
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import INSTALLED, ROOT
+from tape_exp.training.from_config import check_parts
 
-# Keys of the launcher that are not options of sbatch.
-OWN = {"_target_", "submitit_folder", "max_num_timeout", "setup", "teardown", "name"}
-OWN |= {"array_parallelism", "signal_delay_s", "stderr_to_stdout", "additional_parameters"}
-PATIENCE = 60.0  # seconds
-OPTIONAL = {"mem_gb", "cpus_per_task"}
-COUNTS = OPTIONAL | {"nodes", "tasks_per_node", "timeout_min"}
-COUNTS |= {"signal_delay_s", "array_parallelism"}
-# Submitit's names of options that sbatch calls otherwise.
-SBATCH = {"timeout_min": "time", "mem_gb": "mem", "tasks_per_node": "ntasks_per_node"}
+CLUSTER = ROOT / "conf" / "local" / "cluster.yaml"
+LOCK_SECONDS = 60.0
+# SLURM sends USR1 two minutes before the end of the time: the run saves and ends with status 85.
+DEFAULTS = {"time": "240", "cpus-per-task": "2", "signal": "USR1@120", "requeue": "true"}
+TASK = """
+# Each task of the array is one run, a line of jobs.tsv. srun starts a process for each device, and
+# forwards signals to all of them.
+line=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" "$sweep/jobs.tsv" | cut -f 1)
+eval "words=($line)"
+job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+echo "== job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)): $line"
+export PYTHONUNBUFFERED=1  # the log can be followed
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SRUN_CPUS_PER_TASK}
+status=0
+srun --kill-on-bad-exit=1 "${train[@]}" "${words[@]}" || status=$?
+# 85: the run was told to stop, and has saved. A job that scancel ends is no longer RUNNING.
+if [ $status -eq 85 ] && [ "$(squeue --noheader --format=%T --jobs=$job)" = RUNNING ]; then
+    scontrol requeue $job
+fi
+exit $status
+"""
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write, submit, say how to watch."""
-    parser = Parser(prog="tape-exp sweep", description="Submit a grid of runs as one SLURM array.")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the script and what would be submitted"
-    )
-    parser.add_argument("--cap", type=int, help="runs at once (hydra.launcher.array_parallelism)")
-    parser.add_argument(
-        "words", nargs="+", metavar="key=value,value … | artifact … [scale=] [seeds=]"
-    )
-    given = parser.parse_intermixed_args(arguments)
-    sweep(given.words, given.cap, given.dry_run)
+    """Submit what is missing, and print how to watch it."""
+    parser = argparse.ArgumentParser("tape-exp sweep", description="Submit a grid to SLURM.")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    parser.add_argument("--cap", type=int, default=64, help="runs at once (default: %(default)s)")
+    words_help = "key=value,value; or artifacts, scale=, seeds=; and slurm.<option of sbatch>=value"
+    parser.add_argument("words", nargs="+", metavar="word", help=words_help)
+    args = parser.parse_intermixed_args(arguments)
+    jobs = jobs_of(args.words)
+    for job in jobs:
+        if not job.line.isprintable():
+            raise ConfigError(f"{job.line!r} does not fit on a line; remove its control character.")
+        if not job.recorded:
+            check_parts(job.cfg)
+    sweep = sweep_folder(jobs)
+    script = batch_script(sbatch_options(jobs, args.words), sweep, args.words)
+    if args.dry_run:
+        print(script, "".join(f"# {i}: {job.line}\n" for i, job in enumerate(jobs)), sep="\n")
+        submit(jobs, sweep, args.cap, dry_run=True)
+        return 0
+    sweep.mkdir(parents=True, exist_ok=True)
+    with FileLock(sweep / ".lock", timeout=LOCK_SECONDS):  # a second command finds a full queue
+        (sweep / "logs").mkdir(exist_ok=True)
+        write_jobs(jobs, sweep)
+        write_atomically(sweep / "script.sh", script)
+        ids = submit(jobs, sweep, args.cap)
+    if ids:
+        status = shlex.join(["tape-exp", "status", *args.words])
+        print(f"Watch:  watch -n 30 {shlex.quote(status)}\nLogs:   {sweep}/logs")
+        print("Cancel: scancel", *ids)
     return 0
 
 
-def sweep(words: Sequence[str], cap: int | None, dry_run: bool) -> None:
-    """Submit the runs that are neither finished nor in the queue."""
-    if cap is not None and cap < 1:
-        raise ConfigError(f"--cap {cap} must be at least 1.")
-    jobs = jobs_of(words)
-    if all(job.recorded for job in jobs):
-        print(f"Every run has a record: `{told('paper render')}` draws the artifact.")
-        return
-    settings = cluster([word for word in words if word.startswith("hydra.launcher")], jobs)
-    if needs_gpu(jobs) and not asks_for_gpu(settings):
-        print(
-            "warning: the runs use GPUs and the script asks for none; add "
-            "hydra.launcher.gpus_per_node=<number>, or in a clone copy conf/local/example.yaml to "
-            "conf/local/cluster.yaml.",
-            file=sys.stderr,
-        )
-    for job in jobs:
-        if not job.recorded:
-            check_parts(job.cfg)
-    folder = folder_of(jobs)
-    script = script_of(settings, folder, shlex.join(["tape-exp", "sweep", *words]))
-    with nullcontext() if dry_run else only_one(folder):
-        submit_missing(jobs, words, folder, script, cap or settings["array_parallelism"], dry_run)
+def submit(jobs: Sequence[Job], sweep: Path, cap: int, dry_run: bool = False) -> list[str]:
+    """Submit the runs that are neither finished nor in the queue, an array for each level.
 
-
-@contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Keep a second command for the same runs waiting until those of this one are in the queue.
-
-    Raises:
-        ConfigError: the other one takes longer than :data:`PATIENCE`, or the folder cannot be
-            written.
+    Returns:
+        The ids of the arrays. One begins when those of the lower levels have ended (``afterany``:
+        one failed run must not cost the others, and a run whose base failed says so itself).
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock", timeout=PATIENCE)
-        lock.acquire()
-    except Timeout as error:
-        raise ConfigError(
-            f"another tape-exp sweep submits the same runs ({folder}); wait for its end."
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"{folder} cannot be written ({error.strerror}); set runs=<a folder that can>."
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def submit_missing(
-    jobs: Sequence[Job], words: Sequence[str], folder: Path, script: str, cap: int, dry_run: bool
-) -> None:
-    """Submit the runs that are neither finished nor in the queue, or say what would be."""
-    waiting = {} if dry_run else states(folder.name)
-    waiting = {i: task for i, task in waiting.items() if i < len(jobs)}
-    todo = [i for i, job in enumerate(jobs) if i not in waiting and not job.done]
-    depths = sorted({jobs[i].level for i in todo})
-    levels = [[i for i in todo if jobs[i].level == depth] for depth in depths]
-    arrays = [f"--array={ranges(level)}%{cap}" for level in levels]
-    queued = [
-        sorted({task.array for i, task in waiting.items() if jobs[i].level < depth})
-        for depth in depths
-    ]
-    counts = (
-        f"{len(jobs)} runs: {len(jobs) - len(todo) - len(waiting)} done, {len(waiting)} in the "
-        f"queue, {len(todo)} to submit."
-    )
-    if dry_run:
-        print(script + f"# jobs.txt, the runs of tasks 0 to {len(jobs) - 1}:")
-        for i, job in enumerate(jobs):
-            print(f"#   {i:3} {'' if i in todo else '(done) '}{job.line}")
-        print(f"# {counts}")
-        for number, (array, others) in enumerate(zip(arrays, queued, strict=True)):
-            before = [*others, *(["<the job above>"] if number else [])]
-            print("# sbatch", *options_of(array, before), folder / "script.sh")
-        return
-    print(counts)
-    if not todo:
-        return
-    write_atomically(folder / "jobs.txt", "".join(f"{job.line}\n" for job in jobs))
-    write_atomically(
-        folder / "recorded.txt", "".join(f"{i}\n" for i, job in enumerate(jobs) if job.recorded)
-    )
-    write_atomically(folder / "script.sh", script)
-    (folder / "logs").mkdir(exist_ok=True)
+    queue = {} if dry_run else slurm.queued(sweep.name)
+    todo = [i for i, job in enumerate(jobs) if i not in queue and not job.done]
+    done = len(jobs) - len(todo) - len(queue)
+    print(f"{len(jobs)} runs: {done} done, {len(queue)} in the queue, {len(todo)} to submit.")
     ids: list[str] = []
-    for array, others in zip(arrays, queued, strict=True):
-        before = [*others, *ids[-1:]]
-        ids.append(submit([*options_of(array, before), str(folder / "script.sh")]))
-        with (folder / "submitted.txt").open("a") as file:
-            file.write(f"{ids[-1]} {array}\n")
-        print(
-            f"Submitted job {ids[-1]} "
-            f"({array}{', after ' + ' and '.join(before) if before else ''})."
-        )
-    status = f"tape-exp status {shlex.join(words)}"
-    print(f"Watch:  watch -n 30 {shlex.quote(status)}")
-    print(f"Logs:   {folder}/logs\nCancel: scancel {' '.join(ids)}")
-
-
-def options_of(array: str, before: Sequence[str]) -> list[str]:
-    """The options of sbatch for an array that begins after the jobs ``before``.
-
-    ``afterany``, not ``afterok``: a run whose base failed says so and ends, and the others are not
-    lost with it.
-    """
-    return [array, f"--dependency=afterany:{':'.join(before)}"] if before else [array]
-
-
-def cluster(words: Sequence[str], jobs: Sequence[Job]) -> dict[str, Any]:
-    """The settings of ``hydra/launcher=slurm``, conf/local/cluster.yaml among them, for the devices
-    of the runs.
-
-    Raises:
-        ConfigError: a setting is wrong, or the runs do not need the same number of devices.
-    """
-    needs = {(job.cfg.trainer.nodes, job.cfg.trainer.devices) for job in jobs}
-    if len(needs) > 1:
-        raise ConfigError(
-            f"runs on {sorted(needs)} (nodes, devices of each) cannot share an array; sweep over "
-            "trainer= apart."
-        )
-    (nodes, devices) = needs.pop()
-    choice = [
-        "hydra/launcher=slurm",
-        f"trainer.nodes={nodes}",
-        f"trainer.devices={devices}",
-        f"runs={jobs[0].cfg.runs}",
-    ]
-    settings = _settings(choice)
-    for word in words:
-        key = word.split("=")[0].removeprefix("hydra.launcher.")
-        if key.split(".")[0] not in settings:
-            raise ConfigError(
-                f"hydra.launcher.{key}{did_you_mean(key, settings)} Further keys are in "
-                "conf/local/cluster.yaml."
-            )
-    return _settings([*choice, *words]) if words else settings
-
-
-def _settings(overrides: Sequence[str]) -> dict[str, Any]:
-    try:
-        register()
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            cfg = compose("config", list(overrides), return_hydra_config=True)
-        settings: Any = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(
-            f"the cluster's settings (conf/local/cluster.yaml): {explain(error, overrides)}"
-        ) from error
-    _check_settings(settings)
-    return settings
-
-
-def _check_settings(settings: dict[str, Any]) -> None:
-    """Raise :class:`ConfigError` where a setting of the launcher is of a wrong kind."""
-    for key, value in settings.items():
-        if key in ("setup", "teardown"):
-            fits = value is None or (
-                isinstance(value, list) and all(isinstance(line, str) for line in value)
-            )
-            wanted = "a list of lines"
-        elif key == "additional_parameters":
-            fits, wanted = isinstance(value, dict), "a section of options"
-        elif key in COUNTS:
-            fits = type(value) is int and 1 <= value < 10**9
-            fits, wanted = fits or (value is None and key in OPTIONAL), "a number from 1 on"
+    for level in sorted({jobs[i].level for i in todo}):
+        before = {task.array for i, task in queue.items() if jobs[i].level < level}
+        options = [f"--array={ranges([i for i in todo if jobs[i].level == level])}%{cap}"]
+        if needed := sorted(before) + ids[-1:]:
+            options.append(f"--dependency=afterany:{':'.join(needed)}")
+        command = [*options, str(sweep / "script.sh")]
+        if dry_run:
+            print("# sbatch", *command)
+            ids.append("<the job above>")
         else:
-            fits = isinstance(value, str | bool | int | None)
-            wanted = "a word or a whole number"
-        if not fits:
-            raise ConfigError(
-                f"hydra.launcher.{key}={value} must be {wanted}; it is set on the command line or "
-                "in conf/local/cluster.yaml."
-            )
-
-
-def needs_gpu(jobs: Sequence[Job]) -> bool:
-    """Whether a run is on a GPU, or would find one for each of its devices."""
-    trainers = [job.cfg.trainer for job in jobs]
-    return any(
-        trainer.accelerator == "gpu"
-        or (trainer.accelerator == "auto" and trainer.strategy in ("ddp", "fsdp"))
-        for trainer in trainers
-    )
-
-
-def asks_for_gpu(settings: dict[str, Any]) -> bool:
-    """Whether an option of sbatch names GPUs, as ``gpus_per_node`` and ``gres`` do."""
-    options = {**settings, **settings.get("additional_parameters", {})}
-    return any(value and re.search("gpu|gres|tres", key) for key, value in options.items())
-
-
-def script_of(
-    settings: dict[str, Any], folder: Path, command: str, program: Sequence[str] = ()
-) -> str:
-    """The sbatch script: settings, setup, the run of a task, and what happens after it.
-
-    Args:
-        folder: of jobs.txt, which has the words of every task.
-        command: that the script was made by.
-        program: takes these words; none: ``train.py``.
-    """
-    options = {
-        SBATCH.get(key, key): value
-        for key, value in settings.items()
-        if key not in OWN and value is not None
-    }
-    if "mem" in options:
-        options["mem"] = f"{options['mem']}G"
-    options |= {
-        "job_name": f"tape_exp-{folder.name}",
-        "chdir": str(Path.cwd()),
-        "open_mode": "append",
-    }
-    options |= {"output": f"{folder}/logs/%a.txt", **settings.get("additional_parameters", {})}
-    flags = (
-        f"--{key.replace('_', '-')}" + ("" if value is True else f"={shlex.quote(str(value))}")
-        for key, value in options.items()
-    )
-    head = [f"# {command}", *(f"#SBATCH {flag}" for flag in flags if not flag.endswith("=False"))]
-    for line in head:
-        refuse_breaks(line)
-    run = ["-m", "tape_exp.training"] if INSTALLED else [str(ROOT / "train.py")]
-    lines = ["#!/bin/bash", *head, ""]
-    lines += [
-        f"folder={shlex.quote(str(folder))}",
-        f"train=({shlex.join(program or [sys.executable, *run])})",
-    ]
-    lines += settings.get("setup") or []
-    body = (Path(__file__).parent / "task.sh").read_text()
-    return "\n".join(lines) + "\n" + body + "\n".join(settings.get("teardown") or []) + "\n"
+            ids.append(slurm.sbatch(command))
+            print(f"Submitted job {ids[-1]} ({' '.join(options)}).")
+    return ids
 
 
 def ranges(numbers: Sequence[int]) -> str:
     """Task numbers as sbatch takes them: ``0-3,7``."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    groups = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in groups]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def submit(arguments: Sequence[str]) -> str:
-    """Call sbatch; the job's id. Raises :class:`ConfigError` with what sbatch said."""
-    try:
-        done = subprocess.run(["sbatch", "--parsable", *arguments], capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise ConfigError(
-            "sbatch is not on this machine; submit from a login node, or see the script with "
-            "--dry-run."
-        ) from error
-    if done.returncode:
-        raise ConfigError(
-            f"sbatch refused the sweep ({' '.join(done.stderr.split())}); partition, account and "
-            "limits are keys of hydra.launcher, in a clone also of conf/local/cluster.yaml, of "
-            "which conf/local/example.yaml is an example."
-        )
-    said = (done.stdout.strip().splitlines() or [""])[-1].split(";")[0]
-    if not said.isdigit():
-        raise ConfigError(
-            f"sbatch --parsable printed {printable(said) or 'nothing'} instead of the number of a "
-            "job; see with squeue what it has submitted."
-        )
-    return said
+def sbatch_options(jobs: Sequence[Job], words: Sequence[str]) -> dict[str, Any]:
+    """The options of sbatch, and ``setup``: what the devices take, then conf/local/cluster.yaml,
+    then ``slurm.<option>=<value>`` among the words.
+    """
+    devices = {(job.cfg.trainer.nodes, job.cfg.trainer.devices) for job in jobs}
+    if len(devices) > 1:
+        raise ConfigError("runs of one sweep need equal trainer.nodes and trainer.devices.")
+    nodes, per_node = devices.pop()
+    text = CLUSTER.read_text() if CLUSTER.exists() else ""
+    chosen = yaml.load(text, yaml.BaseLoader) or {}  # all values are text: 24:00:00 is no number
+    if not isinstance(chosen, dict):
+        raise ConfigError(f"{CLUSTER} must hold <option>: <value>; see conf/local/example.yaml.")
+    for word in words:
+        if word.startswith("slurm."):
+            option, _, value = word.removeprefix("slurm.").partition("=")
+            chosen[option] = value
+    options = {option.replace("_", "-"): value for option, value in chosen.items()}
+    on_gpus = any(
+        job.cfg.trainer.accelerator == "gpu"
+        or (job.cfg.trainer.accelerator == "auto" and job.cfg.trainer.strategy != "auto")
+        for job in jobs
+    )
+    if on_gpus and not re.search("gpu|gres|tres", " ".join(options)):
+        options["gpus-per-node"] = str(per_node)
+    return {"nodes": str(nodes), "ntasks-per-node": str(per_node), **DEFAULTS, **options}
+
+
+def batch_script(options: dict[str, Any], sweep: Path, words: Sequence[str]) -> str:
+    """The script of every task: options of sbatch, the lines of ``setup``, and the run.
+
+    An option that is ``true`` is a flag; one that is ``false`` or has no value is left out.
+    """
+    log = {"output": f"{sweep}/logs/%a.txt", "open-mode": "append"}
+    fixed = {"job-name": f"tape_exp-{sweep.name}", "chdir": str(Path.cwd()), **log}
+    flags = [
+        f"#SBATCH --{option}" + ("" if value == "true" else f"={shlex.quote(value)}")
+        for option, value in {**options, **fixed}.items()
+        if option != "setup" and value not in ("false", "null", "")
+    ]
+    train = ["-m", "tape_exp.training"] if INSTALLED else [str(ROOT / "train.py")]
+    command = shlex.join(["tape-exp", "sweep", *words])
+    head = ["#!/bin/bash", f"# {command}", *flags, "", *options.get("setup", [])]
+    head += [f"sweep={shlex.quote(str(sweep))}", f"train=({shlex.join([sys.executable, *train])})"]
+    return "\n".join(head) + "\n" + TASK
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import secrets
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,7 @@ from filelock import FileLock
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """The value of a JSON text; ``options`` are those of :func:`json.loads`.
-
-    Raises:
-        ValueError: it is no JSON, or nested deeper than Python reads.
-    """
+    """:func:`json.loads`; raises ValueError also where nesting is too deep for it."""
     try:
         return json.loads(text, **options)
     except RecursionError as error:
@@ -36,11 +33,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:  # of a full disk it names no file, and nobody knows the temporary
-        temporary.unlink(missing_ok=True)
         raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -68,3 +63,14 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def zip_is_sound(path: Path) -> bool:
+    """Whether every file in a zip, such as a checkpoint of torch's, has the CRC that it should."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except OSError:  # it cannot be read, and may be whole
+        raise
+    except Exception:  # a broken zip raises almost anything
+        return False

@@ -36,8 +36,7 @@ def share(items: Sequence[Item]) -> list[tuple[Item, bool]]:
     last item is repeated where they do not divide, and its repetitions do not count.
     """
     rank, world = rank_and_world()
-    rounds = -(-len(items) // world)
-    indices = (round_ * world + rank for round_ in range(rounds))
+    indices = (first + rank for first in range(0, len(items), world))
     return [(items[min(index, len(items) - 1)], index < len(items)) for index in indices]
 
 
@@ -45,24 +44,10 @@ def gather(item: Item) -> list[Item]:
     """The item of every process, in their order."""
     import torch
 
-    if not torch.distributed.is_initialized():
-        return [item]
-    items: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(items, item)
+    items: list[Any] = [item] * rank_and_world()[1]
+    if len(items) > 1:
+        torch.distributed.all_gather_object(items, item)
     return items
-
-
-def first_said(key: str, text: str) -> str:
-    """What the first process of a run that said something about ``key`` has said, be it this one:
-    all agree, and none waits for another.
-    """
-    import torch
-
-    if not torch.distributed.is_initialized():
-        return text
-    store = torch.distributed.distributed_c10d._get_default_store()
-    # An empty text stands for nothing said yet.
-    return store.compare_set(key, "", text).decode()
 
 
 def sum_over_processes(values: "Tensor") -> "Tensor":

@@ -25,7 +25,7 @@ def lanes(key: int, first: int, count: int, width: int) -> np.ndarray:
     return words.view(np.uint32).reshape(count, 8 * blocks)[:, :width]
 
 
-def below(limit: int, lane: np.ndarray) -> np.ndarray:
+def uniform_ints(limit: int, lane: np.ndarray) -> np.ndarray:
     """A uniform integer in 0 … limit - 1 for each lane; the bias is under limit / 2³²."""
     return (lane.astype(np.uint64) * np.uint64(limit)) >> np.uint64(32)
 

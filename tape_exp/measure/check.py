@@ -11,6 +11,7 @@ products are of a precision between, are compared with fp64: the row ``products`
 ``results/speed/check-<machine>.json``, written after each encoding. It needs only torch.
 """
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +28,7 @@ from tape_exp.measure.results import add_device, add_folder, why, write_record
 from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.kernels import maps, update
-from tape_exp.settings.arguments import Parser, command, require_writable
+from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
@@ -45,7 +46,7 @@ Results = dict[str, Tensor]
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print a line each, and write the record; status 1 where something disagrees."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.check",
         description="Compare every backend of attention with the explicit softmax, for every "
         "encoding, and fused positions with torch's: logits and all gradients.",
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_folder(parser, "check")
     add_device(parser)
     given = parser.parse_args(arguments)
-    require_writable("--out", given.out)
+    given.out.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {
         "machine": machine_name(given.device),
         "torch": torch.__version__,

@@ -8,6 +8,7 @@ to be fused kernels. The times are bounds: they follow from the data sheet of a 
 reaches them.
 """
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from tape_exp.models import attention
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.kernels import causal, maps, runtime
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.settings.arguments import Parser, command
+from tape_exp.settings.commands import command
 from tape_exp.settings.schema import Arch
 
 WIDTH, HEADS, INNER = 768, 12, 3072  # of the 155 M model
@@ -159,7 +160,7 @@ def moved(x: Tensor) -> int:
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.count",
         description="Count the operations, bytes and launches of a layer's training step, and the "
         f"times below which an {GPU} cannot do them.",

@@ -5,6 +5,7 @@ Leaves ``results/speed/data-<machine>.json``. ``--gigabyte`` also tokenises 1 GB
 minutes) and states the memory that it takes.
 """
 
+import argparse
 import json
 import os
 import resource
@@ -23,9 +24,9 @@ from tape_exp.data.sources import Text
 from tape_exp.machine.hardware import machine_name
 from tape_exp.measure.results import add_folder, spread, write_record
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.record import circumstances
-from tape_exp.runs.sinks import read_metrics
-from tape_exp.settings.arguments import Parser, command, require_writable
+from tape_exp.runs.metrics import read_metrics
+from tape_exp.runs.record import environment_info
+from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.perplexity import Windows, score, window_batch, window_batches
@@ -40,7 +41,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.data_speed",
         description="Measure whether data keeps up: tokenising, the second start, waiting in "
         "training, and evaluation.",
@@ -52,9 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
         help="also tokenise 1 GB of local text, which takes some minutes",
     )
     given = parser.parse_args(arguments)
-    require_writable("--out", given.out)
+    given.out.mkdir(parents=True, exist_ok=True)
     set_up_logging(None, "none")
-    record: dict[str, Any] = {"machine": machine_name(DEVICE), **circumstances()}
+    record: dict[str, Any] = {"machine": machine_name(DEVICE), **environment_info()}
     figures: dict[str, Callable[[Path], Any]] = {
         "tokenising_mb_per_second_one_core": tokenising,
         "second_start_seconds": second_start,

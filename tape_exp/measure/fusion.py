@@ -9,6 +9,7 @@ as they are. Leaves ``results/speed/fusion.json``, which
 :mod:`tape_exp.measure.goals` reads; nothing is computed, and no kernel reaches these counts.
 """
 
+import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,7 +27,7 @@ from tape_exp.measure import count, goals
 from tape_exp.measure.results import add_folder, write_record
 from tape_exp.models.block import Where
 from tape_exp.models.decoder import Decoder
-from tape_exp.settings.arguments import Parser, command, require_writable
+from tape_exp.settings.commands import command
 from tape_exp.training.module import loss_sum
 
 Graphs = dict[str, torch.fx.GraphModule]  # of each phase
@@ -36,14 +37,14 @@ Phases = dict[str, dict[str, float]]
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count, print the table, and write the record."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.fusion",
         description="Count what torch.compile leaves of a layer's operations that are no products, "
         f"on an {count.GPU}. No GPU is needed, and nothing is computed.",
     )
     add_folder(parser, "fusion", goals.FUSED.name)
     given = parser.parse_args(arguments)
-    require_writable("--out", given.out)
+    given.out.mkdir(parents=True, exist_ok=True)
     record = measure()
     print("\n".join(table(record)))
     print(write_record("fusion", record, given.out))

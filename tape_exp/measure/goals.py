@@ -8,6 +8,7 @@ fuses the rest. The last three add the bytes of every operation that is no produ
 so that no kernel reaches them. Nothing is measured here.
 """
 
+import argparse
 import functools
 import itertools
 import json
@@ -25,7 +26,7 @@ from tape_exp.machine.hardware import PEAK_FLOPS
 from tape_exp.measure import count
 from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.models.decoder import Decoder
-from tape_exp.settings.arguments import Parser, command
+from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
@@ -88,7 +89,7 @@ GRID_UNFUSED = Work(63, 244.410e9, 51.540e9, 235.18)  # TAPE's forward pass in t
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print both tables."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.goals",
         description="Print what the GPU path is meant to reach, beside what operations and bytes "
         f"allow on an {count.GPU}: without fused kernels, with them, and compiled. Nothing is "

@@ -8,6 +8,7 @@ of it runs on the CPU as a trial, whose files are in ``runs/.gpu`` and not among
 SIGTERM, SIGHUP and Ctrl-C also stop the command under way.
 """
 
+import argparse
 import contextlib
 import fcntl
 import os
@@ -25,10 +26,9 @@ import torch
 
 from tape_exp.machine.files import parse_json
 from tape_exp.machine.hardware import file_name, machine_name
-from tape_exp.machine.preemption import signals_held_back
 from tape_exp.measure.check import disagreements, line_of
 from tape_exp.measure.results import FOLDER, write_record
-from tape_exp.settings.arguments import Parser, command, positive, require_writable
+from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT, require_clone
 
@@ -101,14 +101,14 @@ USUAL = ("check", "speed", "train", "data")
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the stages; status 1 where a command failed other than by its limit."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.gpu",
         description="Check, measure and train on a GPU in stages, each with a limit: "
         + "; ".join(f"{name}: {stage.help}" for name, stage in STAGES.items())
         + ".",
     )
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=USUAL, metavar="stage")
-    parser.add_argument("--minutes", type=positive(float), default=11, help="default: %(default)s")
+    parser.add_argument("--minutes", type=float, default=11, help="default: %(default)s")
     parser.add_argument(
         "--out",
         type=Path,
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_clone("make gpu")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     out = (given.out or (FOLDER if device.type == "cuda" else TRIAL)).resolve()
-    require_writable("--out", out)
+    out.mkdir(parents=True, exist_ok=True)
     if device.type == "cpu":
         print(
             "No GPU is here: every stage runs on the CPU, where it shows only that it runs. Its "
@@ -225,26 +225,21 @@ def run_command(words: list[str], log: Path, limit: float, lock: IO[str]) -> dic
     """
     began = time.monotonic()
     with log.open("ab") as file:
-        begun: list[subprocess.Popen] = []
+        process = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=[lock.fileno()],
+        )
         try:
-            with signals_held_back():  # or one that comes now would leave the command behind
-                begun.append(
-                    subprocess.Popen(
-                        words,
-                        cwd=ROOT,
-                        stdout=file,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                        pass_fds=[lock.fileno()],
-                    )
-                )
-            status = begun[0].wait(limit)
+            status = process.wait(limit)
             ended = "done" if status == 0 else "failed"
         except subprocess.TimeoutExpired:
-            ended, status = "stopped at its limit", stop(begun[0])
+            ended, status = "stopped at its limit", stop(process)
         except BaseException:
-            for process in begun:
-                stop(process)
+            stop(process)
             raise
     tail = log.read_text(errors="replace").splitlines()[-12:]
     print("\n".join(tail), flush=True)

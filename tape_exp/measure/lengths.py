@@ -8,6 +8,7 @@ that of the matrix products of the same step with explicit attention over all pa
 run; a layer's linear part is in all of them. Leaves ``results/speed/lengths-<machine>.json``.
 """
 
+import argparse
 import math
 import statistics
 import sys
@@ -30,7 +31,7 @@ from tape_exp.models.block import Block, Where
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.timing import Row, round_robin
-from tape_exp.settings.arguments import Parser, command, positive, require_writable
+from tape_exp.settings.commands import command
 from tape_exp.settings.schema import Arch
 
 WIDTH, HEADS, INNER = 256, 4, 768
@@ -42,7 +43,7 @@ CPU = torch.device("cpu")
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, and write the record."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.lengths",
         description="Measure how time and memory of a layer's training step grow with the length, "
         "for every positional encoding, on the CPU.",
@@ -50,18 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_folder(parser, "lengths")
     parser.add_argument(
         "--seconds",
-        type=positive(float),
+        type=float,
         default=20.0,
         help="a step that would take longer is left out (default: %(default)s)",
     )
     parser.add_argument(
         "--gigabytes",
-        type=positive(float),
+        type=float,
         default=6.0,
         help="a step that would keep more is left out (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
-    require_writable("--out", given.out)
+    given.out.mkdir(parents=True, exist_ok=True)
     say = partial(print, flush=True)
     save = partial(write_record, "lengths", folder=given.out)
     record = measure(

@@ -6,6 +6,7 @@ every few of its steps it waits while the loop makes as many, so that both meet 
 Leaves ``results/speed/overhead-<machine>.json``.
 """
 
+import argparse
 import json
 import sys
 import tempfile
@@ -24,12 +25,13 @@ from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.measure.results import add_folder, spread, write_record
-from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import Parser, command, positive, require_writable
+from tape_exp.runs.record import environment_info
+from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.tasks.base import Task
 from tape_exp.training import assembly
 from tape_exp.training import run as runs
+from tape_exp.training.from_config import precision
 from tape_exp.training.module import LanguageModule
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -39,7 +41,7 @@ TASKS = ("arithmetic", "c4")
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and write the record."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.overhead",
         description="Measure what a run adds to its training steps, compared with a bare PyTorch "
         "loop over the same batches.",
@@ -47,13 +49,13 @@ def main(arguments: list[str] | None = None) -> int:
     add_folder(parser, "overhead")
     parser.add_argument(
         "--rounds",
-        type=positive(int),
+        type=int,
         default=26,
         help="rounds of ten steps each; 26 hold one checkpoint (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
-    require_writable("--out", given.out)
-    record: dict[str, Any] = {"machine": machine_name(DEVICE), **circumstances()}
+    given.out.mkdir(parents=True, exist_ok=True)
+    record: dict[str, Any] = {"machine": machine_name(DEVICE), **environment_info()}
     with tempfile.TemporaryDirectory() as folder:
         record["step_over_bare_loop"] = {
             task: overhead(smoke(Path(folder), task, given.rounds)) for task in TASKS
@@ -149,12 +151,10 @@ class BareLoop:
 
     def __init__(self, cfg: DictConfig, task: Task) -> None:
         decoder = assembly.make_decoder(cfg, task).to(DEVICE).train()
-        tuned = LanguageModule(
-            decoder, task, cfg.seed, 1, "", lambda items, _: items
-        ).configure_optimizers()
+        tuned = LanguageModule(decoder, task, cfg).configure_optimizers()
         self.decoder, self.seed, self.clip, self.first = decoder, cfg.seed, task.optim.clip, 0
         self.optimizer, self.schedule = tuned["optimizer"], tuned["lr_scheduler"]["scheduler"]
-        mixed = assembly.precision(cfg.trainer.precision, cfg.trainer.accelerator) == "bf16-mixed"
+        mixed = precision(cfg.trainer.precision, cfg.trainer.accelerator) == "bf16-mixed"
         self.context: Callable[[], Any] = lambda: torch.autocast(
             DEVICE.type, torch.bfloat16, enabled=mixed
         )

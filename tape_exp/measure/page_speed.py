@@ -4,6 +4,7 @@ The page that ``make report`` wrote is opened in headless Chromium, again and ag
 ``results/speed/page-<machine>.json``.
 """
 
+import argparse
 import json
 import shutil
 import sys
@@ -14,8 +15,8 @@ from playwright.sync_api import Error, sync_playwright
 
 from tape_exp.machine.hardware import machine_name
 from tape_exp.measure.results import add_folder, spread, write_record
-from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import Parser, command, positive, require_writable
+from tape_exp.runs.record import environment_info
+from tape_exp.settings.commands import command
 from tape_exp.settings.folders import ROOT
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -26,15 +27,15 @@ DRAWN = "performance.getEntriesByName('drawn')"
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Open, print, and write the record."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.page_speed",
         description="Measure how soon the report is open in headless Chromium.",
     )
     parser.add_argument("--page", type=Path, default=ROOT / "report" / "index.html")
     add_folder(parser, "page")
-    parser.add_argument("--times", type=positive(int), default=10, help="default: %(default)s")
+    parser.add_argument("--times", type=int, default=10, help="default: %(default)s")
     given = parser.parse_args(arguments)
-    require_writable("--out", given.out)
+    given.out.mkdir(parents=True, exist_ok=True)
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         parser.error("no Chromium on this machine: apt-get install chromium.")
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     opening, drawing = opened(given.page, browser, given.times)
     record = {
         "machine": machine_name(torch.device("cpu")),
-        **circumstances(),
+        **environment_info(),
         "seconds": {"open": spread(opening), "first figure": spread(drawing)},
     }
     write_record("page", record, given.out)

@@ -6,6 +6,7 @@ a GPU: it is called as a model calls it, on a CPU, and what would be launched is
 spills, and the shared memory of a block. Leaves ``results/speed/registers.json``.
 """
 
+import argparse
 import itertools
 import re
 import subprocess
@@ -23,7 +24,7 @@ import torch
 from tape_exp.drawing.markdown import aligned
 from tape_exp.measure.results import add_folder, span, write_record
 from tape_exp.models.kernels import causal, maps, rotation, runtime, update
-from tape_exp.settings.arguments import Parser, command, require_writable
+from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 
 CAPABILITIES = {"A100": 80, "H100": 90}
@@ -111,14 +112,14 @@ CALLS: tuple[Callable[[int, bool], None], ...] = (
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile everything, print the table, and write the record."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.registers",
         description="Compile our Triton programs for an A100 and an H100, with each tile that may "
         "be chosen, and tell their registers, spills and shared memory. No GPU is needed.",
     )
     add_folder(parser, "registers", "registers.json")
     given = parser.parse_args(arguments)
-    require_writable("--out", given.out)
+    given.out.mkdir(parents=True, exist_ok=True)
     record = measure()
     print("\n".join(table(record)))
     print(write_record("registers", record, given.out))

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.sinks import read_metrics
-from tape_exp.runs.weights import signature_of
+from tape_exp.runs.metrics import read_metrics
 
 # What no two runs share.
 TIMED = ("seconds", "train/tokens_per_second", "train/mfu", "train/data_wait")
@@ -35,7 +34,6 @@ def compare(whole: RunDirectory, broken: RunDirectory) -> list[str]:
         "metrics": (whole.record()["metrics"], broken.record()["metrics"]),
         "curve": (curve(whole), curve(broken)),
         **{f"checkpoint's {part}": (states[0][part], states[1][part]) for part in parts},
-        "signature": (True, all(signature_of(path).exists() for path in last)),
     }
     return [name for name, (one, other) in pairs.items() if not same(one, other)]
 
@@ -63,62 +61,8 @@ def same(one: Any, other: Any) -> bool:
     return one == other
 
 
-WELL = ("accepted", "requeue", "interrupted", "ended by its signal")
-CLASSES = {
-    "keys": "every key of the schema with wrong values, through each command that takes it",
-    "files": "every file that a command reads, damaged",
-    "writes": "every command that writes, broken off, without room, and two at once",
-    "text": "text that is none, in every format",
-    "hostile": "words and files that would run something or tell a secret",
-}
-
-
-def campaign_section(campaign: dict[str, Any]) -> list[str]:
-    """A row for each class of faults that were generated, and the seconds under load."""
-    rows = []
-    for name in (name for name in CLASSES if name in campaign):
-        counts = campaign[name]["counts"]
-        well = sum(counts.get(v, 0) for v in WELL)
-        sentence, traceback, hang = (counts.get(v, 0) for v in ("sentence", "traceback", "hang"))
-        tried = sum(counts.values())
-        other = tried - well - sentence - traceback - hang
-        numbers = (tried, sentence, well, traceback, hang, other)
-        made = (campaign[name]["git"]["commit"] or "unknown")[:7]
-        cells = " | ".join(f"{n}" for n in (name, *numbers, made))
-        rows.append(f"| {cells} |")
-    lines = [
-        "",
-        "## Faults by generation",
-        "",
-        "`python -m tests.campaign` makes wrong input from the schema and from the files that are "
-        "there, and counts how each",
-        "command ended: with one sentence, well (the value was a right one, the damage did not "
-        "matter, or the same command",
-        "went on), with a traceback, not at all, or otherwise wrong (nonsense accepted, no "
-        "sentence, something lost or run).",
-        "The counts are of the commit in the last column; what went wrong there was mended "
-        "afterwards, with a test of its own.",
-        "",
-        "| faults | tried | sentence | well | traceback | hang | otherwise wrong | commit |",
-        "|---|---|---|---|---|---|---|---|",
-        *rows,
-        "",
-        *(f"- {name}: {text}" for name, text in CLASSES.items() if name in campaign),
-    ]
-    if "load" in campaign:
-        cpu = campaign["load"]["hardware"]["cpu"]
-        lines += ["", f"Under load, one thread of {cpu}, in seconds where no unit is said:", ""]
-        lines += [f"- {what}: {value:g}" for what, value in campaign["load"]["seconds"].items()]
-    return lines
-
-
-def page(record: dict[str, Any], campaign: dict[str, Any]) -> str:
-    """The text of results/reliability.md.
-
-    Args:
-        record: of the soak.
-        campaign: the counts of ``tests.campaign``, by class; may be empty.
-    """
+def page(record: dict[str, Any]) -> str:
+    """The text of results/reliability.md, from the record of the soak."""
     faults = [(run, fault) for run in record["runs"] for fault in run["faults"]]
     rows = []
     for kind in (*MOMENTS, *OTHERS):
@@ -170,7 +114,6 @@ def page(record: dict[str, Any], campaign: dict[str, Any]) -> str:
                 *lines,
                 "",
                 f"Commit {made[:7]}, {record['started'][:10]}, {cpu}, seed {record['seed']}.",
-                *(campaign_section(campaign) if campaign else []),
             ]
         )
         + "\n"

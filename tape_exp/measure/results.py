@@ -11,7 +11,7 @@ import torch
 
 from tape_exp.machine.files import parse_json, write_atomically
 from tape_exp.machine.hardware import file_name
-from tape_exp.settings.commit import git_state
+from tape_exp.runs.record import git_state
 from tape_exp.settings.folders import ROOT
 
 FOLDER = ROOT / "results" / "speed"

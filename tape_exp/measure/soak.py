@@ -7,6 +7,7 @@ DONE. A run has survived when metrics, curve and last checkpoint equal those of 
 bit for bit. Leaves ``results/reliability.json`` and ``.md``.
 """
 
+import argparse
 import json
 import os
 import random
@@ -27,11 +28,10 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.measure.reliability import MOMENTS, OTHERS, compare, page
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.record import circumstances
-from tape_exp.runs.sinks import read_metrics
-from tape_exp.settings.arguments import Parser, command, positive, require_writable
+from tape_exp.runs.metrics import read_metrics
+from tape_exp.runs.record import environment_info
+from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
 from tape_exp.settings.folders import ROOT, require_clone
 
@@ -118,14 +118,14 @@ class Subject:
 @command
 def main(arguments: list[str] | None = None) -> int:
     """Run the soak, or draw the page from its record; status 1 where a fault was not survived."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.soak",
         description="Kill small runs at random moments, disturb them by signals, a full disk, "
         "damaged checkpoints and second processes, and compare them bit for bit with undisturbed "
         "ones.",
     )
     parser.add_argument(
-        "--kills", type=positive(int), default=50, help="number of kills (default: %(default)s)"
+        "--kills", type=int, default=50, help="number of kills (default: %(default)s)"
     )
     parser.add_argument(
         "--seed",
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--render", action="store_true", help="only draw the page from the record")
     given = parser.parse_args(arguments)
     require_clone("make soak")
-    require_writable("--out", given.out)
+    given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "reliability.json"
     if not given.render:
         with tempfile.TemporaryDirectory() as folder:
@@ -150,16 +150,8 @@ def main(arguments: list[str] | None = None) -> int:
         write_atomically(path, json.dumps(record, indent=1) + "\n")
     elif not path.exists():
         parser.error(f"{path} is missing; without --render the soak makes it.")
-    generated = given.out / "campaign.json"
-    record, counts = read_json(path), read_json(generated) if generated.exists() else {}
-    try:
-        text = page(record, counts)
-        survived = all(run["identical"] for run in record["runs"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{path} or {generated.name} beside it is not what the soak and the campaign write "
-            f"({type(error).__name__}: {error}); restore or remove it."
-        ) from error
+    record = read_json(path)
+    text, survived = page(record), all(run["identical"] for run in record["runs"])
     write_atomically(given.out / "reliability.md", text)
     print(text)
     return int(not survived)
@@ -168,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
 def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     """Disturb as many runs as the kills need, share the other faults among them, and compare."""
     record: dict[str, Any] = {
-        **circumstances(),
+        **environment_info(),
         "seed": seed,
         "checkpoint_share": checkpoint_share(folder) if kills >= PER_RUN else None,
         "runs": [],
@@ -264,7 +256,7 @@ def disturb_once(subject: Subject, kind: str, moments: random.Random) -> dict[st
     resumed_from = int(newest.stem.removeprefix("step")) if newest else 0
     fault: dict[str, Any] = {"kind": kind, "resumed_from": resumed_from, "first_step_seconds": None}
     # The line of log.txt after which the curve is this process's own.
-    opened = "Going on from step" if newest else "parameters"
+    opened = "Resuming from step" if newest else "parameters"
     limit = (
         (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)))
         if kind == "full disk"

@@ -6,6 +6,7 @@ slow minute of the machine meets all of them; times are medians with quartiles, 
 of the rounds' own ratios.
 """
 
+import argparse
 import statistics
 import sys
 import time
@@ -34,7 +35,7 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.step import step_case
 from tape_exp.models.timing import Row, round_robin, summary
-from tape_exp.settings.arguments import Parser, command, require_writable
+from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
@@ -456,7 +457,7 @@ def _line(row: Row) -> str:
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure this machine, write ``speed-<machine>.json`` and ``.png``."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.speed",
         description="Measure how fast each positional encoding is, compared with RoPE in the same "
         "run.",
@@ -464,7 +465,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_folder(parser, "speed")
     add_device(parser)
     given = parser.parse_args(arguments)
-    require_writable("--out", given.out)
+    given.out.mkdir(parents=True, exist_ok=True)
     shapes = default_shapes(given.device)
     keep = partial(write_record, "speed", folder=given.out)
     say = partial(print, flush=True)

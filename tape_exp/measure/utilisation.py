@@ -7,6 +7,7 @@ compiled (``trainer.compile=true``) and on one thread. Leaves
 ``results/speed/utilisation-<machine>.json``.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.step import step_case
 from tape_exp.models.timing import round_robin
-from tape_exp.settings.arguments import Parser, command, positive, require_writable
+from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.schema import Arch
 from tape_exp.training.assembly import make_task
@@ -52,7 +53,7 @@ class Sizes:
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, and write the record."""
-    parser = Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m tape_exp.measure.utilisation",
         description="Measure which part of the rate of a large matrix product a training step "
         "reaches on the CPU, and what bf16, torch.compile and a second thread gain.",
@@ -60,18 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_folder(parser, "utilisation")
     parser.add_argument(
         "--threads",
-        type=positive(int),
+        type=int,
         default=len(os.sched_getaffinity(0)),
         help="of which one is compared with all (default: %(default)s, the cores of this machine)",
     )
     parser.add_argument(
         "--seconds",
-        type=positive(float),
+        type=float,
         default=240.0,
         help="that the rounds go on for (default: %(default)s)",
     )
     given = parser.parse_args(arguments)
-    require_writable("--out", given.out)
+    given.out.mkdir(parents=True, exist_ok=True)
     wide = Arch(2, 768, 12, 3072, vocab=1000, max_length=512, train_length=512)
     steps = {"addition at scale smoke": smoke(), "two layers of width 768": Sizes(wide, 2, 512)}
     record = measure(steps, given.threads, given.seconds)

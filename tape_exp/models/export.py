@@ -200,9 +200,6 @@ def card(name: str, plain: bool, model: dict[str, Any], auto_map: bool = False) 
     every = {**head, "tags": ["tape_exp", "positional-encoding", model["name"]]}
     packages = [*plugins.versions_of(model)]
     ours = "" if plain or auto_map else "import tape_exp.models.hf  # registers the type tape_exp\n"
-    named = [package for package in packages if package not in plugins.installed()]
-    first = "from tape_exp.settings.plugins import use_packages\n" if named else ""
-    then = f"use_packages({named})  # which are not installed as plugins\n" if named else ""
     trust = ", trust_remote_code=True" if auto_map and not plain else ""
     wanted = " and ".join(f"`{package}`" for package in ("tape_exp", *packages))
     needs = "" if plain else f"\nThis needs the package{'s' if packages else ''} {wanted}.\n"
@@ -213,9 +210,9 @@ def card(name: str, plain: bool, model: dict[str, Any], auto_map: bool = False) 
 A {"Llama" if plain else "model of type `tape_exp`"}, exported by `tape-exp export`.
 
 ```python
-{ours}{first}from transformers import AutoModelForCausalLM
+{ours}from transformers import AutoModelForCausalLM
 
-{then}model = AutoModelForCausalLM.from_pretrained({json.dumps(name, ensure_ascii=False)}{trust})
+model = AutoModelForCausalLM.from_pretrained({json.dumps(name, ensure_ascii=False)}{trust})
 ```
 {needs}"""
 

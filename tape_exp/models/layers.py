@@ -10,7 +10,7 @@ from typing import Any
 from tape_exp.models.positions.base import PositionEncoding, overrides
 from tape_exp.settings.construct import as_dataclass, build
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.schema import Arch, AttentionConfig, fields_of
+from tape_exp.settings.schema import Arch, AttentionConfig
 
 PLAIN = AttentionConfig()
 
@@ -43,18 +43,12 @@ def kinds_of(model: Any, arch: Arch) -> list[LayerKind]:
         model = OmegaConf.to_container(model, resolve=True)
     if "layers" not in model:
         return [_kind(model, arch, "model")]
-    for key in model:
-        if key not in ("name", "layers"):
-            raise ConfigError(
-                f"model.{key} is no key of a pattern of layers, whose entries have their own: set "
-                f"model.layers.0.{key}."
-            )
-    entries = model["layers"]
-    if len(entries) > arch.layers:
+    if unknown := [key for key in model if key not in ("name", "layers")]:
         raise ConfigError(
-            f"model.layers has {len(entries)} entries for task.arch.layers={arch.layers}, so that "
-            "the last have no effect: leave them out, or add layers."
+            f"model.{unknown[0]} is not a key of a pattern of layers; give it to an entry, as in "
+            "model=[{name:rope,window:16},nope]."
         )
+    entries = model["layers"]
     made: dict[str, LayerKind] = {}
     written = [json.dumps(entry, sort_keys=True) for entry in entries]
     for i, (text, entry) in enumerate(zip(written, entries, strict=True)):
@@ -64,17 +58,16 @@ def kinds_of(model: Any, arch: Arch) -> list[LayerKind]:
 
 
 def _kind(node: Mapping[str, Any], arch: Arch, section: str) -> LayerKind:
-    known = fields_of(AttentionConfig)
+    known = AttentionConfig.__dataclass_fields__
     own = {key: value for key, value in node.items() if key not in known}
     chosen = {key: value for key, value in node.items() if key in known}
 
     def make(arch: Arch) -> Any:
         with _named(section):
-            return build(own, section, also=known, arch=arch)
+            return build(own, section, also=[*known], arch=arch)
 
     with _named(section):
         attention: AttentionConfig = as_dataclass(chosen, AttentionConfig, section)
-        attention.check_length(arch.max_length or 2**63)
     return LayerKind(make, attention)
 
 

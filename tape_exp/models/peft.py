@@ -20,10 +20,9 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import for_heads, overrides
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.settings.construct import takes
+from tape_exp.settings.construct import locate, takes
 from tape_exp.settings.errors import ConfigError, one_of, positive
-from tape_exp.settings.schema import AttentionConfig, fields_of
-from tape_exp.settings.targets import locate
+from tape_exp.settings.schema import AttentionConfig
 
 PARTS = {  # what `peft.train` names, as patterns of parameter names
     "everything": "",
@@ -151,7 +150,7 @@ class Adaptation:
                     f"peft={self.name} drops RoPE, and model={model['name']} is not RoPE alone; "
                     "use model=rope, with a base that was trained with it."
                 )
-            kept = {key: model[key] for key in fields_of(AttentionConfig) if key in model}
+            kept = {key: model[key] for key in AttentionConfig.__dataclass_fields__ if key in model}
             return kept | {"name": "nope", "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}
         adapted = dict(model)
         if self.theta is not None:

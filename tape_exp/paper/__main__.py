@@ -7,10 +7,11 @@ which estimates GPU-hours at the paper's scale; and ``push``, which sends tables
 
 import argparse
 import logging
+import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tape_exp.drawing.page import KINDS
@@ -32,11 +33,9 @@ from tape_exp.paper.runner import Job, missing, status, work
 from tape_exp.paper.words import requested
 from tape_exp.runs.identity import identity_of, names_a_folder
 from tape_exp.settings import folders
-from tape_exp.settings.arguments import Parser, command, log_plainly, positive
-from tape_exp.settings.errors import ConfigError, printable
-from tape_exp.settings.folders import told
-from tape_exp.settings.schema import check
-from tape_exp.settings.targets import plain
+from tape_exp.settings.commands import command, log_plainly
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import validate
 
 log = logging.getLogger("tape_exp")
 WIDTH = 100  # characters of a line of `list`
@@ -46,7 +45,9 @@ UNBROKEN = 1000  # of a table where there is no terminal, as in a pipe
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are one sentence and exit code 2, failed runs exit code 1."""
-    parser = Parser(prog="python -m tape_exp.paper", description="The paper's tables and figures.")
+    parser = argparse.ArgumentParser(
+        prog="tape-exp paper", description="The paper's tables and figures."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
     run = commands.add_parser(
@@ -89,12 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for one in (run, side):
         one.add_argument(
             "--cores",
-            type=positive(int),
+            type=int,
             help="number of runs at a time, one thread each (default: one run with all threads)",
         )
         one.add_argument(
             "--minutes",
-            type=positive(float),
+            type=float,
             help="after this many minutes save and exit with status 85; the same command resumes",
         )
     render = commands.add_parser(
@@ -155,18 +156,20 @@ def list_artifacts() -> int:
                 rest = " " * len(place)
                 unbroken = ", ".join(count.replace(" ", "\xa0") for count in counts)
                 text = textwrap.fill(unbroken, WIDTH, initial_indent=place, subsequent_indent=rest)
-                print(printable(text.replace("\xa0", " ")))
+                print(text.replace("\xa0", " "))
         if not any(collected[artifact.name].values()):
             print(f"{'':{wide}}   nothing recorded")
     return 0
 
 
-def refuse_unfit(jobs: Iterable[Job]) -> None:
+def refuse_unfit(jobs: Collection[Job]) -> None:
     """Raise before the first run begins where a word of the command fits none of its kind."""
-    from tape_exp.training.assembly import check_parts  # it imports torch, which `list` needs not
+    if not jobs:
+        return
+    from tape_exp.training.from_config import check_parts  # imports torch
 
     for job in jobs:
-        check(job.cfg)
+        validate(job.cfg)
         check_parts(job.cfg)
 
 
@@ -200,7 +203,7 @@ def run_artifacts(
                     "%d records of %s are of other settings (%s) than conf/paper/%s.yaml: its "
                     "tables leave them out; `%s` makes a table of any.",
                     *(left_out, artifact.name, " ".join(extra), artifact.name),
-                    told("paper compare"),
+                    "tape-exp paper compare",
                 )
     return status(outcome)
 
@@ -242,11 +245,13 @@ def compare_models(given: argparse.Namespace) -> int:
         every = read_records()
         return every if given.record else each_once([*read_records(own), *every])
 
-    jobs = missing([artifact], scale, seeds, records=known())  # a wrong word is told at once
+    before = known()
+    jobs = missing([artifact], scale, seeds, records=before)  # a wrong word is told at once
     artifact.check_replaced(scale, into / "tables")
     refuse_unfit(jobs.values())
     outcome = work(jobs, given.cores, given.minutes, own)
-    chosen, others = compare.of_seeds(artifact.collect(scale, known()), seeds)
+    every = known() if jobs else before
+    chosen, others = compare.of_seeds(artifact.collect(scale, every), seeds)
     records = artifact.sound(scale, chosen)
     if not first_process():
         return status(outcome)
@@ -268,10 +273,8 @@ def compare_models(given: argparse.Namespace) -> int:
 
 def _file_name(text: str) -> str:
     """A word that can be the name of a file."""
-    try:
-        plain("--name", text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    if not re.fullmatch(r"\w[\w.+-]*", text):
+        raise argparse.ArgumentTypeError(f"{text} must be letters, digits and _ . + -")
     return text
 
 

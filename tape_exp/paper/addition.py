@@ -12,7 +12,7 @@ from tape_exp.paper.claims import Contest
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
 from tape_exp.paper.values import Value, known, mean_of, over_seeds, reported
 from tape_exp.runs.evaluation import Heatmap
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 
 SPLITS = {"test": "ours", "id": "in distribution", "ood": "out of distribution"}
 

@@ -26,12 +26,14 @@ from tape_exp.paper.tables import Table
 from tape_exp.paper.values import Value
 from tape_exp.runs.evaluation import Heatmap
 from tape_exp.runs.identity import names_a_folder
-from tape_exp.settings import files, folders, plugins
+from tape_exp.settings import folders, plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
-from tape_exp.settings.display import display_label, display_name
 from tape_exp.settings.errors import ConfigError, did_you_mean
-from tape_exp.settings.folders import CONF, told
+from tape_exp.settings.files import read_yaml
+from tape_exp.settings.folders import CONF
+from tape_exp.settings.naming import display_label, display_name
+from tape_exp.settings.patterns import inherited
 from tape_exp.settings.plugins import yaml_of
 
 RESULTS = folders.ROOT / "results"
@@ -389,7 +391,7 @@ class RunArtifact(Artifact):
     def command(self, scale: str) -> str:
         """The command that runs everything that is missing at a scale."""
         words = [f"scale={scale} seeds=0,1,2", *self._trainer(scale)]
-        return told(" ".join(["paper run", self.name, *words]))
+        return " ".join(["tape-exp paper run", self.name, *words])
 
     def _trainer(self, scale: str) -> list[str]:
         """The trainer of a scale, as a word of the command line."""
@@ -431,7 +433,7 @@ def _model_of(words: Sequence[str]) -> str | None:
 @cache
 def _name_in(path: Path) -> str | None:
     """The ``name`` of a YAML, unless it depends on others."""
-    node = files.inherited(path)
+    node = inherited(path)
     return None if OmegaConf.is_interpolation(node, "name") else node.get("name")
 
 
@@ -544,7 +546,7 @@ def load(name: str) -> Artifact:
         raise ConfigError(
             f"artifact {name}{did_you_mean(name, names())} Known: {', '.join(names())}."
         )
-    node = files.read_yaml(CONF / "paper" / f"{name}.yaml", "mend or remove it")
+    node = read_yaml(CONF / "paper" / f"{name}.yaml", "mend or remove it")
     return build(node, f"conf/paper/{name}.yaml")
 
 

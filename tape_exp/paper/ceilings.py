@@ -11,7 +11,7 @@ from tape_exp.drawing.figures import Figure
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.patterns import Patterns
 from tape_exp.paper.tables import Table
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 
 MARK = "†"
 TOLD = f"{MARK} told which tokens are digits"

@@ -18,7 +18,7 @@ from typing import Any
 
 from tape_exp.paper.statistics import Difference, holm, p_of, paired, resampled
 from tape_exp.paper.values import Value, with_seeds
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 
 YES, NO = "yes", "no"
 UNCLEAR = "not distinguishable"

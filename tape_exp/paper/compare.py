@@ -24,13 +24,9 @@ from tape_exp.paper.values import NOT_RUN, integer, mean_of
 from tape_exp.paper.words import refuse_debug, settings_of, split_words
 from tape_exp.runs.evaluation import is_diagnostic
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.display import MARKS, display_name
 from tape_exp.settings.errors import ConfigError, did_you_mean
-from tape_exp.settings.folders import told
-from tape_exp.settings.help import GROUPS
-from tape_exp.settings.overrides import literal
-from tape_exp.settings.patterns import refuse_unnamed
-from tape_exp.settings.plugins import names_packages, naming
+from tape_exp.settings.naming import MARKS, display_name, literal
+from tape_exp.settings.schema import GROUPS
 
 # overrides that say where a run is, not what it computes
 PLACES = ("runs=", "cache=", "plugins=", "trainer", "logger")
@@ -87,7 +83,7 @@ class Compare(RunArtifact):
         words = [f"task={self.task}", f"model={','.join(self.models)}", f"scale={scale}"]
         words += [f"seeds={','.join(map(str, self.seeds))}", *self.overrides]
         words += [] if self.name == default_name(self.task) else [f"--name={self.name}"]
-        return f"{told('paper compare')} {shlex.join(words)}"
+        return f"tape-exp paper compare {shlex.join(words)}"
 
     def subject(self, scale: str) -> str:
         """What is compared: the beginning of the caption."""
@@ -95,7 +91,7 @@ class Compare(RunArtifact):
 
     def setting(self, scale: str) -> str:
         """What all runs have in common: the part of the caption that tells comparisons apart."""
-        words = [word for word in deciding(self.overrides) if not names_packages(word)]
+        words = deciding(self.overrides)
         keys = f", with {' '.join(words)}" if words else ""
         return f"Task {self.task} at scale {scale}{keys};"
 
@@ -141,8 +137,7 @@ def comparisons(records: Sequence[Record]) -> list[tuple[Compare, str, Records]]
         name = default_name(task) + (f"_{of_task[task]}" if of_task[task] > 1 else "")
         title = f"{', '.join(map(display_name, runs))} side by side"
         every = [record for of_model in runs.values() for record in of_model]
-        packages = {package for record in every for package in record.get("plugins", ())}
-        what: Any = {"models": [*runs], "overrides": [*rest, *naming(packages)]}
+        what: Any = {"models": [*runs], "overrides": rest}
         one = Compare(name=name, title=title, task=task, **what)
         one.seeds = sorted({record["seed"] for record in every})
         found.append((one, scales[setting], runs))
@@ -214,9 +209,10 @@ def in_one_form(choices: Sequence[Sequence[str]], overrides: Sequence[str]) -> l
     Raises:
         ConfigError: an override is wrong.
     """
+    if not (named := deciding(overrides)):
+        return list(overrides)
     with_keys = [compose_config([*words, *overrides]) for words in choices]
     without = [compose_config(words) for words in choices]
-    named = deciding(overrides)
     found = {}
     for word in named:
         key, _, choice = word.lstrip("+~").partition("=")
@@ -253,7 +249,6 @@ def check_words(what: str, given: Mapping[str, str], further: Sequence[str]) -> 
             "their value, as task.train_digits=6."
         )
     refuse_debug(further, what)
-    refuse_unnamed(given["model"])
 
 
 def _digits(metric: str, values: Sequence[float]) -> int:

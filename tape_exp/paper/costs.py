@@ -82,12 +82,12 @@ def _needed(cfg: DictConfig) -> dict[str, float]:
     from tape_exp.machine.hardware import PEAK_FLOPS
     from tape_exp.training import plan
 
-    decoder, task, _, _ = plan.described(cfg)
+    decoder, task = plan.model_and_task(cfg)
     if not task.trains:
         return {"runs": 1, "tokens": 0, "gpu_hours": 0.0}
     tokens = plan.tokens(task)
     flops = tokens * plan.flops_per_token(decoder, task, recompute=False)
-    hours = flops / (plan.UTILISATION * PEAK_FLOPS[plan.ASSUMED]) / 3600
+    hours = plan.hours(flops, PEAK_FLOPS[plan.ASSUMED])
     return {"runs": 1, "tokens": tokens, "gpu_hours": hours}
 
 

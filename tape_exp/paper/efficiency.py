@@ -13,7 +13,6 @@ from tape_exp.paper.claims import NO, UNTESTED, YES, Contest, Verdict
 from tape_exp.paper.records import read_or_leave_out
 from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, reported
-from tape_exp.settings.folders import told
 
 # name of a count -> its metric, its unit, that unit's size, and where the paper's numbers are
 COUNTS = {
@@ -43,7 +42,7 @@ class Flops(RunArtifact):
 
     def command(self, scale: str) -> str:
         """What counts all models."""
-        return told(f"paper run {self.name}")
+        return f"tape-exp paper run {self.name}"
 
     def configs(
         self, scale: str, seeds: Sequence[int], extra: Sequence[str] = ()

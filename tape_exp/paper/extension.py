@@ -10,8 +10,8 @@ from tape_exp.paper.claims import Contest
 from tape_exp.paper.language import scored
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, origin, pairs
 from tape_exp.paper.values import NOT_REPORTED, mean_of, reported
-from tape_exp.runs import weights
-from tape_exp.settings.display import display_name
+from tape_exp.runs import starting_weights
+from tape_exp.settings.naming import display_name
 
 
 @dataclass(kw_only=True)
@@ -122,7 +122,7 @@ def _trained(scale: str) -> str:
     """The lengths that base and methods were trained at."""
     extend = identities.identity(("task=extend", f"scale={scale}"))
     base, length = extend["checkpoint"], extend["task"]["train_length"]
-    if weights.is_task(base):
+    if starting_weights.is_task(base):
         task = identities.identity((f"task={base}", f"scale={scale}"))["task"]
         base += f" of {task['train_length']} tokens"
     return f"the base, {base}, is extended by training at {length}"

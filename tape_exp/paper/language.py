@@ -31,7 +31,7 @@ from tape_exp.paper.values import (
     over_seeds,
     reported,
 )
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 
 
 @dataclass(kw_only=True)

@@ -16,7 +16,7 @@ from tape_exp.paper.extension import Methods
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, line_of, origin, pairs
 from tape_exp.paper.values import NOT_REPORTED, NOT_RUN, Cell, Value, known, over_runs, reported
 from tape_exp.runs.evaluation import Heatmap, depth_heatmap, wilson
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 
 WITH_ENDS = "{number:.1f} [{low:.0f}, {high:.0f}]"
 

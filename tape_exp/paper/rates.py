@@ -11,8 +11,7 @@ from tape_exp.drawing.looks import DASHES, MARKERS, Look, graded
 from tape_exp.paper.artifacts import Records, RunArtifact
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOTHING, Value, mean_of
-from tape_exp.settings.display import display_name
-from tape_exp.settings.folders import told
+from tape_exp.settings.naming import display_name
 
 METRICS = {
     "validation loss": ("val/loss", 4),
@@ -44,7 +43,7 @@ class Rates(RunArtifact):
 
     def command(self, scale: str) -> str:
         """What runs everything that is missing; it depends on no scale."""
-        return told(f"paper run {self.name} scale={self.scale} seeds=0,1")
+        return f"tape-exp paper run {self.name} scale={self.scale} seeds=0,1"
 
     def tried(self) -> list[tuple[str, float, float]]:
         """(model, rate, factor), the rates of every model first."""

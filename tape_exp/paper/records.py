@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from tape_exp.paper import identities
-from tape_exp.runs import weights
+from tape_exp.runs import llama_base, starting_weights
 from tape_exp.runs.identity import hash_of, without_folders
-from tape_exp.runs.record import Record, checked
+from tape_exp.runs.record import Record, validate_record
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
-from tape_exp.settings.redaction import shown
 
 
 def read_records(folder: Path | None = None) -> list[Record]:
@@ -46,7 +45,7 @@ def _read(paths: Iterable[Path]) -> list[Record]:
     records = []
     for path in paths:
         try:
-            records.append(checked(read_json(path), path))
+            records.append(validate_record(read_json(path), path))
         except ConfigError as error:
             warn(f"{error} It is left out.")
     return records
@@ -73,7 +72,7 @@ def each_once(records: Iterable[Record]) -> list[Record]:
 
 def warn(sentence: str) -> None:
     """Say something on stderr."""
-    print(f"warning: {shown(sentence)}", file=sys.stderr)
+    print(f"warning: {sentence}", file=sys.stderr)
 
 
 def read_or_leave_out(paths: Mapping[str, Path]) -> dict[str, list[Record]]:
@@ -109,11 +108,11 @@ def matches(record: Record, current: dict[str, Any], folders: bool = False) -> b
         for key in ("model", "task")
     ):
         return False  # at once: of hundreds of records few are of the same task
-    base = weights.path_if_any(current["checkpoint"]) if "begun_from" in record else None
-    if base is not None and weights.title(base) != record["begun_from"]:
+    base = starting_weights.resolve(current["checkpoint"]) if "begun_from" in record else None
+    if base is not None and starting_weights.title(base) != record["begun_from"]:
         return False
     held = record.get("begun_from_weights")
-    if base is not None and held not in (None, weights.fingerprint(base)):
+    if base is not None and held not in (None, starting_weights.fingerprint(base)):
         return False
     if folders and record.get("config_hash") != _hash_of(record, current):
         return False
@@ -123,7 +122,7 @@ def matches(record: Record, current: dict[str, Any], folders: bool = False) -> b
     if current["precision"] not in (recorded["precision"], record.get("precision")):
         return False
     if "llama" in record:
-        recorded = weights.without_adopted(recorded)
+        recorded = llama_base.without_llama_keys(recorded)
     keys = {"model", "task", "peft", "scale"} & recorded.keys()
     return all(_agree(recorded[key], current[key], current, (key,)) for key in keys)
 

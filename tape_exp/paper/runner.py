@@ -23,14 +23,13 @@ from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption
 from tape_exp.paper.artifacts import Artifact
 from tape_exp.paper.records import Record, matches, read_records
-from tape_exp.runs import weights
+from tape_exp.runs import starting_weights
 from tape_exp.runs.identity import identity_of, names_a_folder
 from tape_exp.runs.record import dump_record
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, did_you_mean
-from tape_exp.settings.overrides import choice_of_model
-from tape_exp.settings.redaction import shown
+from tape_exp.settings.naming import choice_of_model
 
 log = logging.getLogger("tape_exp")
 NAMED = 50  # runs in a sentence, at most
@@ -64,7 +63,7 @@ class Outcome:
 def status(outcome: Outcome) -> int:
     """Say what failed and what is left, and with which status the command ends."""
     for reason in outcome.failed:
-        print(f"failed: {shown(reason)}", file=sys.stderr)
+        print(f"failed: {reason}", file=sys.stderr)
     if outcome.left:
         print(f"runs left: {outcome.left}; the same command goes on.", file=sys.stderr)
         return REQUEUE
@@ -153,8 +152,8 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
         words: overrides of the run; those that are not of its task or checkpoint hold for what it
             begins from too.
     """
-    task = weights.wanted(cfg)
-    if task is None or not weights.is_task(task):
+    task = starting_weights.init_checkpoint(cfg)
+    if task is None or not starting_weights.is_task(task):
         return []
     shared = [
         word
@@ -165,7 +164,7 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[DictConfig]:
     chosen = f"model={choice_of_model(cfg.model)}"
     before = compose_config([*shared, chosen, f"peft={cfg.peft.name}"])
     before.model, before.peft = cfg.model, cfg.peft
-    if cfg.peft.name != "none" and weights.wanted(before) is None:
+    if cfg.peft.name != "none" and starting_weights.init_checkpoint(before) is None:
         before = compose_config(
             [*shared, f"model={cfg.peft.base}"]
         )  # what is adapted was itself trained from nothing

@@ -12,7 +12,7 @@ from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, listed, 
 from tape_exp.paper.claims import Contest, Verdict
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, Value, over_runs, reported
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 
 VALUES = {"f1": "f1", "exact_match": "exact_match", "rouge": "rouge/geometric_mean"}
 GUESSED = {"contract_nli": 100 / 3, "quality": 25.0}  # percent, of our generated questions

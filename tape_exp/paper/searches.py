@@ -13,9 +13,9 @@ from tape_exp.paper.records import Record, warn
 from tape_exp.paper.tables import Row, Table, columns, commits
 from tape_exp.paper.values import NOTHING, Value, integer
 from tape_exp.settings import folders
-from tape_exp.settings.display import display_name
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
+from tape_exp.settings.naming import display_name
 
 FOLDER = folders.ROOT / "results" / "searches"
 STATES = ("finished", "given up", "failed")

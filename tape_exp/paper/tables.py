@@ -19,8 +19,7 @@ from tape_exp.drawing.looks import looks_of
 from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, integer, known
-from tape_exp.settings.display import display_name
-from tape_exp.settings.errors import printable
+from tape_exp.settings.naming import display_name
 
 FAR = 2.5  # times the usual value: a line up there would flatten all others, and is hidden at first
 
@@ -166,7 +165,7 @@ def write(stem: Path, table: Table) -> list[Path]:
 def markdown(table: Table) -> str:
     """A table with aligned pipes and its caption below; a cell's own pipe is escaped."""
     text = [[cell.replace("|", r"\|") for cell in row] for row in _text(for_readers(table))]
-    return "\n".join([*aligned(text), "", printable(table.caption), ""])
+    return "\n".join([*aligned(text), "", table.caption, ""])
 
 
 def on_terminal(table: Table, width: int) -> str:
@@ -177,7 +176,7 @@ def on_terminal(table: Table, width: int) -> str:
     lines, turned = aligned(text), aligned([list(column) for column in zip(*text, strict=True)])
     if max(map(len, lines)) > max(width, max(map(len, turned))):
         lines = turned
-    caption = textwrap.wrap(printable(table.caption), min(width, 120))
+    caption = textwrap.wrap(table.caption, min(width, 120))
     return "\n".join([*lines, "", *caption, ""])
 
 
@@ -222,9 +221,8 @@ def _ends(cells: Iterable[Cell]) -> dict[str, list[float | None]]:
 
 
 def _text(table: Table) -> list[list[str]]:
-    """The headings and the cells as they are written: a terminal obeys none of them."""
-    rows = [[printable(str(cell)) for cell in row] for row in table.cells()]
-    return [[printable(heading) for heading in table.headings()], *rows]
+    """The headings and the cells as they are written."""
+    return [[*table.headings()], *([str(cell) for cell in row] for row in table.cells())]
 
 
 SPECIAL = {character: f"\\{character}" for character in "&%_#${}"}

@@ -10,7 +10,6 @@ from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records
 from tape_exp.paper.records import read_or_leave_out
 from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import Value
-from tape_exp.settings.folders import told
 from tape_exp.theory import HOLDS, PROPERTIES
 
 WIDTHS = (
@@ -39,7 +38,7 @@ class TheoryArtifact(Artifact):
 
     def command(self, scale: str) -> str:
         """The measurement, which does not depend on a scale."""
-        return told("theory --record")
+        return "tape-exp theory --record"
 
 
 @dataclass(kw_only=True)

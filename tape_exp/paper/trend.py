@@ -16,9 +16,8 @@ from tape_exp.paper.statistics import ends, lead, resampled
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, line_of, origin
 from tape_exp.paper.values import NOTHING, Cell, Value, integer, known, mean_of, over_seeds
 from tape_exp.runs.evaluation import wilson
-from tape_exp.settings.display import display_label, display_name
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import told
+from tape_exp.settings.naming import display_label, display_name
 
 LADDER = "ladder"
 ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
@@ -136,7 +135,7 @@ class Trend(RunArtifact):
     def command(self, scale: str) -> str:
         """What runs everything that is missing."""
         seeds = ",".join(map(str, range(max(rung.seeds for rung in self.rungs.values()))))
-        return told(f"paper run {self.name} scale={LADDER} seeds={seeds}")
+        return f"tape-exp paper run {self.name} scale={LADDER} seeds={seeds}"
 
     def models_of(self, rung: str) -> list[str]:
         """The models that run at a rung."""

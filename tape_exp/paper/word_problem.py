@@ -12,7 +12,7 @@ from tape_exp.drawing.looks import GUIDE, looks_of
 from tape_exp.paper.artifacts import Records, RunArtifact, task_of
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOTHING, mean_of
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 
 MEASURES = {"state": "right states", "word": "words with every state right"}
 UNITS = {"state": "right states (%)", "word": "right words (%)"}

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from tape_exp.paper.artifacts import SCALES, Artifact, load, names
 from tape_exp.settings.errors import ConfigError, between, one_of
-from tape_exp.settings.folders import told
 
 
 def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], list[str]]:
@@ -19,7 +18,7 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
     if wrong := [word for word in extra if word.startswith(("seed=", "task=", "model=", "peft="))]:
         raise ConfigError(
             f"{wrong[0]}: an artifact names its tasks and models itself, and seeds are given as "
-            f"seeds=0,1,2. `{told('paper compare')}` makes a table of any models on any task."
+            f"seeds=0,1,2. `tape-exp paper compare` makes a table of any models on any task."
         )
     refuse_debug(extra, "table of results")
     if not chosen:

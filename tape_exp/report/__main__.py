@@ -1,5 +1,6 @@
 """``python -m tape_exp.report``: writes ``report/index.html``, which needs no network."""
 
+import argparse
 import base64
 import gzip
 import logging
@@ -20,13 +21,7 @@ from tape_exp.paper.searches import read_searches
 from tape_exp.report.content import Content, attributes, figure_data, gather
 from tape_exp.report.plots import counted
 from tape_exp.settings import folders
-from tape_exp.settings.arguments import (
-    PLUGINS,
-    Parser,
-    command,
-    require_writable,
-    without_plugins,
-)
+from tape_exp.settings.commands import command
 
 HERE = Path(__file__).parent
 BOKEH = Path(bokeh.__file__).parent / "server" / "static" / "js"
@@ -36,10 +31,9 @@ LIMIT = 5_000_000  # bytes of the page
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page; mistakes are one sentence and exit code 2."""
-    parser = Parser(
-        prog="python -m tape_exp.report",
+    parser = argparse.ArgumentParser(
+        prog="tape-exp report",
         description="One page of all tables, figures and runs.",
-        epilog=PLUGINS,
     )
     parser.add_argument(
         "--out",
@@ -47,11 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=folders.ROOT / "report",
         help="folder, or an .html file (default: report)",
     )
-    given = parser.parse_args(without_plugins(arguments))
+    given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
     if given.out.suffix != ".html":
         given.out /= "index.html"
-    require_writable("--out", given.out.parent)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
     known = [artifacts.load(name) for name in artifacts.names()]
     content = gather(known, known_records(), read_searches())
     content.benches = read_benches()
@@ -88,7 +82,7 @@ def page(content: Content) -> str:
     environment.trim_blocks = environment.lstrip_blocks = True
     return environment.get_template("template.html").render(
         content=content,
-        command_of_page=folders.told("report"),
+        command_of_page="tape-exp report",
         attributes=attributes,
         before=BEFORE,
         verdicts=VERDICTS,

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +18,7 @@ from tape_exp.paper.records import warn
 from tape_exp.paper.tables import Row, Table, columns, commits, for_readers
 from tape_exp.paper.values import Cell, Missing, Value
 from tape_exp.report import plots
-from tape_exp.settings import folders, plugins
+from tape_exp.settings import folders
 
 
 @dataclass
@@ -124,7 +123,6 @@ def gather(
         records: all that are known.
         found: the searches that are recorded.
     """
-    records = _of_known_packages(records)
     content, rest = Content(), {record["run"]: record for record in records if "run" in record}
     for artifact in artifacts:
         collected = artifact.at_scales(records)
@@ -149,19 +147,6 @@ def gather(
     for search in found:
         content.searches.append(_searched(content, search))
     return content
-
-
-def _of_known_packages(records: Sequence[Record]) -> list[Record]:
-    """The records without those of a package that is not known here, which one warning names."""
-    known, missing, kept = {plugin.package for plugin in plugins.known()}, Counter[str](), []
-    for record in records:
-        unknown = [package for package in record.get("plugins") or () if package not in known]
-        missing.update(unknown)
-        kept += [] if unknown else [record]
-    for package, count in missing.items():
-        runs = "1 run" if count == 1 else f"{count} runs"
-        warn(f"{runs} of {package} left out; install it, or add plugins=[{package}].")
-    return kept
 
 
 def _section(content: Content, artifact: Artifact, collected: AtScales) -> Section:

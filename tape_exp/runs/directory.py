@@ -3,35 +3,32 @@
 ``runs/<task>/<scale>/<model>/seed<seed>-<hash>/`` (of an adapted model ``<model>-<peft>``) holds
 config.yaml, manifest.json, metrics.jsonl, log.txt, checkpoints/, artifacts/, record.json and, at
 the end, DONE or FAILED. The path is a function of config and seed, never of the clock: the same
-command finds the same run, goes on from its last checkpoint or says that it is done.
+command finds the same run, resumes it from its last checkpoint or says that it is done.
 """
 
 import json
-import logging
 import shutil
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.machine.files import parse_json, remove_leftovers, write_atomically
-from tape_exp.machine.preemption import signals_held_back
+from tape_exp.machine.files import remove_leftovers, write_atomically
 from tape_exp.machine.processes import first_process
-from tape_exp.runs import weights
-from tape_exp.runs.identity import config_hash, identity_of, shown_config
-from tape_exp.runs.record import OF_MANIFEST, checked, dump_record, manifest, what_is_wrong
-from tape_exp.settings import plugins
+from tape_exp.runs.identity import config_hash, identity_of
+from tape_exp.runs.record import continue_manifest, dump_record, manifest
+from tape_exp.runs.starting_weights import find, fingerprint, init_checkpoint, variant
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.files import read_json
 from tape_exp.settings.folders import path_of
-from tape_exp.settings.redaction import redact
+from tape_exp.settings.redact import redact, redact_tree
 
-log = logging.getLogger("tape_exp")
-LOCK = ".lock"
+LOCK, LOG = ".lock", "log.txt"
 LOCK_SECONDS = 10.0  # data workers of a killed process hold its lock until they notice
 
 
@@ -40,231 +37,137 @@ class FolderError(ConfigError):
 
 
 class RunDirectory:
-    """One run on disk. Writing is atomic: a file is whole or absent, whatever kills the process.
-
-    Raises:
-        ConfigError: a symbolic link leads out of ``runs``.
-    """
+    """One run on disk. Writing is atomic: a file is whole or absent, whatever kills the process."""
 
     def __init__(self, cfg: DictConfig) -> None:
-        self.cfg = cfg
-        self.hash = config_hash(cfg)
-        self.name = (
-            f"{cfg.task.name}-{cfg.scale.name}-{weights.variant(cfg)}-seed{cfg.seed}-{self.hash}"
-        )
-        place = Path(
-            cfg.task.name, cfg.scale.name, weights.variant(cfg), f"seed{cfg.seed}-{self.hash}"
-        )
-        self.path = path_of("runs", cfg.runs).resolve() / place
-        self.checkpoints = self.path / "checkpoints"
-        self.artifacts = self.path / "artifacts"
+        self.cfg, self.hash = cfg, config_hash(cfg)
+        place = (cfg.task.name, cfg.scale.name, variant(cfg), f"seed{cfg.seed}-{self.hash}")
+        self.name = "-".join(place)
+        self.path = path_of("runs", cfg.runs).resolve().joinpath(*place)
+        self.checkpoints, self.artifacts = self.path / "checkpoints", self.path / "artifacts"
         self.metrics = self.path / "metrics.jsonl"
-        for folder in (self.path, self.checkpoints, self.artifacts):
-            if folder.resolve() != folder:
-                raise ConfigError(
-                    f"{folder} leads out of runs={cfg.runs} to {folder.resolve()}; replace the "
-                    "link, or set runs=."
-                )
 
     @property
     def done(self) -> bool:
-        """Whether the run has finished, and its record is whole and its own.
-
-        Raises:
-            ConfigError: the record is there and cannot be read; it may be whole.
-        """
-        if not (self.path / "DONE").exists():
-            return False
-        try:
-            record = self.record()
-        except (FileNotFoundError, ValueError):
-            return False
-        except OSError as error:
-            raise ConfigError(
-                f"{self.path / 'record.json'} cannot be read ({error.strerror}); mend that, or "
-                "move it away, and give the same command again."
-            ) from error
-        try:
-            checked(record, self.path / "record.json")
-        except ConfigError:
-            return False
-        return (record.get("run"), record.get("config_hash")) == (self.name, self.hash)
+        """Whether the run has finished, and its record is there."""
+        return all((self.path / name).exists() for name in ("DONE", "record.json"))
 
     @cached_property
     def begins_from(self) -> str | None:
         """The fingerprint of the weights that the run begins from, where it begins from a run."""
-        spec = weights.wanted(self.cfg)
-        return None if spec is None else weights.fingerprint(weights.find(spec, self.cfg))
+        spec = init_checkpoint(self.cfg)
+        return None if spec is None else fingerprint(find(spec, self.cfg))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other commands off the run, by a lock that the system releases with the process.
 
-        Only the first process holds it. Raises :class:`ConfigError` where another command works on
-        the run, or the directory cannot be written.
+        Only the first process holds it.
+
+        Raises:
+            FolderError: another command works on the run.
         """
         if not first_process():
             yield
             return
-        with self._writable():
-            self.path.mkdir(parents=True, exist_ok=True)
-            held = FileLock(self.path / LOCK, timeout=LOCK_SECONDS)
-            try:
-                held.acquire()
-            except Timeout:
-                raise FolderError(
-                    f"another process works on {self.path}; wait for its end or stop it, then give "
-                    "the same command again."
-                ) from None
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=LOCK_SECONDS)
+        except Timeout:
+            raise FolderError(
+                f"another process works on {self.path}; wait for its end or stop it, then give the "
+                "same command again."
+            ) from None
         try:
             yield
         finally:
-            held.release()
-
-    @contextmanager
-    def _writable(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise FolderError(
-                f"the run directory {self.path} cannot be written ({error.strerror}); set runs=<a "
-                "folder that can>."
-            ) from error
+            lock.release()
 
     def open(self, assets: Mapping[str, str]) -> None:
-        """Create the directory, and write config, manifest and ``assets`` (name -> content).
+        """Make the directory, and write config, manifest and ``assets`` (name -> content).
 
-        Only the first process writes. Raises :class:`ConfigError` where it cannot be written, or
-        where its checkpoints belong to other assets.
+        Only the first process writes.
+
+        Raises:
+            ConfigError: the checkpoints that are there belong to other assets or other weights.
         """
         if not first_process():
             return
-        with self._writable():
-            if self.cfg.debug.name != "none":
-                self._clear()
-            self._compare(assets)
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self.artifacts.mkdir(exist_ok=True)
-            for folder in (self.path, self.artifacts):
-                remove_leftovers(folder)
-            if (self.path / "DONE").exists():
-                log.warning("%s/record.json is missing or damaged: evaluating again.", self.path)
-            for ending in ("DONE", "FAILED"):
-                (self.path / ending).unlink(missing_ok=True)
-            self.write("config.yaml", shown_config(self.cfg))
-            self.write_json("manifest.json", self._manifest())
-            for name, content in assets.items():
-                self.write(name, content)
+        if self.cfg.debug.name != "none":
+            self._clear()
+        made = manifest(self.hash, identity_of(self.cfg), self.begins_from)
+        if any(self.checkpoints.glob("step*.ckpt")):
+            self._refuse_other_assets(assets)
+            began = read_json(self.path / "manifest.json")
+            self.refuse_other_weights(began)
+            made = continue_manifest(began, made)
+        for folder in (self.path, self.checkpoints, self.artifacts):
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(folder)
+        for ending in ("DONE", "FAILED"):
+            (self.path / ending).unlink(missing_ok=True)
+        config: Any = redact_tree(OmegaConf.to_container(self.cfg, resolve=True))
+        self.write("config.yaml", OmegaConf.to_yaml(config))
+        self.write_json("manifest.json", made)
+        for name, content in assets.items():
+            self.write(name, content)
 
-    def _compare(self, assets: Mapping[str, str]) -> None:
-        """Refuse to replace what the checkpoints were trained with, before anything is written."""
-        for name, content in assets.items() if self._begun else ():
+    def _refuse_other_assets(self, assets: Mapping[str, str]) -> None:
+        for name, content in assets.items():
             path = self.path / name
             if path.exists() and path.read_bytes() != content.encode():
                 raise ConfigError(
-                    f"the run's checkpoints were trained with {path}, and the config and its data "
-                    "now give another one (has the corpus or a file of the config changed?). "
-                    f"Restore it, remove {name} if that is what was damaged, or train afresh in "
-                    "another folder: runs=<folder>."
+                    f"the checkpoints of the run were trained with {path}, and its data give "
+                    "another one now: restore the data, remove the file if it is damaged, or train "
+                    "afresh in another folder, runs=<folder>."
                 )
-        if self._begun and self._other_weights(self._manifest_before()):
+
+    def refuse_other_weights(self, began: Mapping[str, Any]) -> None:
+        """Raise :class:`ConfigError` where the run of a manifest or record began from weights that
+        have changed since.
+        """
+        if began.get("begun_from_weights") not in (None, self.begins_from):
             raise ConfigError(
-                f"{self.path} began from other weights than {weights.wanted(self.cfg)} has now. "
+                f"{self.path} began from other weights than {init_checkpoint(self.cfg)} has now. "
                 f"Restore them, or train afresh: remove {self.path}, or set runs=<folder>."
             )
 
-    def refuse_other_weights(self, record: dict[str, Any]) -> None:
-        """Refuse the record of a run that began from weights which have changed since."""
-        if self._other_weights(record):
-            raise ConfigError(
-                f"{self.path} is DONE, but began from other weights than "
-                f"{weights.wanted(self.cfg)} has now. Restore them, or run it anew: remove "
-                f"{self.path}, or set runs=<folder>."
-            )
-
-    def _other_weights(self, made: Mapping[str, Any]) -> bool:
-        known = made.get("begun_from_weights")
-        return known is not None and known != self.begins_from
-
-    @property
-    def _begun(self) -> bool:
-        return any(self.checkpoints.glob("step*.ckpt"))
-
-    def _manifest(self) -> dict[str, Any]:
-        """Of this process; of a run that goes on, the commit and the time at which it began, the
-        packages as they were then, and the commits and sources with which it went on, if they are
-        others.
-        """
-        made = manifest(self.hash, identity_of(self.cfg))
-        if self.begins_from is not None:
-            made["begun_from_weights"] = self.begins_from
-        if self._begun:
-            began = self._manifest_before()
-            if not began:
-                log.warning("%s/manifest.json is missing or damaged: written anew.", self.path)
-                return made
-            git, here = began["git"], made["git"]
-            git["dirty"] = git["dirty"] or here["dirty"]
-            if here["commit"] not in (git["commit"], *git.get("later", ())):
-                log.warning("The run began at another commit; its record names both.")
-                git["later"] = [*git.get("later", ()), here["commit"]]
-            made |= {"started": began["started"], "git": git}
-            if others := plugins.changed(began.get("plugins"), identity_of(self.cfg)):
-                log.warning("%s Its record names both.", others)
-            if "plugins" in made:
-                made["plugins"] = plugins.continued(began.get("plugins") or {}, made["plugins"])
-        return made
-
-    def _manifest_before(self) -> dict[str, Any]:
-        """The manifest of a run that goes on; empty where it is missing or damaged."""
-        try:
-            began = parse_json((self.path / "manifest.json").read_text())
-            if what_is_wrong(began, OF_MANIFEST):
-                return {}
-        except (OSError, ValueError):
-            return {}
-        return dict(began)
-
     def _clear(self) -> None:
-        """Remove what an earlier run left, but not the lock, which this one holds."""
+        """Remove what an earlier run left, except the files that this one holds open."""
         for path in self.path.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-            elif path.name != LOCK:
+            elif path.name not in (LOCK, LOG):
                 path.unlink()
 
     def write(self, name: str, text: str) -> Path:
         """Write a text file atomically."""
-        path = self.path / name
-        write_atomically(path, text)
-        return path
+        write_atomically(self.path / name, text)
+        return self.path / name
 
     def write_json(self, name: str, content: Any) -> Path:
         """Write a JSON file atomically."""
         return self.write(name, json.dumps(content, indent=1) + "\n")
 
     def finish(self, record: dict[str, Any]) -> None:
-        """Write the record and mark the run as done; a signal to leave waits for both."""
-        with signals_held_back():
-            self.write("record.json", dump_record(record))
-            self.write("DONE", json.dumps(record["metrics"]) + "\n")
-        (self.path / "FAILED").unlink(
-            missing_ok=True
-        )  # of a process that another of an earlier command left behind
+        """Write the record and mark the run as done."""
+        self.write("record.json", dump_record(record))
+        self.write("DONE", json.dumps(record["metrics"]) + "\n")
+        (self.path / "FAILED").unlink(missing_ok=True)  # stale, from an earlier attempt
 
     def fail(self, error: BaseException) -> Path | None:
-        """Write FAILED with the traceback, and return its path or None if it cannot be written.
+        """Write FAILED with the traceback, and return its path, or None if it cannot be written.
 
         The first process that fails writes: the others fail because of it.
         """
         path = self.path / "FAILED"
-        try:
-            if path.exists():
-                return path
-            return self.write("FAILED", redact("".join(traceback.format_exception(error))))
-        except OSError:
-            return None
+        with suppress(OSError):
+            if not path.exists():
+                self.write("FAILED", redact("".join(traceback.format_exception(error))))
+            return path
+        return None
 
     def record(self) -> dict[str, Any]:
         """The record of a finished run."""
-        return parse_json((self.path / "record.json").read_text())
+        return read_json(self.path / "record.json")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 log = logging.getLogger("tape_exp")
-# What metrics begin with that tell why a result is as it is: they are in the record and in every
-# sink, but not among the results that a run's log and `paper compare` show unasked.
+# Prefixes of metrics that explain a result: they are in the record and in every logger, but not
+# among the results that a run's log and `paper compare` show.
 DIAGNOSTICS = ("causal", "failures", "forced", "state")
 
 
 def is_diagnostic(metric: str) -> bool:
-    """Whether a metric explains a result and is none."""
+    """Whether a metric only explains a result."""
     return metric.partition("/")[0] in DIAGNOSTICS
 
 
@@ -42,28 +42,24 @@ class Evaluation:
     metrics: dict[str, float]  # split/name -> value
     heatmap: Heatmap | None = None
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    samples: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # a few rows of a table, small enough for a record
+    samples: list[dict[str, Any]] = field(default_factory=list)  # a few rows, for the record
     matrices: dict[str, np.ndarray] = field(default_factory=dict)  # (T, T) each, drawn side by side
     record_matrices: bool = True  # else they are among the artifacts only
     record_tables: bool = False  # as well as among the artifacts
 
     def for_record(self) -> dict[str, Any]:
-        """What a record keeps of samples and pictures: rounded, since it is committed."""
-        kept: dict[str, Any] = {"samples": self.samples} if self.samples else {}
+        """The part of samples and pictures that a record holds: rounded, since it is committed."""
+        part: dict[str, Any] = {"samples": self.samples} if self.samples else {}
         if self.heatmap:
-            kept["heatmap"] = self.heatmap.to_rows()
+            part["heatmap"] = self.heatmap.to_rows()
         if self.tables and self.record_tables:
-            kept["tables"] = self.tables
+            part["tables"] = self.tables
         if self.matrices and self.record_matrices:
-            finite = {n: values for n, values in self.matrices.items() if np.isfinite(values).all()}
+            finite = {name: m for name, m in self.matrices.items() if np.isfinite(m).all()}
             if left_out := sorted(self.matrices.keys() - finite.keys()):
                 log.warning("Not finite, and not in the record: %s.", ", ".join(left_out))
-            kept["matrices"] = {
-                name: np.round(values, 4).tolist() for name, values in finite.items()
-            }
-        return kept
+            part["matrices"] = {name: np.round(m, 4).tolist() for name, m in finite.items()}
+        return part
 
 
 def depth_heatmap(

@@ -8,30 +8,24 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from tape_exp.runs import weights
-from tape_exp.settings.redaction import redact_tree
+from tape_exp.runs.starting_weights import find, init_checkpoint, title
 
 
 def identity_of(cfg: DictConfig) -> dict[str, Any]:
     """The part of a config that decides what is computed, not where it runs and reports."""
-    sections = {key: _resolved(cfg[key]) for key in ("model", "task", "peft", "debug")}
-    debug = {k: v for k, v in sections.pop("debug").items() if v not in (None, False, "none")}
-    keep = sections | {"seed": cfg.seed, "scale": cfg.scale.name}
-    keep["precision"] = cfg.trainer.precision
-    keep["checkpoint"] = weights.wanted(cfg)
-    keep["task"].pop("trust", None)  # whether a folder's code may run, not what it computes
-    return keep | ({"debug": debug} if debug else {})
-
-
-def _resolved(section: DictConfig) -> Any:
-    return OmegaConf.to_container(section, resolve=True)
+    sections: Any = OmegaConf.to_container(cfg, resolve=True)
+    model, task, peft, debug = (sections[key] for key in ("model", "task", "peft", "debug"))
+    task.pop("trust", None)  # whether a folder's code may run, not what it computes
+    debug = {key: v for key, v in debug.items() if v not in (None, False, "none")}
+    identity = {"model": model, "task": task, "peft": peft, "seed": cfg.seed}
+    identity |= {"scale": cfg.scale.name, "precision": cfg.trainer.precision}
+    return identity | {"checkpoint": init_checkpoint(cfg)} | ({"debug": debug} if debug else {})
 
 
 def config_hash(cfg: DictConfig) -> str:
     """Ten hexadecimal digits of :func:`identity_of`; a base checkpoint counts as run and step."""
-    identity = identity_of(cfg)
-    spec = identity["checkpoint"]
-    return hash_of(identity, None if spec is None else weights.title(weights.find(spec, cfg)))
+    spec = init_checkpoint(cfg)
+    return hash_of(identity_of(cfg), None if spec is None else title(find(spec, cfg)))
 
 
 def hash_of(identity: dict[str, Any], checkpoint: str | None) -> str:
@@ -56,10 +50,3 @@ def without_folders(node: Any) -> Any:
         else without_folders(value)
         for key, value in node.items()
     }
-
-
-def shown_config(cfg: DictConfig) -> str:
-    """The resolved config as YAML, without secrets."""
-    return OmegaConf.to_yaml(
-        OmegaConf.create(redact_tree(OmegaConf.to_container(cfg, resolve=True)))
-    )

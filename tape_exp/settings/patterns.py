@@ -1,55 +1,47 @@
 """Patterns of layers: ``model=[rope,nope]``, and ``layers`` in a YAML of conf/model."""
 
 import itertools
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from tape_exp.settings.errors import ConfigError, did_you_mean
-from tape_exp.settings.files import inherited
+from tape_exp.settings import folders
+from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.plugins import names_in, yaml_of
 
-
-def is_pattern(override: Any) -> bool:
-    """Whether a parsed override is ``model=[…]``, which Hydra would take for YAMLs to be merged."""
-    given = override.key_or_group == "model" and not override.is_sweep_override()
-    return given and isinstance(override.value(), list) and bool(override.value())
+UNNAMED = "layers"  # conf/model/layers.yaml, whose runs are named after their entries
 
 
-def pattern(entries: Sequence[Any]) -> DictConfig:
-    """The section ``model`` of a pattern that was given without a YAML."""
-    layers = [_entry(one, f"model.layers.{i}") for i, one in enumerate(entries)]
-    return OmegaConf.create({"name": name_of(layers), "layers": layers})
+def spell_out(words: Sequence[str]) -> list[str]:
+    """``model=[rope,nope]`` as Hydra reads it: ``model=layers`` and ``model.layers=[rope,nope]``.
+
+    Hydra itself would merge the two YAMLs into one.
+    """
+    spelled: list[str] = []
+    for word in words:
+        layers = re.fullmatch(r"model=(\[.*\])", word)
+        spelled += [f"model={UNNAMED}", f"model.layers={layers[1]}"] if layers else [word]
+    return spelled
 
 
-def refuse_unnamed(words: str) -> None:
-    """Raise :class:`ConfigError` where models of a table are a list of layers without a name."""
-    if "[" in words or "{" in words:
-        raise ConfigError(
-            f"model={words}: a table takes a pattern of layers by name; give its list as layers in "
-            "a conf/model/<name>.yaml, as rnope_swa.yaml does, and name that."
-        )
-
-
-def write_out(model: Any) -> None:
-    """Put the keys of every entry of ``model.layers`` in its place, so that a config says all that
-    its run depends on; entries that are whole stay as they are.
+def expand_layers(cfg: DictConfig) -> None:
+    """Give every entry of ``model.layers`` all of its keys, in place; nothing to do without any.
 
     Raises:
-        ConfigError: an entry is no encoding; the sentence has the nearest name.
+        ConfigError: an entry is no encoding.
     """
-    if not isinstance(model, DictConfig) or model._is_none() or "layers" not in list(model):
+    if not isinstance(model := cfg.get("model"), DictConfig) or "layers" not in model:
         return
-    given = model["layers"]
-    entries: Any = OmegaConf.to_container(given) if OmegaConf.is_config(given) else given
-    if not isinstance(entries, list) or not entries:
-        shown = "null" if entries is None else entries
-        raise ConfigError(f"model.layers={shown} must be a list, as in model=[rope,nope].")
-    if all(isinstance(one, dict) and "_target_" in one for one in entries):
-        return
+    entries = [_entry(one, f"model.layers.{i}") for i, one in enumerate(model.layers or ())]
+    if not entries:
+        raise ConfigError("model.layers must be a list of encodings, as in model=[rope,nope].")
     with open_dict(model):
-        model["layers"] = [_entry(one, f"model.layers.{i}") for i, one in enumerate(entries)]
+        model.layers = entries
+        if model.name == UNNAMED:
+            model.name = name_of(entries)
 
 
 def name_of(layers: Sequence[dict[str, Any]]) -> str:
@@ -60,10 +52,8 @@ def name_of(layers: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def words_of_pattern(model: dict[str, Any]) -> list[Any]:
-    """What stands between the brackets of ``model=[…]``: names, and entries whole where they are
-    not as their YAML has them.
-    """
+def entry_words(model: dict[str, Any]) -> list[Any]:
+    """The entries of a pattern as ``model=[…]`` has them: a name where it has its YAML's keys."""
     names = names_in("model")
     return [
         one["name"]
@@ -75,26 +65,25 @@ def words_of_pattern(model: dict[str, Any]) -> list[Any]:
 
 def _entry(one: Any, key: str) -> dict[str, Any]:
     """An entry with all its keys: a name, or a name and keys on top of those of its YAML."""
-    given = {"name": one} if isinstance(one, str) else one
-    if not isinstance(given, dict):
-        raise ConfigError(
-            f"{key}={one} must be an encoding, or one with keys, as in "
-            "model=[{name:rope,window:8},nope]."
-        )
-    if "_target_" in given:
-        return given
-    names = names_in("model")
-    if given.get("name") not in names:
-        shown = given.get("name", "null")
-        raise ConfigError(
-            f"{key}={shown}{did_you_mean(shown, names)} Choose one of: {', '.join(names)}."
-        )
-    path = yaml_of("model", given["name"])
+    keys: Any = (
+        {"name": one} if isinstance(one, str) else OmegaConf.to_container(OmegaConf.create(one))
+    )
+    if "_target_" in keys:
+        return keys
+    one_of(key, keys.get("name"), names_in("model"))
+    path = yaml_of("model", keys["name"])
     assert path is not None
-    yaml = inherited(path)
-    whole: Any = OmegaConf.to_container(OmegaConf.merge(yaml, given))
-    if "layers" in whole:
-        raise ConfigError(
-            f"{key}={given['name']} is itself a pattern of layers; write out its entries."
-        )
-    return whole
+    entry: Any = OmegaConf.to_container(OmegaConf.merge(inherited(path), keys))
+    if "layers" in entry:
+        raise ConfigError(f"{key}={keys['name']} is itself a pattern; write out its entries.")
+    return entry
+
+
+def inherited(path: Path) -> Any:
+    """A YAML on top of those of its group that its ``defaults`` name."""
+    node: Any = OmegaConf.load(path)
+    names = [name for name in node.pop("defaults", []) if name != "_self_"]
+    own = (path.with_name(f"{name}.yaml") for name in names)
+    ours = (folders.CONF / path.parent.name / f"{name}.yaml" for name in names)
+    below = [p if p.is_file() else q for p, q in zip(own, ours, strict=True)]
+    return OmegaConf.merge(*map(inherited, below), node)

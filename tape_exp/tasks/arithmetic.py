@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from tape_exp.data.batch import Batch
-from tape_exp.machine.seeding import below, lanes, seed_for
+from tape_exp.machine.seeding import lanes, seed_for, uniform_ints
 from tape_exp.models.decoder import Decoder
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between
@@ -133,7 +133,7 @@ class Arithmetic(Task):
         rows = bucket_samples(seed_for(seed, purpose), first, count, self.train_digits)
         if self.index_hints:
             lane = lanes(seed_for(seed, purpose, "index hints"), first, count, 1)[:, 0]
-            offset = below(self.test_digits - self.train_digits + 1, lane).astype(np.int64)
+            offset = uniform_ints(self.test_digits - self.train_digits + 1, lane).astype(np.int64)
             rows = with_hints(rows, ZERO, len(VOCABULARY), offset)
         return as_batch(*rows)
 
@@ -261,7 +261,7 @@ def row_length(digits: int, index_hints: bool = False) -> int:
 def bucket_samples(key: int, first: int, count: int, digits: int) -> Rows:
     """Rows ``first`` … of the bucket method, with lengths from 1 … digits: :func:`write_rows`."""
     lane = lanes(key, first, count, 2 * digits + 2)
-    lengths = below(digits, lane[:, :2]).astype(np.int64) + 1
+    lengths = uniform_ints(digits, lane[:, :2]).astype(np.int64) + 1
     return write_rows(lengths[:, 0], lengths[:, 1], lane[:, 2:])
 
 
@@ -275,10 +275,10 @@ def write_rows(a: np.ndarray, b: np.ndarray, lane: np.ndarray) -> Rows:
     rows, n = lane.shape[0], lane.shape[1] // 2
     operands = []
     for length, part in ((a, lane[:, :n]), (b, lane[:, n:])):
-        digit = below(10, part).astype(np.uint8)
+        digit = uniform_ints(10, part).astype(np.uint8)
         digit[np.arange(n) >= length[:, None]] = 0
         last = np.arange(rows), length - 1  # the most significant digit is not 0
-        digit[last] = below(9, part[last]) + 1
+        digit[last] = uniform_ints(9, part[last]) + 1
         operands.append(digit)
     total = np.zeros(
         (n + 1, rows), dtype=np.uint8

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from tape_exp.data.batch import IGNORE, Batch
-from tape_exp.machine.hardware import sent
+from tape_exp.machine.hardware import to_device_async
 from tape_exp.machine.preemption import worker_signals
 from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler, seed_for
@@ -152,7 +152,7 @@ class Task(LightningDataModule, ABC):
             if not counts:
                 continue
             names = slices if isinstance(slices, list) else [slices]
-            labels = sent(batch["labels"], logits.device)
+            labels = to_device_async(batch["labels"], logits.device)
             scored.append((names, self.score_rows(logits, labels)))
             if number % every == 0:
                 shown += samples_of(names, batch["inputs"], labels, logits, each)

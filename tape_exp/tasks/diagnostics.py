@@ -19,7 +19,7 @@ from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention_use import AttentionUse, attention_use
 from tape_exp.models.peft import without_autocast
-from tape_exp.runs import weights
+from tape_exp.runs import starting_weights
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of
 from tape_exp.settings.schema import Arch
@@ -153,7 +153,7 @@ class Diagnostics(NothingTrained, TextTask):
         tables["loss_by_context"] = context_rows(self.contexts, losses_NC)
         tables |= attention_tables(layers, self.length, self.sinks)
         facts = {
-            "model": weights.title(begun) if begun else "untrained",
+            "model": starting_weights.title(begun) if begun else "untrained",
             "trained_length": trained,
             "text": self.text.label,
             "length": self.length,

@@ -4,6 +4,7 @@
 FILE|FOLDER] [--split validation]`` scores predictions made elsewhere.
 """
 
+import argparse
 import gzip
 import hashlib
 import json
@@ -28,7 +29,7 @@ from tape_exp.machine.processes import gather, rank_and_world, share
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import generate, sharded
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.arguments import Parser, command
+from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import epoch_order
@@ -378,7 +379,7 @@ def to_json(dataset: str, scores: Scores) -> str:
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are told before anything is written."""
-    parser = Parser(prog="python -m tape_exp.tasks.scrolls", description="The SCROLLS benchmark.")
+    parser = argparse.ArgumentParser(prog="tape-exp score", description="The SCROLLS benchmark.")
     commands = parser.add_subparsers(dest="command", required=True)
     score = commands.add_parser(
         "score",

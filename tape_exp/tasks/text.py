@@ -10,7 +10,7 @@ from tape_exp.data import tokenizers
 from tape_exp.data.packing import Tokens, tokenise
 from tape_exp.data.sources import SPLITS, Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
-from tape_exp.runs import weights
+from tape_exp.runs import starting_weights
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
@@ -52,7 +52,7 @@ class TextTask(Task):
         if self._prepared:
             return
         checkpoint = self.surroundings.checkpoint
-        kept = weights.companion(checkpoint, "tokenizer.json") if checkpoint else None
+        kept = starting_weights.companion(checkpoint, "tokenizer.json") if checkpoint else None
         if kept is None and checkpoint and checkpoint.is_dir():
             raise ConfigError(
                 f"{checkpoint} has no tokenizer.json. transformers writes one: "
@@ -62,7 +62,7 @@ class TextTask(Task):
             self.tokenizer = tokenizers.load(kept, self.tokenization.bos, self.tokenization.eos)
         else:
             self.tokenizer = self.tokenization.make(self.text, self.surroundings.cache)
-            if checkpoint and weights.trained_tokenizer(checkpoint) not in (
+            if checkpoint and starting_weights.trained_tokenizer(checkpoint) not in (
                 None,
                 self.tokenizer.fingerprint,
             ):
@@ -90,7 +90,7 @@ class TextTask(Task):
         where nothing is trained here; ``train_length`` where neither does.
         """
         begun = None if self.trains else self.surroundings.checkpoint
-        return (weights.trained_length(begun) if begun else None) or self.train_length
+        return (starting_weights.trained_length(begun) if begun else None) or self.train_length
 
     def tokens(self, text: Text, split: str, needed: int | None = None) -> Tokens:
         """A split's tokens, from the cache where they are there."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.groups import GROUPS
-from tape_exp.machine.seeding import RowSampler, below, lanes, seed_for
+from tape_exp.machine.seeding import RowSampler, lanes, seed_for, uniform_ints
 from tape_exp.runs.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch, Optim
@@ -116,7 +116,7 @@ class WordProblem(Task):
 
     def _batch(self, key: int, first: int, count: int, letters: int) -> Batch:
         """Words ``first`` … of a stream: BOS and letters, and the state after each letter."""
-        drawn = below(len(self.group.letters), lanes(key, first, count, letters))
+        drawn = uniform_ints(len(self.group.letters), lanes(key, first, count, letters))
         words = self.group.letters[drawn.astype(np.int64)]
         bos, none = np.full((count, 1), len(self.group.elements)), np.full((count, 1), IGNORE)
         inputs, labels = np.hstack([bos, words]), np.hstack([none, self.group.states(words)])

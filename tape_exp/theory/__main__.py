@@ -6,6 +6,7 @@ the artifacts ``theory`` and ``theory_propositions``, with accuracy against leng
 construction as printed and as repaired.
 """
 
+import argparse
 import json
 import logging
 import sys
@@ -23,8 +24,8 @@ from tape_exp.machine.seeding import generator_for
 from tape_exp.paper.artifacts import RESULTS, load
 from tape_exp.paper.page import render
 from tape_exp.paper.tables import markdown
-from tape_exp.runs.record import circumstances
-from tape_exp.settings.arguments import Parser, command, positive, require_writable
+from tape_exp.runs.record import environment_info
+from tape_exp.settings.commands import command
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
 from tape_exp.theory.propositions import cases, measure
 
@@ -43,8 +44,8 @@ LENGTHS = tuple(2**n for n in range(1, 13))
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; write and draw where that is asked for."""
-    parser = Parser(
-        prog="python -m tape_exp.theory",
+    parser = argparse.ArgumentParser(
+        prog="tape-exp theory",
         description="Run and measure theorem 1 and both propositions of the TAPE paper; takes half "
         "a minute on a core.",
     )
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--rows",
-        type=positive(int),
+        type=int,
         default=8,
         help="random sequences of 4096 positions (default: %(default)s)",
     )
@@ -71,13 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.rows > MOST_ROWS:
         parser.error(f"--rows {given.rows} would not fit into memory; {MOST_ROWS} is the most.")
     if given.out is not None:
-        require_writable("--out", given.out)
+        given.out.mkdir(parents=True, exist_ok=True)
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         record = {
-            **circumstances(),
+            **environment_info(),
             "theorem": theorem(given.rows),
             "propositions": [
                 {"variant": case.variant, "initial": case.initial, **measure(case)}

@@ -3,26 +3,51 @@
 In a clone ``python train.py`` is the same.
 """
 
-import signal
+import os
+import sys
+import traceback
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # during the imports Ctrl-C has no traceback
-
-from hydra import main
+import hydra
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from tape_exp import cli
+from tape_exp.settings.commands import command, report
 from tape_exp.settings.compose import register
 from tape_exp.settings.folders import CONF
+from tape_exp.settings.patterns import spell_out
 
-register()
+statuses: list[int] = []  # of the jobs that failed
 
 
-@main(version_base="1.3", config_path=str(CONF), config_name="config")
+@command
+def main() -> int:
+    """Compose the config and run its job, or the jobs of a sweep one after another."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, and the command prints the sentence
+    sys.argv[1:] = spell_out(sys.argv[1:])
+    register()
+    train()
+    return max(statuses, default=0)
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def train(cfg: DictConfig) -> None:
-    """Compose, validate, run."""
-    cli.run_job(cfg)
+    """One job. A sweep goes on after a job that failed."""
+    overrides = HydraConfig.get().overrides
+    paths = [word for word in overrides.hydra if word.startswith("hydra.searchpath=")]
+    sys.argv[1:] = [*overrides.task, *paths]  # processes of other devices repeat this job only
+    from tape_exp.machine.preemption import Preempted, ignore_signals
+    from tape_exp.training.run import run  # imports torch: a mistake above is answered sooner
+
+    try:
+        run(cfg)
+    except Preempted:
+        ignore_signals()  # SLURM sends SIGTERM after SIGUSR1, which would change the status
+        raise
+    except Exception as error:
+        if cfg.debug.name not in ("none", "plan"):
+            traceback.print_exc()
+        statuses.append(report(error))
 
 
 if __name__ == "__main__":
-    cli.with_clear_errors(train)
+    sys.exit(main())

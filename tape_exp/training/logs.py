@@ -7,26 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from tape_exp.machine.processes import first_process
-from tape_exp.settings.redaction import RedactingFormatter
+from tape_exp.settings.redact import RedactingFormatter
 
 log = logging.getLogger("tape_exp")
 
 
 class Console(logging.StreamHandler):
-    """Writes to what ``sys.stdout`` is at the moment: a bar puts itself there as long as it is
-    shown, so that lines appear above it. Lines that cannot be written are in log.txt.
-    """
+    """Writes to what ``sys.stdout`` is at the moment: a bar replaces it to stay below the lines."""
 
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self) -> Any:
-        """Where lines go."""
-        return sys.stdout
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Do without the line."""
+    stream: Any = property(lambda self: sys.stdout, lambda self, stream: None)
 
 
 def progress_mode(name: str) -> str:
@@ -41,20 +30,19 @@ def set_up_logging(path: Path | None, progress: str) -> None:
 
     Further processes log only warnings.
     """
+    logging.raiseExceptions = False  # a closed terminal or a full disk loses lines, not the run
     console = Console()
-    handlers: list[logging.Handler] = [console]
     console.setFormatter(RedactingFormatter("%(message)s"))
-    console.addFilter(lambda r: progress == "lines" or r.name != "tape_exp.progress")
+    lines = progress_mode(progress) == "lines"
+    console.addFilter(lambda r: lines or r.name != "tape_exp.progress")
+    handlers: list[logging.Handler] = [console]
     if path is not None and first_process():
         file = logging.FileHandler(path)
-        file.handleError = lambda record: None  # type: ignore[method-assign] # a full disk: the console says it
         file.setFormatter(RedactingFormatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
         handlers.append(file)
-    for old in list(log.handlers):
-        log.removeHandler(old)
+    for old in log.handlers:
         old.close()
-    for handler in handlers:
-        log.addHandler(handler)
+    log.handlers[:] = handlers
     log.setLevel(logging.INFO if first_process() else logging.WARNING)
     log.propagate = False
     for name in ("lightning.pytorch", "lightning.fabric"):

@@ -3,29 +3,33 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from lightning import LightningModule
+from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine import processes
-from tape_exp.machine.hardware import sent
+from tape_exp.machine.hardware import to_device_async
 from tape_exp.machine.processes import sum_over_processes
 from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import trained
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.runs.sinks import give
+from tape_exp.runs.loggers import log_to_all
+from tape_exp.runs.starting_weights import fingerprint, title
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import told
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.position_use import state_metrics, updates_positions
+from tape_exp.training.callbacks import track
 
 GAUGED_ROWS = 4  # of a validation batch, whose position state is looked at
 
@@ -42,56 +46,36 @@ class LanguageModule(LightningModule):
     changes it.
 
     Args:
-        decoder: the model.
-        task: gives the recipe, validation metrics and the evaluation.
-        seed: for encodings that sample positions: those of sample k are a function of (seed, k).
-        log_every: optimizer steps between reports.
+        cfg: of the run; positions that are sampled for row k are a function of its seed and k.
         config_hash: written into checkpoints; one of another config is refused.
-        progress: how ``Task.evaluate`` shows how far it is.
-        evaluation_batches: stop the evaluation after as many.
-        compiled: let torch.compile make kernels of the loss, whose steps each read and write all
-            logits otherwise; the decoder's :meth:`~tape_exp.models.decoder.Decoder.compile` is
-            called elsewhere.
-        base: the title of the model that the decoder's frozen weights are of; checkpoints then
-            hold only the trained ones.
-        base_weights: their fingerprint (:func:`tape_exp.runs.weights.fingerprint`), if they have
-            one.
+        base: a checkpoint with the decoder's frozen weights; those of the run then hold only the
+            trained ones.
     """
 
     def __init__(
         self,
         decoder: Decoder,
         task: Task,
-        seed: int,
-        log_every: int,
-        config_hash: str,
-        progress: Callable[..., Any],
-        evaluation_batches: int | None = None,
-        base: str | None = None,
-        compiled: bool = False,
-        base_weights: str | None = None,
+        cfg: DictConfig,
+        config_hash: str = "",
+        base: Path | None = None,
     ) -> None:
         super().__init__()
-        self.decoder = decoder
-        self.task = task
-        self.seed = seed
-        self.log_every = log_every
-        self.config_hash = config_hash
-        self.progress = progress
-        self.evaluation_batches = evaluation_batches
-        self.base, self.base_weights = base, base_weights
+        self.decoder, self.task, self.cfg, self.config_hash = decoder, task, cfg, config_hash
+        self.base = None if base is None else title(base)
+        self.base_weights = None if base is None else fingerprint(base)
+        self.strict_loading = base is None
         self._loss_sum: Callable[[Tensor, Tensor], Tensor] = loss_sum
-        if compiled:
+        if cfg.trainer.compile:  # else each step of the loss reads and writes all logits
+            decoder.compile()
             self._loss_sum = torch.compile(loss_sum)
         self._drops = any(isinstance(m, nn.Dropout) and m.p > 0 for m in decoder.modules())
-        self.strict_loading = base is None
-        self.evaluation: Evaluation | None = None
+        self.evaluation = Evaluation({})
         self.validation: dict[str, float] = {}
-        self._loss = torch.zeros(())
+        self._loss, self._grad_norm = torch.zeros(()), torch.zeros(())
         self._loss_tokens, self._counted = torch.zeros(()), -1  # of all processes, at which step
-        self._grad_norm = torch.zeros(())
-        self._sums: dict[str, Tensor] = {}
-        self._state: dict[str, float] = {}
+        self._sums: dict[str, Tensor] = {}  # of a validation
+        self._state: dict[str, float] = {}  # of positions, in its first batch
 
     def configure_model(self) -> None:
         """Under ``trainer.strategy=fsdp``, shard every block and the rest over devices (FSDP2)."""
@@ -102,20 +86,14 @@ class LanguageModule(LightningModule):
             fully_shard(part, mesh=mesh["data_parallel"])
 
     def on_train_start(self) -> None:
-        """Refuse to begin where processes go on from different checkpoints.
-
-        Each takes the newest that it sees, and the folder may look older from another node.
-
-        Raises:
-            ConfigError: they are at different steps.
+        """Raise :class:`ConfigError` where processes resume from different steps: each takes the
+        newest checkpoint that it sees, and the folder may look older from another node.
         """
         steps = sorted(set(processes.gather(self.global_step)))
         if len(steps) > 1:
             raise ConfigError(
                 f"the processes of the run go on from different steps, {', '.join(map(str, steps))}"
-                ": not all nodes see the same checkpoints yet, or one reads a checkpoint as "
-                "damaged. See that runs= is the same folder on all of them, and give the command "
-                "again."
+                ": see that runs= is the same folder on all nodes, and give the command again."
             )
 
     def transfer_batch_to_device(
@@ -130,9 +108,9 @@ class LanguageModule(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """This micro-batch's part of the mean loss, times what Lightning and DDP divide by."""
         first = int(batch["first"])
-        sampler = RowSampler(self.seed, "positions", first=first)
+        sampler = RowSampler(self.cfg.seed, "positions", first=first)
         if self._drops:  # masks that depend on the rows alone, like all that is random here
-            torch.manual_seed(seed_for(self.seed, "dropout", first))
+            torch.manual_seed(seed_for(self.cfg.seed, "dropout", first))
         if self._counted != self.global_step:  # it is the same for all micro-batches of a step
             self._loss_tokens = sum_over_processes(batch["loss_tokens"].clone())
             self._counted = self.global_step
@@ -147,52 +125,44 @@ class LanguageModule(LightningModule):
         self._grad_norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def report_step(self, gauges: dict[str, float]) -> None:
-        """Report an optimizer step every ``log_every``, with the ``gauges`` of its throughput.
-
-        A callback calls it: Lightning's own hook comes after the callbacks, and a checkpoint must
-        not precede the report of its step, which nobody would write again.
+        """Report an optimizer step every ``trainer.log_every``, and its ``gauges`` of throughput.
 
         Raises:
             NotFiniteError: the loss or the gradient's norm is NaN or infinite.
         """
         loss, self._loss = self._loss, torch.zeros_like(self._loss)
-        if self.global_step % self.log_every and self.global_step != self.task.optim.max_steps:
+        step, optim = self.global_step, self.task.optim
+        if step % self.cfg.trainer.log_every and step != optim.max_steps:
             return
-        value = float(sum_over_processes(loss))
-        if not math.isfinite(value) or not math.isfinite(float(self._grad_norm)):
+        value, norm = float(sum_over_processes(loss)), float(self._grad_norm)
+        if not (math.isfinite(value) and math.isfinite(norm)):
             raise NotFiniteError(
-                f"the loss is {value} and the gradient norm {float(self._grad_norm)} at step "
-                f"{self.global_step}. Lower task.optim.lr={self.task.optim.lr}, "
-                f"task.optim.weight_decay={self.task.optim.weight_decay} or "
-                f"task.optim.clip={self.task.optim.clip}, or train with trainer.precision=32-true; "
-                f"`{told('check')} model=<its name>` tests an encoding of your own."
+                f"the loss is {value} and the gradient norm {norm} at step {step}. Lower "
+                f"task.optim.lr={optim.lr}, task.optim.weight_decay={optim.weight_decay} or "
+                f"task.optim.clip={optim.clip}, or train with trainer.precision=32-true; "
+                "`tape-exp check model=<its name>` tests an encoding of your own."
             )
         lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
-        values = {"train/loss": value, "train/lr": lr, "train/grad_norm": float(self._grad_norm)}
-        self.send(values | gauges)
+        self.send({"train/loss": value, "train/lr": lr, "train/grad_norm": norm} | gauges)
 
     def send(self, metrics: dict[str, float]) -> None:
-        """Send metrics to every sink at this step, and to the progress display."""
-        give(self.trainer.loggers, lambda logger: logger.log_metrics(metrics, self.global_step))
+        """Send metrics to every logger at this step, and to the progress display."""
+        step = self.global_step
+        log_to_all(self.trainer.loggers, lambda logger: logger.log_metrics(metrics, step))
         self.trainer.progress_bar_metrics.update(metrics)
-
-    def on_validation_epoch_start(self) -> None:
-        """Begin new sums."""
-        self._sums, self._state = {}, {}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add up loss, tokens, rows and the task's own sums; look at the position state of TAPE."""
         if batch_idx == 0:
-            self._state = self._state_gauges(batch)
+            self._sums, self._state = {}, self._state_gauges(batch)
         rank, world = processes.rank_and_world()
         number = batch_idx * world + rank  # among the batches of all processes
-        logits = self.decoder(
-            batch["inputs"], sampler=RowSampler(0, "validation positions", number)
-        )
+        sampler = RowSampler(0, "validation positions", number)
+        logits, counts = self.decoder(batch["inputs"], sampler=sampler), batch["labels"] != IGNORE
         sums = {
             "loss": self._loss_sum(logits, batch["labels"]),
-            "tokens": (batch["labels"] != IGNORE).sum(),
-            "rows": (batch["labels"] != IGNORE).any(-1).sum(),
+            "tokens": counts.sum(),
+            "rows": counts.any(-1).sum(),
             **self.task.validation_metrics(logits, batch),
         }
         for key, value in sums.items():
@@ -222,11 +192,9 @@ class LanguageModule(LightningModule):
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Run the task's evaluation once, on the device and in the precision of the trainer."""
-        self.evaluation = self.task.evaluate(
-            OnDevice(self.decoder, self.device, 16 if self.device.type == "cuda" else 1),
-            self.progress,
-            self.evaluation_batches,
-        )
+        model = OnDevice(self.decoder, self.device, 16 if self.device.type == "cuda" else 1)
+        progress = partial(track, self.cfg.trainer.progress)
+        self.evaluation = self.task.evaluate(model, progress, self.cfg.debug.evaluation_batches)
 
     def configure_optimizers(self) -> Any:
         """AdamW with the task's schedule, weight decay of matrices and the encoding's own rate."""
@@ -244,12 +212,9 @@ class LanguageModule(LightningModule):
         checkpoint["config_hash"] = self.config_hash
         if self.base is not None:
             checkpoint |= {"base": self.base, "base_weights": self.base_weights}
-            kept = {
-                name for name, _ in trained(self)
-            }  # of a sharded model, all but the first process have none
-            checkpoint["state_dict"] = {
-                name: value for name, value in checkpoint["state_dict"].items() if name in kept
-            }
+            names = {name for name, _ in trained(self)}
+            weights = checkpoint["state_dict"]  # if sharded, only the first process has them
+            checkpoint["state_dict"] = {name: weights[name] for name in weights if name in names}
 
 
 def loss_sum(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
@@ -266,13 +231,10 @@ def loss_sum(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
 class OnDevice:
     """A decoder as ``Task.evaluate`` calls it: tokens and labels may be on any device.
 
-    Args:
-        decoder: the model.
-        device: where it is.
-        multiple: of which lengths are made, by tokens at the end that no other token sees: the
-            kernels of a GPU are planned anew for each length. Positions that are sampled, or
-            scaled by the length, keep it; so does a row that would be longer than a table of
-            positions.
+    Lengths become multiples of ``multiple``, by tokens at the end that no other token sees: the
+    kernels of a GPU are planned anew for each length. A row keeps its length where positions are
+    sampled or scaled by it, where it would be longer than a table of positions, and where it is
+    scored place by place.
     """
 
     decoder: Decoder
@@ -282,17 +244,16 @@ class OnDevice:
     def __call__(self, tokens: Tensor, **options: Any) -> Tensor:
         """What the decoder returns."""
         moved = {
-            key: sent(value, self.device) if isinstance(value, Tensor) else value
+            key: to_device_async(value, self.device) if isinstance(value, Tensor) else value
             for key, value in options.items()
         }
-        tokens, length = sent(tokens, self.device), tokens.shape[1]
-        more = -length % self.multiple
-        reach = self.decoder.reach or math.inf
-        by_length = any(block.position.by_length for block in self.decoder.blocks())
-        kept = by_length or not self.decoder.consecutive or length + more > reach
-        if not more or kept or moved.keys() - {"sampler"}:
-            return self.decoder(tokens, **moved)
-        return self.decoder(F.pad(tokens, (0, more)), **moved)[:, :length]
+        decoder, tokens = self.decoder, to_device_async(tokens, self.device)
+        length, more = tokens.shape[1], -tokens.shape[1] % self.multiple
+        by_length = any(block.position.by_length for block in decoder.blocks())
+        fits = not by_length and length + more <= (decoder.reach or math.inf)
+        if more and fits and decoder.consecutive and not moved.keys() - {"sampler"}:
+            return decoder(F.pad(tokens, (0, more)), **moved)[:, :length]
+        return decoder(tokens, **moved)
 
 
 def parameter_groups(trainable: Sequence[tuple[str, Tensor]], optim: Optim) -> list[dict[str, Any]]:

@@ -8,34 +8,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from lightning import Callback, Trainer
 from omegaconf import DictConfig
 
-from tape_exp.drawing import heatmap
-from tape_exp.drawing.diagnostics import diagnostic_figures
-from tape_exp.drawing.patterns import draw_patterns, matrix_name
 from tape_exp.drawing.terminal import brief, print_heatmaps
 from tape_exp.machine.preemption import Preemption, workers_dismissed
 from tape_exp.models import attention, peft
 from tape_exp.models.attention import fastest
-from tape_exp.runs import checkpoints, weights
-from tape_exp.runs.checkpoints import Checkpoints
-from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.checkpoints import Checkpoints, newest
+from tape_exp.runs.directory import LOG, RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_diagnostic
 from tape_exp.runs.identity import identity_of
+from tape_exp.runs.llama_base import apply_llama_config, llama_title
+from tape_exp.runs.loggers import close, log_to_all, make_loggers, publish
+from tape_exp.runs.metrics import curves, read_metrics
 from tape_exp.runs.record import make_record
-from tape_exp.runs.sinks import close, curves, give, make_loggers, publish, read_metrics, setting_of
-from tape_exp.settings import plugins
-from tape_exp.settings.display import display_name
-from tape_exp.settings.redaction import redact_tree
-from tape_exp.settings.schema import check
+from tape_exp.runs.starting_weights import base_of, title
+from tape_exp.settings.naming import display_name
+from tape_exp.settings.patterns import expand_layers
+from tape_exp.settings.plugins import changed
+from tape_exp.settings.redact import redact_tree
+from tape_exp.settings.schema import validate
 from tape_exp.tasks.base import FINGERPRINT
 from tape_exp.training.assembly import Run, assemble, make_trainer
-from tape_exp.training.callbacks import OwnSignals, Progress, StepReport, parameter_text, tracker
-from tape_exp.training.faults import LostProcessError, ProcessWatch, explained
-from tape_exp.training.heartbeat import Heartbeat
-from tape_exp.training.logs import progress_mode, set_up_logging
+from tape_exp.training.callbacks import Progress, StepReport
+from tape_exp.training.faults import ProcessWatch, explained
+from tape_exp.training.logs import set_up_logging
 from tape_exp.training.module import LanguageModule, NotFiniteError
 
 log = logging.getLogger("tape_exp")
@@ -51,34 +49,32 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
 
     Raises:
         ConfigError: the config cannot run; nothing was begun.
-        GivenUpError: a callback gave the run up.
+        TrialPruned: a callback ended the run early.
         Preempted: a signal told the run to leave; its checkpoint is saved, and the process ends
             with status 85.
         Exception: whatever stopped the run; FAILED in its directory holds the traceback.
     """
-    plugins.use_packages(cfg.plugins)  # in a process that another has started
-    check(cfg)
+    expand_layers(cfg)
+    validate(cfg)
     if cfg.debug.plan:
         from tape_exp.training.plan import print_plan  # which few runs need
 
         print_plan(cfg)
         return {}
-    cfg = weights.adopt(cfg)
+    cfg = apply_llama_config(cfg)
     directory = RunDirectory(cfg)
-    if is_finished(directory):
-        return finished_record(directory)
-    set_up_logging(None, progress_mode(cfg.trainer.progress))
-    with Preemption() as preemption:
-        context = assemble(cfg, directory, preemption)
-        with directory.lock(), workers_dismissed():
-            if is_finished(directory):  # by another process, meanwhile
-                return finished_record(directory)
-            return work(context, further)
-
-
-def is_finished(directory: RunDirectory) -> bool:
-    """Whether nothing is left to do; a debug run is always made anew."""
-    return directory.done and directory.cfg.debug.name == "none"
+    with Preemption() as preemption, directory.lock(), workers_dismissed():
+        if directory.done and cfg.debug.name == "none":  # a debug run is always made anew
+            return finished_record(directory)
+        set_up_logging(directory.path / LOG, cfg.trainer.progress)
+        parts = assemble(cfg, directory, preemption)
+        directory.open(parts.task.assets())
+        watch = ProcessWatch(directory, preemption)
+        try:
+            with explained(cfg, directory, watch):
+                return train_and_evaluate(parts, watch, further)
+        finally:
+            close(parts.loggers, directory.done, bool(preemption.received))
 
 
 def finished_record(directory: RunDirectory) -> dict[str, Any]:
@@ -87,83 +83,44 @@ def finished_record(directory: RunDirectory) -> dict[str, Any]:
     log.info("%s is DONE: %s", directory.name, directory.path)
     record = directory.record()
     directory.refuse_other_weights(record)
-    if told := plugins.changed(record.get("plugins"), record["config"]):
-        log.warning("%s Remove its folder to run it anew.", told)
+    if warning := changed(record.get("plugins"), record["config"]):
+        log.warning("%s Remove its folder to run it anew.", warning)
     return record
-
-
-def work(run: Run, further: Sequence[Callback] = ()) -> dict[str, Any]:
-    """The run in its directory: what it leaves there, however it ends."""
-    directory, preemption = run.directory, run.preemption
-    directory.open(run.task.assets())
-    set_up_logging(directory.path / "log.txt", run.progress)
-    attention.forget()
-    fastest.keep_in(run.task.surroundings.cache)
-    log.info("%s\n  %s in %s", directory.name, parameter_text(run.decoder), directory.path)
-    if run.adaptation is not None and run.task.trains:
-        log.info("%s", peft.table(run.decoder))
-    watch = ProcessWatch(directory.fail, lambda: preemption.received is not None)
-    try:
-        with explained(run.cfg, directory, preemption, watch):
-            return train_and_evaluate(run, watch, further)
-    finally:
-        preempted = preemption.received is not None
-        close(run.sinks, run.cfg.logger.timeout, directory.done, preempted)
 
 
 def train_and_evaluate(
     run: Run, watch: ProcessWatch, further: Sequence[Callback]
 ) -> dict[str, Any]:
     """From the last checkpoint, if there is one, to a record."""
-    checkpoint, step = checkpoints.newest(run.directory.checkpoints, run.directory.hash)
+    cfg, task, directory, start = run.cfg, run.task, run.directory, run.task.surroundings.checkpoint
+    parameters, positional = run.decoder.parameter_count(), run.decoder.positional_count()
+    part = f" ({positional:,} of them positional)" if positional else ""
+    log.info("%s\n  %s parameters%s in %s", directory.name, f"{parameters:,}", part, directory.path)
+    if run.adaptation is not None and task.trains:
+        log.info("%s", peft.table(run.decoder))
+    attention.forget()
+    fastest.keep_in(task.surroundings.cache)
+    checkpoint, step = newest(directory.checkpoints, directory.hash)
     if checkpoint:
-        log.info("Going on from step %d (%s).", step, checkpoint.name)
-    run.sinks.extend(make_loggers(run.cfg, run.directory, run.clock, step))
+        log.info("Resuming from step %d (%s).", step, checkpoint.name)
+    run.loggers.extend(make_loggers(cfg, directory, run.clock, step))
+    base = base_of(start) if start and run.adaptation and run.adaptation.partial else None
+    module = LanguageModule(run.decoder, task, cfg, directory.hash, base)
+    every = (cfg.trainer.checkpoint_every, run.validate_every, cfg.trainer.log_every)
+    saving = Checkpoints(directory.checkpoints, *every, run.preemption)
+    # The report of a step comes before its checkpoint: a resumed run would not repeat it.
+    reports = [StepReport(cfg.trainer.log_every), Progress(cfg.trainer.progress)]
+    trainer = make_trainer(run, [*reports, watch, saving, *further])
 
-    module = make_module(run)
-    folder, every = run.directory.checkpoints, run.cfg.trainer.checkpoint_every
-    saving = Checkpoints(folder, every, run.validate_every, run.preemption)
-    progress = Progress(run.progress)
-    report = StepReport(run.cfg.trainer.log_every)
-    heartbeat = Heartbeat(
-        run.cfg.trainer.heartbeat, lambda sentence: run.directory.fail(LostProcessError(sentence))
-    )
-    # The report of a step comes before its checkpoint: going on from there would not repeat it.
-    callbacks = [report, progress, OwnSignals(run.preemption), watch, heartbeat, saving, *further]
-    trainer = make_trainer(run, callbacks)
-
-    if not run.task.trains and run.task.surroundings.checkpoint is None:
-        log.info("No checkpoint= is given, so that an untrained model is evaluated.")
-    if run.task.trains:
-        if step < run.task.optim.max_steps:
-            run.task.forget()
+    if task.trains:
+        if step < task.optim.max_steps:
+            task.forget()
         train(run, trainer, module, saving, checkpoint)
+    elif start is None:
+        log.info("No checkpoint= is given, so that an untrained model is evaluated.")
     seconds = {"training": run.clock.seconds(), "checkpoints": saving.seconds}
-    trainer.test(module, run.task, verbose=False)
-    adapter = gather_adapter(run, module)
-    heartbeat.stop()  # all collectives are over: nobody waits for another process any more
-    return save_results(run, trainer, module, adapter, seconds)
-
-
-def make_module(run: Run) -> LanguageModule:
-    """Model, loss and optimizer, as Lightning trains them."""
-    if run.cfg.trainer.compile:
-        run.decoder.compile()
-    partial = run.adaptation is not None and run.adaptation.partial
-    begun_from = run.task.surroundings.checkpoint
-    base = weights.base_below(begun_from) if partial and begun_from is not None else None
-    return LanguageModule(
-        run.decoder,
-        run.task,
-        run.cfg.seed,
-        run.cfg.trainer.log_every,
-        run.directory.hash,
-        tracker(run.progress),
-        run.cfg.debug.evaluation_batches,
-        base=None if base is None else weights.title(base),
-        compiled=run.cfg.trainer.compile,
-        base_weights=None if base is None else weights.fingerprint(base),
-    )
+    trainer.test(module, task, verbose=False)
+    return save_results(run, trainer, module, seconds)
 
 
 def train(
@@ -181,94 +138,81 @@ def train(
         trainer.validate(module, run.task, verbose=False)
 
 
-def gather_adapter(run: Run, module: LanguageModule) -> dict[str, torch.Tensor] | None:
-    """The weights of a trained adapter, if there is one.
-
-    Every process takes part: a sharded model is gathered by collectives.
-    """
-    return peft.adapter(run.decoder) if module.base is not None and run.task.trains else None
-
-
 def save_results(
-    run: Run,
-    trainer: Trainer,
-    module: LanguageModule,
-    adapter: dict[str, torch.Tensor] | None,
-    seconds: dict[str, float],
+    run: Run, trainer: Trainer, module: LanguageModule, seconds: dict[str, float]
 ) -> dict[str, Any]:
-    """Save artifacts, adapter and metrics; return the record, which only the first process has."""
-    evaluation = module.evaluation
-    assert evaluation is not None
+    """Save and send all results; return the record, which only the first process has."""
+    directory, evaluation, step = run.directory, module.evaluation, trainer.global_step
+    # Every process takes part: a sharded model is gathered by collectives.
+    adapter = peft.adapter(run.decoder) if module.base and run.task.trains else {}
     if not trainer.is_global_zero:
         return {}
-    images = save_artifacts(run.directory, evaluation)
-    if adapter is not None and module.base is not None:
-        folder = run.directory.artifacts / "adapter"
-        peft.save_adapter(adapter, folder, module.base, redact_tree(identity_of(run.cfg)))
-    step = trainer.global_step
-    give(trainer.loggers, lambda logger: logger.log_metrics(evaluation.metrics, step))
-    record = record_of(run, trainer, module, evaluation, seconds)
+    images = save_artifacts(directory, evaluation)
+    if adapter and module.base:
+        settings = redact_tree(identity_of(run.cfg))
+        peft.save_adapter(adapter, directory.artifacts / "adapter", module.base, settings)
+    log_to_all(trainer.loggers, lambda logger: logger.log_metrics(evaluation.metrics, step))
+    record = record_of(run, trainer, module, seconds)
     if run.cfg.debug.name == "none":
         check_finite(record["metrics"], run.task.optim.lr)
     else:  # a shortened evaluation leaves cells empty
         record["metrics"] = {k: v for k, v in record["metrics"].items() if math.isfinite(v)}
-    run.directory.finish(record)
-    facts = {**sizes(run, step), "seconds": seconds["training"]} | module.validation
+    directory.finish(record)
+    sizes = {key: record[key] for key in ("parameters", "positional_parameters", "tokens")}
+    facts = {**sizes, "seconds": seconds["training"], **module.validation}
     publish(trainer.loggers, evaluation, images, step, facts)
-    log_result(run.directory, module.validation, evaluation, images)
+    log_result(directory, module, images)
     return record
 
 
 def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
-    """Write the heatmap and patterns (PNG and NPZ), the tables (JSON) and what is drawn of those
-    (PNG); return the images.
-    """
-    images, model = [], display_name(directory.cfg.model.name)
-    title = f"{setting_of(directory.cfg)} ({directory.hash})"
+    """Write heatmap and patterns (PNG and NPZ) and tables (JSON and PNG); return the images."""
+    from tape_exp.drawing import heatmap, patterns
+    from tape_exp.drawing.diagnostics import diagnostic_figures
+
+    cfg, folder, images = directory.cfg, directory.artifacts, []
+    model = display_name(cfg.model.name)
+    title = f"{cfg.task.name}, scale {cfg.scale.name}, seed {cfg.seed} ({directory.hash})"
     if evaluation.heatmap is not None:
-        path = directory.artifacts / "heatmap.png"
-        images.append(heatmap.draw({model: evaluation.heatmap}, path, title))
-        np.savez_compressed(directory.artifacts / "heatmap.npz", values=evaluation.heatmap.values)
+        images.append(heatmap.draw({model: evaluation.heatmap}, folder / "heatmap.png", title))
+        np.savez_compressed(folder / "heatmap.npz", values=evaluation.heatmap.values)
     if evaluation.matrices:
-        path = directory.artifacts / "patterns.png"
-        matrices = {matrix_name(key): values for key, values in evaluation.matrices.items()}
-        causal = [name for name in matrices if name.startswith("attention")]
-        title = f"{model}: {title}"
-        images.append(draw_patterns(matrices, path, title, causal=causal, shared=False))
-        np.savez_compressed(directory.artifacts / "patterns.npz", **evaluation.matrices)  # type: ignore[arg-type]
+        panels = {patterns.matrix_name(key): values for key, values in evaluation.matrices.items()}
+        causal = [name for name in panels if name.startswith("attention")]
+        path, title = folder / "patterns.png", f"{model}: {title}"
+        images.append(patterns.draw_patterns(panels, path, title, causal=causal, shared=False))
+        np.savez_compressed(folder / "patterns.npz", **evaluation.matrices)  # type: ignore[arg-type]
     for name, rows in evaluation.tables.items():
         directory.write_json(f"artifacts/{name}.json", rows)
-    for name, figure in diagnostic_figures(evaluation.tables, directory.cfg.model.name).items():
-        images.append(figure.draw(directory.artifacts / f"{name}.png"))
+    for name, figure in diagnostic_figures(evaluation.tables, cfg.model.name).items():
+        images.append(figure.draw(folder / f"{name}.png"))
     return images
 
 
 def record_of(
-    run: Run,
-    trainer: Trainer,
-    module: LanguageModule,
-    evaluation: Evaluation,
-    seconds: dict[str, float],
+    run: Run, trainer: Trainer, module: LanguageModule, seconds: dict[str, float]
 ) -> dict[str, Any]:
-    """The record of the run.
-
-    Args:
-        seconds: that ``training`` took, and ``checkpoints``, which are a part of it, of its last
-            process.
-    """
-    begun_from = run.task.surroundings.checkpoint
-    llama = weights.llama_title(begun_from) if begun_from else None
-    trained = peft.trained(run.decoder) if run.task.trains else []
+    """The record of the run, with the seconds of its training and, in that, its checkpoints."""
+    task, decoder, evaluation = run.task, run.decoder, module.evaluation
+    steps, start = trainer.global_step, task.surroundings.checkpoint
+    trained = peft.trained(decoder) if task.trains else []
+    optional = {
+        "compiled": run.cfg.trainer.compile,
+        "begun_from": start and title(start),
+        "llama": start and llama_title(start),
+        "knows_digits": decoder.knows_digits(),
+    }
     return make_record(
         run.directory,
-        run.task.data_fingerprint(),
+        task.data_fingerprint(),
         fingerprint_version=FINGERPRINT,
         metrics={**module.validation, **evaluation.metrics},
-        **sizes(run, trainer.global_step),
+        parameters=decoder.parameter_count(),
+        positional_parameters=decoder.positional_count(),
+        tokens=steps * task.optim.batch * task.arch.train_length,
         trained_parameters=sum(parameter.numel() for _, parameter in trained),
-        steps=trainer.global_step,
+        steps=steps,
         precision=str(trainer.precision),
-        **({"compiled": True} if run.cfg.trainer.compile else {}),
         attention=attention.choices(),
         seconds={
             "training": round(seconds["training"], 1),
@@ -276,21 +220,9 @@ def record_of(
             "evaluation": round(run.clock.seconds() - seconds["training"], 1),
         },
         curves=curves(read_metrics(run.directory.metrics)),
-        **({"begun_from": weights.title(begun_from)} if begun_from else {}),
-        **({"begun_from_weights": of_base} if (of_base := run.directory.begins_from) else {}),
-        **({"llama": llama} if llama else {}),
-        **({"knows_digits": True} if run.decoder.knows_digits() else {}),
+        **{key: fact for key, fact in optional.items() if fact},
         **evaluation.for_record(),
     )
-
-
-def sizes(run: Run, steps: int) -> dict[str, int]:
-    """Parameters of the model, those of its positions, and tokens of so many steps."""
-    return {
-        "parameters": run.decoder.parameter_count(),
-        "positional_parameters": run.decoder.positional_count(),
-        "tokens": steps * run.task.optim.batch * run.task.arch.train_length,
-    }
 
 
 def check_finite(metrics: dict[str, float], lr: float) -> None:
@@ -303,25 +235,18 @@ def check_finite(metrics: dict[str, float], lr: float) -> None:
             )
 
 
-def log_result(
-    directory: RunDirectory,
-    validation: dict[str, float],
-    evaluation: Evaluation,
-    images: list[Path],
-) -> None:
-    """Log what a person wants to see at the end: heatmap, metrics with their standard errors (SE),
-    the validation of the last step included, and where the files are.
-    """
+def log_result(directory: RunDirectory, module: LanguageModule, images: list[Path]) -> None:
+    """Log heatmap, metrics with their standard errors (SE), and where the files are."""
+    evaluation, every = module.evaluation, module.validation | module.evaluation.metrics
     if evaluation.heatmap is not None:
         with suppress(OSError):  # the run is DONE, whether or not somebody can read this
             print_heatmaps({directory.cfg.model.name: evaluation.heatmap})
-    every = validation | evaluation.metrics
-    told = [key for key in every if not key.endswith("_stderr") and not is_diagnostic(key)]
-    wide = max([28, *map(len, told)])
-    for key in told:
+    results = [key for key in every if not key.endswith("_stderr") and not is_diagnostic(key)]
+    width = max([28, *map(len, results)])
+    for key in results:
         error = evaluation.metrics.get(f"{key}_stderr")
         spread = "" if error is None else f" (SE {error:.2f})"
-        log.info("  %-*s %8s%s", wide, key, brief(every[key], 2), spread)
+        log.info("  %-*s %8s%s", width, key, brief(every[key], 2), spread)
     for image in images:
         log.info("  %s", image)
     log.info("DONE: %s", directory.path)

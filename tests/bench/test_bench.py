@@ -284,7 +284,6 @@ def test_what_a_model_cannot_have_is_left_out_with_its_reason(capsys):
     [
         (["roep"], "model=roep is not known. Did you mean 'rope'?"),
         (["rope", "rope"], "models name rope twice"),
-        (["[rope,nope]"], "model=[rope,nope]: a table takes a pattern of layers by name"),
         (["rope", "task=c4"], "task=c4 is no word of a bench"),
         (["rope", "task.problem=copy"], "task.problem=copy is no word of a bench"),
         (["rope", "++task.optim.lr=1"], "++task.optim.lr=1 is no word of a bench"),

@@ -14,8 +14,8 @@ from tape_exp.drawing.looks import looks_of
 from tape_exp.drawing.page import DOUBLE, KINDS, SINGLE, TYPE, in_few_colours, shorter
 from tape_exp.drawing.patterns import Patterns, matrix_name
 from tape_exp.runs.evaluation import Heatmap
-from tape_exp.settings.display import display_name
 from tape_exp.settings.folders import ROOT
+from tape_exp.settings.naming import display_name
 
 COMMITTED = sorted((ROOT / "results" / "figures").glob("*.png"))
 LARGEST = 200_000  # bytes

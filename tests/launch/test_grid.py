@@ -1,19 +1,22 @@
 """Which runs the words of a sweep name."""
 
+import shlex
+
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from tape_exp.launch.grid import Job, combinations, folder_of, jobs_of, overrides_of
+from tape_exp.launch.grid import combinations, jobs_of, overrides_of, run_folder, sweep_folder
 from tape_exp.paper import runner
 from tape_exp.paper.artifacts import load
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.overrides import literal
+from tape_exp.settings.naming import literal
+from tests.conftest import finish
 
 
 def test_commas_ranges_and_globs_are_hydras():
@@ -28,11 +31,26 @@ def test_commas_ranges_and_globs_are_hydras():
     ]
 
 
-def test_words_of_hydra_itself_are_not_the_runs():
-    jobs = jobs_of(
-        ["model=rope", "hydra/launcher=slurm", "hydra.launcher.partition=gpu", "seed=0,1"]
-    )
+def test_words_of_slurm_are_not_the_runs():
+    jobs = jobs_of(["model=rope", "slurm.partition=gpu", "seed=0,1"])
     assert [job.words for job in jobs] == [["model=rope", "seed=0"], ["model=rope", "seed=1"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "runs"),
+    [
+        (["model=rope", "seed=0,1,0"], ["model=rope seed=0", "model=rope seed=1"]),
+        (["task.optim.lr=0.1,0.2,0.10"], ["task.optim.lr=0.1", "task.optim.lr=0.2"]),
+        (["task.optim.betas=[0.9,0.99]", "seed=1"], ["'task.optim.betas=[0.9,0.99]' seed=1"]),
+        (["cache='a,b',c"], [r"""'cache='"'"'a,b'"'"''""", "cache=c"]),
+        (
+            ["~task.optim.lr", "seed=choice(1,2)"],
+            ["'~task.optim.lr' seed=1", "'~task.optim.lr' seed=2"],
+        ),
+    ],
+)
+def test_each_combination_is_one_run(words, runs):
+    assert [shlex.join(choice) for choice in combinations(words)] == runs
 
 
 @pytest.mark.parametrize(
@@ -45,13 +63,10 @@ def test_words_of_hydra_itself_are_not_the_runs():
             ["task=pg19", "checkpoint=nowhere"],
             "checkpoint=nowhere is neither a file, nor the folder of a run",
         ),
-        (["task.name='a\nb'"], "holds a line break"),
-        (["model=rope", "hydra.jobb=7"], "hydra.jobb=7 has no effect on a sweep"),
-        (["model=rope", "hydra/launcher=nonsense"], "hydra/launcher=nonsense has no effect"),
         (["trainer.micro_batch=0"], "trainer.micro_batch=0 must be at least 1"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_submitted(words, message, tmp_path):
+def test_mistakes_are_found_before_anything_is_submitted(words, message, tmp_path):
     with pytest.raises(ConfigError) as error:
         jobs_of([*words, f"runs={tmp_path}"])
     assert message in str(error.value)
@@ -113,9 +128,15 @@ def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_pa
         ("c4", m) for m in artifact.models
     }
     base = jobs[0]
-    written = Job(base.words)  # as the job of a cluster composes it
-    assert written.directory().path == RunDirectory(base.cfg).path
-    assert jobs[-1].place() is None, "its base is not finished: where it runs is not known yet"
+    assert base.folder == run_folder(compose_config(base.words))  # as its task composes it
+    assert jobs[-1].folder is None, "it depends on the base, which is not finished"
+    directory = RunDirectory(base.cfg)
+    directory.open({})
+    (directory.checkpoints / "step8.ckpt").touch()
+    finish(directory)
+    later = jobs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
+    (started,) = [job for job in later if job.level and job.folder]
+    assert started.cfg.model == base.cfg.model
 
 
 def test_the_same_grid_of_another_clone_is_another_sweep(monkeypatch, tmp_path):
@@ -124,7 +145,7 @@ def test_the_same_grid_of_another_clone_is_another_sweep(monkeypatch, tmp_path):
     for clone in ("a", "b", "a"):
         (tmp_path / clone).mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / clone)
-        folders.append(folder_of(jobs))
+        folders.append(sweep_folder(jobs))
     assert folders[0].parent == tmp_path / "a/runs/.sweeps"
     assert folders[0] == folders[2]
     assert folders[0].name != folders[1].name
@@ -149,7 +170,7 @@ def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, t
     )
     later = jobs_of(words)
     assert [job.line for job in later] == [job.line for job in jobs]
-    assert folder_of(later) == folder_of(jobs)
+    assert sweep_folder(later) == sweep_folder(jobs)
     assert [i for i, job in enumerate(later) if job.recorded] == [bases[0], rest[0]], (
         "what begins from base 1 still needs it"
     )

@@ -1,54 +1,64 @@
-"""What the status of a grid says, of run directories in every state."""
+"""What the status of a sweep says, of run directories in every state."""
 
 import json
-import os
-import time
+import subprocess
+import sys
 
 import pytest
+from filelock import FileLock
 
-from tape_exp.launch import status, sweep
-from tape_exp.launch.grid import folder_of, jobs_of
-from tape_exp.launch.queue import Task
+from tape_exp.launch import slurm, status, sweep
+from tape_exp.launch.grid import jobs_of, sweep_folder
+from tape_exp.launch.slurm import Task
+from tape_exp.paper import runner
+from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import ROOT
 from tests.conftest import finish
 
 
 @pytest.fixture
-def grid(tmp_path, monkeypatch):
-    """(words, jobs) of six runs of 100 steps; no SLURM answers."""
-    monkeypatch.setattr(status, "states", lambda name: {})
+def queue(monkeypatch):
+    """The queue of a SLURM that takes every job, as {number: task}."""
+    tasks = {}
+    monkeypatch.setattr(slurm, "queued", lambda name: tasks)
+    monkeypatch.setattr(slurm, "sbatch", lambda arguments: "7")
+    return tasks
+
+
+@pytest.fixture
+def grid(tmp_path, queue):
+    """(words, jobs) of six runs of 100 steps."""
     words = ["model=rope,nope,alibi", "seed=0,1", "task.optim.max_steps=100", f"runs={tmp_path}"]
     return words, jobs_of(words)
 
 
-def begin(job, steps=40, age=0.0):
-    """Let a run have come to a step, 0.5 seconds each, and be silent for ``age`` seconds."""
-    place = job.directory()
-    place.path.mkdir(parents=True)
+def begin(job, steps=40):
+    """Let a run have taken some steps, 0.5 seconds each."""
+    job.folder.mkdir(parents=True)
     rows = [
         {"step": step, "train/loss": 1.0, "seconds": 10 + step / 2} for step in range(1, steps + 1)
     ]
-    file = place.path / "metrics.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 41, "unfin')
-    os.utime(file, (time.time() - age,) * 2)
-    return place
+    text = "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 41, "unfin'
+    (job.folder / "metrics.jsonl").write_text(text)
 
 
-def test_every_state_is_told(grid, capsys, tmp_path):
+@pytest.mark.parametrize("given", ["words", "the sweeps of a folder"])
+def test_every_state_is_shown(grid, capsys, tmp_path, given):
     words, jobs = grid
-    finish(begin(jobs[0]))
-    begin(jobs[1])
-    begin(jobs[2]).write("FAILED", "Traceback\n  line\nNotFiniteError: the loss is [nan]\n\n")
-    begin(jobs[3], age=4000)
-    logs = folder_of(jobs) / "logs"
-    logs.mkdir(parents=True)
-    (logs / "4.txt").write_text(
-        "== job\nerror: the run directory cannot be written\nsrun: launch\n"
-    )
-    assert status.main(words) == 0
-    told = capsys.readouterr().out
+    assert sweep.main(words) == 0
+    for job in jobs[:4]:
+        begin(job)
+    finish(RunDirectory(jobs[0].cfg))
+    (jobs[2].folder / "FAILED").write_text("Traceback\n  NotFiniteError: the loss is [nan]\n\n")
+    log = sweep_folder(jobs) / "logs/4.txt"
+    log.write_text("== job\nerror: the run directory cannot be written\nsrun: launch\n")
+    capsys.readouterr()
+    with FileLock(jobs[1].folder / ".lock"):
+        assert status.main(words if given == "words" else ["--runs", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
     rows = {
-        tuple(line.split()[:2]): line for line in told.splitlines() if line.startswith("model=")
+        tuple(line.split()[:2]): line for line in printed.splitlines() if line.startswith("model=")
     }
     assert "done" in rows["model=rope", "seed=0"]
     assert all(word in rows["model=rope", "seed=1"] for word in ("running", "40/100", "0:00:30"))
@@ -57,98 +67,81 @@ def test_every_state_is_told(grid, capsys, tmp_path):
     assert "stopped" in rows["model=nope", "seed=1"]
     assert "error: the run directory cannot be written" in rows["model=alibi", "seed=0"]
     assert "missing" in rows["model=alibi", "seed=1"]
-    assert "1 done, 1 running, 2 failed, 1 stopped, 1 missing" in told
+    assert "1 done, 1 running, 2 failed, 1 stopped, 1 missing" in printed
+    assert f"All with task.optim.max_steps=100 runs={tmp_path}" in printed
 
 
-def test_a_run_that_was_asked_to_leave_is_stopped_at_once(grid, capsys):
-    """And running again as soon as it has said anything more."""
+def test_the_queue_knows_better_than_the_folders(grid, queue, capsys):
     words, jobs = grid
-    log = begin(jobs[0]).path / "log.txt"
-    log.write_text("2026-01-01 00:00:00 Stopped by SIGTERM. The same command goes on.\n")
-    status.main(words)
-    assert "1 stopped, 5 missing" in capsys.readouterr().out
-    with log.open("a") as file:
-        file.write("2026-01-01 00:00:09 Going on from step 40.\n")
-    status.main(words)
-    assert "1 running, 5 missing" in capsys.readouterr().out
-
-
-def test_the_queue_knows_better_than_a_silent_file(grid, capsys, monkeypatch):
-    words, jobs = grid
-    begin(jobs[0], age=4000)
-    begin(jobs[1]).write("FAILED", "before\n")
-    told = {0: Task("RUNNING", "7"), 1: Task("PENDING", "7"), 2: Task("PENDING", "8")}
-    monkeypatch.setattr(status, "states", lambda name: told)
+    begin(jobs[0])
+    begin(jobs[1])
+    (jobs[1].folder / "FAILED").write_text("before\n")
+    queue |= {0: Task("RUNNING", "7"), 1: Task("PENDING", "7"), 2: Task("PENDING", "8")}
     assert status.main(words) == 0
     assert "1 running, 2 queued, 3 missing" in capsys.readouterr().out
 
 
 def test_a_slurm_that_does_not_answer_is_no_obstacle(grid, capsys, monkeypatch):
-    def states(name):
-        raise ConfigError("SLURM does not answer.")
+    def queued(name):
+        raise ConfigError("squeue failed.")
 
-    monkeypatch.setattr(status, "states", states)
+    monkeypatch.setattr(slurm, "queued", queued)
     assert status.main(grid[0]) == 0
-    told = capsys.readouterr().out
-    assert "The queue is left out: SLURM does not answer." in told
-    assert "6 missing" in told
+    printed = capsys.readouterr().out
+    assert "squeue failed." in printed
+    assert "6 missing" in printed
 
 
-def test_a_submitted_sweep_is_found_again(grid, capsys, tmp_path, monkeypatch):
-    lock = folder_of(grid[1]) / ".lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()  # of a sweep that sbatch refused
+def test_where_no_sweep_was_submitted(tmp_path, capsys):
     assert status.main(["--runs", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
-    assert f"no sweep was submitted from here ({tmp_path}/.sweeps has none)" in told
-    submit(monkeypatch, grid[0])
-    assert status.main(["--runs", str(tmp_path)]) == 0
-    assert "6 missing" in capsys.readouterr().out
+    assert f"no sweep was submitted to {tmp_path}" in capsys.readouterr().err
 
 
-def submit(monkeypatch, words):
-    """Submit a sweep to no SLURM."""
-    monkeypatch.setattr(sweep, "states", lambda name: {})
-    monkeypatch.setattr(sweep, "submit", lambda arguments: "7")
-    assert sweep.main(words) == 0
-
-
-def test_a_sweep_that_cannot_be_read_does_not_hide_the_others(grid, capsys, tmp_path, monkeypatch):
-    submit(monkeypatch, grid[0])
-    folder = tmp_path / ".sweeps/outgrown"
-    folder.mkdir()
-    outgrown = {
-        "model=rope\nmodel=rope task.lost=1\n": "task.lost is not known",
-        "model='rope\n": "No closing quotation",
-    }
-    outgrown[""] = "its jobs.txt is empty"
-    for line, reason in outgrown.items():
-        (folder / "jobs.txt").write_text(line)
-        assert status.main(["--runs", str(tmp_path)]) == 0
-        told = capsys.readouterr()
-        assert "6 missing" in told.out
-        assert f"The sweep {folder} is left out ({reason}" in told.err
-        assert told.err.count("\n") == 1
-    folder_of(grid[1]).joinpath("jobs.txt").unlink()
-    assert status.main(["--runs", str(tmp_path)]) == 2
-    assert f"no sweep below {tmp_path}/.sweeps can be read" in capsys.readouterr().err
-
-
-def test_the_sweeps_of_another_folder_are_read_where_they_lie(capsys, tmp_path, monkeypatch):
-    """Of another clone, whose runs= is relative."""
-    asked = []
-    monkeypatch.setattr(status, "states", lambda name: asked.append(name) or {})
+def test_the_sweeps_of_another_clone_are_read_where_they_are(queue, capsys, tmp_path, monkeypatch):
     (tmp_path / "clone").mkdir()
     monkeypatch.chdir(tmp_path / "clone")
     words = ["model=rope", "seed=0,1,2"]
-    submit(monkeypatch, words)
+    assert sweep.main(words) == 0
     jobs = jobs_of(words)
-    finish(begin(jobs[0]))
-    folder = folder_of(jobs)
-    (folder / "logs/1.txt").write_text("error: no room\n")
+    finish(RunDirectory(jobs[0].cfg))
+    (sweep_folder(jobs) / "logs/1.txt").write_text("error: no room\n")
+    (tmp_path / "clone").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
-    assert status.main(["--runs", "clone/runs"]) == 0
-    told = capsys.readouterr().out
-    assert "1 done, 1 failed, 1 missing" in told
-    assert "error: no room" in told
-    assert asked == [folder.name]
+    assert status.main(["--runs", "moved/runs"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 done, 1 failed, 1 missing" in printed
+    assert "error: no room" in printed
+
+
+def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "read_records", list)
+    words = ["fig_dp_layers", "seeds=5", f"runs={tmp_path}"]
+    assert sweep.main(words) == 0
+    base, started = jobs_of(words)
+    assert status.main(["--runs", str(tmp_path)]) == 0
+    assert "starts from a run that is not finished" in capsys.readouterr().out
+    directory = RunDirectory(base.cfg)
+    directory.open({})
+    (directory.checkpoints / "step8.ckpt").touch()
+    finish(directory)
+    (sweep_folder([base, started]) / "logs/1.txt").touch()
+    finish(RunDirectory(started.cfg))
+    assert status.main(["--runs", str(tmp_path)]) == 0
+    assert "2 done" in capsys.readouterr().out
+
+
+def test_status_imports_nothing_heavy(grid, tmp_path):
+    """It is asked for every few seconds, and on login nodes."""
+    assert sweep.main(grid[0]) == 0
+    begin(grid[1][0])
+    program = (
+        "import sys; from tape_exp.launch.status import main\n"
+        f"assert main(['--runs', {str(tmp_path)!r}]) == 0\n"
+        "print(*sys.modules)"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "1 stopped, 5 missing" in printed
+    heavy = {"torch", "lightning", "hydra", "omegaconf", "numpy", "matplotlib"}
+    assert not heavy & set(printed.split())

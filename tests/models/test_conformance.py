@@ -11,8 +11,6 @@ from tape_exp.models import conformance
 from tape_exp.models.conformance import CHECKS, NonconformingError
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.settings import plugins
-from tape_exp.settings.plugins import Plugin
 from tests.conftest import model_of
 
 
@@ -125,7 +123,7 @@ MISTAKES = [
 
 
 @pytest.fixture
-def section(monkeypatch, tmp_path):
+def section(monkeypatch):
     """The section ``model`` of a class of this file, as if a package had brought it."""
     module = types.ModuleType("mistaken.encodings")
     for cls, *_ in MISTAKES:
@@ -133,9 +131,6 @@ def section(monkeypatch, tmp_path):
         setattr(module, cls.__name__, cls)
     monkeypatch.setitem(sys.modules, "mistaken", types.ModuleType("mistaken"))
     monkeypatch.setitem(sys.modules, "mistaken.encodings", module)
-    monkeypatch.setitem(plugins._named, "mistaken", Plugin("mistaken", tmp_path))
-    names = {f"mistaken.encodings.{cls.__name__}" for cls, *_ in MISTAKES}
-    monkeypatch.setattr(plugins, "_declared", lambda conf: names)
     return lambda cls: {"name": "mistaken", "_target_": f"mistaken.encodings.{cls.__name__}"}
 
 

@@ -151,28 +151,11 @@ def test_alibi_bias_is_linear_in_distance(arch):
         ("rope_ntk", "model.scaling.factor=1e300", "must be from 1 to 1e+09"),
         ("rope_yarn", "model.theta=1", "needs model.theta above 1"),
         ("xpos", "model.scale_base=0", "model.scale_base=0.0 must be positive"),
-        ("rope", "model.scaling.factor=4", "factor=4.0 has no effect with model.scaling.method=no"),
-        ("repo", "model.scaling.original=5", "original=5 has no effect with model.scaling.method"),
-        ("rope", "model.scaling.when=evaluation", "has no effect with model.scaling.method=none"),
-        ("rope_yarn", "+model.scaling.low_frequency=3", "low_frequency=3.0 has no effect with"),
-        ("rope_ntk", "+model.scaling.beta_fast=3", "beta_fast=3.0 has no effect with"),
-        ("grape", "model.step=0.001", "model.step=0.001 has no effect with model.phase=index"),
-        ("tape_no_attention", "model.head_mixing=scale", "with model.attention=false"),
-        ("tape_no_feed_forward", "model.psi_input=mlp", "with model.feed_forward=false"),
-        ("tape_no_feed_forward", "model.intermediate=9", "with model.feed_forward=false"),
     ],
 )
 def test_sizes_that_make_no_encoding_are_refused(name, override, message, arch):
     with pytest.raises(ConfigError, match=re.escape(message)):
         make_position(name, arch, override)
-
-
-def test_keys_of_frequencies_that_all_are_dropped_are_refused(arch):
-    for words, key in ((("model.theta=7",), "theta"), (("model.scaling.method=ntk",), "method")):
-        with pytest.raises(ConfigError, match=rf"{key}=.* has no effect with model\.p=0\.1"):
-            make_position("p_rope", arch, "model.p=0.1", *words)
-    make_position("p_rope", arch, "model.p=0.1")
-    make_position("tape_householder", arch, "model.feed_forward=false", "model.psi_input=mlp")
 
 
 def test_rows_that_take_xpos_out_of_fp32_are_refused(arch):
@@ -348,14 +331,12 @@ def test_frequencies_by_length_match_transformers(method, length):
     [
         (LONGROPE[:1], "method=longrope needs model.scaling.short_factor: a number for each"),
         (LONGROPE[:2], "method=longrope needs model.scaling.long_factor: a number for each"),
-        (LONGROPE[1:], "has no effect with model.scaling.method=none"),
         (
             (*LONGROPE, "+model.scaling.long_factor=[1,2,4,-1]"),
             "factor=-1.0 must be from 1e-09",
         ),
         ((*LONGROPE, "+model.scaling.long_factor=[1,2]"), "a head of 8 channels has 4 frequencies"),
         ((*LONGROPE, "model.scaling.original=1"), "scaling.original=1 must be at least 2"),
-        (("+model.scaling.attention_factor=2",), "attention_factor=2.0 has no effect with"),
     ],
 )
 def test_longrope_says_what_it_needs(words, message, arch):

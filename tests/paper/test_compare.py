@@ -179,7 +179,6 @@ def test_a_comparison_that_is_kept_has_its_columns_before_it_has_records():
     [
         (["model=rope"], "a comparison needs task=, as in task=arithmetic."),
         (["task=arithmetic"], "a comparison needs model=, as in model=rope,tape."),
-        (["task=arithmetic", "model=[rope,nope],rope"], "takes a pattern of layers by name; give"),
         (
             ["task=arithmetic", "model=rope", "seed=0"],
             "seed=0 is no word of a comparison; seeds are given as seeds=0,1,2",

@@ -1,10 +1,8 @@
 """Damaged files: each is named, the others are shown, and nothing ends in a traceback."""
 
-import copy
 import errno
 import itertools
 import json
-import random
 import shutil
 from pathlib import Path
 
@@ -13,77 +11,10 @@ import pytest
 from tape_exp.drawing.curves import Curves
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.paper import __main__ as paper
-from tape_exp.paper import artifacts, costs, efficiency, page, records, theory
+from tape_exp.paper import artifacts, costs, efficiency, theory
 from tape_exp.report import __main__ as report
-from tape_exp.report import content
 from tape_exp.settings import folders
-from tape_exp.settings.errors import ConfigError
 from tests.paper.test_artifacts import fake_record
-
-WRONG = [None, "x", [], {}, True, float("nan"), 10**400, -1, 1.5, [None], {"a": None}, 1e308]
-DELETED = object()
-SHOWN = {
-    "arithmetic": "fig_addition",
-    "pg19_proof_pile": "tab_perplexity",
-    "c4": "tab_ablation",
-    "scrolls_quality": "tab_quality_examples",
-    "stability": "tab_shift",
-    "patterns": "fig_dp_layers",
-    "passkey": "fig_passkey",
-    "benchmarks": "tab_bench",
-    "efficiency": "tab_flops",
-    "word_problem": "fig_word_problem",
-}
-
-
-def places(node, depth=0):
-    """The path to every part of a record that a mutation can change; of long lists the first."""
-    if depth < 4 and isinstance(node, dict | list):
-        few = list(node)[:6] if isinstance(node, dict) else range(min(len(node), 1))
-        for key in node if depth == 0 else few:
-            yield (key,)
-            yield from ((key, *rest) for rest in places(node[key], depth + 1))
-
-
-def mutated(record, path, value):
-    changed = copy.deepcopy(record)
-    node = changed
-    for key in path[:-1]:
-        node = node[key]
-    if value is DELETED:
-        del node[path[-1]]
-    else:
-        node[path[-1]] = value
-    return changed
-
-
-def test_a_mutated_record_of_any_kind_is_refused_or_shown(capsys):
-    every = records.read_records()
-    kinds = {record["config"]["task"]["name"]: record for record in every}
-    shown = {kind: artifacts.load(name) for kind, name in SHOWN.items()}
-    kinds = {kind: kinds[kind] for kind in SHOWN}
-    cases = [
-        (kind, path, value)
-        for kind, record in kinds.items()
-        for path in places(record)
-        for value in (*WRONG, DELETED)
-    ]
-    refused = taken = 0
-    for kind, path, value in random.Random(0).sample(cases, 150):
-        changed = mutated(kinds[kind], path, value)
-        try:
-            records.checked(changed, Path("f.json"))
-        except ConfigError:
-            refused += 1
-            continue
-        artifact = shown[kind]
-        collected = artifact.at_scales([changed])
-        taken += any(collected.values())
-        page.section(artifact, collected, {"artifacts": {}}, Path("results"))
-        page.judged(artifact, collected)
-        page.recorded({artifact.name: collected})
-        content.gather([], [changed])
-    assert min(refused, taken) > 15
 
 
 @pytest.fixture
@@ -109,7 +40,6 @@ DAMAGE = {
     "nan": '{"rows": NaN, "artifacts": NaN}',
     "huge": '{"artifacts": {"x": {"runs": 1e999, "gpu_hours": 1}}, "rows": 1' + "0" * 5000 + "}",
     "wrong": '{"artifacts": {"fig_addition": {"runs": "x"}}, "fig_addition": {"values": []}}',
-    "nested": "[" * 100_000,
 }
 FILES = {
     "records/bad.json": 0,

@@ -14,12 +14,10 @@ from tape_exp.paper.runner import Outcome
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.record import dump_record
 from tape_exp.settings import folders
-from tape_exp.training.assembly import blank_task
+from tape_exp.training.from_config import build_task
 from tests.paper.test_artifacts import fake_record
 
-AGAIN = (
-    "the configs have changed: run `python -m tape_exp.paper cost` and commit results/costs.json"
-)
+AGAIN = "the configs have changed: run `tape-exp paper cost` and commit results/costs.json"
 NOTHING: page.AtScales = {scale: {} for scale in SCALES}
 
 
@@ -94,7 +92,7 @@ def test_rows_and_costs_are_those_of_the_records(artifact, tmp_path):
 
 def test_an_artifact_that_is_not_of_the_papers_scale_has_no_command_for_it():
     table = artifacts.load("tab_encodings")
-    command = "`python -m tape_exp.paper run tab_encodings scale=smoke seeds=0,1,2`"
+    command = "`tape-exp paper run tab_encodings scale=smoke seeds=0,1,2`"
     assert page.effort(table, NOTHING, {"artifacts": {}}) == f"To run what is missing: {command}."
 
 
@@ -178,14 +176,14 @@ def test_the_committed_costs_are_those_of_the_configs(artifact):
     """Of one artifact that trains, and of one that begins from runs of another task."""
     known = costs.read(RESULTS)["artifacts"]
     configs = [cfg for _, cfg in artifact.configs("paper", [0])]
-    tasks = [blank_task(cfg) for cfg in configs]
+    tasks = [build_task(cfg) for cfg in configs]
     tokens = sum(t.optim.max_steps * t.optim.batch * t.arch.train_length for t in tasks)
     assert (known["fig_addition"]["runs"], known["fig_addition"]["tokens"]) == (
         3 * len(configs),
         3 * tokens,
     ), AGAIN
     assert costs.cost(artifacts.load("fig_dp_layers")) == known["fig_dp_layers"], AGAIN
-    pretraining = blank_task(artifacts.compose_config(["task=c4", "scale=paper"]))
+    pretraining = build_task(artifacts.compose_config(["task=c4", "scale=paper"]))
     optim = pretraining.optim
     assert (
         known["fig_dp_layers"]["tokens"]

@@ -28,7 +28,7 @@ def drawn():
 def test_pictures_are_drawn_from_the_records_by_this_code(drawn):
     found = [(p, f) for each in drawn for p, f in page.pictures(*each, RESULTS)]
     old = [path.name for path, figure in found if mark_in(path) != mark_of(figure)]
-    assert not old, "run `python -m tape_exp.paper render` and commit results/"
+    assert not old, "run `tape-exp paper render` and commit results/"
     there = {path.name for path in (RESULTS / "figures").glob("*.png")}
     assert there == {path.name for path, _ in found}
 

@@ -228,23 +228,6 @@ def test_several_devices_do_not_run_side_by_side():
         runner.work({"x": job}, cores=2)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--cores", "0"],
-        *(["--minutes", value] for value in ("0", "-1", "soon", "nan", "inf", "1e300")),
-    ],
-)
-def test_limits_are_above_zero(options, capsys):
-    with pytest.raises(SystemExit) as left:
-        paper.main(["run", "fig_addition", *options])
-    assert left.value.code == 2
-    kind = "whole number" if options[0] == "--cores" else "number"
-    assert (
-        f"argument {options[0]}: {options[1]} must be a {kind} above 0" in capsys.readouterr().err
-    )
-
-
 def endless_batch(records: Path) -> None:
     """A command that runs two of three endless jobs at a time."""
     folders.RECORDS = records
@@ -342,4 +325,4 @@ def test_a_batch_that_is_stopped_goes_on_and_leaves_every_record(
     assert len(list(tmp_path.rglob("step*.ckpt"))) == 2
     assert paper.main(words) == 0
     assert len(list(records.glob("*.json"))) == 3
-    assert sum("Going on from step" in path.read_text() for path in tmp_path.rglob("log.txt")) == 2
+    assert sum("Resuming from step" in path.read_text() for path in tmp_path.rglob("log.txt")) == 2

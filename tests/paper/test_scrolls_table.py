@@ -6,7 +6,7 @@ from itertools import chain
 from tape_exp.paper import artifacts, page
 from tape_exp.paper.claims import FLOOR, YES
 from tape_exp.paper.scrolls import GUESSED
-from tape_exp.settings.display import display_name
+from tape_exp.settings.naming import display_name
 from tests.paper.test_artifacts import shown
 from tests.paper.test_language import record
 

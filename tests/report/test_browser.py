@@ -16,8 +16,8 @@ from tape_exp.drawing.looks import COLOURS
 from tape_exp.paper import artifacts
 from tape_exp.paper.records import read_records
 from tape_exp.report import __main__ as report
-from tape_exp.settings.display import display_name
 from tape_exp.settings.folders import ROOT
+from tape_exp.settings.naming import display_name
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),

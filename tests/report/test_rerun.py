@@ -25,7 +25,7 @@ def kinds() -> list:
 @pytest.mark.parametrize("record", kinds(), ids=lambda record: record["run"])
 def test_command_makes_the_same_run(record):
     program, script, *words = shlex.split(rerun.command(record))
-    assert (program, script) == ("python", "train.py")
+    assert (program, script) == ("tape-exp", "train")
     assert matches(record, identity_of(compose_config(words)))
 
 

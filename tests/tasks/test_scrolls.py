@@ -172,9 +172,9 @@ def test_it_begins_from_a_run_of_ours_and_refuses_another(scrolls_run, text_fold
     assert (RunDirectory(cfg).path / "tokenizer.json").read_text() == (
         RunDirectory(begun).path / "tokenizer.json"
     ).read_text()
-    with pytest.raises(ConfigError, match=r"another model: .*position"):
+    with pytest.raises(ConfigError, match=r"another model, .*position"):
         scrolls_run("model=rope", f"task.init_from={RunDirectory(begun).path}")
-    with pytest.raises(ConfigError, match="no finished run of a task of that name"):
+    with pytest.raises(ConfigError, match="nor a task with a finished run"):
         scrolls_run("model=rope", "task.init_from=c4")
 
 

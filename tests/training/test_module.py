@@ -10,7 +10,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.schema import Optim, check
+from tape_exp.settings.schema import Optim, validate
 from tape_exp.tasks.arithmetic import Arithmetic
 from tape_exp.training.module import LanguageModule, OnDevice
 from tests.conftest import MODELS, make_decoder
@@ -22,7 +22,7 @@ def module_of(model, arch, *overrides):
     task = Arithmetic(arch, OPTIM, 0, 2, 3)
     decoder = make_decoder(model, task.arch, *overrides)
     randomise(decoder, std=0.1)
-    return LanguageModule(decoder, task, 0, 1, "", lambda items, _: items)
+    return LanguageModule(decoder, task, compose_config([]))
 
 
 def test_the_number_of_the_first_row_never_waits_for_the_device(arch):
@@ -56,8 +56,8 @@ def test_a_validation_tells_the_sizes_of_the_position_state(arch):
 
 
 def test_fp16_is_refused_because_its_gradients_would_be_clipped_scaled():
-    with pytest.raises(ConfigError, match=r"16-mixed .* trainer\.precision=bf16-mixed needs no"):
-        check(compose_config(["trainer.precision=16-mixed"]))
+    with pytest.raises(ConfigError, match=r"trainer\.precision=16-mixed.* one of: .*bf16-mixed"):
+        validate(compose_config(["trainer.precision=16-mixed"]))
 
 
 def test_dropped_values_depend_on_the_seed_and_the_rows_alone(arch):
@@ -66,7 +66,8 @@ def test_dropped_values_depend_on_the_seed_and_the_rows_alone(arch):
     module.decoder.layers[0].register_module("drop", torch.nn.Dropout(0.5))
     seen = {}
     for seed, first in ((0, 0), (0, 4), (1, 0), (0, 0)):
-        again = LanguageModule(module.decoder, module.task, seed, 1, "", lambda items, _: items)
+        cfg = compose_config([f"seed={seed}"])
+        again = LanguageModule(module.decoder, module.task, cfg)
         again._trainer = SimpleNamespace(
             global_step=0, accumulate_grad_batches=1, world_size=1, loggers=[]
         )

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.training.assembly import blank_task, check_parts, make_decoder
+from tape_exp.training.assembly import make_decoder
+from tape_exp.training.from_config import build_task
 from tape_exp.training.module import LanguageModule, parameter_groups, rate
-from tape_exp.training.run import run
 from tests.conftest import SMALL
 from tests.conftest import make_decoder as decoder_of
 
@@ -21,7 +20,7 @@ OPTIM = Optim(batch=4, max_steps=100, lr=1e-3, warmup=0.1, decay=0.5, weight_dec
 def optimizer_of(arch, optim, model="tape"):
     """(module, optimizer, schedule) of a model in training."""
     task = Arithmetic(arch, optim, 0, 2, 3)
-    module = LanguageModule(decoder_of(model, task.arch), task, 0, 1, "", lambda items, _: items)
+    module = LanguageModule(decoder_of(model, task.arch), task, compose_config([]))
     made = module.configure_optimizers()
     return module, made["optimizer"], made["lr_scheduler"]["scheduler"]
 
@@ -89,33 +88,8 @@ def test_norms_and_scalars_do_not_decay(arch, factor):
         assert all((p.ndim > 1) == (group["weight_decay"] > 0) for p in group["params"])
 
 
-def test_a_model_without_positional_parameters_refuses_a_rate_for_them(tmp_path):
-    words = [*SMALL, "model=rope", "logger=none", "trainer=cpu", f"runs={tmp_path}"]
-    with pytest.raises(
-        ConfigError,
-        match=r"task\.optim\.position_lr=2\.0 has no effect: model=rope .* leave it at 1\.0",
-    ):
-        run(compose_config([*words, "+task.optim.position_lr=2.0"]))
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(ConfigError, match="position_lr=2"):  # before any run of a table begins
-        check_parts(compose_config([*words, "+task.optim.position_lr=2.0"]))
-    check_parts(compose_config([*SMALL, "model=tape", "+task.optim.position_lr=2.0"]))
-    with pytest.raises(ConfigError, match=r"task\.optim\.position_lr=0\.0 must be positive"):
-        run(compose_config([*words, "+task.optim.position_lr=0.0"]))
-
-
 def test_what_trains_nothing_ignores_the_rate():
     cfg = compose_config(["task=efficiency", "model=rope", *SMALL[:4]])
-    task = blank_task(cfg)
+    task = build_task(cfg)
     task.optim = dataclasses.replace(task.optim, position_lr=2.0)
     assert make_decoder(cfg, task).positional_count() == 0
-
-
-@pytest.mark.parametrize(
-    ("model", "layers", "told"), [("tape", 1, 1), ("tape", 2, 0), ("rope", 1, 0)]
-)
-def test_an_update_that_no_layer_reads_is_told(model, layers, told, caplog):
-    words = [f"model={model}", *SMALL[:4], f"task.arch.layers={layers}"]
-    cfg = compose_config(["task=arithmetic", *words])
-    make_decoder(cfg, blank_task(cfg))
-    assert caplog.text.count("No layer reads what model=tape updates") == told

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from tape_exp.machine.files import file_lock, parse_json, write_atomically
 from tape_exp.machine.hardware import file_name, machine_name
-from tape_exp.machine.processes import first_said
 from tape_exp.models.attention.window import Window
 from tape_exp.models.timing import apart, clock
 
@@ -113,8 +112,8 @@ def choose(kind: Kind, candidates: tuple[str, ...], compute: Compute) -> Row | N
     """The row of this kind and these candidates, timed where it is not known yet, forward and
     backward; None where nothing is to be measured.
 
-    In a distributed run all processes have the row of the one that knew one first, so that they
-    choose alike; none waits for another, since not all need meet the same kinds at the same time.
+    Of several processes that time a kind at once, all take the row of the first to write it, so
+    that they choose alike; none waits for another, since not all need meet the same kinds.
     Where a candidate lacked memory or a disk, which another run may have, no file keeps the row.
     """
     if _cache is None:
@@ -124,18 +123,17 @@ def choose(kind: Kind, candidates: tuple[str, ...], compute: Compute) -> Row | N
     key = f"{kind}: {' '.join(candidates)}"
     machine = f"{machine_name(kind.device)} {versions()}"
     path = _cache / "attention" / f"{file_name(machine)}.json"
-    known = _read(path).get(key)
-    if known is not None and {*known["ms"], *known["failed"]} != {*candidates}:
+    row = _read(path).get(key)
+    if row is not None and _candidates(row) != {*candidates}:
         log.warning("%s has no times of %s: attention is timed again.", path, key)
-        known = None
-    if known is None:
+        row = None
+    if row is None:
         log.info("Timing attention, once on this machine (%s).", key)
-    row = known or measured(kind, candidates, compute)
-    agreed: Row = json.loads(first_said(f"attention {key}", json.dumps(row)))
-    if agreed != known and not _may_do_later(agreed):
-        _keep(path, key, agreed)
-    _chosen[kind, candidates] = agreed
-    return agreed
+        row = measured(kind, candidates, compute)
+        if not _may_do_later(row):
+            row = _keep(path, key, row)
+    _chosen[kind, candidates] = row
+    return row
 
 
 def measured(kind: Kind, candidates: Sequence[str], compute: Compute) -> Row:
@@ -182,13 +180,23 @@ def versions() -> str:
     return f"torch {torch.__version__} triton {triton}"
 
 
-def _keep(path: Path, key: str, row: Row) -> None:
-    """For later runs, beside what other processes have found, if the file can be written."""
+def _keep(path: Path, key: str, row: Row) -> Row:
+    """Keep a row for later runs, if the file can be written; returns the one that it then has,
+    which is another process's where that was earlier.
+    """
     try:
         with file_lock(path.with_name(f".{path.name}.lock")):
-            write_atomically(path, json.dumps(_read(path) | {key: row}, indent=1) + "\n")
+            rows = _read(path)
+            if key in rows and _candidates(rows[key]) == _candidates(row):
+                return rows[key]
+            write_atomically(path, json.dumps(rows | {key: row}, indent=1) + "\n")
     except OSError as error:
         log.warning("The times of attention are not kept for later runs: %s", error)
+    return row
+
+
+def _candidates(row: Row) -> set[str]:
+    return {*row["ms"], *row["failed"]}
 
 
 def _read(path: Path) -> dict[str, Row]:

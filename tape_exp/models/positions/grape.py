@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tape_exp.models.positions.base import Features, Past, for_heads
 from tape_exp.models.positions.rope import RoPE, Scaling, as_matrices, rotations, turn_both
 from tape_exp.models.precision import full_precision, precise
-from tape_exp.settings.errors import one_of, positive, unread
+from tape_exp.settings.errors import one_of, positive
 from tape_exp.settings.schema import Arch
 
 
@@ -50,8 +50,6 @@ class GRAPE(RoPE):
         one_of("model.planes", planes, ("axes", "learned"))
         one_of("model.phase", phase, ("index", "tokens"))
         positive("model", step=step)
-        if phase == "index":
-            unread("model", "model.phase=index", step=(step, 1.0))
         super().__init__(arch, theta, scaling)
         self.scaling.refuse_lengths()
         self.planes, self.phase = planes, phase

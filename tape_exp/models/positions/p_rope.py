@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tape_exp.models.positions.rope import RoPE, Scaling
-from tape_exp.settings.errors import between, unread
+from tape_exp.settings.errors import between
 from tape_exp.settings.schema import Arch
 
 
@@ -32,9 +32,6 @@ class PRoPE(RoPE):
         super().__init__(arch, theta, scaling)
         self.p = p
         kept = int(p * (arch.head_dim // 2))
-        if not kept:
-            unread("model", f"model.p={p}", theta=(theta, 10_000.0))
-            unread("model.scaling", f"model.p={p}", method=(self.scaling.method, "none"))
         if kept < arch.head_dim // 2:
             self.unlike_rope = f"model.p={p} drops frequencies; model.p=1 drops none"
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from tape_exp.models.attention import say
 from tape_exp.models.kernels import rotation
 from tape_exp.models.positions.base import Features, PositionEncoding, for_heads
-from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of, positive, unread
+from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of, positive
 from tape_exp.settings.schema import Arch
 
 METHODS = ("none", "linear", "ntk", "yarn", "llama3", "dynamic", "longrope")
@@ -83,22 +83,8 @@ class Scaling:
                     f"model.scaling.{low}={ends[low]} must be below model.scaling.{high}="
                     f"{ends[high]}."
                 )
-        others = [one for one in fields(self) if one.name not in ("method", *self._read())]
-        values = {one.name: (getattr(self, one.name), one.default) for one in others}
-        unread("model.scaling", f"model.scaling.method={self.method}", **values)
         if self.method == "longrope":
             self._check_longrope()
-
-    def _read(self) -> tuple[str, ...]:
-        """The keys that the method reads."""
-        if self.method == "none":
-            return ()
-        own = {
-            "yarn": ("beta_fast", "beta_slow"),
-            "llama3": ("low_frequency", "high_frequency"),
-            "longrope": ("short_factor", "long_factor", "attention_factor"),
-        }
-        return ("factor", "when", "original", *own.get(self.method, ()))
 
     def _check_longrope(self) -> None:
         """Raise where keys of longrope are missing, or are no numbers that divide."""

@@ -9,7 +9,7 @@ from tape_exp.models.kernels.update import Update
 from tape_exp.models.positions.base import Features, State
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.precision import full_precision
-from tape_exp.settings.errors import ConfigError, one_of, unread
+from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch
 
 
@@ -69,12 +69,6 @@ class TAPE(RoPE):
                 f"model.intermediate={intermediate} must be at least 1: it is I as a multiple of "
                 "the heads."
             )
-        if not attention:
-            unread("model", "model.attention=false", head_mixing=(head_mixing, "linear"))
-        if not feed_forward:
-            unread("model", "model.feed_forward=false", intermediate=(intermediate, 4))
-        if not (feed_forward or self.maps_tokens):
-            unread("model", "model.feed_forward=false", psi_input=(psi_input, "attention"))
         self.context = psi_input
         self.head_mixing = head_mixing
         self.attention = attention

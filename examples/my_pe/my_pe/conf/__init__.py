@@ -1,0 +1,1 @@
+"""The configs of this package; Hydra finds them as pkg://my_pe.conf."""

@@ -1,0 +1,59 @@
+"""The rows of a run's metrics.jsonl and what is read from them, without torch or Lightning."""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("tape_exp")
+POINTS = 100  # of a curve in a record
+
+
+class Stopwatch:
+    """Seconds since it was made, and those of the earlier processes that worked on the run."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+
+    def add(self, before: float) -> None:
+        """Count the seconds that earlier processes have spent."""
+        self.began -= before
+
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return time.monotonic() - self.began
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, without an unfinished last line or damaged ones (a warning)."""
+    rows = []
+    for number, line in enumerate(path.read_text(errors="replace").split("\n")[:-1], 1):
+        try:
+            row = json.loads(line)
+            if not all(type(row[key]) in (int, float) for key in ("step", "seconds", *row)):
+                raise TypeError
+            rows.append(row)
+        except (ValueError, KeyError, TypeError):
+            log.warning("%s, line %d is damaged and left out.", path, number)
+    return rows
+
+
+def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """The losses of training, ``{"train/loss": {"step": […], "value": […]}, "val/loss": …}``.
+
+    At most :data:`POINTS` of each, evenly spaced, with the first and the last; a single value is no
+    curve, and one that is not finite is no point.
+    """
+    thinned: dict[str, dict[str, list[Any]]] = {}
+    for name in ("train/loss", "val/loss"):
+        points = [(r["step"], r[name]) for r in rows if math.isfinite(r.get(name, math.nan))]
+        last = len(points) - 1
+        if last >= POINTS:
+            points = [points[round(i * last / (POINTS - 1))] for i in range(POINTS)]
+        if last > 0:
+            values = [float(f"{value:.5g}") for _, value in points]
+            thinned[name] = {"step": [step for step, _ in points], "value": values}
+    return thinned

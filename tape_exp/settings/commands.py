@@ -1,0 +1,72 @@
+"""How every command ends: with one sentence for a mistake, and a status that a script can read."""
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import ParamSpec
+
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.redact import RedactingFormatter, redact
+
+Arguments = ParamSpec("Arguments")
+PARSERS = ("hydra", "omegaconf", "yaml")  # whose errors are the user's mistakes
+
+
+def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
+    """Turn errors of a command's ``main`` into a sentence on stderr and a status.
+
+    Status 2 is the user's mistake, 1 what the system refuses (a full disk, a missing permission),
+    130 Ctrl-C. Any other exception is a bug and keeps its traceback.
+    """
+
+    @functools.wraps(main)
+    def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> int:
+        try:
+            status = main(*args, **kwargs)
+            sys.stdout.flush()
+            return status
+        except KeyboardInterrupt:
+            print("Stopped.", file=sys.stderr)
+            return 130
+        except BrokenPipeError:  # stdout was closed, as `| head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except Exception as error:
+            if not (is_mistake(error) or isinstance(error, OSError)):
+                raise
+            return report(error)
+
+    return wrapped
+
+
+def is_mistake(error: Exception) -> bool:
+    """Whether an error is the user's: a ConfigError, or Hydra's or OmegaConf's."""
+    module = type(error).__module__.partition(".")[0]
+    return isinstance(error, ConfigError) or module in PARSERS
+
+
+def report(error: Exception) -> int:
+    """Print an error as one sentence, and return its status: 2 for a mistake, else 1."""
+    mistake = is_mistake(error)
+    if mistake and not isinstance(error, ConfigError):
+        from tape_exp.settings.compose import explain  # imports Hydra
+
+        sentence = explain(error, sys.argv[1:])
+    elif isinstance(error, OSError):
+        place = error.filename2 or error.filename
+        sentence = f"{f'{place}: ' if place else ''}{error.strerror or error}."
+    else:
+        sentence = f"{'' if mistake else f'{type(error).__name__}: '}{error}"
+    print(f"error: {redact(sentence)}", file=sys.stderr)
+    return 2 if mistake else 1
+
+
+def log_plainly() -> None:
+    """Log to the terminal as plain lines, without what libraries of pictures say of their fonts."""
+    console = logging.StreamHandler(sys.stdout)
+    console.setFormatter(RedactingFormatter("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[console])
+    for noisy in ("matplotlib", "PIL", "fontTools"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

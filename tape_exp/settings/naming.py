@@ -1,0 +1,84 @@
+"""What models and data sets are called in tables, and values in Hydra's command-line grammar."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tape_exp.settings.plugins import names_in, yaml_of
+
+MARKS = "†"  # that may follow a name
+# Names in tables that have no YAML: a model of the public code, and data sets.
+OTHERS = {
+    "tape_separate": "TAPE (as public code writes it)",
+    "proof_pile": "Proof-pile",
+    "pg19": "PG-19",
+    "qasper": "Qasper",
+    "contract_nli": "ContractNLI",
+    "narrative_qa": "NarrativeQA",
+    "quality": "QuALITY",
+    "qmsum": "QMSum",
+    "summ_screen_fd": "SummScreenFD",
+    "gov_report": "GovReport",
+}
+
+
+def display_name(name: str) -> str:
+    """What a model, method or data set is called: ``TAPE†`` for ``tape†``, ``RoPE ×3 + NoPE`` for
+    ``rope×3+nope``. A name whose YAML does not say stays as it is.
+    """
+    bare = name.rstrip(MARKS)
+    parts = (part.partition("×") for part in bare.split("+"))
+    text = " + ".join(_name(one) + (f" ×{n}" if n else "") for one, _, n in parts)
+    return text + name[len(bare) :]
+
+
+def display_label(label: str) -> str:
+    """The label of an artifact's runs, which begins with a model or a method: ``TAPE s5``."""
+    name, *rest = re.split("[ /]", label, maxsplit=1)
+    return " ".join([display_name(name), *rest])
+
+
+def _name(name: str) -> str:
+    paths = (yaml_of("model", name), yaml_of("peft", name))
+    titles = (_title(path) for path in paths if path)
+    return next(filter(None, titles), OTHERS.get(name, name))
+
+
+@cache
+def _title(path: Path) -> str:
+    """What a YAML's comment ``# display: TAPE`` says; empty where it has none."""
+    line = re.search(r"^# display: *(.+)$", path.read_text(), re.MULTILINE)
+    return line[1].strip() if line else ""
+
+
+def literal(value: Any) -> str:
+    """A value in the grammar of Hydra's overrides."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{literal(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(literal, value)) + "]"
+    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_/][\w./-]*", value):
+        quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)  # a backslash is itself, but before a quote
+        return "'" + re.sub(r"(\\+)$", r"\1\1", quoted) + "'"
+    words = ("null", "true", "false", "nan", "inf")
+    return value if isinstance(value, str) and value.lower() not in words else json.dumps(value)
+
+
+def choice_of(group: str, name: str) -> str:
+    """The longest YAML's name that begins ``name``: ``scrolls`` for the task ``scrolls_qasper``."""
+    return max(
+        (stem for stem in names_in(group) if name == stem or name.startswith(f"{stem}_")),
+        key=len,
+        default=name,
+    )
+
+
+def choice_of_model(model: dict[str, Any]) -> str:
+    """What follows ``model=`` to choose a section: a YAML's name, or a pattern of layers."""
+    from tape_exp.settings.patterns import entry_words  # imports OmegaConf
+
+    if "layers" in model and model["name"] not in names_in("model"):
+        return literal(entry_words(model))
+    return choice_of("model", model["name"])

@@ -1,0 +1,40 @@
+"""Secrets of the environment, kept out of what a run writes: log lines, FAILED and the manifest.
+
+No key of the config takes a secret: the clients of the hub and of W&B read theirs from variables of
+the environment, and the values of these variables are what is replaced.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MASK = "[hidden]"
+NAMES = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD)$", re.IGNORECASE)
+SHORTEST = 8  # characters; a shorter value could be part of any word
+
+
+def redact(text: str) -> str:
+    """The text with the values of ``*TOKEN``, ``*KEY``, ``*SECRET`` and ``*PASSWORD`` masked."""
+    values = [v for name, v in os.environ.items() if NAMES.search(name) and len(v) >= SHORTEST]
+    for value in sorted(values, key=len, reverse=True):  # one may begin with another
+        text = text.replace(value, MASK)
+    return text
+
+
+def redact_tree(value: Any) -> Any:
+    """:func:`redact` for every text in plain containers."""
+    if isinstance(value, Mapping):
+        return {key: redact_tree(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_tree(inner) for inner in value]
+    return redact(value) if isinstance(value, str) else value
+
+
+class RedactingFormatter(logging.Formatter):
+    """A formatter that masks secrets in its lines, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The formatted line, redacted."""
+        return redact(super().format(record))

@@ -1,0 +1,194 @@
+"""What a search is: models, task, space, seeds and budget, as the words of its command say.
+
+A set of values is written as in Hydra's sweeps: ``interval(a,b)``, ``int(interval(a,b))``,
+``range(a,b,step)``, ``choice(a,b)``, and ``tag(log, …)`` around an interval.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from tape_exp.paper.compare import check_words, deciding
+from tape_exp.paper.words import settings_of, split_words
+from tape_exp.runs import starting_weights
+from tape_exp.runs.identity import identity_of
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.files import read_yaml
+from tape_exp.settings.folders import path_of
+from tape_exp.settings.naming import literal
+from tape_exp.settings.plugins import names_in, yaml_of
+from tape_exp.settings.schema import validate
+from tape_exp.training.from_config import check_parts
+
+LARGEST_GRID = 10_000  # combinations of values; a larger space is taken for an infinite one
+EXAMPLE = "task.optim.lr=tag(log,interval(0.0003,0.01)) or task.optim.warmup=choice(0.05,0.1)"
+
+
+@dataclass(frozen=True)
+class Search:
+    """An Optuna study for each model; all have the same space, seeds and number of trials."""
+
+    task: str
+    scale: str
+    models: Sequence[str]
+    space: dict[str, str]  # key -> its set of values
+    overrides: Sequence[str]  # of every run
+    seeds: Sequence[int]  # of the runs of a trial, whose mean metric is its score
+    metric: str  # of validation
+    trials: int  # of each model
+    pruner: str  # median or none
+
+    @cached_property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """What Optuna samples each key from."""
+        return {key: distribution_of(key, text) for key, text in self.space.items()}
+
+    @cached_property
+    def name(self) -> str:
+        """``arithmetic-smoke-0123456789``: task, scale, and a hash of what makes trials comparable.
+
+        Further models and trials belong to the same search.
+        """
+        parts = [self.space, deciding(self.overrides), list(self.seeds), self.metric, self.pruner]
+        identity = identity_of(self.config(self.models[0], {}, self.seeds[0]))
+        parts.append({key: identity[key] for key in identity if key not in ("model", "seed")})
+        digits = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
+        return f"{self.task}-{self.scale}-{digits}"
+
+    @cached_property
+    def folder(self) -> Path:
+        """``<runs>/.tune/<name>``, where the journal is."""
+        runs = self.config(self.models[0], {}, self.seeds[0]).runs
+        return path_of("runs", runs).resolve() / ".tune" / self.name
+
+    @property
+    def minimises(self) -> bool:
+        """Whether a lower score is better."""
+        return self.metric.endswith(("loss", "perplexity"))
+
+    def words(self, model: str, values: dict[str, Any]) -> list[str]:
+        """The overrides of the runs of a trial, all but the seed."""
+        chosen = [f"model={model}", f"task={self.task}", f"scale={self.scale}", *self.overrides]
+        return chosen + [f"{key}={literal(value)}" for key, value in values.items()]
+
+    def config(self, model: str, values: dict[str, Any], seed: int) -> DictConfig:
+        """The config of one run of a trial."""
+        return compose_config([*self.words(model, values), f"seed={seed}"])
+
+    def configured(self, model: str) -> dict[str, Any]:
+        """The values of a model's config, where the space has them: those of its first trial."""
+        cfg = self.config(model, {}, self.seeds[0])
+        values = {key: OmegaConf.select(cfg, key.lstrip("+")) for key in self.space}
+        return {k: value for k, value in values.items() if contains(self.distributions[k], value)}
+
+    def check(self) -> None:
+        """Raise :class:`ConfigError` where a model cannot run at an end of the space."""
+        sets: dict[str, Any] = self.distributions
+        ends = {k: getattr(d, "choices", None) or (d.low, d.high) for k, d in sets.items()}
+        for model, end in product(self.models, (0, -1)):
+            values = {key: limits[end] for key, limits in ends.items()}
+            cfg = self.config(model, values, self.seeds[0])
+            validate(cfg)
+            check_parts(cfg)
+            if checkpoint := starting_weights.init_checkpoint(cfg):
+                starting_weights.find(checkpoint, cfg)
+            if cfg.trainer.devices * cfg.trainer.nodes > 1:
+                raise ConfigError("a trial runs on one device: set trainer.devices=1.")
+
+
+def search_from(words: Sequence[str]) -> Search:
+    """The search that a command asks for. Raises :class:`ConfigError` for a wrong word."""
+    scale, seeds, further = settings_of(words)
+    options, rest = split_words(further, ("model", "task", "space", "trials", "metric", "pruner"))
+    check_words("search", options, rest)
+    models = list(dict.fromkeys(options["model"].split(",")))
+    for model in models:
+        one_of("model", model, names_in("model"))
+    one_of("pruner", pruner := options.get("pruner", "median"), ("median", "none"))
+    sets = re.compile(r"[^=]+=\s*(interval|range|choice|tag|int|float)\(")
+    space = read_space(options["space"]) if "space" in options else {}
+    space |= dict(word.split("=", 1) for word in rest if sets.match(word))
+    metric, trials = options.get("metric", "val/loss"), options.get("trials", "12")
+    if not space:
+        names = ", ".join(names_in("space"))
+        raise ConfigError(f"a search needs space=, one of {names} or a .yaml, or keys as {EXAMPLE}")
+    if not metric.startswith("val/"):
+        raise ConfigError(f"metric={metric} must be of validation, as val/loss is.")
+    if not re.fullmatch(r"[1-9]\d*", trials):
+        raise ConfigError(f"trials={trials} must be a whole number above 0.")
+    combinations = grid({key: distribution_of(key, text) for key, text in space.items()})
+    budget = min(int(trials), len(combinations) or int(trials))
+    overrides = [word for word in rest if not sets.match(word)]
+    return Search(options["task"], scale, models, space, overrides, seeds, metric, budget, pruner)
+
+
+def read_space(choice: str) -> dict[str, str]:
+    """The keys and sets of values of a YAML in ``conf/space``, or of a file of one's own."""
+    path = yaml_of("space", choice) or path_of("space", choice)
+    if path.suffix != ".yaml":
+        one_of("space", choice, names_in("space"))
+    content = read_yaml(path, "name another space")
+    return {str(key): str(text) for key, text in content.items()}
+
+
+def distribution_of(key: str, text: str) -> BaseDistribution:
+    """What Optuna samples a key from. Raises :class:`ConfigError` where it cannot be searched."""
+    if not re.match(r"\+*(task|model|peft)\.\w", key):
+        raise ConfigError(f"{key} cannot be searched; keys of task, model and peft can.")
+    try:
+        sweep: Any = OverridesParser.create().parse_override(f"{key}={text}").value()
+        kind = type(sweep).__name__
+        if kind == "ChoiceSweep":
+            choices = [getattr(value, "text", value) for value in sweep.list]
+            return CategoricalDistribution(list(dict.fromkeys(choices)))
+        if kind == "RangeSweep":
+            values = range(sweep.start, sweep.stop, sweep.step)
+            return IntDistribution(values[0], values[-1], step=values.step)
+        if kind != "IntervalSweep" or sweep.tags - {"log"}:
+            raise ValueError("it is no set of values, or has another tag than log")
+        whole = type(sweep.start) is type(sweep.end) is int
+        interval: Any = IntDistribution if whole else FloatDistribution
+        return interval(sweep.start, sweep.end, log="log" in sweep.tags)
+    except (HydraException, ValueError, TypeError, IndexError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{key}={text} cannot be searched ({reason}); write {EXAMPLE}") from error
+
+
+def values_in(one: BaseDistribution) -> Sequence[Any] | None:
+    """Every value of a set; None for an interval of real numbers."""
+    if isinstance(one, IntDistribution):
+        return range(one.low, one.high + 1, one.step)
+    return one.choices if isinstance(one, CategoricalDistribution) else None
+
+
+def contains(one: BaseDistribution, value: Any) -> bool:
+    """Whether a value is in a set."""
+    if isinstance(one, FloatDistribution):
+        return isinstance(value, int | float) and one.low <= value <= one.high
+    return value in (values_in(one) or ())
+
+
+def grid(space: dict[str, BaseDistribution]) -> list[dict[str, Any]]:
+    """Every combination of values; none where they are infinitely many, or too many to list."""
+    sets = [values_in(one) or () for one in space.values()]
+    if not 0 < prod(map(len, sets)) <= LARGEST_GRID:
+        return []
+    return [dict(zip(space, values, strict=True)) for values in product(*sets)]

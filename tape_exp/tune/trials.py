@@ -1,0 +1,226 @@
+"""The trials of a search: claimed, run and told to Optuna by any number of workers.
+
+All workers share Optuna's journal. Each holds a file lock on the trial that it runs, so that a
+trial whose worker was killed is recognised, and resumed by the next one.
+"""
+
+import math
+import os
+import warnings
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from statistics import mean
+from typing import Any
+
+import optuna
+from filelock import FileLock, Timeout
+from lightning import Callback, LightningModule, Trainer
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from tape_exp.machine.preemption import Preemption
+from tape_exp.paper.runner import time_limit
+from tape_exp.runs.directory import FolderError
+from tape_exp.settings.errors import ConfigError, did_you_mean
+from tape_exp.settings.redact import redact
+from tape_exp.training.faults import StorageError, TrialPruned
+from tape_exp.training.module import NotFiniteError
+from tape_exp.training.run import run
+from tape_exp.tune.search import Search, contains, grid
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+warnings.filterwarnings("ignore", message=".*already reported")  # before the trial was resumed
+STARTUP = 4  # trials of a model before TPE reads their scores, and before any is pruned
+STATES = {"COMPLETE": "finished", "PRUNED": "given up", "FAIL": "failed"}
+
+
+class MetricError(ConfigError):
+    """Validation does not measure the metric of the search."""
+
+
+class Trials:
+    """The trials of a search, an Optuna study for each model, in ``<folder>/journal.log``."""
+
+    def __init__(self, search: Search) -> None:
+        self.search, self.locks = search, search.folder / "locks"
+        self.locks.mkdir(parents=True, exist_ok=True)
+        self.lock = FileLock(self.locks / "journal")
+        self.storage = JournalStorage(JournalFileBackend(str(search.folder / "journal.log")))
+        median = optuna.pruners.MedianPruner(n_startup_trials=STARTUP)
+        self.studies = {
+            model: optuna.create_study(
+                study_name=model,
+                storage=self.storage,
+                pruner=median if search.pruner == "median" else optuna.pruners.NopPruner(),
+                direction="minimize" if search.minimises else "maximize",
+                load_if_exists=True,
+            )
+            for model in search.models
+        }
+
+    def of(self, model: str) -> list[FrozenTrial]:
+        """A model's trials in order, without those that were killed before they had values."""
+        trials, keys = self.studies[model].get_trials(deepcopy=False), self.search.space.keys()
+        return [trial for trial in trials if trial.params.keys() == keys]
+
+    def claim(self) -> tuple[Trial, FileLock] | None:
+        """A trial whose worker is gone, or a new one of the model with the fewest, and its lock;
+        None when every model has its budget.
+        """
+        with self.lock:
+            for model, study in self.studies.items():
+                study_id = self.storage.get_study_id_from_name(model)
+                for frozen in self.of(model):
+                    if frozen.state == TrialState.RUNNING and (lock := self._lock(model, frozen)):
+                        trial_id = self.storage.get_trial_id_from_study_id_trial_number(
+                            study_id, frozen.number
+                        )
+                        return Trial(study, trial_id), lock
+            model = min(self.studies, key=lambda name: len(self.of(name)))
+            if len(self.of(model)) >= self.search.trials:
+                return None
+            trial = self._ask(model)
+            lock = self._lock(model, trial)
+            return (trial, lock) if lock else None
+
+    def _lock(self, model: str, trial: Trial | FrozenTrial) -> FileLock | None:
+        """The lock of a trial, acquired; None where another worker has it."""
+        lock = FileLock(self.locks / f"{model}-{trial.number}", timeout=0)
+        with suppress(Timeout):
+            lock.acquire()
+        return lock if lock.is_locked else None
+
+    def _ask(self, model: str) -> Trial:
+        """A new trial, whose values depend on those before it only: a search that was interrupted
+        samples what it would have sampled otherwise. A set of values that the budget covers is
+        tried in whole; of a larger one, the values of a config that is tried twice run once.
+        """
+        study, space = self.studies[model], self.search.distributions
+        tried = [trial.params for trial in self.of(model)]
+        if not tried:
+            study.enqueue_trial(self.search.configured(model))
+        elif 0 < len(combinations := grid(space)) <= self.search.trials:
+            study.enqueue_trial(next(values for values in combinations if values not in tried))
+        seed = len(study.get_trials(deepcopy=False))
+        study.sampler = optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=STARTUP, multivariate=True
+        )
+        return study.ask(space)
+
+    def tell(self, trial: Trial, state: TrialState, score: float | None = None) -> None:
+        """End a trial; under the lock, so that no claim takes it for one of a killed worker."""
+        with self.lock:
+            trial.study.tell(trial, score, state, skip_if_finished=True)
+
+    def values(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
+        """The values of a trial, real numbers with the four digits that one would write."""
+        values = {}
+        for key, distribution in self.search.distributions.items():
+            value = trial.params[key]
+            short = float(f"{value:.4g}") if isinstance(value, float) else value
+            values[key] = short if contains(distribution, short) else value
+        return values
+
+    def records(self, model: str) -> list[dict[str, Any]]:
+        """The trials of a model, up to its budget, as search.json has them."""
+        trials = self.of(model)[: self.search.trials]
+        curves = [sorted(trial.intermediate_values.items()) for trial in trials]
+        return [
+            {
+                "number": number,
+                "state": STATES.get(trial.state.name, "under way"),
+                "values": self.values(trial),
+                "score": trial.value if trial.state == TrialState.COMPLETE else None,
+                "steps": [step for step, _ in curve],
+                "scores": [score if math.isfinite(score) else None for _, score in curve],
+                **trial.user_attrs,
+            }
+            for number, (trial, curve) in enumerate(zip(trials, curves, strict=True))
+        ]
+
+
+class Report(Callback):
+    """Reports each validation of a run to its trial, and ends the run where that is pruned.
+
+    Args:
+        offset: steps of the runs of earlier seeds.
+    """
+
+    def __init__(self, trial: Trial, metric: str, offset: int) -> None:
+        self.trial, self.metric, self.offset = trial, metric, offset
+        self.final: float | None = None  # the score at the last step
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raise :class:`TrialPruned` where the trial is behind before its last step."""
+        measured: Any = pl_module.validation
+        if self.metric not in measured:
+            near = did_you_mean(self.metric, measured)
+            raise MetricError(f"metric={self.metric}{near} There are: {', '.join(measured)}.")
+        step, score = trainer.global_step, measured[self.metric]
+        self.trial.report(score, self.offset + step)
+        if step >= trainer.max_steps:
+            self.final = score
+        elif self.trial.should_prune():
+            raise TrialPruned(f"{self.metric} is {score:.4g} at step {step}, behind the median.")
+
+
+def work(trials: Trials, minutes: float | None = None) -> bool:
+    """Run trials until every model has its budget; False where a signal or the time came first.
+
+    Raises:
+        MetricError, OSError, StorageError, FolderError: a reason for which no trial can run; this
+            one is left to the next worker.
+    """
+    with time_limit(minutes), Preemption() as preemption:  # time_limit catches Preempted
+        preemption.wait(True)  # between runs, a signal waits until the journal is written
+        while preemption.received is None:
+            if (claimed := trials.claim()) is None:
+                return True
+            trial, lock = claimed
+            try:
+                _run(trials, trial)
+            finally:
+                lock.release()
+    return False
+
+
+def _run(trials: Trials, trial: Trial) -> None:
+    """Run a trial and tell how it ended."""
+    model, state = trial.study.study_name, TrialState.COMPLETE
+    number = sum(other.number <= trial.number for other in trials.of(model))
+    values = " ".join(f"{key}={value}" for key, value in trials.values(trial).items())
+    title = f"{model}, trial {number} of {trials.search.trials}"
+    print(f"{title} begins: {values}", flush=True)
+    score = None
+    try:
+        score = _score(trials, trial)
+        outcome = f"{trials.search.metric} {score:.4g}"
+    except TrialPruned as reason:
+        state, outcome = TrialState.PRUNED, f"given up: {reason}"
+    except (MetricError, OSError, StorageError, FolderError):
+        raise
+    except Exception as error:  # one failed trial must not cost the others
+        trial.set_user_attr("why", redact(str(error)))
+        state, outcome = TrialState.FAIL, f"failed: {error}"
+    trials.tell(trial, state, score)
+    print(f"{title}: {outcome}", flush=True)
+
+
+def _score(trials: Trials, trial: Trial) -> float:
+    """The mean of the metric over the runs of a trial, one for each seed."""
+    search, scores, names = trials.search, [], []
+    for index, seed in enumerate(search.seeds):
+        cfg = search.config(trial.study.study_name, trials.values(trial), seed)
+        report = Report(trial, search.metric, offset=index * cfg.task.optim.max_steps)
+        try:
+            with open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
+                record = run(cfg, [report])  # it writes a log.txt
+            scores.append(record["metrics"][search.metric])
+            names.append(record["run"])
+        except NotFiniteError:
+            if report.final is None:
+                raise
+            scores.append(report.final)  # a number of the test is not finite, which decides nothing
+    trial.set_user_attr("runs", names)
+    return mean(scores)

@@ -1,0 +1,304 @@
+"""Loggers: W&B offline read back, TensorBoard, and a W&B that cannot be reached."""
+
+import json
+import logging
+import math
+import os
+import socket
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import wandb
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+
+from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.runs.loggers import JsonlLogger, make_loggers, publish
+from tape_exp.runs.metrics import POINTS, Stopwatch, curves, read_metrics
+from tape_exp.settings.compose import compose_config
+from tests.conftest import SMALL
+from tests.processes import train
+
+
+def wandb_records(folder: Path, seconds: float = 90) -> list:
+    """Every record of an offline run's log, once W&B's own process has written the last one, that
+    of the run's exit.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        records = written_records(folder)
+        if any(record.WhichOneof("record_type") == "exit" for record in records):
+            return records
+        assert time.monotonic() < deadline, "W&B has not written the end of the run"
+        time.sleep(0.2)
+
+
+def written_records(folder: Path) -> list:
+    """What the log holds at this moment."""
+    from wandb.proto import wandb_internal_pb2
+
+    log = next(folder.glob("wandb/offline-run-*/run-*.wandb")).read_bytes()
+    records, position, pending = [], 7, b""
+    while position + 7 <= len(log):
+        left = 32768 - position % 32768
+        if left < 7:
+            position += left
+            continue
+        length, kind = int.from_bytes(log[position + 4 : position + 6], "little"), log[position + 6]
+        pending += log[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # a full record, or the last part of one
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(pending)
+            records.append(record)
+            pending = b""
+    return records
+
+
+def test_wandb_offline_run_holds_config_curve_image_and_table(tiny_run, capfd):
+    cfg, record = tiny_run("model=rope", "logger=wandb", "logger.tags=[mine]")
+    folder = next(RunDirectory(cfg).path.glob("wandb/offline-run-*"))
+    printed = capfd.readouterr().out
+    assert printed.count("W&B is offline") == 1
+    assert f"wandb sync {folder}" in printed
+    directory = RunDirectory(cfg)
+    files = next(directory.path.glob("wandb/offline-run-*/files"))
+    assert files.parent.name.endswith(directory.hash)
+    images = list(files.glob("media/images/test/heatmap_*.png"))
+    assert len(images) == 1
+    assert images[0].read_bytes() == (directory.artifacts / "heatmap.png").read_bytes()
+    table = json.loads(next(files.glob("media/table/test/grid_means_*.table.json")).read_text())
+    assert table["columns"] == ["cells", "exact_match", "stderr"]
+    assert {row[0]: row[1] for row in table["data"]}["test"] == pytest.approx(
+        record["metrics"]["test/exact_match"]
+    )
+
+    records = wandb_records(directory.path)
+    started = next(r.run for r in records if r.WhichOneof("record_type") == "run")
+    assert started.run_id == directory.hash
+    config = {item.key: json.loads(item.value_json) for item in started.config.update}
+    assert config["model"]["name"] == "rope"
+    logged = [
+        {"/".join(i.nested_key) or i.key: i.value_json for i in r.history.item}
+        for r in records
+        if r.history.item
+    ]
+    assert started.display_name == directory.name
+    assert list(started.tags) == ["rope", "arithmetic", "smoke", "mine"]
+    assert started.notes == "RoPE on arithmetic, scale smoke, seed 0"
+    charts = {key for row in logged for key in row if not key.startswith(("_", "test/heatmap"))}
+    kinds = [json.loads(v) for row in logged for key, v in row.items() if key.endswith("/_type")]
+    assert kinds.count("images/separated") == len(list(directory.artifacts.glob("*.png"))) >= 2
+    assert kinds.count("table-file") == len(list(directory.artifacts.glob("*.json"))) >= 4
+    assert {"train/loss", "val/loss", "test/exact_match", "ood/exact_match"} <= charts
+    summary = {i.key: json.loads(i.value_json) for r in records for i in r.summary.update}
+    assert summary["test/exact_match"] == record["metrics"]["test/exact_match"]
+    assert summary["parameters"] == record["parameters"]
+    assert not any(r.WhichOneof("record_type") == "output_raw" for r in records)
+    losses = [json.loads(row["train/loss"]) for row in logged if "train/loss" in row]
+    assert losses == [
+        row["train/loss"]
+        for row in read_metrics(directory.path / "metrics.jsonl")
+        if "train/loss" in row
+    ]
+
+
+def test_tensorboard_has_curves_and_images(tiny_run):
+    cfg, _ = tiny_run("model=nope", "logger=tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(RunDirectory(cfg).path / "tensorboard")).Reload()
+    assert "train/loss" in events.Tags()["scalars"]
+    assert events.Tags()["images"] == ["test/heatmap", "test/patterns"]
+
+
+def test_a_logger_that_fails_ends_no_run(tiny_run, monkeypatch):
+    """W&B's process may be killed, by the machine's guard of memory for one."""
+    taken = []
+
+    def log_metrics(self, metrics, step=None):
+        taken.append(step)
+        if step == 2:
+            raise ConnectionResetError("Connection lost")
+
+    monkeypatch.setattr(WandbLogger, "log_metrics", log_metrics)
+    cfg, record = tiny_run("model=rope", "logger=wandb", "logger.mode=offline")
+    assert RunDirectory(cfg).done
+    assert max(taken) == 2
+    said = (RunDirectory(cfg).path / "log.txt").read_text()
+    assert said.count("No more is sent to WandbLogger (Connection lost)") == 1
+    steps = [row["step"] for row in read_metrics(RunDirectory(cfg).metrics)]
+    assert steps[-1] == record["steps"] == 4
+
+
+def test_a_second_node_begins_no_run_of_wandb(tmp_path, monkeypatch):
+    """Its first process has no rank but that of its node until Lightning's trainer is made."""
+    monkeypatch.setattr(rank_zero_only, "rank", 0)
+    monkeypatch.setenv("NODE_RANK", "1")
+    cfg = compose_config([f"runs={tmp_path}", "logger.mode=offline"])
+    directory = RunDirectory(cfg)
+    directory.path.mkdir(parents=True)
+    for logger in make_loggers(cfg, directory, Stopwatch(), 0):
+        logger.log_metrics({"train/loss": 1.0}, 1)
+    assert not directory.metrics.exists()
+    assert list(tmp_path.rglob("offline-run-*")) == []
+
+
+def test_tables_go_to_wandb_whose_rows_differ_in_columns_or_are_none(monkeypatch):
+    """One benchmark has an accuracy by length, another has none."""
+    sent = {}
+    logger = object.__new__(WandbLogger)
+    for name in ("log_metrics", "log_image", "save"):
+        monkeypatch.setattr(WandbLogger, name, lambda *_: None)
+    monkeypatch.setattr(WandbLogger, "log_table", lambda _, key, **table: sent.update({key: table}))
+    monkeypatch.setattr(WandbLogger, "experiment", SimpleNamespace(summary={}))
+    rows = [{"task": "a", "acc": 1}, {"task": "b", "acc_norm": 2, "acc": 3}]
+    publish([logger], Evaluation({"x": 1.0}, tables={"rows": rows, "none": []}), [], 1, {})
+    assert sent == {
+        "test/rows": {
+            "columns": ["task", "acc", "acc_norm"],
+            "data": [["a", 1, None], ["b", 3, 2]],
+        }
+    }
+
+
+def test_a_point_that_is_not_finite_is_none_of_a_record(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
+    rows = [{"step": n, "val/loss": value} for n, value in enumerate((2.0, math.nan, 1.0))]
+    assert curves(rows) == {"val/loss": {"step": [0, 2], "value": [2.0, 1.0]}}
+    matrices = {"good": np.ones((2, 2)), "bad": np.full((2, 2), np.nan)}
+    assert list(Evaluation({}, matrices=matrices).for_record()["matrices"]) == ["good"]
+    assert "Not finite, and not in the record: bad." in caplog.text
+
+
+TINY = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.optim.max_steps=2"]
+TINY += ["trainer=cpu", "model=rope"]
+
+
+@pytest.fixture
+def silent_port():
+    """A port that takes connections and never answers, as a firewall may."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("answers", [False, None])
+def test_a_run_continues_offline_where_wandb_cannot_be_reached(answers, silent_port, tmp_path):
+    """A key is present; the server refuses the connection, or never answers."""
+    port = 9 if answers is False else silent_port
+    environment = {"WANDB_MODE": None, "WANDB_API_KEY": "0" * 40}
+    environment["WANDB_BASE_URL"] = f"http://127.0.0.1:{port}"
+    done = train(*TINY, f"runs={tmp_path}", "logger.timeout=3", environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert "W&B cannot be reached" in done.stdout
+    (run,) = (path.parent for path in tmp_path.rglob("DONE"))
+    (folder,) = run.glob("wandb/offline-run-*")
+    assert folder.name.endswith(run.name.rpartition("-")[2]), "the id is the hash there too"
+
+
+def test_wandb_is_not_sent_what_may_be_secret(tmp_path):
+    """By itself it notes the command line and SLURM's variables."""
+    secrets = {"SLURM_JWT": "jwt-of-this-test", "SLURM_JOB_ID": "4711", "MY_TOKEN": "my-token-1234"}
+    words = [*TINY, f"runs={tmp_path}", "logger=wandb", "logger.tags=[my-token-1234]"]
+    done = train(*words, environment={"WANDB_MODE": "offline", **secrets})
+    assert done.returncode == 0, done.stderr
+    run = next(tmp_path.rglob("DONE")).parent
+    assert any(r.WhichOneof("record_type") == "run" for r in wandb_records(run))
+    (written,) = run.glob("wandb/offline-run-*/run-*.wandb")
+    for secret in (secrets["SLURM_JWT"], "logger.tags="):
+        assert secret.encode() not in written.read_bytes()
+    assert "my-token-1234" not in next(tmp_path.rglob("manifest.json")).read_text()
+
+
+def test_an_offline_run_leaves_the_next_one_of_its_process_free(tiny_run, monkeypatch):
+    """Lightning sets W&B's mode for the whole process; a mode that the user has set stays."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    tiny_run("model=rope", "logger=wandb", steps=1)
+    assert os.environ["WANDB_MODE"] == "offline"
+    monkeypatch.delenv("WANDB_MODE")
+    tiny_run("model=nope", "logger=wandb", "logger.mode=offline", steps=1)
+    assert "WANDB_MODE" not in os.environ
+
+
+def test_a_run_does_not_die_of_wandbs_settings(tiny_run, monkeypatch, capfd):
+    monkeypatch.setenv("WANDB_BASE_URL", "garbage")
+    wandb.teardown()  # it reads its settings once in a process
+    cfg, record = tiny_run("model=rope", "logger=wandb")
+    assert "W&B could not start a run" in capfd.readouterr().out
+    assert record["steps"] == 4
+    assert (RunDirectory(cfg).path / "DONE").exists()
+    wandb.teardown()
+
+
+def test_jsonl_rewinds_to_a_checkpoint(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    logger = JsonlLogger(path, Stopwatch())
+    for step in range(1, 6):
+        logger.log_metrics({"train/loss": 1 / step}, step)
+    with path.open("a") as file:
+        file.write('{"step": 6, "train/lo')  # what a killed process leaves
+    logger = JsonlLogger(path, Stopwatch(), step=3)
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3]
+    logger.log_metrics({"train/loss": 0.2}, 3)  # which the killed process has reported
+    logger.log_metrics({"train/loss": 0.1}, 4)
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
+
+
+def test_seconds_of_earlier_processes_are_counted(tmp_path):
+    path, clock = tmp_path / "metrics.jsonl", Stopwatch()
+    path.write_text('{"step": 1, "train/loss": 0.5, "seconds": 1000.0}\n')
+    JsonlLogger(path, clock, step=1).log_metrics({"train/loss": 0.2}, 2)
+    assert read_metrics(path)[-1]["seconds"] >= 1000
+    assert clock.seconds() >= 1000
+
+
+def test_curves_of_a_record_are_those_that_were_logged(tiny_run):
+    cfg, record = tiny_run("model=rope", steps=6)
+    rows = [
+        row for row in read_metrics(RunDirectory(cfg).path / "metrics.jsonl") if "train/loss" in row
+    ]
+    assert record["curves"]["train/loss"]["step"] == [row["step"] for row in rows]
+    assert record["curves"]["train/loss"]["value"] == pytest.approx(
+        [row["train/loss"] for row in rows], rel=1e-4
+    )
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_ends():
+    rows = [{"step": step, "train/loss": 1 / step} for step in range(1, 1001)] + [
+        {"step": 1000, "val/loss": 0.5}
+    ]
+    found = curves(rows)
+    assert list(found) == ["train/loss"], "a single point is no curve"
+    steps, values = found["train/loss"]["step"], found["train/loss"]["value"]
+    assert len(steps) == POINTS
+    assert (steps[0], steps[-1]) == (1, 1000)
+    assert values == pytest.approx([1 / step for step in steps], rel=1e-4)
+
+
+def test_two_runs_of_one_process_are_two_wandb_runs(tiny_run):
+    """A sweep in one process must not write all its curves into the first run."""
+    for seed in (0, 1):
+        cfg, _ = tiny_run("model=rope", "logger=wandb", f"seed={seed}", steps=1)
+        (folder,) = RunDirectory(cfg).path.glob("wandb/offline-run-*")
+        assert folder.name.endswith(RunDirectory(cfg).hash)
+        started = next(
+            r.run
+            for r in wandb_records(RunDirectory(cfg).path)
+            if r.WhichOneof("record_type") == "run"
+        )
+        assert started.run_id == RunDirectory(cfg).hash
+
+
+@pytest.mark.parametrize("damage", [{"step": "3"}, {"step": [1]}, {"seconds": None}, {"loss": "x"}])
+def test_a_row_that_holds_no_numbers_is_left_out(tmp_path, caplog, damage):
+    path = tmp_path / "metrics.jsonl"
+    good = {"step": 1, "loss": 2.5, "seconds": 0.1}
+    rows = [good, {**good, "step": 2, **damage}, {**good, "step": 3}, 7, [1]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row["step"] for row in read_metrics(path)] == [1, 3]
+    JsonlLogger(path, Stopwatch(), step=2)
+    assert read_metrics(path) == [good]

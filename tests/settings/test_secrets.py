@@ -1,0 +1,94 @@
+"""Secrets of the environment appear nowhere in a run, and foreign files are read, never run."""
+
+import logging
+import os
+import pickle
+import sys
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from tape_exp.settings.redact import MASK, RedactingFormatter, redact, redact_tree
+from tests.conftest import SMALL
+from tests.processes import train
+
+SECRETS = {
+    "WANDB_API_KEY": "0123456789abcdef0123456789abcdef01234567",
+    "HF_TOKEN": "hf_PlantedPlantedPlantedPlanted0001",
+    "AWS_SECRET_ACCESS_KEY": "planted/aws+secret=value0002",
+    "MY_PASSWORD": "planted-password-0003",
+}
+SLURM_JWT = "planted-slurm-jwt-0007"  # which W&B would store with its metadata
+
+
+@pytest.fixture
+def secrets(monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    return list(SECRETS.values())
+
+
+def test_values_are_masked_wherever_they_stand(secrets):
+    text = redact(f"refused {secrets}")
+    assert text.count(MASK) == len(secrets)
+    assert not any(value in text for value in secrets)
+    assert redact_tree({"a": [f"x={secrets[0]}", 3], "b": None}) == {
+        "a": [f"x={MASK}", 3],
+        "b": None,
+    }
+    assert redact("a tokenizer with 12 keys") == "a tokenizer with 12 keys"
+
+
+def test_a_log_line_and_its_traceback_are_masked(secrets):
+    try:
+        raise RuntimeError(f"refused {secrets[0]}")
+    except RuntimeError:
+        record = logging.LogRecord(
+            "x", logging.ERROR, "", 0, "sent %s", (secrets[1],), sys.exc_info()
+        )
+    line = RedactingFormatter("%(message)s").format(record)
+    assert "RuntimeError" in line
+    assert not any(value in line for value in secrets)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["done", "failed"])
+def test_planted_secrets_appear_nowhere(tmp_path, fails):
+    words = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=2"]
+    words += ["task.optim.max_steps=2", "model=rope", "trainer=cpu", f"runs={tmp_path}/runs"]
+    words += ["logger=wandb", "logger.mode=offline", f"scale.text={SECRETS['MY_PASSWORD']}"]
+    words += ["task.optim.lr=1000", "task.optim.weight_decay=1e30"] if fails else []
+    done = train(*words, environment={"SLURM_JOB_ID": "12", "SLURM_JWT": SLURM_JWT, **SECRETS})
+    (run,) = (path.parent for path in (tmp_path / "runs").rglob("manifest.json"))
+    assert (run / ("FAILED" if fails else "DONE")).exists(), done.stderr
+    assert list(run.rglob("*.wandb"))
+    written = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
+    written |= {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    for value in (*SECRETS.values(), SLURM_JWT):
+        assert not [name for name, content in written.items() if value.encode() in content]
+    assert MASK in (run / "manifest.json").read_text()
+    assert MASK in (run / "config.yaml").read_text()
+
+
+class Trap:
+    """A pickle that makes a folder when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_checkpoint_is_never_unpickled_nor_a_yaml_constructed(tmp_path):
+    planted, sprung = tmp_path / "planted.ckpt", tmp_path / "sprung"
+    torch.save({"state_dict": Trap(sprung)}, planted)
+    failed = train("model=rope", "logger=none", f"runs={tmp_path}/runs", f"checkpoint={planted}")
+    assert failed.returncode == 2, failed.stderr
+    assert str(planted) in failed.stderr
+    (tmp_path / "config.yaml").write_text(f"a: !!python/object/apply:os.mkdir ['{sprung}']\n")
+    with pytest.raises(Exception, match="could not determine a constructor"):
+        OmegaConf.load(tmp_path / "config.yaml")
+    assert not sprung.exists()
+    pickle.loads(pickle.dumps(Trap(sprung)))  # the trap works
+    assert sprung.exists()
