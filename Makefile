@@ -3,14 +3,12 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python3.14
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),python3)
-STAGES ?= check speed train data
-MINUTES ?= 11
 
 # many images set it, and every process would compile the sources anew
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slurm-test lint format docs docs-serve tables report soak gpu lock audit clean
+.PHONY: help setup demo test slurm-test lint format docs docs-serve tables report soak gpu gpu-check gpu-speed gpu-train gpu-data lock audit clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,13 +56,24 @@ tables: setup  ## draw every table and figure from the committed records
 report: tables  ## write report/index.html: all tables, figures and runs on one page, which opens from disk
 	$(BIN)/python -m tape_exp.report
 
-soak: setup  ## kill small runs 50 times, compare them with undisturbed ones, write results/reliability.md (15 minutes)
-	$(BIN)/python -m tape_exp.measure.soak --kills 50
+soak: setup  ## kill small runs 50 times, and compare them with undisturbed ones (15 minutes)
+	$(BIN)/python -m pytest -m soak -s tests/training/test_faults.py
 
-gpu:  ## check, speed, training and data on a GPU, in stages that survive each other: STAGES= MINUTES= GPU_PYTHON= GPU_OUT=
-	@$(GPU_PYTHON) -c 'import sys, importlib.util as u; sys.exit(u.find_spec("torch") is None)' || \
-		{ echo "error: $(GPU_PYTHON) has no torch; make setup installs it, or name a Python that has it as GPU_PYTHON=." >&2; exit 2; }
-	$(GPU_PYTHON) -m tape_exp.measure.gpu --stages $(STAGES) --minutes $(MINUTES) $(if $(GPU_OUT),--out $(GPU_OUT))
+gpu: gpu-check gpu-speed gpu-train gpu-data  ## all that a GPU is asked for, each stage with a limit of its own
+
+gpu-check:  ## every backend of attention and every kernel against the reference
+	-timeout -k 20 4m $(GPU_PYTHON) -m pytest -m gpu -v tests/gpu tests/models | tee results/speed/gpu-check.log
+
+gpu-speed:  ## training steps relative to RoPE, decoding, attention at every length
+	-timeout -k 20 4m $(GPU_PYTHON) -m benchmarks.speed
+
+gpu-train:  ## addition at scale small; a run that is cut off is resumed by the next call
+	-for model in tape fire rope randpe nope; do \
+		echo train.py model=$$model task=arithmetic scale=small trainer=gpu logger=none; \
+	done | timeout -k 20 2m xargs -L 1 $(GPU_PYTHON)
+
+gpu-data:  ## whether data keeps up
+	-timeout -k 20 1m $(GPU_PYTHON) -m benchmarks.data
 
 lock:  ## resolve pyproject.toml into constraints.txt, which keeps its versions where they fit; UPGRADE=1 takes the newest (needs a network)
 	@test -x .lock/bin/uv || { $(or $(PYTHON),python3) -m venv .lock && .lock/bin/python -m pip install --quiet uv; }

@@ -11,7 +11,6 @@ INCLUDED = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "results/README.md",
-    "results/reliability.md",
 )
 DRAWN = ("results/figures", "results/bench")  # folders of pictures, and of tables beside them
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")

@@ -15,9 +15,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from tape_exp import __main__ as entry
-from tape_exp.measure import gpu, soak
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 
@@ -64,13 +62,6 @@ def test_a_closed_pipe_and_a_full_disk_end_without_a_traceback():
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode != 0
-
-
-@pytest.mark.parametrize("main", [soak.main, gpu.main])
-def test_what_needs_a_clone_says_so(main, monkeypatch, capsys):
-    monkeypatch.setattr(folders, "INSTALLED", True)
-    assert main([]) == 2
-    assert "needs a clone of the repository" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

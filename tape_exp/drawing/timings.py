@@ -1,4 +1,4 @@
-"""The time of attention by length, from a record of ``python -m tape_exp.measure.speed``."""
+"""The time of attention by length, from a record of ``python -m benchmarks.speed``."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -97,7 +97,7 @@ def _added(counts: dict[str, Value]) -> Any:
 
 @dataclass(kw_only=True)
 class Speed(Artifact):
-    """The fastest backend of each encoding next to RoPE's, from :mod:`tape_exp.measure.speed`."""
+    """The fastest backend of each encoding next to RoPE's, from :mod:`benchmarks.speed`."""
 
     def collect(self, scale: str, records: Sequence[Record]) -> Records:
         """The machines' records, shown once: a GPU's under scale small, a CPU's under smoke."""
@@ -115,7 +115,7 @@ class Speed(Artifact):
 
     def command(self, scale: str) -> str:
         """The measurement, which does not depend on a scale."""
-        return "python -m tape_exp.measure.speed"
+        return "python -m benchmarks.speed"
 
     def contests(self, scale: str, records: Records) -> list[Contest]:
         """The time of forward attention at each GPU's longest length: median ms with quartiles.

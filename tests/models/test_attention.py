@@ -7,8 +7,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from benchmarks.common import ENCODINGS
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.measure.encodings import ENCODINGS
 from tape_exp.models import attention
 from tape_exp.models.attention import (
     BACKENDS,

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tape_exp.measure.speed import kept_bytes
+from benchmarks.speed import kept_bytes
 from tape_exp.models.attention import choices, forget
 from tape_exp.models.conformance import randomise
 from tape_exp.models.generation import generate, new_cache

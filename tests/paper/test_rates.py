@@ -114,7 +114,7 @@ def test_it_has_no_runs_at_another_scale(artifact, losses, capsys):
     [
         ("fig_addition_trend scale=ladder seeds=0,7", "fig_addition_trend has no run of seed 7; `"),
         ("tab_flops seeds=0,1", "tab_flops has no run of seed 1; `"),
-        ("tab_speed", "tab_speed shows no runs; `python -m tape_exp.measure.speed` measures it."),
+        ("tab_speed", "tab_speed shows no runs; `python -m benchmarks.speed` measures it."),
         ("all fig_addition", "all stands for every artifact of the scale; leave out"),
         (
             "fig_rates scale=rung5 seeds=0 task.optim.lr=0.1",

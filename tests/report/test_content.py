@@ -112,7 +112,7 @@ def test_commands_of_artifacts():
     found = content.gather(list(map(artifacts.load, ("fig_addition_20", "tab_speed"))), [])
     told = {section.name: section.command for section in found.sections}
     assert told["fig_addition_20"] == "tape-exp paper run fig_addition_20 scale=smoke seeds=0,1,2"
-    assert told["tab_speed"] == "python -m tape_exp.measure.speed"
+    assert told["tab_speed"] == "python -m benchmarks.speed"
 
 
 def test_text_of_a_record_cannot_leave_its_place():

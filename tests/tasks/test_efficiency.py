@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from tape_exp.measure.speed import measure
+from benchmarks.speed import measure
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
@@ -14,7 +14,7 @@ from tape_exp.paper import artifacts
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.efficiency import Efficiency, paper_convention, true_flops
-from tests.conftest import make_decoder, make_position
+from tests.conftest import make_decoder
 
 PAPER = Arch(12, 768, 12, 3072, vocab=32_000, max_length=1024, train_length=1024)
 
@@ -96,7 +96,7 @@ def test_speed_record_table_and_plot(tmp_path, monkeypatch):
     """The whole benchmark at tiny shapes: rivals in the same run, ratios, a record, a table and a
     plot.
     """
-    import tape_exp.measure.speed as speed
+    from benchmarks import speed
 
     shapes = speed.Shapes(
         Arch(2, 32, 2, 32, vocab=20, max_length=64, train_length=64),
@@ -107,7 +107,7 @@ def test_speed_record_table_and_plot(tmp_path, monkeypatch):
         torch.float32,
     )
     monkeypatch.setattr(speed, "decoding", lambda device: [])
-    record = measure(torch.device("cpu"), shapes, lambda line: None)
+    record = measure(torch.device("cpu"), shapes)
     cases = {
         (r["what"], r["encoding"], r["backend"], r["T"], r["backward"]) for r in record["rows"]
     }
@@ -137,7 +137,7 @@ def test_speed_record_table_and_plot(tmp_path, monkeypatch):
 
 def test_the_rival_computes_the_same_function():
     """SeparateTAPE in three calls equals TAPE, or its time would mean nothing."""
-    from tape_exp.measure.speed import SeparateTAPE, separate_calls
+    from benchmarks.speed import SeparateTAPE, separate_calls
     from tape_exp.models import attention
     from tape_exp.models.conformance import randomise
 
@@ -152,12 +152,3 @@ def test_the_rival_computes_the_same_function():
         assert (ours(tokens) - rival(tokens)).abs().max() < 1e-4
     finally:
         del attention.BACKENDS["separate"]
-
-
-def test_encodings_of_the_benchmark_are_the_yamls_own(arch):
-    from tape_exp.measure.encodings import ENCODINGS
-
-    for name, make in ENCODINGS.items():
-        ours, theirs = make(arch), make_position(name, arch)
-        assert type(ours) is type(theirs)
-        assert [p.shape for p in ours.parameters()] == [p.shape for p in theirs.parameters()]

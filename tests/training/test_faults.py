@@ -3,7 +3,6 @@ that dies, a silent W&B.
 """
 
 import errno
-import json
 import multiprocessing
 import os
 import signal
@@ -23,15 +22,14 @@ from tape_exp.machine.preemption import (
     worker_signals,
     workers_dismissed,
 )
-from tape_exp.measure import reliability, soak
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
 from tape_exp.tasks.arithmetic import Arithmetic
 from tape_exp.training import faults
 from tape_exp.training.run import run
+from tests import soak
 from tests.conftest import SMALL
 from tests.processes import Command, train
 
@@ -95,7 +93,7 @@ def test_a_signal_in_training_saves_its_step_and_asks_for_a_requeue(
     assert not list(tmp_path.glob("runs/**/FAILED"))
     cfg, _ = tiny_run(*words, steps=12)
     assert f"Resuming from step {step + 1}" in capsys.readouterr().out
-    assert reliability.compare(RunDirectory(whole), RunDirectory(cfg)) == []
+    assert soak.compare(RunDirectory(whole), RunDirectory(cfg)) == []
 
 
 def test_a_signal_in_the_evaluation_leaves_at_once(tiny_run, tmp_path, monkeypatch):
@@ -396,50 +394,47 @@ def test_a_resumed_run_repeats_no_row(tiny_run):
     """
     cfg, record = tiny_run("model=rope", "trainer.validate_every=3")
     path = RunDirectory(cfg).path
-    before = reliability.curve(RunDirectory(cfg))
+    before = soak.curve(RunDirectory(cfg))
     (path / "DONE").unlink()
     (path / "checkpoints" / ".step00000009.ckpt.writing").write_text("of a killed process")
     _, again = tiny_run("model=rope", "trainer.validate_every=3")
-    assert reliability.curve(RunDirectory(cfg)) == before
+    assert soak.curve(RunDirectory(cfg)) == before
     assert again["metrics"] == record["metrics"]
     assert not list(path.rglob(".step*"))
 
 
-def test_a_short_soak_survives_and_its_page_says_so(tmp_path, monkeypatch):
-    """In as many runs as the kills take: on a busy machine one may end before the last of them."""
+@pytest.fixture
+def forked(monkeypatch):
     monkeypatch.setattr(
         soak.Subject, "start", lambda subject, limit=None: Command(*subject.words, group=True)
     )
+
+
+def assert_survived(subjects):
+    assert [subject.differences for subject in subjects] == [[]] * len(subjects)
+    assert all(fault["as_expected"] for subject in subjects for fault in subject.faults)
+
+
+def test_a_short_soak_is_survived(tmp_path, monkeypatch, forked):
+    """In as many runs as the kills take: on a busy machine one may end before the last of them."""
     monkeypatch.setattr(soak, "CASES", [[*soak.CASES[0], "task.optim.max_steps=60"]])
-    assert soak.main(["--kills", "3", "--out", str(tmp_path)]) == 0
-    record = json.loads((tmp_path / "reliability.json").read_text())
-    faults = [fault for broken in record["runs"] for fault in broken["faults"]]
-    assert len(faults) == 3
-    assert all(fault["as_expected"] for fault in faults)
-    told = f"3 of 3 kills in {len(record['runs'])} runs recovered with identical results."
-    assert told in (tmp_path / "reliability.md").read_text()
+    subjects = soak.soak(tmp_path, 3)
+    assert sum(len(subject.faults) for subject in subjects) == 3
+    assert_survived(subjects)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_fifty_kills_are_survived(tmp_path):
+    assert_survived(soak.soak(tmp_path, 50))
 
 
 def test_the_soak_notices_a_difference(tiny_run, tmp_path):
     one, _ = tiny_run("model=rope", f"runs={tmp_path}/one")
     other, _ = tiny_run("model=rope", f"runs={tmp_path}/other", "seed=1")
-    found = reliability.compare(RunDirectory(one), RunDirectory(other))
+    found = soak.compare(RunDirectory(one), RunDirectory(other))
     assert {"metrics", "curve", "checkpoint's state_dict", "checkpoint's optimizer_states"} <= set(
         found
     )
     (RunDirectory(other).path / "DONE").unlink()
-    assert reliability.compare(RunDirectory(one), RunDirectory(other)) == ["not DONE"]
-
-
-def test_the_committed_page_is_that_of_its_record():
-    results = ROOT / "results"
-    record = json.loads((results / "reliability.json").read_text())
-    assert reliability.page(record) == (results / "reliability.md").read_text()
-    assert (
-        sum(
-            fault["kind"] in reliability.MOMENTS
-            for broken in record["runs"]
-            for fault in broken["faults"]
-        )
-        >= 50
-    )
+    assert soak.compare(RunDirectory(one), RunDirectory(other)) == ["not DONE"]

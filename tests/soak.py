@@ -1,22 +1,17 @@
-"""``python -m tape_exp.measure.soak --kills 50``: break small runs in every way known, and look
-whether they end as undisturbed ones.
+"""The soak: small runs are broken in every way known, and must end as undisturbed ones do.
 
-Runs at tiny sizes are killed by SIGKILL at random moments of training, of writing a checkpoint and
-of the evaluation, and meet the other faults of ``OTHERS``; the same command is given until they are
-DONE. A run has survived when metrics, curve and last checkpoint equal those of an undisturbed run
-bit for bit. Leaves ``results/reliability.json`` and ``.md``.
+They are killed by SIGKILL at random moments of training, of writing a checkpoint and of the
+evaluation, and meet the other faults of ``OTHERS``; the same command is given until they are DONE.
+A run has survived when metrics, curve and last checkpoint equal those of an undisturbed run bit for
+bit.
 """
 
-import argparse
-import json
 import os
 import random
 import resource
 import signal
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,17 +19,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tape_exp.machine.files import write_atomically
+import torch
+
 from tape_exp.machine.preemption import REQUEUE
-from tape_exp.measure.reliability import MOMENTS, OTHERS, compare, page
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
-from tape_exp.runs.record import environment_info
-from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.files import read_json
-from tape_exp.settings.folders import ROOT, require_clone
+from tape_exp.settings.folders import ROOT
 
+# What no two runs share.
+TIMED = ("seconds", "train/tokens_per_second", "train/mfu", "train/data_wait")
+MOMENTS = ("training", "checkpoint", "evaluation")  # of a SIGKILL
+OTHERS = (
+    "SIGUSR1",
+    "SIGTERM",
+    "full disk",
+    "truncated checkpoint",
+    "flipped bit",
+    "second process",
+)
 PER_RUN = 10  # kills of one run
 PATIENCE = 900.0  # seconds for one process
 
@@ -90,6 +93,7 @@ class Subject:
     last_step: int
     evaluation_seconds: float
     faults: list[dict[str, Any]] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)  # from the undisturbed run
 
     def start(self, limit: Callable[[], None] | None = None) -> subprocess.Popen:
         """The command, as a process."""
@@ -115,62 +119,13 @@ class Subject:
         return max(self.directory.checkpoints.glob("step*.ckpt"), default=None)
 
 
-@command
-def main(arguments: list[str] | None = None) -> int:
-    """Run the soak, or draw the page from its record; status 1 where a fault was not survived."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tape_exp.measure.soak",
-        description="Kill small runs at random moments, disturb them by signals, a full disk, "
-        "damaged checkpoints and second processes, and compare them bit for bit with undisturbed "
-        "ones.",
-    )
-    parser.add_argument(
-        "--kills", type=int, default=50, help="number of kills (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="seed of the moments of the kills (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=ROOT / "results",
-        help="folder of reliability.json and reliability.md (default: results)",
-    )
-    parser.add_argument("--render", action="store_true", help="only draw the page from the record")
-    given = parser.parse_args(arguments)
-    require_clone("make soak")
-    given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / "reliability.json"
-    if not given.render:
-        with tempfile.TemporaryDirectory() as folder:
-            record = soak(Path(folder), given.kills, given.seed)
-        write_atomically(path, json.dumps(record, indent=1) + "\n")
-    elif not path.exists():
-        parser.error(f"{path} is missing; without --render the soak makes it.")
-    record = read_json(path)
-    text, survived = page(record), all(run["identical"] for run in record["runs"])
-    write_atomically(given.out / "reliability.md", text)
-    print(text)
-    return int(not survived)
-
-
-def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
+def soak(folder: Path, kills: int, seed: int = 0) -> list[Subject]:
     """Disturb as many runs as the kills need, share the other faults among them, and compare."""
-    record: dict[str, Any] = {
-        **environment_info(),
-        "seed": seed,
-        "checkpoint_share": checkpoint_share(folder) if kills >= PER_RUN else None,
-        "runs": [],
-    }
-    moments = random.Random(seed)
-    fresh: list[float] = []
-    tried = number = 0
+    moments, subjects, tried = random.Random(seed), [], 0
     while tried < kills:
+        number = len(subjects)
         words = [*CASES[number % len(CASES)], *SMALL, f"seed={number}", f"cache={folder}/cache"]
-        whole = undisturbed(words, folder / "whole", fresh)
+        whole = undisturbed(words, folder / "whole")
         count = min(PER_RUN, kills - tried)
         kinds = [moment for moment in MOMENTS for _ in range(count // 3)]
         kinds += ["training"] * (count % 3)
@@ -181,34 +136,11 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, Any]:
             *extent(whole),
         )
         disturb(subject, [*kinds, *others], moments)
-        differences = compare(whole, subject.directory)
-        told = ("task=", "model=", "seed=", "trainer.workers")
-        name = " ".join(word for word in words if word.startswith(told))
-        record["runs"].append(
-            {
-                "run": name,
-                "identical": not differences,
-                "different": differences,
-                "faults": subject.faults,
-            }
-        )
+        subject.differences = compare(whole, subject.directory)
+        subjects.append(subject)
         tried += sum(fault["kind"] in MOMENTS for fault in subject.faults)
-        number += 1
-        print(
-            f"{name}: {len(subject.faults)} faults, {', '.join(differences) or 'identical'}",
-            flush=True,
-        )
-    record["first_step_seconds_of_a_fresh_run"] = extremes(fresh)
-    resumed = [
-        fault["first_step_seconds"]
-        for run in record["runs"]
-        for fault in run["faults"]
-        if fault["resumed_from"]
-    ]
-    record["first_step_seconds_of_a_resumed_run"] = extremes(
-        [seconds for seconds in resumed if seconds is not None]
-    )
-    return record
+        print(f"{len(subject.faults)} faults, {subject.differences or 'identical'}: {words}")
+    return subjects
 
 
 def directory_of(words: list[str], runs: Path) -> RunDirectory:
@@ -216,12 +148,10 @@ def directory_of(words: list[str], runs: Path) -> RunDirectory:
     return RunDirectory(compose_config([*words, f"runs={runs}"]))
 
 
-def undisturbed(words: list[str], runs: Path, fresh: list[float]) -> RunDirectory:
-    """Run it once, to the end; adds the seconds to its first step to ``fresh``."""
+def undisturbed(words: list[str], runs: Path) -> RunDirectory:
+    """Run it once, to the end."""
     subject = Subject([*words, f"runs={runs}"], directory_of(words, runs), 0, 0.0)
-    began, process = time.monotonic(), subject.start()
-    await_(process, lambda: subject.step() > 0)
-    fresh.append(time.monotonic() - began)
+    process = subject.start()
     await_(process, lambda: False)
     if process.returncode != 0:
         raise RuntimeError(
@@ -254,7 +184,7 @@ def disturb_once(subject: Subject, kind: str, moments: random.Random) -> dict[st
     """Start the command, wait for the moment and break it; returns what was seen."""
     said, newest = len(subject.log()), subject.newest()
     resumed_from = int(newest.stem.removeprefix("step")) if newest else 0
-    fault: dict[str, Any] = {"kind": kind, "resumed_from": resumed_from, "first_step_seconds": None}
+    fault: dict[str, Any] = {"kind": kind, "resumed_from": resumed_from}
     # The line of log.txt after which the curve is this process's own.
     opened = "Resuming from step" if newest else "parameters"
     limit = (
@@ -262,7 +192,7 @@ def disturb_once(subject: Subject, kind: str, moments: random.Random) -> dict[st
         if kind == "full disk"
         else None
     )
-    began, process = time.monotonic(), subject.start(limit)
+    process = subject.start(limit)
     if kind == "evaluation":
         trained = finished_training(subject)
         await_(
@@ -272,7 +202,6 @@ def disturb_once(subject: Subject, kind: str, moments: random.Random) -> dict[st
         time.sleep(moments.uniform(0, 0.7 * subject.evaluation_seconds))
     elif kind != "full disk":
         await_(process, lambda: opened in subject.log()[said:] and subject.step() > resumed_from)
-        fault["first_step_seconds"] = round(time.monotonic() - began, 2)
         wanted = subject.step() + moments.randint(0, 8)
         await_(process, lambda: subject.step() >= wanted or finished_training(subject))
         if kind == "checkpoint":
@@ -343,22 +272,42 @@ def inject(subject: Subject, process: subprocess.Popen, kind: str) -> int:
     return -signal.SIGKILL
 
 
-def checkpoint_share(folder: Path, steps: int = 500) -> float:
-    """Percent of training at scale smoke, at its own interval, spent on checkpoint writes."""
-    words = ["task=arithmetic", "model=tape", "trainer=cpu", "logger=none", "trainer.progress=none"]
-    words += [f"task.optim.max_steps={steps}", "task.samples_per_cell=2"]
-    seconds = undisturbed(words, folder / "share", []).record()["seconds"]
-    return round(100 * seconds["checkpoints"] / seconds["training"], 3)
-
-
-def extremes(values: list[float]) -> dict[str, float]:
-    """Median, least and most."""
-    return {
-        "median": round(statistics.median(values), 2),
-        "least": round(min(values), 2),
-        "most": round(max(values), 2),
+def compare(whole: RunDirectory, broken: RunDirectory) -> list[str]:
+    """What differs from the whole run: nothing, if the faults were survived."""
+    if not broken.done:
+        return ["not DONE"]
+    last = [
+        directory.checkpoints / f"step{whole.record()['steps']:08d}.ckpt"
+        for directory in (whole, broken)
+    ]
+    states = [torch.load(path, weights_only=True) for path in last]
+    parts = ("state_dict", "optimizer_states", "lr_schedulers", "global_step")
+    pairs = {
+        "metrics": (whole.record()["metrics"], broken.record()["metrics"]),
+        "curve": (curve(whole), curve(broken)),
+        **{f"checkpoint's {part}": (states[0][part], states[1][part]) for part in parts},
     }
+    return [name for name, (one, other) in pairs.items() if not same(one, other)]
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def curve(directory: RunDirectory) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl without what depends on time."""
+    rows = read_metrics(directory.path / "metrics.jsonl")
+    return [{key: value for key, value in row.items() if key not in TIMED} for row in rows]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality bit for bit, tensors and all."""
+    if isinstance(one, torch.Tensor):
+        return (
+            isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+        )
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict)
+            and one.keys() == other.keys()
+            and all(same(one[key], other[key]) for key in one)
+        )
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other

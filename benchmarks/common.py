@@ -1,0 +1,60 @@
+"""What the benchmarks share: encodings, options, and records with the spread of a measurement."""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.hardware import file_name
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.runs.record import git_state
+from tape_exp.settings.compose import compose_config
+from tape_exp.settings.construct import build
+from tape_exp.settings.folders import ROOT
+from tape_exp.settings.schema import Arch
+
+FOLDER = ROOT / "results" / "speed"
+DIGITS = tuple(range(10))  # ids, for encodings that must know which tokens are digits
+# One model of each encoding; the other YAMLs of conf/model change a number of one of them.
+ENCODINGS = (
+    *("rope", "tape", "nope", "xpos", "randpe", "alibi", "t5", "fire", "kerple_log"),
+    *("kerple_power", "dape", "cope", "path", "fox", "path_fox", "wall", "p_rope", "pope"),
+    *("selective_rope", "repo", "grape", "grape_additive", "tape_tensor", "tape_householder"),
+    *("tape_randpe", "alibi_randpe", "fire_randpe", "tape_public_addition", "sinusoidal"),
+    *("learned", "abacus", "coupling"),
+)
+
+
+def encoding(name: str) -> Callable[[Arch], PositionEncoding]:
+    """What makes the encoding of ``model=<name>`` for a decoder."""
+    section: Any = OmegaConf.to_container(compose_config([f"model={name}"]).model, resolve=True)
+    return lambda arch: build(section, "model", arch=arch)
+
+
+def parser(kind: str, description: str) -> argparse.ArgumentParser:
+    """A parser with ``--out`` and ``--device``."""
+    made = argparse.ArgumentParser(f"python -m benchmarks.{kind}", description=description)
+    made.add_argument("--out", type=Path, default=FOLDER, help="folder of the record (%(default)s)")
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    made.add_argument("--device", type=torch.device, default=default, help="(%(default)s)")
+    return made
+
+
+def write_record(kind: str, record: Mapping[str, Any], folder: Path) -> Path:
+    """Write ``<folder>/<kind>-<machine>.json`` with the commit, and return its path."""
+    path = folder / f"{kind}-{file_name(record['machine'])}.json"
+    write_atomically(path, json.dumps({"git": git_state(), **record}, indent=1) + "\n")
+    return path
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    names = ("lower_quartile", "median", "upper_quartile")
+    quartiles = zip(names, statistics.quantiles(values, n=4), strict=True)
+    return {name: round(value, 4) for name, value in quartiles}

@@ -1,0 +1,386 @@
+"""How fast each positional encoding is, compared with RoPE in the same run.
+
+``python -m benchmarks.speed`` writes ``results/speed/speed-<machine>.json`` and a plot. Every
+measurement is a round-robin over its cases, so that a slow minute of the machine meets all of them;
+times are medians with quartiles, ratios are medians of the rounds' own ratios.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.common import encoding, parser, write_record
+from tape_exp.drawing.timings import timing_curves
+from tape_exp.machine.hardware import machine_name, peak_flops
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.models import attention
+from tape_exp.models.attention import sdpa
+from tape_exp.models.block import on_demand
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.generation import generate, new_cache
+from tape_exp.models.positions.base import Features, PositionEncoding, overrides
+from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.tape import TAPE
+from tape_exp.models.step import step_case
+from tape_exp.models.timing import Row, round_robin, summary
+from tape_exp.settings.commands import command
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch
+
+TIMED = ("rope", "tape", "nope", "xpos", "randpe", "alibi", "t5", "fire", "kerple_log")
+CORES = tuple(name for name in TIMED if name not in ("nope", "xpos", "randpe"))  # theirs is RoPE's
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What is measured: small on a CPU, the 155 M model on a GPU."""
+
+    arch: Arch
+    batch: int
+    lengths: tuple[int, ...]
+    step_lengths: tuple[int, ...]
+    seconds: float  # for each measurement
+    dtype: torch.dtype
+
+
+def default_shapes(device: torch.device) -> Shapes:
+    """Two layers of the 155 M model on a CPU, all twelve on a GPU."""
+    if device.type == "cuda":
+        arch = Arch(12, 768, 12, 3072, vocab=32_000, max_length=8192, train_length=8192)
+        return Shapes(arch, 16, (512, 1024, 2048, 4096, 8192), (1024,), 2.0, torch.bfloat16)
+    arch = Arch(2, 768, 12, 3072, vocab=1000, max_length=1024, train_length=1024)
+    return Shapes(arch, 2, (256, 512, 1024), (512,), 12.0, torch.float32)
+
+
+@command
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure this machine."""
+    args = parser("speed", "How fast each encoding is, beside RoPE.").parse_args(arguments)
+    keep = partial(write_record, "speed", folder=args.out)
+    record = measure(args.device, default_shapes(args.device), keep)
+    path = keep(record)
+    print(path, timing_curves(record).draw(path.with_suffix(".png")), sep="\n")
+    return 0
+
+
+def measure(
+    device: torch.device, shapes: Shapes, keep: Callable[[dict[str, Any]], Any] = lambda _: None
+) -> dict[str, Any]:
+    """Everything, as one record of this machine; ``failed`` lists what could not be measured.
+
+    Args:
+        keep: called with the record after each part, so that what is cut off leaves the parts
+            before it. What matters least comes last.
+    """
+    record: dict[str, Any] = {
+        "machine": machine_name(device),
+        "torch": torch.__version__,
+        "dtype": str(shapes.dtype).removeprefix("torch."),
+        "batch": shapes.batch,
+        "arch": {k: getattr(shapes.arch, k) for k in ("layers", "width", "heads", "ffn", "vocab")},
+        "peak_flops": peak_flops(device) or None,
+        "rows": [],
+        "decoding": [],
+        "failed": [],
+    }
+    parts: list[tuple[str, str, Callable[[], Iterable[Row]]]] = []
+    for T in shapes.step_lengths:
+        for name in (*TIMED[1:], "tape_separate"):
+            parts.append(("rows", f"step T {T} {name}", partial(steps, shapes, T, device, name)))
+    parts.append(("decoding", "decoding", partial(decoding, device)))
+    for T in shapes.step_lengths if device.type == "cuda" else ():
+        compiled = partial(steps, shapes, T, device, "tape", compiled=True)
+        parts.append(("rows", f"compiled step T {T}", compiled))
+    for T, backward in product(shapes.lengths, (False, True)):
+        core = partial(cores, shapes, T, backward, device, record["failed"])
+        parts.append(("rows", f"core T {T}", core))
+    for key, name, part in parts:
+        try:
+            for row in part():
+                record[key].append(row)
+                print(json.dumps(row), flush=True)
+        except Exception as error:  # whatever a compiler or the allocator raises
+            record["failed"].append(failure(name, error))
+        keep(record)
+    return record
+
+
+def failure(what: str, error: Exception) -> dict[str, str]:
+    """The line of something that could not be measured."""
+    why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    print(f"{what} failed: {why}", flush=True)
+    return {"what": what, "why": why}
+
+
+def steps(
+    shapes: Shapes, T: int, device: torch.device, name: str, compiled: bool = False
+) -> Iterator[Row]:
+    """Training steps of an encoding at one length, in turn with RoPE's, which they are relative to;
+    RoPE's own row comes with TAPE's.
+    """
+    sizes = (shapes.batch, T, shapes.dtype, device)
+    cases = {"rope": step_case(shapes.arch, encoding("rope"), *sizes, compiled=compiled)}
+    rival: dict[str, Any] = {}
+    if name == "tape_separate":
+        rival = {"backend": "separate", "updates_last": True}
+    make = SeparateTAPE if rival else encoding(name)
+    attention.BACKENDS["separate"] = attention.Backend(separate_calls, lambda _: None)
+    try:
+        cases[name] = step_case(shapes.arch, make, *sizes, compiled=compiled, **rival)
+        times = round_robin(cases, device, 6 * shapes.seconds / len(TIMED))
+    finally:
+        del attention.BACKENDS["separate"]
+    with torch.device("meta"):
+        flops = Decoder(shapes.arch, RoPE).flops_per_token(T)
+    for case in cases if name == "tape" else (name,):
+        backend = "compiled" if compiled else "eager"
+        row: Row = {"what": "step", "encoding": case, "backend": backend, "T": T, "backward": True}
+        row |= summary(times[case], times["rope"])
+        row["tokens_per_second"] = round(1e3 * shapes.batch * T / row["ms"], 1)
+        if peak := peak_flops(device):
+            row["mfu"] = round(row["tokens_per_second"] * flops / peak, 4)
+        if not (compiled or rival):
+            row["activation_bytes"] = activation_bytes(shapes, T, device, case)
+        yield row
+
+
+def cores(
+    shapes: Shapes, T: int, backward: bool, device: torch.device, failed: list[dict[str, str]]
+) -> Iterator[Row]:
+    """Attention alone at one length, with each able backend, relative to RoPE on its fastest.
+
+    The gradients of the outputs are there, and those of the inputs are not added up: at 512 tokens
+    a loss, its gradient and such sums would take a GPU longer than attention.
+    """
+    cases: dict[str, Callable[[], Any]] = {}
+    for name in CORES:
+        case = core_case(shapes, T, backward, device, name)
+        for backend in attention.BACKENDS:
+            if backend == "reference" and T > 2048:
+                continue  # the scores would not fit
+            if backend in ("flex", "triton") and device.type == "cpu":
+                continue  # neither is made for a CPU
+            try:
+                case(backend)
+                cases[f"{name}/{backend}"] = partial(case, backend)
+            except ConfigError:
+                continue
+            except Exception as error:  # whatever a compiler raises, the next one may be well
+                failed.append(failure(f"core T {T} {name}/{backend}", error))
+    times = round_robin(cases, device, shapes.seconds)
+    medians = {case: statistics.median(spent) for case, spent in times.items()}
+    base = min((case for case in cases if case.startswith("rope/")), key=lambda case: medians[case])
+    for key, spent in times.items():
+        name, backend = key.split("/")
+        row: Row = {"what": "core", "encoding": name, "backend": backend}
+        row |= {"T": T, "backward": backward} | summary(spent, times[base])
+        flops = core_flops(name, shapes, T, backward)
+        row["tflops"] = round(flops / row["ms"] / 1e9, 3)
+        if peak := peak_flops(device):
+            row["share_of_peak"] = round(flops / row["ms"] * 1e3 / peak, 4)
+        if device.type == "cuda":
+            row["peak_memory_bytes"] = peak_memory(cases[key], device)
+        yield row
+
+
+def core_case(
+    shapes: Shapes, T: int, backward: bool, device: torch.device, name: str
+) -> Callable[[str], None]:
+    """What computes the attention of an encoding once, with a backend."""
+    position = encoding(name)(shapes.arch)
+    position.init_weights(torch.Generator().manual_seed(0))  # of a CPU, where it still is
+    position.to(device)
+
+    def make() -> Tensor:
+        heads = (shapes.batch, T, shapes.arch.heads, shapes.arch.head_dim)
+        return torch.randn(heads, device=device, dtype=shapes.dtype, requires_grad=backward)
+
+    q, k, v = make(), make(), make()
+    extra: dict[str, Any] = {"carried": make()} if isinstance(position, TAPE) else {}
+    learns = [x for x in (q, k, v, *extra.values(), *position.parameters()) if x.requires_grad]
+    positions, given = position.positions(1, T, device), torch.ones_like(q)
+
+    def once(backend: str) -> None:
+        with torch.set_grad_enabled(backward):
+            bias = bias_of(position, positions, T)
+            both = attention.attend(q, k, v, backend=backend, **extra, **bias)
+            if backward:
+                out = [x for x in both if x is not None]
+                torch.autograd.grad(out, learns, [given] * len(out), allow_unused=True)
+
+    return once
+
+
+def bias_of(position: PositionEncoding, positions: Tensor, T: int) -> dict[str, Any]:
+    """The bias of an encoding, in the form that costs least."""
+    table = position.bias_by_distance(T, positions.device)
+    if table is not None:
+        return {"by_distance": table, "slopes": position.slopes()}
+    if overrides(position, "piecewise"):
+        return {"bias": on_demand(position, positions)}
+    return {"bias": position.bias(positions, positions)}
+
+
+def core_flops(name: str, shapes: Shapes, T: int, backward: bool) -> int:
+    """Of causal attention, each product half of T × T: q kᵀ and p [v | E], and in one backward pass
+    q kᵀ once more, dq, dk, dv and dE, dp.
+    """
+    d = shapes.arch.head_dim
+    values = 2 * d if name == "tape" else d
+    widths = d + values + (3 * d + 2 * values if backward else 0)
+    return shapes.batch * shapes.arch.width // d * T**2 * widths
+
+
+def core_bytes(name: str, shapes: Shapes, T: int, backward: bool) -> int:
+    """The least bytes that attention moves: q, k, v, out, TAPE's state and average, gradients."""
+    tensors = 6 if name == "tape" else 4
+    one = shapes.batch * T * shapes.arch.width * torch.finfo(shapes.dtype).bits // 8
+    return one * (3 * tensors if backward else tensors)
+
+
+def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) -> int:
+    """Bytes that a forward pass keeps for its backward, each storage once, without parameters."""
+    model = Decoder(shapes.arch, encoding(name)).to(device)
+    tokens = torch.zeros(shapes.batch, T, dtype=torch.long, device=device)
+    with torch.autocast(device.type, shapes.dtype, enabled=shapes.dtype != torch.float32):
+        return kept_bytes(model, lambda: model(tokens, sampler=RowSampler(0)).square().mean())
+
+
+def kept_bytes(module: torch.nn.Module, forward: Callable[[], Tensor]) -> int:
+    """Bytes that ``forward`` keeps for its backward, each storage once, none of the module's."""
+    own = {p.untyped_storage().data_ptr() for p in (*module.parameters(), *module.buffers())}
+    kept: dict[int, int] = {}
+
+    def pack(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return x.detach()  # an operation that kept its own output would never be freed
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        forward()
+    return sum(kept.values())
+
+
+def peak_memory(case: Callable[[], Any], device: torch.device) -> int:
+    """Bytes that a case allocates at once on a GPU, beyond what was there before."""
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    case()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def decoding(
+    device: torch.device, rows: int = 64, prompt: int = 512, new: int = 128
+) -> Iterator[Row]:
+    """``new`` tokens with and without the cache, and the cost of a token against the context."""
+    arch = Arch(3, 96, 4, 256, vocab=1000, max_length=8192, train_length=8192)
+    for name in ("rope", "tape", "alibi"):
+        model = Decoder(arch, encoding(name)).to(device).eval()
+        tokens = torch.randint(arch.vocab, (rows, prompt + new), device=device)
+        generate(model, list(tokens[:, :prompt]), 2)  # compiles what Triton has not compiled yet
+        cached = seconds_of(partial(generate, model, list(tokens[:, :prompt]), new), device)
+        lengths = [prompt + round(i * (new - 1) / 4) for i in range(5)]  # cost lies between
+        with torch.inference_mode():
+            whole = [partial(model, tokens[:, :length], last_only=True) for length in lengths]
+            uncached = new * statistics.mean(seconds_of(case, device) for case in whole)
+            per_token = {}
+            for context in (256, 512, 1024, 2048, 4096):
+                cache = new_cache(model, context + 16, None, 4)
+                start, one = tokens.new_zeros(4, context), tokens.new_zeros(4, 1)
+                model(start, cache=cache, last_only=True)
+                spent = [seconds_of(partial(model, one, cache=cache), device) for _ in range(16)]
+                per_token[context] = round(1e3 * statistics.median(spent), 3)
+        yield {
+            "encoding": name,
+            "rows": rows,
+            "prompt": prompt,
+            "new_tokens": new,
+            "cached_s": round(cached, 3),
+            "uncached_s": round(uncached, 3),
+            "uncached_from": f"mean of the lengths {lengths} times {new}",
+            "speedup": round(uncached / cached, 2),
+            "ms_per_token_by_context": per_token,
+        }
+
+
+def seconds_of(case: Callable[[], Any], device: torch.device) -> float:
+    """The seconds of one call, from an idle device to an idle device."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
+    wait(device)
+    began = time.perf_counter()
+    case()
+    wait(device)
+    return time.perf_counter() - began
+
+
+class SeparateTAPE(TAPE):
+    """The rival: TAPE as public code writes it. Cosines and sines have the full head dimension, are
+    averaged by two further attention calls, and are updated one after the other, ψ computed for
+    each and E widened to I rows; after the last layer too, where nobody reads the result. Same
+    function.
+    """
+
+    def initial_state(self, positions_BT: Tensor) -> Tensor:
+        """(B, T, 1, 2, d): each half twice, as RoPE's tables usually are."""
+        return super().initial_state(positions_BT).repeat(1, 1, 1, 1, 2)
+
+    def rotate(
+        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """x · cos + rotate_half(x) · sin over the full width."""
+        assert state is not None
+        cos, sin = state.unbind(-2)
+        rotated = []
+        for x in (q_BTHD, k_BTKD):
+            real, imaginary = x.chunk(2, -1)
+            rotated.append((x * cos + torch.cat([-imaginary, real], -1) * sin).to(x.dtype))
+        return rotated[0], rotated[1]
+
+    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
+        """E + P Ẽ, then E + W2 diag(ψ) W1ᵀ E, literally, for the cosines and for the sines."""
+        assert state is not None
+        assert attended is not None
+        B, T = x_BTC.shape[:2]
+        parts = []
+        for E, averaged in zip(state.unbind(-2), attended.chunk(2, -1), strict=True):
+            E = E.expand(B, T, self.arch.heads, -1) + torch.einsum(
+                "hg,btgc->bthc", self.p.float(), averaged.float()
+            )
+            psi = F.silu(x_BTC.float() @ self.wx.float().T)
+            wide = torch.einsum("ih,bthc->btic", self.w1.float(), E) * psi[..., None]
+            parts.append(E + torch.einsum("hi,btic->bthc", self.w2.float(), wide))
+        return torch.stack(parts, -2)
+
+
+def separate_calls(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
+    """One attention call for the values and one for each d columns of what is carried."""
+    out, _ = sdpa.compute(attention.Inputs(inputs.q, inputs.k, inputs.v, None, None, None, None))
+    if inputs.carried is None:
+        return out, None
+    parts = (
+        inputs.carried.to(inputs.v.dtype)
+        .expand(*inputs.q.shape[:3], -1)
+        .split(inputs.v.shape[-1], -1)
+    )
+    attended = [
+        sdpa.compute(attention.Inputs(inputs.q, inputs.k, p, None, None, None, None))[0]
+        for p in parts
+    ]
+    return out, torch.cat(attended, -1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Benchmarks and the soak: each writes a record of what it measured."""
