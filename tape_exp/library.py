@@ -19,7 +19,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.trace import Trace, trace
-from tape_exp.paper.records import known_records, read_records
+from tape_exp.paper.records import known_records, read_records, records_of_runs
 from tape_exp.runs.llama_base import apply_llama_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -172,8 +172,8 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
     """Every record as a row: what was run, and its metrics, a column each.
 
     Args:
-        folder: of records; None: ``results/records`` of the clone, or outside a clone every
-            finished run in ``runs/`` and ``results/records`` below the working directory.
+        folder: of records, or of runs; None: ``results/records`` of the clone (outside one, of the
+            working directory) and every finished run in ``runs/``.
 
     Raises:
         ConfigError: there is no such folder.
@@ -181,12 +181,13 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
     import pandas
 
     if folder is not None and not Path(folder).is_dir():
-        raise ConfigError(
-            f"{folder} is not a folder of records; results/records of a clone is one."
-        )
-
+        raise ConfigError(f"{folder} is not a folder of records or runs.")
+    if folder is None:
+        every = known_records()
+    else:
+        every = [*read_records(Path(folder)), *records_of_runs(Path(folder))]
     rows = []
-    for record in read_records(Path(folder)) if folder is not None else known_records():
+    for record in every:
         config = record["config"]
         row = {
             "run": record.get("run"),

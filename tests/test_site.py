@@ -5,6 +5,7 @@ a browser loads nothing from elsewhere, and a search works from disk.
 import logging
 import os
 import re
+import shutil
 import socket
 import tomllib
 from html.parser import HTMLParser
@@ -17,7 +18,10 @@ from mkdocs.config import load_config
 from playwright.sync_api import sync_playwright
 
 from tape_exp.settings.folders import CONF, ROOT
-from tests.report.test_browser import CHROMIUM
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 
 LOADED = {  # what a browser loads by itself: tag -> attributes; a link only as these
     "link": ("href",),

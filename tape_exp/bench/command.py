@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tape_exp.bench import figures, page
+from tape_exp.bench import figures
 from tape_exp.bench.board import Board
 from tape_exp.bench.plan import Bench, requested, shown
 from tape_exp.bench.tasks import ENTRIES, SETS
@@ -243,7 +243,7 @@ def write(board: Board, place: Place) -> list[Path]:
     written += tables.write(stem.with_name(f"{place.name}-rates"), board.search())
     effort = stem.with_name(f"{place.name}-search.json")
     write_atomically(effort, json.dumps(board.bench.effort(board.records), indent=1) + "\n")
-    written += [effort, page.write(board, stem.with_suffix(".html")), *figures.heatmap(board, stem)]
+    written += [effort, *figures.heatmap(board, stem)]
     axis = stem.with_name(f"{place.name}-ranks")
     drawn = figures.ranking(board, axis)
     for old in {axis.with_suffix(f".{kind}") for kind in KINDS} - {*drawn}:

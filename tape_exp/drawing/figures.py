@@ -1,7 +1,4 @@
-"""What a figure of an artifact is: data with a title, which draws itself as a picture.
-
-The page of ``make report`` draws the same data interactively.
-"""
+"""What a figure of an artifact is: data with a title, which draws itself as a picture."""
 
 import dataclasses
 import functools

@@ -34,10 +34,8 @@ def records_of_runs(folder: Path) -> list[Record]:
 
 
 def known_records() -> list[Record]:
-    """Those of ``results/records``, and outside a clone also of the finished runs in ``runs/``,
-    those of ``debug=`` apart.
-    """
-    runs = records_of_runs(Path("runs")) if folders.INSTALLED else []
+    """Those of ``results/records`` and of the finished runs in ``runs/``, but not of ``debug=``."""
+    runs = records_of_runs(Path("runs"))
     return each_once([*read_records(), *(run for run in runs if "debug" not in run["config"])])
 
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -35,7 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("words", nargs="+", metavar=words)
     parser.add_argument("--cores", type=int, default=1, help="so many workers of one thread each")
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
-    parser.add_argument("--record", action="store_true", help="write results/searches/ too")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_intermixed_args(arguments)
     if find_spec("optuna") is None:
@@ -50,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         statuses = _fan_out(args)
     else:
         statuses = [0 if work(trials, args.minutes) else REQUEUE]
-    failed = not args.worker and _show(trials, args)
+    failed = not args.worker and _show(trials)
     return REQUEUE if REQUEUE in statuses else int(failed or any(statuses))
 
 
@@ -65,54 +63,31 @@ def _fan_out(args: argparse.Namespace) -> list[int]:
     return [worker.wait() for worker in workers]
 
 
-def _show(trials: "Trials", args: argparse.Namespace) -> bool:
+def _show(trials: "Trials") -> bool:
     """Write and print what the search has found so far; whether trials failed."""
-    from tape_exp.drawing.figures import redraw
     from tape_exp.machine.files import write_atomically
-    from tape_exp.paper import searches, tables
     from tape_exp.runs.record import environment_info
 
-    search = trials.search
+    search, ended, failed = trials.search, 0, False
     models = {model: trials.records(model) for model in search.models}
-    result = {
-        "search": search.name,
-        "command": shlex.join(["tape-exp", "tune", *_portable(args.words)]),
-        **asdict(search),
-        "overrides": _portable(search.overrides),
-        "minimises": search.minimises,
-        **environment_info(),
-        "models": models,
-    }
-    stems = [search.folder / "search"]
-    if args.record:
-        searches.require_no_loss(result)
-        stems.append(searches.FOLDER / search.name)
-    best = {model: searches.best_of(result, model) for model in models}
-    for stem in stems:
-        write_atomically(stem.with_suffix(".json"), json.dumps(result, indent=1) + "\n")
-        paths = tables.write(stem, searches.table(result))
-        if any(best.values()):
-            paths += redraw(searches.figure(result), stem.with_suffix(".png"))
-        print(*paths, sep="\n")
-    print(f"\n{tables.markdown(searches.table(result))}")
-    for model, trial in best.items():
-        if trial:
-            words = [*search.words(model, trial["values"]), f"seed={max(search.seeds) + 1}"]
+    result = {"search": search.name, **asdict(search), **environment_info(), "models": models}
+    path = search.folder / "search.json"
+    write_atomically(path, json.dumps(result, indent=1) + "\n")
+    print(path)
+    for model, records in models.items():
+        print(f"\n{model}: trial, state, {search.metric}, values")
+        for number, trial in enumerate(records, 1):
+            score = "" if trial["score"] is None else f"{trial['score']:.4g}"
+            values = " ".join(f"{key}={value}" for key, value in trial["values"].items())
+            print(f"{number:4} {trial['state']:9} {score:>9}  {values} {trial.get('why', '')}")
+            ended += trial["state"] != "under way"
+            failed |= trial["state"] == "failed"
+        if best := search.best_of(records):
+            words = [*search.words(model, best["values"]), f"seed={max(search.seeds) + 1}"]
             print(f"Best of {model}: tape-exp train {shlex.join(words)}")
-    every = [(model, trial) for model in models for trial in models[model]]
-    failed = [(model, trial) for model, trial in every if trial["state"] == "failed"]
-    for model, trial in failed:
-        print(f"failed: {model}, trial {trial['number'] + 1}: {trial['why']}", file=sys.stderr)
-    ended = sum(trial["state"] in searches.STATES for _, trial in every)
     if left := search.trials * len(models) - ended:
         print(f"trials left: {left}; the same command resumes the search.", file=sys.stderr)
-    return bool(failed)
-
-
-def _portable(overrides: Sequence[str]) -> list[str]:
-    """Overrides without folders of this machine; other paths are cut to their last name."""
-    words = [w for w in overrides if not w.lstrip("+").startswith(("runs=", "cache="))]
-    return [re.sub(r"=[~/].*/(?=[^/])", "=", word) for word in words]
+    return failed
 
 
 if __name__ == "__main__":

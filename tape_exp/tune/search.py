@@ -84,6 +84,12 @@ class Search:
         """Whether a lower score is better."""
         return self.metric.endswith(("loss", "perplexity"))
 
+    def best_of(self, trials: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+        """The finished trial with the best score, if there is one."""
+        finished = [trial for trial in trials if trial["score"] is not None]
+        choose = min if self.minimises else max
+        return choose(finished, key=lambda trial: trial["score"]) if finished else None
+
     def words(self, model: str, values: dict[str, Any]) -> list[str]:
         """The overrides of the runs of a trial, all but the seed."""
         chosen = [f"model={model}", f"task={self.task}", f"scale={self.scale}", *self.overrides]

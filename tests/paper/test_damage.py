@@ -55,7 +55,7 @@ def test_a_damaged_file_is_named(name, results, capsys, monkeypatch):
     """A single one of many is left out; what everything depends on ends the command."""
     monkeypatch.setattr(paper, "names", lambda: ["fig_addition", "tab_speed", "theory"])
     for kind in (Curves, Heatmaps):  # which take most of the time
-        monkeypatch.setattr(kind, "draw", lambda figure, path, *_: path)
+        monkeypatch.setattr(kind, "draw", lambda figure, path, *_, **__: path)
     commands = {"list": paper.main, "render": paper.main, "report": report_of(results)}
     path = results / name
     cases = itertools.product([*DAMAGE, "folder"], commands)
@@ -89,7 +89,7 @@ def test_a_record_that_may_not_be_read_is_named_and_the_rest_is_drawn(results, c
         return read(file, *options, **further)
 
     monkeypatch.setattr(paper, "names", lambda: ["fig_addition"])
-    monkeypatch.setattr(Heatmaps, "draw", lambda figure, path, *_: path)
+    monkeypatch.setattr(Heatmaps, "draw", lambda figure, path, *_, **__: path)
     monkeypatch.setattr(Path, "read_text", refuse)
     assert paper.main(["render"]) == 0
     assert capsys.readouterr().err == (
@@ -131,7 +131,7 @@ def test_a_comparison_never_takes_the_place_of_an_artifact(capsys):
 
 
 def report_of(results):
-    return lambda _: report.main(["--out", str(results / "page.html")])
+    return lambda _: report.main(["--out", str(results / "page")])
 
 
 def test_costs_that_are_not_there_are_none(tmp_path):
