@@ -18,8 +18,8 @@ from tape_exp.models.llama import fingerprint, is_llama
 from tape_exp.models.peft_format import save_for_peft
 from tape_exp.paper import rerun
 from tape_exp.paper.records import warn
-from tape_exp.runs import llama_base
 from tape_exp.runs.card import model_card
+from tape_exp.runs.starting_weights import base_of
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.loaded import LoadedRun, read_run
@@ -113,9 +113,9 @@ def export_adapter(run: Path, folder: Path, base: str, name: str = "") -> None:
         name: by which the card loads it; none: the folder's.
     """
     loaded, local = read_run(run), Path(base).expanduser()
-    begun_from = llama_base.llama_below(loaded.checkpoint)
-    if is_llama(local) and begun_from and fingerprint(local) != fingerprint(begun_from):
-        raise ConfigError(f"--adapter {base} has other weights than the run's base, {begun_from}.")
+    base_folder = base_of(loaded.checkpoint)
+    if is_llama(local) and base_folder.is_dir() and fingerprint(local) != fingerprint(base_folder):
+        raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_folder}.")
     save_for_peft(loaded.decoder, folder, base, name, _card_of(loaded))
 
 

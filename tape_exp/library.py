@@ -20,7 +20,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.trace import Trace, trace
 from tape_exp.paper.records import known_records, read_records, records_of_runs
-from tape_exp.runs.llama_base import apply_llama_config
+from tape_exp.runs.starting_weights import apply_llama_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.plugins import changed

@@ -14,8 +14,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.launch.jobs import Job
-from tape_exp.runs import llama_base
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.starting_weights import apply_llama_config
 from tape_exp.settings.compose import compose_config, register
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, path_of
@@ -64,7 +64,7 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
 
 def run_folder(cfg: DictConfig) -> Path:
     """The run directory; a ConfigError while the run that it starts from is not finished."""
-    return RunDirectory(llama_base.apply_llama_config(cfg)).path
+    return RunDirectory(apply_llama_config(cfg)).path
 
 
 def _job(words: list[str], cfg: DictConfig, level: int = 0, recorded: bool = False) -> Job:

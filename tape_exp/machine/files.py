@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import FileLock
 
@@ -22,13 +22,14 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
         raise ValueError("it is nested too deep") from error
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a temporary file, then rename it to ``path``: readers never see half a file."""
+@contextmanager
+def open_atomically(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file and rename it to ``path`` at the end: readers never see half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:  # with the permissions that the umask leaves
-            file.write(content.encode() if isinstance(content, str) else content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -38,8 +39,14 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file that is whole or absent."""
+    with open_atomically(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left of :func:`write_atomically` in a folder."""
+    """Remove what a killed process left of :func:`open_atomically` in a folder."""
     for path in folder.glob(".*"):
         if re.fullmatch(r"\..+\.[0-9a-f]{8}", path.name):
             path.unlink(missing_ok=True)

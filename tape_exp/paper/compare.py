@@ -22,7 +22,7 @@ from tape_exp.paper.records import Record
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOT_RUN, integer, mean_of
 from tape_exp.paper.words import refuse_debug, settings_of, split_words
-from tape_exp.runs.evaluation import is_diagnostic
+from tape_exp.runs.evaluation import is_result
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import MARKS, display_name, literal
@@ -54,7 +54,7 @@ class Compare(RunArtifact):
                     f"metrics={metric}{did_you_mean(metric, known)} The records of "
                     f"task={self.task} have: {', '.join(known)}."
                 )
-        chosen = self.metrics or [metric for metric in known if not is_diagnostic(metric)]
+        chosen = self.metrics or list(filter(is_result, known))
         every = [r["metrics"] for runs in records.values() for r in runs]
         digits = {key: _digits(key, [metrics.get(key, 0.0) for metrics in every]) for key in chosen}
         rows: list[Row] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tape_exp.paper import identities
-from tape_exp.runs import llama_base, starting_weights
+from tape_exp.runs import starting_weights
 from tape_exp.runs.identity import hash_of, without_folders
 from tape_exp.runs.record import Record, validate_record
 from tape_exp.settings import folders
@@ -120,7 +120,7 @@ def matches(record: Record, current: dict[str, Any], folders: bool = False) -> b
     if current["precision"] not in (recorded["precision"], record.get("precision")):
         return False
     if "llama" in record:
-        recorded = llama_base.without_llama_keys(recorded)
+        recorded = starting_weights.without_llama_keys(recorded)
     keys = {"model", "task", "peft", "scale"} & recorded.keys()
     return all(_agree(recorded[key], current[key], current, (key,)) for key in keys)
 

@@ -1,9 +1,9 @@
 """Checkpoints: written whole or not at all, loaded without pickle, the newest whole one found."""
 
 import logging
-import os
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from lightning import LightningModule, Trainer
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
-from tape_exp.machine.files import zip_is_sound
+from tape_exp.machine.files import open_atomically, zip_is_sound
 from tape_exp.machine.preemption import Preempted, Preemption
 from tape_exp.machine.processes import sum_over_processes
 from tape_exp.settings.errors import ConfigError
@@ -21,66 +21,36 @@ log = logging.getLogger("tape_exp")
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
-    """Writes under another name and renames; loads tensors and plain values only."""
+    """Writes a checkpoint to the disk whole or not at all, without Lightning's copy in memory."""
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
-    ) -> None:
-        """Write, flush to the disk, rename."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.writing")
-        try:
-            with temporary.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-    def load_checkpoint(
-        self, path: Any, map_location: Any = lambda s, _: s, weights_only: bool | None = True
-    ) -> Any:
-        """Load tensors and plain values; anything else is refused."""
-        return super().load_checkpoint(path, map_location, weights_only=True)
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, *_: Any, **__: Any) -> None:
+        """Write, flush, rename."""
+        with open_atomically(path) as file:
+            torch.save(checkpoint, file)
 
 
+@dataclass(eq=False)
 class Checkpoints(Checkpoint):
     """Saves at the end of every ``every``-th step and on a signal to leave; keeps the newest two.
 
     The end of a step is after its report, and after its validation where one is due, so that a
     resumed run repeats neither. (Lightning's own callback saves before both, and a run killed in
-    between would lack them.) All processes leave at the same step.
-
-    Args:
-        folder: holds the checkpoints.
-        every: optimizer steps.
-        validate_every: optimizer steps.
-        agree_every: optimizer steps between two at which several processes ask one another whether
-            to leave: those of a report, which waits for the GPU anyway.
-        preemption: knows whether the run has been asked to leave.
+    between would lack them.) All processes leave at the same step: every ``agree_every`` steps they
+    ask one another, at a report, which waits for the GPU anyway.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        every: int,
-        validate_every: int,
-        agree_every: int,
-        preemption: Preemption,
-    ) -> None:
-        self.folder, self.preemption = folder, preemption
-        self.every, self.validate_every, self.agree_every = every, validate_every, agree_every
-        self.seconds = 0.0  # for which training has waited
+    folder: Path
+    every: int
+    validate_every: int
+    agree_every: int
+    preemption: Preemption
+    seconds: float = 0.0  # for which training has waited
 
     def on_load_checkpoint(
         self, trainer: Trainer, module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Count Lightning's progress in micro-batches of this process, not of the one that saved.
-
-        Only the optimizer step is the same on another number of devices or with another
-        ``trainer.micro_batch``.
+        """Count Lightning's progress in this run's micro-batches: on another number of devices, or
+        with another ``trainer.micro_batch``, only the optimizer step is the same.
         """
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         batches = checkpoint["global_step"] * trainer.accumulate_grad_batches
@@ -132,13 +102,9 @@ def file_name(step: int) -> str:
 
 
 def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
-    """The newest whole checkpoint and its step, or (None, 0); damaged ones are put aside.
-
-    Raises:
-        ConfigError: the checkpoint belongs to a run of another config.
+    """The newest whole checkpoint and its step, or (None, 0); damaged ones are put aside. Raises
+    :class:`ConfigError` where it belongs to a run of another config.
     """
-    for unfinished in folder.glob(".step*"):  # a process was killed while it wrote it
-        unfinished.unlink(missing_ok=True)
     for path in sorted(folder.glob("step*.ckpt"), reverse=True):
         with suppress(FileNotFoundError):  # another process of the run has put it aside
             if zip_is_sound(path):
@@ -147,5 +113,5 @@ def newest(folder: Path, config_hash: str) -> tuple[Path | None, int]:
                     raise ConfigError(f"{path} belongs to a run of another config; move it away.")
                 return path, checkpoint["global_step"]
             log.warning("%s is damaged and put aside; trying the checkpoint before it.", path)
-            os.replace(path, path.with_suffix(".damaged"))
+            path.replace(path.with_suffix(".damaged"))
     return None, 0

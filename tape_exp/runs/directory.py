@@ -2,8 +2,8 @@
 
 ``runs/<task>/<scale>/<model>/seed<seed>-<hash>/`` (of an adapted model ``<model>-<peft>``) holds
 config.yaml, manifest.json, metrics.jsonl, log.txt, checkpoints/, artifacts/, record.json and, at
-the end, DONE or FAILED. The path is a function of config and seed, never of the clock: the same
-command finds the same run, resumes it from its last checkpoint or says that it is done.
+the end, DONE or FAILED. The path is a function of config and seed: the same command finds the same
+run, resumes it from its last checkpoint or says that it is done.
 """
 
 import json
@@ -20,8 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.machine.files import remove_leftovers, write_atomically
 from tape_exp.machine.processes import first_process
-from tape_exp.runs.identity import config_hash, identity_of
-from tape_exp.runs.record import continue_manifest, dump_record, manifest
+from tape_exp.runs.identity import config_hash
+from tape_exp.runs.record import dump_record, manifest
 from tape_exp.runs.starting_weights import find, fingerprint, init_checkpoint, variant
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
@@ -60,51 +60,44 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other commands off the run, by a lock that the system releases with the process.
-
-        Only the first process holds it.
-
-        Raises:
-            FolderError: another command works on the run.
+        """Keep other commands off the run, by a lock that the system releases with the process, the
+        first one of the run. Raises :class:`FolderError` where another command holds it.
         """
         if not first_process():
             yield
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path / LOCK)
         try:
-            lock.acquire(timeout=LOCK_SECONDS)
+            lock = FileLock(self.path / LOCK).acquire(timeout=LOCK_SECONDS)
         except Timeout:
             raise FolderError(
                 f"another process works on {self.path}; wait for its end or stop it, then give the "
                 "same command again."
             ) from None
-        try:
+        with lock:
             yield
-        finally:
-            lock.release()
 
     def open(self, assets: Mapping[str, str]) -> None:
-        """Make the directory, and write config, manifest and ``assets`` (name -> content).
-
-        Only the first process writes.
-
-        Raises:
-            ConfigError: the checkpoints that are there belong to other assets or other weights.
+        """Make the directory, and write config, manifest and ``assets`` (name -> content), in the
+        first process only. Raises :class:`ConfigError` where the checkpoints that are there began
+        from other weights.
         """
         if not first_process():
             return
-        if self.cfg.debug.name != "none":
-            self._clear()
-        made = manifest(self.hash, identity_of(self.cfg), self.begins_from)
+        if self.cfg.debug.name != "none":  # a debug run is always made anew
+            for folder in ("checkpoints", "artifacts", "tensorboard", "wandb"):
+                shutil.rmtree(self.path / folder, ignore_errors=True)
+            self.metrics.unlink(missing_ok=True)
+        began = None
         if any(self.checkpoints.glob("step*.ckpt")):
-            self._refuse_other_assets(assets)
             began = read_json(self.path / "manifest.json")
             self.refuse_other_weights(began)
-            made = continue_manifest(began, made)
-        for folder in (self.path, self.checkpoints, self.artifacts):
-            folder.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(folder)
+            # The task refuses checkpoints of other assets, and those of the run stay.
+            assets = {name: assets[name] for name in assets if not (self.path / name).exists()}
+        made = manifest(self, began)
+        for place in (self.path, self.checkpoints, self.artifacts):
+            place.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(place)
         for ending in ("DONE", "FAILED"):
             (self.path / ending).unlink(missing_ok=True)
         config: Any = redact_tree(OmegaConf.to_container(self.cfg, resolve=True))
@@ -113,42 +106,21 @@ class RunDirectory:
         for name, content in assets.items():
             self.write(name, content)
 
-    def _refuse_other_assets(self, assets: Mapping[str, str]) -> None:
-        for name, content in assets.items():
-            path = self.path / name
-            if path.exists() and path.read_bytes() != content.encode():
-                raise ConfigError(
-                    f"the checkpoints of the run were trained with {path}, and its data give "
-                    "another one now: restore the data, remove the file if it is damaged, or train "
-                    "afresh in another folder, runs=<folder>."
-                )
-
     def refuse_other_weights(self, began: Mapping[str, Any]) -> None:
-        """Raise :class:`ConfigError` where the run of a manifest or record began from weights that
-        have changed since.
-        """
+        """Raise :class:`ConfigError` where the weights that a run began from have changed since."""
         if began.get("begun_from_weights") not in (None, self.begins_from):
             raise ConfigError(
                 f"{self.path} began from other weights than {init_checkpoint(self.cfg)} has now. "
                 f"Restore them, or train afresh: remove {self.path}, or set runs=<folder>."
             )
 
-    def _clear(self) -> None:
-        """Remove what an earlier run left, except the files that this one holds open."""
-        for path in self.path.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path.name not in (LOCK, LOG):
-                path.unlink()
-
-    def write(self, name: str, text: str) -> Path:
+    def write(self, name: str, text: str) -> None:
         """Write a text file atomically."""
         write_atomically(self.path / name, text)
-        return self.path / name
 
-    def write_json(self, name: str, content: Any) -> Path:
+    def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file atomically."""
-        return self.write(name, json.dumps(content, indent=1) + "\n")
+        self.write(name, json.dumps(content, indent=1) + "\n")
 
     def finish(self, record: dict[str, Any]) -> None:
         """Write the record and mark the run as done."""
@@ -157,9 +129,8 @@ class RunDirectory:
         (self.path / "FAILED").unlink(missing_ok=True)  # stale, from an earlier attempt
 
     def fail(self, error: BaseException) -> Path | None:
-        """Write FAILED with the traceback, and return its path, or None if it cannot be written.
-
-        The first process that fails writes: the others fail because of it.
+        """Write FAILED with the traceback, unless a process has failed before, which is why this
+        one did; return its path, or None if it cannot be written.
         """
         path = self.path / "FAILED"
         with suppress(OSError):

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 log = logging.getLogger("tape_exp")
-# Prefixes of metrics that explain a result: they are in the record and in every logger, but not
-# among the results that a run's log and `paper compare` show.
-DIAGNOSTICS = ("causal", "failures", "forced", "state")
+Z_95 = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 
-def is_diagnostic(metric: str) -> bool:
-    """Whether a metric only explains a result."""
-    return metric.partition("/")[0] in DIAGNOSTICS
+def is_result(metric: str) -> bool:
+    """Whether a metric is a result, which logs, cards and ``paper compare`` show, and neither a
+    standard error nor a diagnostic, which only explains one.
+    """
+    diagnostic = metric.partition("/")[0] in ("causal", "failures", "forced", "state")
+    return not diagnostic and not metric.endswith("_stderr")
 
 
 @dataclass
@@ -79,14 +80,8 @@ def depth_heatmap(
 
 
 def wilson(correct: float, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of successes, in percent.
-
-    ``scipy.stats`` has it too, and takes a second to import.
-    """
-    from scipy.special import ndtri
-
-    z, share = float(ndtri(0.975)), correct / trials
-    centre = 2 * correct + z**2
-    half = z * math.sqrt(4 * correct * (1 - share) + z**2)
-    low, high = ((centre + sign * half) / (2 * (trials + z**2)) for sign in (-1, 1))
+    """Wilson's 95 % interval of a share of successes, in percent."""
+    share, centre = correct / trials, 2 * correct + Z_95**2
+    half = Z_95 * math.sqrt(4 * correct * (1 - share) + Z_95**2)
+    low, high = ((centre + sign * half) / (2 * (trials + Z_95**2)) for sign in (-1, 1))
     return 100 * max(low, 0.0), 100 * min(high, 1.0)

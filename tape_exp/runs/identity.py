@@ -44,9 +44,6 @@ def without_folders(node: Any) -> Any:
     """A config for a record: each path is cut to its last name, to say nothing of the machine."""
     if not isinstance(node, dict):
         return node
-    return {
-        key: Path(value).name
-        if key in ("path", "checkpoint", "init_from") and isinstance(value, str)
-        else without_folders(value)
-        for key, value in node.items()
-    }
+    paths = [key for key in ("path", "checkpoint", "init_from") if isinstance(node.get(key), str)]
+    inner = {key: without_folders(value) for key, value in node.items()}
+    return inner | {key: Path(node[key]).name for key in paths}

@@ -2,19 +2,19 @@
 
 import json
 import logging
+import netrc
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
 from tape_exp.machine.files import flush_to_disk, write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.evaluation import Evaluation, is_diagnostic
+from tape_exp.runs.evaluation import Evaluation, is_result
 from tape_exp.runs.identity import identity_of
 from tape_exp.runs.metrics import Stopwatch, read_metrics
 from tape_exp.settings.naming import display_name
@@ -27,12 +27,8 @@ DATA_DIR = os.environ.get("WANDB_DATA_DIR")
 
 
 class JsonlLogger(Logger):
-    """One JSON object a line, ``{"step": 10, "train/loss": …}``: the complete curve of a run.
-
-    Args:
-        path: of the file, where an earlier process may have begun it.
-        clock: gives each line its ``seconds``, what the run has taken so far.
-        step: from which the run resumes.
+    """One JSON object a line, ``{"step": 10, "train/loss": …, "seconds": …}``: the whole curve of a
+    run. What a killed process wrote after ``step``, from which the run resumes, is dropped.
     """
 
     name = "jsonl"
@@ -42,9 +38,14 @@ class JsonlLogger(Logger):
         super().__init__()
         self.path, self.clock, self.step = path, clock, step
         self.reported: set[tuple[str, ...]] = set()  # the names of each line at ``step``
-        self._rewind()
+        if path.exists():
+            rows = [row for row in read_metrics(path) if row["step"] <= step]
+            write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+            clock.began -= rows[-1]["seconds"] if rows else 0.0
+            self.reported = {tuple(row)[1:-1] for row in rows if row["step"] == step}
+        elif step:
+            log.warning("%s is missing: curves begin at step %d.", path, step)
 
-    @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Append a line, unless a killed process has reported it."""
         if step == self.step and tuple(metrics) in self.reported:
@@ -53,7 +54,6 @@ class JsonlLogger(Logger):
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
-    @rank_zero_only
     def save(self) -> None:
         """Have every line on the disk."""
         if self.path.exists():
@@ -62,23 +62,10 @@ class JsonlLogger(Logger):
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """The config is in the run's folder already."""
 
-    @rank_zero_only
-    def _rewind(self) -> None:
-        """Drop what a killed process wrote after the step, and an unfinished last line."""
-        if not self.path.exists():
-            if self.step:
-                log.warning("%s is missing: curves begin at step %d.", self.path, self.step)
-            return
-        rows = [row for row in read_metrics(self.path) if row["step"] <= self.step]
-        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in rows))
-        self.clock.add(rows[-1]["seconds"] if rows else 0.0)
-        self.reported = {tuple(row)[1:-1] for row in rows if row["step"] == self.step}
-
 
 def log_to_all(loggers: list[Logger], send: Callable[[Logger], object]) -> None:
-    """Call ``send`` on every logger; drop one that raises, so that it cannot end the run.
-
-    metrics.jsonl has everything, and an error of it does end the run.
+    """Call ``send`` on every logger; drop one that raises, so that it cannot end the run, unless it
+    is that of metrics.jsonl, which has everything.
     """
     for logger in [*loggers]:
         try:
@@ -91,9 +78,11 @@ def log_to_all(loggers: list[Logger], send: Callable[[Logger], object]) -> None:
 
 
 def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int) -> list[Logger]:
-    """The JSONL logger, continuing at ``step``, and the one that ``logger=`` asks for."""
-    # Lightning reads NODE_RANK only when the trainer is made; until then two would write.
-    rank_zero_only.rank = 0 if first_process() else 1  # type: ignore[attr-defined]
+    """The JSONL logger, continuing at ``step``, and the one that ``logger=`` asks for; none but in
+    the first process.
+    """
+    if not first_process():
+        return []
     loggers: list[Logger] = [JsonlLogger(run.metrics, clock, step)]
     if cfg.logger.name == "tensorboard":
         board = TensorBoardLogger(run.path, name="tensorboard", version="", default_hp_metric=False)
@@ -108,35 +97,32 @@ def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int
 
 def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
     """Lightning's W&B logger, whose run has the hash as its id: a resumed run continues it."""
-    if not first_process():
-        return WandbLogger()  # which does nothing there
     tags = [cfg.model.name, cfg.task.name, cfg.scale.name, *cfg.logger.tags]
     title = f"{display_name(cfg.model.name)} on {cfg.task.name.replace('_', ' ')}"
-    options: dict[str, Any] = {
-        "project": cfg.logger.project,
-        "entity": cfg.logger.entity,
-        "name": run.name,
-        "group": f"{cfg.task.name}-{cfg.scale.name}",
-        "config": redact_tree(identity_of(cfg)),
-        "tags": list(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags)),
-        "notes": cfg.logger.notes or f"{title}, scale {cfg.scale.name}, seed {cfg.seed}",
-    }
-    experiment = start_wandb(run.hash, run.path, cfg.logger.timeout, cfg.logger.mode, **options)
+    experiment = start_wandb(
+        run.hash,
+        run.path,
+        cfg.logger.timeout,
+        cfg.logger.mode,
+        project=cfg.logger.project,
+        entity=cfg.logger.entity,
+        name=run.name,
+        group=f"{cfg.task.name}-{cfg.scale.name}",
+        config=redact_tree(identity_of(cfg)),
+        tags=list(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags)),
+        notes=cfg.logger.notes or f"{title}, scale {cfg.scale.name}, seed {cfg.seed}",
+    )
     experiment.define_metric("*", step_metric="trainer/global_step", step_sync=True)
     return WandbLogger(experiment=experiment)
 
 
 def start_wandb(run_id: str, folder: Path, timeout: int, mode: str, **options: Any) -> Any:
-    """Start or resume a W&B run that sends what is logged and nothing else.
-
-    W&B would also gather the command line and SLURM's variables, which may hold secrets, the code,
-    and a copy of the terminal.
+    """Start or resume a W&B run that sends what is logged, but not the command line and SLURM's
+    variables, which may hold secrets, nor the code or a copy of the terminal.
 
     Args:
-        folder: of W&B's files, of which `wandb sync` uploads an offline run.
         timeout: seconds to wait for the server; then the run is offline.
         mode: offline, online, or auto: online where a key is present.
-        options: further ones of ``wandb.init``.
     """
     os.environ["WANDB_DATA_DIR"] = DATA_DIR or str(folder.resolve() / "wandb")  # of tables
     os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
@@ -146,7 +132,6 @@ def start_wandb(run_id: str, folder: Path, timeout: int, mode: str, **options: A
     options["settings"] = wandb.Settings(
         init_timeout=timeout,
         finish_timeout=FINISH_SECONDS,
-        silent=True,
         x_disable_meta=True,
         disable_git=True,
         disable_code=True,
@@ -167,11 +152,9 @@ def start_wandb(run_id: str, folder: Path, timeout: int, mode: str, **options: A
 
 def has_wandb_key() -> bool:
     """Whether a W&B key is configured, in the environment or in netrc."""
-    import netrc
-
     try:
         return "WANDB_API_KEY" in os.environ or any("wandb" in h for h in netrc.netrc().hosts)
-    except (OSError, ValueError, netrc.NetrcParseError):  # no such file, or an unreadable one
+    except (OSError, netrc.NetrcParseError):
         return False
 
 
@@ -182,51 +165,42 @@ def publish(
     step: int,
     facts: dict[str, float],
 ) -> None:
-    """Send the images of an evaluation to W&B and TensorBoard, its tables and results to W&B.
-
-    Args:
-        facts: of the run, such as its parameters, for W&B's summary.
+    """Send the images of an evaluation to W&B and TensorBoard; its tables, its results and the
+    ``facts`` of the run, such as its parameters, to W&B.
     """
-    results = {
-        name: value
-        for name, value in evaluation.metrics.items()
-        if not (is_diagnostic(name) or name.endswith("_stderr"))
-    }
+    from matplotlib.image import imread
 
-    def send(logger: Logger) -> None:
-        if isinstance(logger, WandbLogger):
-            for image in images:
-                logger.log_image(f"test/{image.stem}", [str(image)])
+    results = {name: value for name, value in evaluation.metrics.items() if is_result(name)}
+
+    def send(logger: Any) -> None:
+        on_wandb = isinstance(logger, WandbLogger)
+        for image in images:
+            title = f"test/{image.stem}"
+            if on_wandb:
+                logger.log_image(title, [str(image)])
+            elif isinstance(logger, TensorBoardLogger):
+                logger.experiment.add_image(title, imread(image), step, dataformats="HWC")
+        if on_wandb:
             logger.experiment.summary.update(facts | results)
             for name, rows in {"samples": evaluation.samples, **evaluation.tables}.items():
                 columns = list(dict.fromkeys(column for row in rows for column in row))
                 data = [[row.get(column) for column in columns] for row in rows]
                 if rows:
                     logger.log_table(f"test/{name}", columns=columns, data=data)
-        elif isinstance(logger, TensorBoardLogger):
-            from matplotlib.image import imread
-
-            for image in images:
-                title = f"test/{image.stem}"
-                logger.experiment.add_image(title, imread(image), step, dataformats="HWC")
         logger.save()
 
     log_to_all(loggers, send)
 
 
 def close(loggers: list[Logger], done: bool, preempted: bool) -> None:
-    """End the W&B run, if there is one, so that the next run of this process gets one of its own.
+    """End the W&B run, if there is one: the next run of this process gets one of its own."""
 
-    What could not be sent in :data:`FINISH_SECONDS` is in the run's folder, for `wandb sync`.
-    """
+    def end(logger: Any) -> None:
+        if preempted:
+            logger.experiment.mark_preempting()
+        logger.experiment.finish(exit_code=int(not done))
 
-    def end(logger: Logger) -> None:
-        if isinstance(logger, WandbLogger):
-            if preempted:
-                logger.experiment.mark_preempting()
-            logger.experiment.finish(exit_code=int(not done))
-
-    log_to_all(loggers, end)
+    log_to_all([logger for logger in loggers if isinstance(logger, WandbLogger)], end)
 
 
 def _reason(error: Exception) -> str:

@@ -1,21 +1,20 @@
-"""The record that tables are made from: making it, writing it, and telling whether one is whole."""
+"""The record that tables are made from: making it, checking it and writing it."""
 
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Required
-from uuid import uuid4
+from shutil import which
+from typing import TYPE_CHECKING, Annotated, Any
 
-from annotated_types import Ge, MinLen
-from typing_extensions import TypedDict  # which pydantic needs below Python 3.12
+from annotated_types import MinLen
+from pydantic import FiniteFloat, NonNegativeInt, ValidationError, create_model
 
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings import plugins
@@ -28,71 +27,24 @@ if TYPE_CHECKING:
 
 PACKAGES = "torch lightning hydra-core numpy wandb datasets transformers lm_eval triton flash-attn"
 
-STRICT = {"strict": True, "allow_inf_nan": False}
-Record = dict[str, Any]  # as :class:`RecordSchema` describes it
+Record = dict[str, Any]
 
-
-class Named(TypedDict):
-    """A section of a config: what it is called."""
-
-    name: str
-
-
-class Config(TypedDict):
-    """What is read of a record's config."""
-
-    precision: str
-    scale: str
-    model: Named
-    task: Named
-    peft: NotRequired[Named]
-
-
-class Git(TypedDict):
-    """The state of the code: its commit, and whether it had changes; the commits of resumptions."""
-
-    commit: str | None
-    dirty: bool | None
-    later: NotRequired[list[str | None]]
-
-
-class RecordSchema(TypedDict, total=False):
-    """What tables, figures and the report read of a record; it may hold more."""
-
-    __pydantic_config__ = STRICT  # type: ignore[misc]
-    config: Required[Config]
-    seed: Required[Annotated[int, Ge(0)]]
-    metrics: Required[Annotated[dict[str, float], MinLen(1)]]
-    started: Required[str]
-    git: Required[Git]
-    run: str
-    config_hash: str
-    data_fingerprint: str
-    parameters: int
-    steps: int
-    tokens: float
-    seconds: dict[str, float]
-    packages: dict[str, str]
-    curves: dict[str, dict[str, list[float]]]
-    heatmap: list[list[float | None]]
-    matrices: dict[str, list[list[float]]]
-    samples: list[dict[str, Any]]
-    artifacts: list[str]
-
-
-@cache
-def _schema() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(RecordSchema)
+# What every table and figure reads of a record, which holds more.
+Named = create_model("Named", name=str)
+Config = create_model(
+    "Config", precision=str, scale=str, model=Named, task=Named, peft=(Named, None)
+)
+Git = create_model("Git", commit=str | None, dirty=bool | None)
+Metrics = Annotated[dict[str, FiniteFloat], MinLen(1)]
+Schema = create_model(
+    "Schema", config=Config, seed=NonNegativeInt, metrics=Metrics, started=str, git=Git
+)
 
 
 def validate_record(record: Any, path: Path) -> Record:
     """The record. Raises :class:`ConfigError` where it lacks what is read of it, or is damaged."""
-    from pydantic import ValidationError
-
     try:
-        _schema().validate_python(record)
+        Schema.model_validate(record, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -102,31 +54,27 @@ def validate_record(record: Any, path: Path) -> Record:
     return record
 
 
-def manifest(config_hash: str, config: Any, begins_from: str | None) -> dict[str, Any]:
+def manifest(run: "RunDirectory", began: dict[str, Any] | None) -> dict[str, Any]:
     """Who makes a run: command, commit, versions, machine, time, the fingerprint of the weights
-    that it begins from, and the packages of other authors whose classes the config constructs.
+    that it begins from, and the packages of other authors whose classes the config constructs. A
+    resumed run keeps the time, commit and packages of ``began``, its manifest so far; ``later`` are
+    the commits with which it was resumed.
     """
-    others = plugins.versions_of(config)
-    return {
+    made = {
         "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
-        "config_hash": config_hash,
+        "config_hash": run.hash,
         **environment_info(),
-        **({"plugins": others} if others else {}),
-        **({"begun_from_weights": begins_from} if begins_from else {}),
+        "plugins": plugins.versions_of(identity_of(run.cfg)),
+        "begun_from_weights": run.begins_from,
     }
-
-
-def continue_manifest(began: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest of a resumed run: as of ``now``, with the time, commit and packages with which
-    it began, and the commits with which it was resumed as ``later``.
-    """
-    first, git = began["git"], now["git"]
-    later = dict.fromkeys([*first.get("later", ()), git["commit"]])
-    later.pop(first["commit"], None)
-    git = {"commit": first["commit"], "dirty": first["dirty"] or git["dirty"]}
-    git |= {"later": [*later]} if later else {}
-    packages = {"plugins": began["plugins"]} if "plugins" in began else {}
-    return {**now, **packages, "git": git, "started": began["started"]}
+    if began:
+        first, git = began["git"], made["git"]
+        later = dict.fromkeys([*first.get("later", ()), git["commit"]])
+        later.pop(first["commit"], None)
+        git = {"commit": first["commit"], "dirty": first["dirty"] or git["dirty"]}
+        made["git"] = git | ({"later": [*later]} if later else {})
+        made |= {"plugins": began.get("plugins"), "started": began["started"]}
+    return {key: value for key, value in made.items() if value}
 
 
 def environment_info() -> dict[str, Any]:
@@ -151,23 +99,17 @@ def environment_info() -> dict[str, Any]:
 
 def git_state() -> dict[str, Any]:
     """The commit, and whether tracked files outside results/, or new ones of the code, differ.
-
-    Outside a clone nothing is known: a repository around the working directory is another
-    project's.
+    Outside a clone nothing is known: a repository around the working directory is another's.
     """
-    if INSTALLED:
-        return {"commit": None, "dirty": None}
     # The clone may be another user's, as in a container that mounts it: its code runs already.
     words = ["git", "-c", f"safe.directory={ROOT.resolve()}", "status", "--porcelain=v2"]
     words += ["--branch", "--", ".", ":!results"]
-    try:
-        text = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return {"commit": None, "dirty": None}
-    lines = text.splitlines()
-    commit = next(line.split()[2] for line in lines if line.startswith("# branch.oid"))
+    lines: list[str] = []
+    if not INSTALLED and which("git"):
+        lines = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid")), None)
     code = ("? tape_exp/", "? conf/", "? launch/", "1", "2", "u")
-    return {"commit": commit, "dirty": any(line.startswith(code) for line in lines)}
+    return {"commit": commit, "dirty": commit and any(line.startswith(code) for line in lines)}
 
 
 def make_record(
@@ -175,13 +117,12 @@ def make_record(
 ) -> Record:
     """The record of a finished run: all that tables and figures need, small enough to commit."""
     made = json.loads((run.path / "manifest.json").read_text())
-    copied = ("git", "packages", "hardware", "started", "plugins", "begun_from_weights")
     return {
         "run": run.name,
         "config_hash": run.hash,
         "config": without_folders(redact_tree(identity_of(run.cfg))),
         "seed": run.cfg.seed,
-        **{key: made[key] for key in copied if key in made},
+        **{key: made[key] for key in made if key not in ("command", "config_hash")},
         "data_fingerprint": fingerprint,
         **facts,
         "metrics": metrics,
@@ -191,12 +132,11 @@ def make_record(
 
 def dump_record(record: Record) -> str:
     """JSON with one line for each row of a grid and for each curve, which reads and diffs well."""
-    lines: dict[str, str] = {}
+    lines: list[str] = []
 
     def line(part: Any) -> str:
-        mark = uuid4().hex  # which no text of a record has
-        lines[f'"{mark}"'] = json.dumps(part, allow_nan=False)
-        return mark
+        lines.append(json.dumps(part, allow_nan=False))
+        return f"\0{len(lines) - 1}"  # no text of a record holds a NUL
 
     short = dict(record)
     if "heatmap" in record:
@@ -207,6 +147,4 @@ def dump_record(record: Record) -> str:
     if "curves" in record:
         short["curves"] = {name: line(curve) for name, curve in record["curves"].items()}
     text = json.dumps(short, indent=1, allow_nan=False)
-    for mark, part in lines.items():
-        text = text.replace(mark, part, 1)
-    return text + "\n"
+    return re.sub(r'"\\u0000(\d+)"', lambda mark: lines[int(mark[1])], text) + "\n"

@@ -4,6 +4,7 @@ A checkpoint is a ``.ckpt`` of ours, with all weights or, where the run adapted 
 (``peft=``), with the trained ones only; or the folder of a Llama in Hugging Face's format.
 """
 
+import copy
 import hashlib
 from functools import cache
 from pathlib import Path
@@ -12,11 +13,20 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.machine.files import sha256, zip_is_sound
+from tape_exp.settings.construct import locate, takes
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.files import read_yaml
+from tape_exp.settings.files import read_json, read_yaml
 from tape_exp.settings.folders import path_of
-from tape_exp.settings.naming import choice_of
 from tape_exp.settings.plugins import yaml_of
+
+# What follows from a Llama, whatever the config says.
+LLAMA_KEYS = (
+    "task.arch",
+    "model.theta",
+    "model.scaling",
+    "task.tokenizer.bos",
+    "task.tokenizer.eos",
+)
 
 
 def init_checkpoint(cfg: DictConfig) -> str | None:
@@ -39,10 +49,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
 
     A task's name stands for its finished run of the same model, ``peft``, scale and seed below
     ``runs``, or, where a base model is adapted, for the base's run. ``owner/name`` is a repository
-    of the Hugging Face hub.
-
-    Raises:
-        ConfigError: there is none, or there are several.
+    of the Hugging Face hub. Raises :class:`ConfigError` where there is none, or are several.
     """
     if (path := resolve(spec)) is not None:
         return path
@@ -52,16 +59,17 @@ def find(spec: str, cfg: DictConfig) -> Path:
         return llama.fetch(spec, f"checkpoint={spec}, which is no folder here")
     models = [variant(cfg)] if cfg.peft.name == "none" else [variant(cfg), cfg.peft.base]
     places = [path_of("runs", cfg.runs) / spec / cfg.scale.name / model for model in models]
-    runs = next(filter(None, (_finished_runs(place, cfg) for place in places)), [])
-    if len(runs) == 1:
-        return _last_checkpoint(runs[0])
-    if runs:
+    runs = _finished_runs(places[0], cfg) or _finished_runs(places[-1], cfg)
+    if not runs:
+        raise ConfigError(
+            f"checkpoint={spec} is neither a file, nor the folder of a run or of a Llama, nor a "
+            f"task with a finished run of seed {cfg.seed} in {' or '.join(map(str, places))}; "
+            "train it."
+        )
+    if len(runs) > 1:
         choices = ", ".join(f"checkpoint={run}" for run in runs)
         raise ConfigError(f"checkpoint={spec}: there are {len(runs)} finished runs, {choices}.")
-    raise ConfigError(
-        f"checkpoint={spec} is neither a file, nor the folder of a run or of a Llama, nor a task "
-        f"with a finished run of seed {cfg.seed} in {' or '.join(map(str, places))}; train it."
-    )
+    return _last_checkpoint(runs[0])
 
 
 def resolve(spec: str | None) -> Path | None:
@@ -81,33 +89,17 @@ def _last_checkpoint(run: Path) -> Path:
 
 
 def _finished_runs(place: Path, cfg: DictConfig) -> list[Path]:
-    """The finished runs of the seed in a folder, except those of ``debug=``. Of several, those on
-    the same text count, and among these the unchanged task's.
+    """The finished runs of the seed in a folder, without those of ``debug=``; if there are any on
+    the same text, these only.
     """
     done = sorted(place.glob(f"seed{cfg.seed}-*/DONE"))
     configs = {path.parent: stored_config(path.with_name("config.yaml")) for path in done}
     runs = [run for run, stored in configs.items() if stored.debug.name == "none"]
-    for criterion in (lambda stored: stored.scale.text == cfg.scale.text, _has_default_task):
-        if len(runs) > 1:
-            runs = [run for run in runs if criterion(configs[run])] or runs
-    return runs
-
-
-def _has_default_task(stored: Any) -> bool:
-    """Whether the task of a run's config is what its choices compose to."""
-    from tape_exp.settings.compose import compose_config  # imports Hydra
-
-    words = [f"task={choice_of('task', stored.task.name)}", f"scale={stored.scale.name}"]
-    default = compose_config([*words, f"scale.text={stored.scale.text}"]).task
-    return OmegaConf.to_container(default, resolve=True) == OmegaConf.to_container(stored.task)
+    return [run for run in runs if configs[run].scale.text == cfg.scale.text] or runs
 
 
 def stored_config(path: Path) -> Any:
-    """The config.yaml of a run, which may be another user's: values, with nothing to resolve.
-
-    Raises:
-        ConfigError: it cannot be read, or refers to something outside of itself.
-    """
+    """The config.yaml of a run, which may be another user's: values, with nothing to resolve."""
     cfg = read_yaml(path, "name another run")
     if not isinstance(cfg, DictConfig) or "${" in OmegaConf.to_yaml(cfg):
         raise ConfigError(f"{path} is not a config that a run wrote; name another run.")
@@ -122,24 +114,18 @@ def companion(checkpoint: Path, name: str) -> Path | None:
 
 def run_config(checkpoint: Path) -> Any:
     """The config of the run that wrote a checkpoint; None of a Llama or a file outside of runs."""
-    path = None if checkpoint.is_dir() else companion(checkpoint, "config.yaml")
+    path = companion(checkpoint, "config.yaml")
     return stored_config(path) if path else None
 
 
-def adapted_config(checkpoint: Path) -> Any:
-    """The config of the run that wrote a checkpoint, if that run adapted a base model."""
-    cfg = run_config(checkpoint)
-    return cfg if cfg is not None and cfg.peft.name != "none" else None
-
-
 def base_of(checkpoint: Path) -> Path:
-    """The checkpoint from which an adapted run began; any other one is a base itself."""
-    cfg = adapted_config(checkpoint)
-    if cfg is None:
+    """The checkpoint, or the Llama, that an adapted run adapts; any other one is a base itself."""
+    cfg = run_config(checkpoint)
+    if cfg is None or cfg.peft.name == "none":
         return checkpoint
     cfg.runs = str(checkpoint.parents[5])
     try:
-        return find(init_checkpoint(cfg) or "", cfg)
+        return base_of(find(init_checkpoint(cfg) or "", cfg))
     except ConfigError as error:
         raise ConfigError(f"the base of the adapted {checkpoint} is missing: {error}") from error
 
@@ -156,9 +142,8 @@ def trained_length(checkpoint: Path) -> int | None:
 
 def trained_tokenizer(checkpoint: Path) -> str | None:
     """The fingerprint of the tokenizer that a checkpoint was trained with, where it says so."""
-    content = {} if checkpoint.is_dir() else read_checkpoint(checkpoint)
-    tasks = (value for value in content.values() if isinstance(value, dict))
-    return next((task["tokenizer"] for task in tasks if "tokenizer" in task), None)
+    states = (value for value in read_checkpoint(checkpoint).values() if isinstance(value, dict))
+    return next((state["tokenizer"] for state in states if "tokenizer" in state), None)
 
 
 def title(checkpoint: Path) -> str:
@@ -174,15 +159,14 @@ def title(checkpoint: Path) -> str:
 
 
 def fingerprint(checkpoint: Path) -> str | None:
-    """Sixteen hexadecimal digits of a run's weights, and of those of the base that they adapt.
-
-    The title says which run it is, not what is in it: a run that was removed and trained again on
-    other text has the same one. None where the title says both: of a Llama, or of a file outside
-    of runs.
+    """Sixteen hexadecimal digits of a run's weights, and of those of the base that they adapt: a
+    run that was removed and trained again on other text has the same title. None of a Llama, or of
+    a file outside of runs, whose title tells its weights.
     """
-    if checkpoint.is_dir() or companion(checkpoint.resolve(), "config.yaml") is None:
+    checkpoint = checkpoint.resolve()
+    if checkpoint.is_dir() or companion(checkpoint, "config.yaml") is None:
         return None
-    return _hash_of_weights(checkpoint.resolve(), checkpoint.stat().st_mtime_ns)
+    return _hash_of_weights(checkpoint, checkpoint.stat().st_mtime_ns)
 
 
 @cache
@@ -199,9 +183,7 @@ def _hash_of_weights(path: Path, modified: int) -> str:
 
 def read_checkpoint(checkpoint: Path) -> dict[str, Any]:
     """What a checkpoint holds, mapped into memory: tensors and plain values, nothing that runs.
-
-    Raises:
-        ConfigError: it is no checkpoint, or damaged: the checksums of its zip do not fit.
+    Raises :class:`ConfigError` where it is damaged, or no checkpoint.
     """
     return _read(checkpoint.resolve(), checkpoint.stat().st_mtime_ns)
 
@@ -222,3 +204,56 @@ def _read(path: Path, modified: int) -> dict[str, Any]:
             "before it."
         ) from error
     return content
+
+
+def llama_title(checkpoint: Path) -> str | None:
+    """The title of the Llama that the weights are, adapt, or were before they were fine-tuned."""
+    if (base := base_of(checkpoint)).is_dir():
+        return title(base)
+    record = companion(checkpoint, "record.json")
+    return read_json(record).get("llama") if record else None
+
+
+def apply_llama_config(cfg: DictConfig) -> DictConfig:
+    """The config with the sizes, positions and special tokens of the Llama it begins from, if any.
+
+    Raises:
+        ConfigError: the checkpoint is missing, or ``model`` cannot take up a Llama's positions.
+    """
+    spec = init_checkpoint(cfg)
+    if not spec:
+        return cfg
+    checkpoint = find(spec, cfg)
+    if (base := base_of(checkpoint)).is_dir():
+        from tape_exp.models import llama
+
+        config = llama.read_config(base)
+        values = [config.sizes(), config.theta, config.scaling, config.bos, config.eos]
+    elif llama_title(checkpoint):  # which was fine-tuned whole: the config of that run has them
+        run = run_config(checkpoint)
+        values = [OmegaConf.select(run, key) for key in LLAMA_KEYS]
+    else:
+        return cfg
+    rotary = "layers" not in cfg.model and takes(locate(cfg.model._target_, "model"), "scaling")
+    if not rotary or cfg.model.get("ssmax") or cfg.model.get("qk_norm"):
+        raise ConfigError(
+            f"checkpoint={spec} is a Llama, whose attention is RoPE's without ssmax and qk_norm; "
+            f"model={cfg.model.name} cannot continue from it."
+        )
+    cfg = copy.deepcopy(cfg)
+    for key, value in zip(LLAMA_KEYS, values, strict=True):
+        if value is not None:
+            OmegaConf.update(cfg, key, value, merge=key == "model.scaling", force_add=True)
+    return cfg
+
+
+def without_llama_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """A recorded config without the keys that :func:`apply_llama_config` sets."""
+    config = copy.deepcopy(config)
+    for path in LLAMA_KEYS:
+        *above, last = path.split(".")
+        node = config
+        for key in above:
+            node = node.get(key, {})
+        node.pop(last, None)
+    return config

@@ -13,8 +13,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of, whose_positions
 from tape_exp.models.peft import Adaptation
 from tape_exp.runs import loading
-from tape_exp.runs.llama_base import llama_below
-from tape_exp.runs.starting_weights import find, init_checkpoint, title, trained_length
+from tape_exp.runs.starting_weights import base_of, find, init_checkpoint, title, trained_length
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import path_of
@@ -100,12 +99,11 @@ def make_decoder(
     one is not initialised.
     """
     checkpoint = task.surroundings.checkpoint
-    blank = blank or (checkpoint is not None and llama_below(checkpoint) is not None)
+    blank = blank or (checkpoint is not None and base_of(checkpoint).is_dir())
     kinds = kinds_of(model_section(cfg, adaptation), task.arch)
     decoder = Decoder(task.arch, kinds, cfg.seed, cfg.trainer.attention, blank)
     if checkpoint is not None:
-        loading.check_config(cfg, checkpoint, adaptation, decoder)
-        loading.load_and_adapt(decoder, checkpoint, adaptation, cfg.seed, task.trains)
+        loading.load_and_adapt(decoder, cfg, checkpoint, adaptation, task.trains)
         log.info("Weights of %s.", title(checkpoint))
     elif adaptation is not None:
         adaptation.apply(decoder, cfg.seed)  # of a plan, which loads no weights

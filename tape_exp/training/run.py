@@ -17,13 +17,12 @@ from tape_exp.models import attention, peft
 from tape_exp.models.attention import fastest
 from tape_exp.runs.checkpoints import Checkpoints, newest
 from tape_exp.runs.directory import LOG, RunDirectory
-from tape_exp.runs.evaluation import Evaluation, is_diagnostic
+from tape_exp.runs.evaluation import Evaluation, is_result
 from tape_exp.runs.identity import identity_of
-from tape_exp.runs.llama_base import apply_llama_config, llama_title
 from tape_exp.runs.loggers import close, log_to_all, make_loggers, publish
 from tape_exp.runs.metrics import curves, read_metrics
 from tape_exp.runs.record import make_record
-from tape_exp.runs.starting_weights import base_of, title
+from tape_exp.runs.starting_weights import apply_llama_config, base_of, llama_title, title
 from tape_exp.settings.naming import display_name
 from tape_exp.settings.patterns import expand_layers
 from tape_exp.settings.plugins import changed
@@ -241,7 +240,7 @@ def log_result(directory: RunDirectory, module: LanguageModule, images: list[Pat
     if evaluation.heatmap is not None:
         with suppress(OSError):  # the run is DONE, whether or not somebody can read this
             print_heatmaps({directory.cfg.model.name: evaluation.heatmap})
-    results = [key for key in every if not key.endswith("_stderr") and not is_diagnostic(key)]
+    results = list(filter(is_result, every))
     width = max([28, *map(len, results)])
     for key in results:
         error = evaluation.metrics.get(f"{key}_stderr")

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import wandb
 from lightning.pytorch.loggers import WandbLogger
-from lightning.pytorch.utilities import rank_zero_only
 
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
@@ -136,15 +135,11 @@ def test_a_logger_that_fails_ends_no_run(tiny_run, monkeypatch):
 
 
 def test_a_second_node_begins_no_run_of_wandb(tmp_path, monkeypatch):
-    """Its first process has no rank but that of its node until Lightning's trainer is made."""
-    monkeypatch.setattr(rank_zero_only, "rank", 0)
     monkeypatch.setenv("NODE_RANK", "1")
     cfg = compose_config([f"runs={tmp_path}", "logger.mode=offline"])
     directory = RunDirectory(cfg)
     directory.path.mkdir(parents=True)
-    for logger in make_loggers(cfg, directory, Stopwatch(), 0):
-        logger.log_metrics({"train/loss": 1.0}, 1)
-    assert not directory.metrics.exists()
+    assert make_loggers(cfg, directory, Stopwatch(), 0) == []
     assert list(tmp_path.rglob("offline-run-*")) == []
 
 
@@ -291,14 +286,3 @@ def test_two_runs_of_one_process_are_two_wandb_runs(tiny_run):
             if r.WhichOneof("record_type") == "run"
         )
         assert started.run_id == RunDirectory(cfg).hash
-
-
-@pytest.mark.parametrize("damage", [{"step": "3"}, {"step": [1]}, {"seconds": None}, {"loss": "x"}])
-def test_a_row_that_holds_no_numbers_is_left_out(tmp_path, caplog, damage):
-    path = tmp_path / "metrics.jsonl"
-    good = {"step": 1, "loss": 2.5, "seconds": 0.1}
-    rows = [good, {**good, "step": 2, **damage}, {**good, "step": 3}, 7, [1]]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [row["step"] for row in read_metrics(path)] == [1, 3]
-    JsonlLogger(path, Stopwatch(), step=2)
-    assert read_metrics(path) == [good]

@@ -63,7 +63,7 @@ def test_a_checkpoint_that_cannot_be_read_is_kept(tmp_path, monkeypatch):
     assert path.exists()
 
 
-@pytest.mark.parametrize("damage", ["[1]", "{", '{"step": 1}', "\ufffd\x00"], ids=range(4))
+@pytest.mark.parametrize("damage", ["{", "\ufffd\x00"], ids=range(2))
 def test_a_bad_line_of_metrics_does_not_stop_the_run(damage, tiny_run, caplog, monkeypatch):
     cfg, whole = tiny_run("model=rope", "trainer.checkpoint_every=2", steps=6)
     directory = RunDirectory(cfg)

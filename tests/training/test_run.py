@@ -344,9 +344,9 @@ def test_checkpoints_load_without_pickle(tiny_run, tmp_path):
         def __reduce__(self):
             return os.system, ("true",)
 
-    torch.save({"x": Evil()}, tmp_path / "evil.ckpt")
+    torch.save({"x": Evil()}, tmp_path / "step00000001.ckpt")
     with pytest.raises(Exception, match=r"[Ww]eights.only"):
-        checkpoints.SafeCheckpointIO().load_checkpoint(tmp_path / "evil.ckpt", weights_only=False)
+        checkpoints.newest(tmp_path, "")
 
 
 def test_nan_stops_with_the_keys_to_change_and_leaves_failed(tiny_run, tmp_path):
