@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.common import encoding, parser, write_record
-from tape_exp.drawing.timings import timing_curves
+from tape_exp.drawing.plots import curves
+from tape_exp.drawing.timings import timing_panels, timing_title
 from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import attention
@@ -69,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keep = partial(write_record, "speed", folder=args.out)
     record = measure(args.device, default_shapes(args.device), keep)
     path = keep(record)
-    print(path, timing_curves(record).draw(path.with_suffix(".png")), sep="\n")
+    picture, title = path.with_suffix(".png"), timing_title(record)
+    print(path, curves(timing_panels(record), picture, title, shared=False), sep="\n")
     return 0
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tape_exp.drawing import heatmap
+from tape_exp.drawing.plots import grids
 from tape_exp.drawing.terminal import print_heatmaps
 from tape_exp.paper.addition import panel
 from tape_exp.settings.commands import command
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\nTrained on sums of up to {cfg.task.train_digits} digits:\n")
         print_heatmaps(panels)
         path = Path(cfg.runs).expanduser() / "demo.png"
-        print(f"\nAs a picture: {heatmap.draw(panels, path, 'Addition at smoke scale')}")
+        print(f"\nAs a picture: {grids(panels, path, 'Addition at smoke scale')}")
     return 0
 
 

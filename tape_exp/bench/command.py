@@ -15,7 +15,6 @@ from tape_exp.bench import figures
 from tape_exp.bench.board import Board
 from tape_exp.bench.plan import Bench, requested, shown
 from tape_exp.bench.tasks import ENTRIES, SETS
-from tape_exp.drawing.page import KINDS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import tables
@@ -246,8 +245,8 @@ def write(board: Board, place: Place) -> list[Path]:
     written += [effort, *figures.heatmap(board, stem)]
     axis = stem.with_name(f"{place.name}-ranks")
     drawn = figures.ranking(board, axis)
-    for old in {axis.with_suffix(f".{kind}") for kind in KINDS} - {*drawn}:
-        old.unlink(missing_ok=True)  # of an earlier call, which had enough to test
+    if not drawn:
+        axis.with_suffix(".svg").unlink(missing_ok=True)  # of an earlier call, with enough to test
     return [*written, *drawn]
 
 

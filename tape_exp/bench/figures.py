@@ -1,4 +1,4 @@
-"""The pictures of a bench, each as PDF, SVG and PNG: scores as a heatmap, and ranks on an axis."""
+"""The figures of a bench, as SVG: scores as a heatmap, and ranks on an axis."""
 
 from pathlib import Path
 from typing import Any
@@ -7,9 +7,16 @@ import numpy as np
 
 from tape_exp.bench import ranks
 from tape_exp.bench.board import Board
-from tape_exp.drawing.heatmap import COLOURS
-from tape_exp.drawing.looks import GUIDE, look_of
-from tape_exp.drawing.page import DOUBLE, KINDS, TYPE, in_print, new_figure, save
+from tape_exp.drawing.style import (
+    DOUBLE,
+    REFERENCE,
+    SCALE,
+    TYPE,
+    in_print,
+    new_figure,
+    save,
+    style_of,
+)
 from tape_exp.paper.ceilings import MARK
 from tape_exp.paper.values import Value
 from tape_exp.settings.naming import display_name
@@ -27,7 +34,7 @@ def heatmap(board: Board, stem: Path) -> list[Path]:
     values = np.array([*numbers, guessed])
     figure = new_figure(DOUBLE, 1.2 + 0.19 * len(values))
     axis = figure.subplots()
-    image = axis.imshow(values, cmap=COLOURS, vmin=0, vmax=100, aspect="auto")
+    image = axis.imshow(values, cmap=SCALE, vmin=0, vmax=100, aspect="auto")
     for (row, column), number in np.ndenumerate(values):
         colour = "white" if number > 68 else "black"
         if np.isfinite(number):
@@ -45,7 +52,7 @@ def heatmap(board: Board, stem: Path) -> list[Path]:
     for side in axis.spines.values():
         side.set_visible(False)
     figure.colorbar(image, ax=axis, label="right beyond training (%)", fraction=0.04, pad=0.01)
-    return _saved(figure, stem)
+    return [save(figure, stem.with_name(f"{stem.name}.svg"))]
 
 
 @in_print
@@ -82,7 +89,7 @@ def ranking(board: Board, stem: Path) -> list[Path]:
         axis.plot(
             [means[first] - reach, means[last] + reach],
             [level] * 2,
-            color=GUIDE.colour,
+            color=REFERENCE.colour,
             linewidth=3,
         )
     for number, (name, mean) in enumerate(zip(names, means, strict=True)):
@@ -90,13 +97,13 @@ def ranking(board: Board, stem: Path) -> list[Path]:
         level = begin + 0.3 * (number if left else len(names) - 1 - number)
         edge = 1 - 0.04 * (worst - 1) if left else worst + 0.04 * (worst - 1)
         axis.plot([mean, mean, edge], [0, level, level], **black)
-        look, shown = look_of(name), display_name(name)
-        axis.plot(mean, 0, color=look.colour, marker=look.marker, clip_on=False)
+        style, shown = style_of(name), display_name(name)
+        axis.plot(mean, 0, color=style.colour, marker=style.marker, clip_on=False)
         text = f"{shown} {mean:.2f} " if left else f" {mean:.2f} {shown}"
         axis.text(edge, level, text, ha="right" if left else "left", va="center")
     told = ranks.p_words(p) + ("" if p < 0.05 else "; no difference is shown")
     axis.set_title(f"Mean rank over {board.numbers.shape[1]} tasks (Friedman, {told})")
-    return _saved(figure, stem)
+    return [save(figure, stem.with_name(f"{stem.name}.svg"))]
 
 
 def _critical(axis: Any, difference: float, worst: int) -> None:
@@ -110,10 +117,3 @@ def _critical(axis: Any, difference: float, worst: int) -> None:
         axis.plot([end, end], [-0.78, -0.62], color="black", linewidth=1)
     words = f" critical difference {difference:.2f} (Nemenyi, 5 %)"
     axis.text(1 + difference, -0.7, words, ha="left", va="center", fontsize=TYPE - 0.5)
-
-
-def _saved(figure: Any, stem: Path) -> list[Path]:
-    """Write ``stem`` as each kind of file."""
-    files = [stem.with_name(f"{stem.name}.{kind}") for kind in KINDS]
-    save(figure, files[-1], kinds=KINDS)
-    return files

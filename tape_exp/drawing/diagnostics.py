@@ -1,181 +1,136 @@
-"""Figures of the length diagnostics, from the tables that a record holds."""
+"""Figures of the length diagnostics, from the tables of a record."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tape_exp.drawing.curves import Curves, Line, Panel
-from tape_exp.drawing.looks import GUIDE, graded, series
+from tape_exp.drawing.plots import Line, Panel, curves
+from tape_exp.drawing.style import REFERENCE, categorical, sequential
 from tape_exp.settings.naming import display_name
 
 Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
 LAYERS = 8  # that are drawn, evenly spaced; the tables have all
-SEEN = "tokens that are seen"
+MEAN = "mean over windows, 95 %"
 
 
-def diagnostic_figures(tables: Tables, name: str) -> dict[str, Curves]:
-    """One of each table of :class:`~tape_exp.tasks.diagnostics.Diagnostics`; none without them.
+def draw_diagnostics(tables: Tables, model: str, folder: Path) -> list[Path]:
+    """Write a PNG for each table of :class:`~tape_exp.tasks.diagnostics.Diagnostics`."""
+    paths = []
+    for name, panels in diagnostic_panels(tables).items():
+        facts = tables["summary"][0]
+        untrained = " (untrained)" if facts["model"] == "untrained" else ""
+        title = f"{display_name(model)}{untrained} on {facts['text']}"
+        paths.append(curves(panels, folder / f"{name}.png", title, shared=False))
+    return paths
 
-    Args:
-        tables: of an evaluation or of its record.
-        name: of the run's model.
-    """
+
+def diagnostic_panels(tables: Tables) -> dict[str, list[Panel]]:
+    """Two panels for each table that is drawn, by its name."""
     if "loss_by_position" not in tables or "summary" not in tables:
         return {}
-    facts = tables["summary"][0]
-    untrained = " (untrained)" if facts["model"] == "untrained" else ""
-    title = f"{display_name(name)}{untrained} on {facts['text']}"
-    drawn: dict[str, Callable[[Tables, Row], list[Panel]]] = {
-        "loss_by_position": _loss_by_position,
-        "loss_by_context": _loss_by_context,
-        "attention_sinks": _sinks,
-        "attention_distance": _distance,
-        "attention_entropy": _entropy,
-        "frequency_use": _frequencies,
-    }
-    return {
-        table: Curves(title, panels(tables, facts), shared=False)
-        for table, panels in drawn.items()
-        if table in tables
-    }
+    facts, panels = tables["summary"][0], {}
+    panels["loss_by_position"] = _loss_by_position(tables["loss_by_position"], facts)
+    panels["loss_by_context"] = _loss_by_context(tables["loss_by_context"], facts)
+    first = f"attention on the first {facts['sinks']} tokens, by query"
+    for name, title, label, of_layer in (
+        ("sinks", first, "attention (%)", "attention (%)"),
+        ("distance", "attention by distance of the key", "attention (%)", "mean distance (tokens)"),
+        ("entropy", "entropy of attention, by query", "entropy (nats)", "entropy (nats)"),
+    ):
+        if rows := tables.get(f"attention_{name}"):
+            by_layer = _by_layer(tables["attention_layers"], name, of_layer)
+            panels[f"attention_{name}"] = [_by_length(rows, name, title, label, facts), by_layer]
+    if rows := tables.get("frequency_use"):
+        label = "pair of channels, in RoPE from the fastest"
+        panels["frequency_use"] = [
+            Panel(f"norm of {of} by frequency", label, "mean norm", _layers(rows, "pair", of))
+            for of in ("queries", "keys")
+        ]
+    return panels
 
 
-def _marks(facts: Row) -> list[float]:
-    """The trained length as a vertical line, if there is one and the picture reaches it."""
+def _doubling(title: str, xlabel: str, ylabel: str, lines: list[Line], facts: Row) -> Panel:
+    """A panel whose lengths double at equal distances: 1, 4, 16 …"""
+    ticks = [4**n for n in range(16) if 4**n <= facts["length"]]
+    return Panel(title, xlabel, ylabel, lines, _trained(facts), ticks, log_x=True)
+
+
+def _trained(facts: Row) -> list[float]:
+    """The trained length, if there is one and the figure reaches it."""
     trained = facts["trained_length"]
     return [trained] if trained and trained <= facts["length"] else []
 
 
-def _band(rows: Sequence[Row], name: str, x: str, y: str, low: str, high: str, **how: Any) -> Line:
-    values: Any = ([row[key] for row in rows] for key in (x, y, low, high))
-    return Line(name, *values, **how)
+def _band(rows: Sequence[Row], name: str, x: str, y: str, low: str, high: str) -> Line:
+    columns: Any = ([row[key] for row in rows] for key in (x, y, low, high))
+    return Line(name, *columns)
 
 
-def _loss_by_position(tables: Tables, facts: Row) -> list[Panel]:
-    rows = [{**row, "x": _middle(row)} for row in tables["loss_by_position"]]
-    line = _band(rows, "mean over windows, 95 %", "x", "loss", "low", "high")
-    labels = (SEEN, "loss (nats a token)")
-    marks = _marks(facts)
+def _loss_by_position(rows: Sequence[Row], facts: Row) -> list[Panel]:
+    placed = [{**row, "x": (row["from"] + row["to"]) / 2} for row in rows]
+    lines, marks = [_band(placed, MEAN, "x", "loss", "low", "high")], _trained(facts)
+    words = ("tokens that are seen", "loss (nats per token)", lines)
     beyond = f", dotted: trained to {marks[0]:,}" if marks else ""
     return [
-        _by_length(f"loss by position{beyond}", *labels, [line], facts),
-        Panel("the same, equal distances", *labels, [line], marks),
+        _doubling(f"loss by position{beyond}", *words, facts),
+        Panel("the same, equal distances", *words, marks),
     ]
 
 
-def _loss_by_context(tables: Tables, facts: Row) -> list[Panel]:
-    rows, margin = tables["loss_by_context"], facts["margin"]
-    contexts = [row["context"] for row in rows]
-    band: Any = (
-        [None if row[key] is None else math.exp(min(row[key], 700)) for row in rows]
-        for key in ("low", "high")
-    )
-    name = "mean over windows, 95 %"
-    perplexity = Line(name, contexts, [row["perplexity"] for row in rows], *band)
-    keys = ("context", "excess", "excess_low", "excess_high")
-    ends = [contexts[0], contexts[-1]]
-    allowed = Line(f"margin {margin:g}", ends, [margin, margin], look=GUIDE)
-    scored = facts["scored"] // facts["windows"]
+def _loss_by_context(rows: Sequence[Row], facts: Row) -> list[Panel]:
+    ends = [
+        {end: None if row[end] is None else math.exp(min(row[end], 700)) for end in ("low", "high")}
+        for row in rows
+    ]
+    of_rows = [{**row, **end} for row, end in zip(rows, ends, strict=True)]
+    perplexity = _band(of_rows, MEAN, "context", "perplexity", "low", "high")
+    excess = _band(rows, MEAN, "context", "excess", "excess_low", "excess_high")
+    margin, contexts = facts["margin"], [rows[0]["context"], rows[-1]["context"]]
+    allowed = Line(f"margin {margin:g}", contexts, [margin, margin], style=REFERENCE)
+    scored = f"{facts['scored'] // facts['windows']:,} tokens of {facts['windows']:,} windows"
+    above = f"loss above the lowest; effective: {facts['effective_context']:,}"
+    label, difference = "context (tokens)", "difference (nats per token)"
     return [
-        _by_length(
-            f"the last {scored:,} tokens of {facts['windows']:,} windows",
-            "context (tokens)",
-            "perplexity",
-            [perplexity],
-            facts,
-        ),
-        _by_length(
-            f"loss above the lowest; effective: {facts['effective_context']:,}",
-            "context (tokens)",
-            "difference (nats a token)",
-            [_band(rows, name, *keys), allowed],
-            facts,
-        ),
+        _doubling(f"the last {scored}", label, "perplexity", [perplexity], facts),
+        _doubling(above, label, difference, [excess, allowed], facts),
     ]
 
 
-def _sinks(tables: Tables, facts: Row) -> list[Panel]:
-    rows = tables["attention_sinks"]
-    lines = [*_lines(rows, _middle, "probability", 100), _uniform(rows, _middle, 100)]
-    title, label = f"attention on the first {facts['sinks']} tokens, by query", "attention (%)"
-    return [_by_length(title, SEEN, label, lines, facts), _by_layer(tables, "sinks", label, 100)]
+def _by_length(rows: Sequence[Row], name: str, title: str, label: str, facts: Row) -> Panel:
+    """A line for each layer, and what uniform attention would give."""
+    y, times = ("entropy", 1) if name == "entropy" else ("probability", 100)
+    xlabel = "tokens that are seen"
+    placed = [{**row, "x": (row["from"] + row["to"]) / 2} for row in rows]
+    if name == "distance":
+        xlabel = "distance (tokens), from the last mark to this"
+        placed = [{**row, "x": row["to"]} for row in rows if row["from"]]
+    scaled = [{**row, y: times * row[y], "uniform": times * row["uniform"]} for row in placed]
+    (uniform, *_) = _layers(scaled, "x", "uniform")
+    reference = Line("uniform", uniform.x, uniform.y, style=REFERENCE)
+    return _doubling(title, xlabel, label, [*_layers(scaled, "x", y), reference], facts)
 
 
-def _distance(tables: Tables, facts: Row) -> list[Panel]:
-    def end(row: Row) -> float:
-        return row["to"]
-
-    rows = [row for row in tables["attention_distance"] if row["from"]]
-    lines = [*_lines(rows, end, "probability", 100), _uniform(rows, end, 100)]
-    label = "distance (tokens), from the last mark to this"
-    return [
-        _by_length("attention by distance of the key", label, "attention (%)", lines, facts),
-        _by_layer(tables, "distance", "mean distance (tokens)"),
-    ]
-
-
-def _entropy(tables: Tables, facts: Row) -> list[Panel]:
-    rows, label = tables["attention_entropy"], "entropy (nats)"
-    lines = [*_lines(rows, _middle, "entropy"), _uniform(rows, _middle)]
-    return [
-        _by_length("entropy of attention, by query", SEEN, label, lines, facts),
-        _by_layer(tables, "entropy", label),
-    ]
-
-
-def _frequencies(tables: Tables, facts: Row) -> list[Panel]:
-    rows = tables["frequency_use"]
-    return [
-        Panel(
-            f"norm of {whose} by frequency",
-            "pair of channels, in RoPE from the fastest",
-            "mean norm",
-            _lines(rows, lambda row: row["pair"], whose),
-        )
-        for whose in ("queries", "keys")
-    ]
-
-
-def _middle(row: Row) -> float:
-    return (row["from"] + row["to"]) / 2
-
-
-def _lines(rows: Sequence[Row], x: Callable[[Row], float], y: str, times: float = 1) -> list[Line]:
-    """A line a layer, of some layers."""
-    every = sorted({row["layer"] for row in rows})
-    number = min(len(every), LAYERS)
-    step = (len(every) - 1) / max(number - 1, 1)
-    chosen = [every[round(n * step)] for n in range(number)]
+def _layers(rows: Sequence[Row], x: str, y: str) -> list[Line]:
+    """A line for each of some layers."""
+    layers = sorted({row["layer"] for row in rows})
+    number = min(len(layers), LAYERS)
+    step = (len(layers) - 1) / max(number - 1, 1)
     lines = []
-    for place, layer in enumerate(chosen):
+    for place, layer in enumerate(layers[round(n * step)] for n in range(number)):
         own = [row for row in rows if row["layer"] == layer]
-        points = [x(row) for row in own], [times * row[y] for row in own]
-        lines.append(Line(f"layer {layer}", *points, look=graded(place, number)))
+        style = sequential(place, number)
+        points = [row[x] for row in own], [row[y] for row in own]
+        lines.append(Line(f"layer {layer}", *points, style=style))
     return lines
 
 
-def _uniform(rows: Sequence[Row], x: Callable[[Row], float], times: float = 1) -> Line:
-    """What attention would be if it were uniform."""
-    first = [row for row in rows if row["layer"] == rows[0]["layer"]]
-    values = [times * row["uniform"] for row in first]
-    return Line("uniform", [x(row) for row in first], values, look=GUIDE)
-
-
-def _by_length(title: str, xlabel: str, ylabel: str, lines: list[Line], facts: Row) -> Panel:
-    """Lengths that double at equal distances: 1, 4, 16 …"""
-    ticks = [4**n for n in range(16) if 4**n <= facts["length"]]
-    return Panel(title, xlabel, ylabel, lines, _marks(facts), ticks, logarithmic=True)
-
-
-def _by_layer(tables: Tables, measure: str, label: str, times: float = 1) -> Panel:
+def _by_layer(rows: Sequence[Row], name: str, label: str) -> Panel:
     """The mean of each layer, in a band from its lowest to its highest head."""
-    rows = tables["attention_layers"]
+    times = 100 if name == "sinks" else 1
+    ends: Any = ([times * row[name + end] for row in rows] for end in ("", "_low", "_high"))
     layers = [row["layer"] for row in rows]
-    mean, low, high = (
-        [times * row[measure + end] for row in rows] for end in ("", "_low", "_high")
-    )
-    name = "mean over heads, lowest to highest"
-    line = Line(name, layers, mean, low, high, series(1))
+    line = Line("mean over heads, lowest to highest", layers, *ends, style=categorical(1))
     ticks = layers[:: -(-len(layers) // LAYERS)]
     return Panel("by layer, queries of the second half", "layer", label, [line], ticks=ticks)

@@ -3,34 +3,30 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tape_exp.drawing.curves import Curves, Line, Panel
-from tape_exp.drawing.looks import looks_of
+from tape_exp.drawing.plots import Line, Panel
+from tape_exp.drawing.style import styles_of
 from tape_exp.settings.naming import display_name
 
 
-def timing_curves(record: Mapping[str, Any], suffix: str = "") -> Curves:
+def timing_panels(record: Mapping[str, Any]) -> list[Panel]:
     """The median of each encoding on its fastest backend, between the quartiles over rounds."""
-    core = [row for row in record["rows"] if row["what"] == "core"]
     panels = []
     for backward, title in ((False, "forward"), (True, "forward + backward")):
-        rows = [row for row in core if row["backward"] == backward]
-        lengths = sorted({row["T"] for row in rows})
-        looks = looks_of(dict.fromkeys(row["encoding"] for row in rows))
+        rows = [r for r in record["rows"] if r["what"] == "core" and r["backward"] == backward]
         lines = []
-        for name, look in looks.items():
+        for name, style in styles_of(row["encoding"] for row in rows).items():
             own = [row for row in rows if row["encoding"] == name]
-            best = [_fastest(rows, row) for row in own]
-            best = sorted({row["T"]: row for row in best}.values(), key=lambda row: row["T"])
-            lows, highs = zip(*(row["ms_quartiles"] for row in best), strict=True)
-            points = [row["T"] for row in best], [row["ms"] for row in best]
-            lines.append(Line(display_name(name), *points, [*lows], [*highs], look))
-        axes: Any = {"ticks": lengths, "logarithmic": True, "powers": True}
+            slow_first = sorted(own, key=lambda row: (row["T"], -row["ms"]))
+            best = {row["T"]: row for row in slow_first}
+            ends: Any = zip(*(row["ms_quartiles"] for row in best.values()), strict=True)
+            ms = [row["ms"] for row in best.values()]
+            lines.append(Line(display_name(name), [*best], ms, *ends, style=style))
+        lengths = sorted({row["T"] for row in rows})
+        axes: Any = {"ticks": lengths, "log_x": True, "log_y": True}
         panels.append(Panel(title, "length (tokens)", "time (ms)", lines, **axes))
-    title = f"Time of attention on the fastest backend, {record['machine']}, {record['dtype']}"
-    return Curves(title, panels, suffix, shared=False)
+    return panels
 
 
-def _fastest(rows: list[dict[str, Any]], like: Mapping[str, Any]) -> dict[str, Any]:
-    """The fastest of the rows that differ from one in their backend only."""
-    keys = ("T", "backward", "encoding")
-    return min((r for r in rows if all(r[k] == like[k] for k in keys)), key=lambda r: r["ms"])
+def timing_title(record: Mapping[str, Any]) -> str:
+    """The title above these panels."""
+    return f"Time of attention on the fastest backend, {record['machine']}, {record['dtype']}"

@@ -14,7 +14,6 @@ import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tape_exp.drawing.page import KINDS
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.paper import compare, costs, page, tables
@@ -318,8 +317,7 @@ def showing(chosen: Sequence[str], collected: Mapping[str, Records]) -> list[str
 def rendered(folder: Path, name: str, scale: str) -> Iterator[Path]:
     """The files below a folder that show an artifact at a scale."""
     yield from (folder / "tables").glob(f"{name}-{scale}.*")
-    for kind in KINDS:
-        yield from (folder / "figures").glob(f"{name}-{scale}*.{kind}")
+    yield from (folder / "figures").glob(f"{name}-{scale}*")
 
 
 def collect() -> tuple[list[Artifact], Mapping[str, page.AtScales]]:

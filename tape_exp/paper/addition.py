@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tape_exp.drawing.figures import Figure
-from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.paper.artifacts import Record, Records, RunArtifact, task_of
 from tape_exp.paper.claims import Contest
+from tape_exp.paper.figure_kinds import Figure, Heatmaps
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin
 from tape_exp.paper.values import Value, known, mean_of, over_seeds, reported
 from tape_exp.runs.evaluation import Heatmap

@@ -13,14 +13,12 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.data.sources import BUILTIN
-from tape_exp.drawing.curves import Curves
-from tape_exp.drawing.diagnostics import diagnostic_figures
-from tape_exp.drawing.figures import Figure
-from tape_exp.drawing.heatmap import Heatmaps
-from tape_exp.drawing.patterns import Patterns, matrix_name
+from tape_exp.drawing.diagnostics import diagnostic_panels
+from tape_exp.drawing.plots import matrix_name
 from tape_exp.paper import identities, tables
 from tape_exp.paper.ceilings import ceilings, marked_figure, marked_table
 from tape_exp.paper.claims import Contest, Verdict, decide
+from tape_exp.paper.figure_kinds import Curves, Figure, Heatmaps, Patterns
 from tape_exp.paper.records import Record, matches, warn
 from tape_exp.paper.tables import Table
 from tape_exp.paper.values import Value
@@ -376,13 +374,13 @@ class RunArtifact(Artifact):
         }
         figures += [Heatmaps(title, heatmaps, suffix=None)] if heatmaps else []
         for label, r in first.items():
-            for figure in diagnostic_figures(r.get("tables", {}), label).values():
+            for panels in diagnostic_panels(r.get("tables", {})).values():
                 # The page shows panels, each with its own title only.
-                panels = [
-                    replace(p, title=f"{display_label(label)}: {p.title}") for p in figure.panels
-                ]
-                figures.append(replace(figure, panels=panels, suffix=None))
-        return figures + ([Patterns(title, matrices, suffix=None)] if matrices else [])
+                named = [replace(p, title=f"{display_label(label)}: {p.title}") for p in panels]
+                figures.append(Curves(title, named, None, {"shared": False}))
+        kinds = {name: "E·Eᵀ" if "E·Eᵀ" in name else "attention" for name in matrices}
+        drawn = [Patterns(title, matrices, None, label=kinds)] if matrices else []
+        return [*figures, *drawn]
 
     def others(self) -> list[str]:
         """What the favourites are compared with."""

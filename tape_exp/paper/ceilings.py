@@ -6,10 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tape_exp.drawing.curves import Curves
-from tape_exp.drawing.figures import Figure
-from tape_exp.drawing.heatmap import Heatmaps
-from tape_exp.drawing.patterns import Patterns
+from tape_exp.paper.figure_kinds import Curves, Figure, Heatmaps, Patterns
 from tape_exp.paper.tables import Table
 from tape_exp.settings.naming import display_name
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from tape_exp.drawing.figures import Figure
-from tape_exp.drawing.timings import timing_curves
+from tape_exp.drawing.timings import timing_panels, timing_title
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records, RunArtifact
 from tape_exp.paper.claims import NO, UNTESTED, YES, Contest, Verdict
+from tape_exp.paper.figure_kinds import Curves, Figure
 from tape_exp.paper.records import read_or_leave_out
 from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, reported
@@ -183,7 +183,12 @@ class Speed(Artifact):
     def figures(self, scale: str, records: Records) -> list[Figure]:
         """The time of attention by length, a figure for each machine."""
         return [
-            timing_curves(record, f"-{stem.removeprefix('speed-')}")
+            Curves(
+                timing_title(record),
+                timing_panels(record),
+                f"-{stem.removeprefix('speed-')}",
+                {"shared": False},
+            )
             for stem, (record,) in records.items()
             if any(row["what"] == "core" for row in record["rows"])
         ]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tape_exp.drawing.figures import Figure
 from tape_exp.paper.artifacts import LanguageArtifact, Record, Records, task_of
+from tape_exp.paper.figure_kinds import Figure
 from tape_exp.paper.tables import Column, Row, Table, commits
 from tape_exp.paper.values import NOT_RUN, NOTHING, Value, known, mean_of
 from tape_exp.paper.word_problem import guesses

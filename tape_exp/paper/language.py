@@ -6,8 +6,6 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from tape_exp.drawing.figures import Figure
-from tape_exp.drawing.patterns import Patterns
 from tape_exp.paper.artifacts import (
     LanguageArtifact,
     Record,
@@ -18,6 +16,7 @@ from tape_exp.paper.artifacts import (
     windows_of,
 )
 from tape_exp.paper.claims import Contest
+from tape_exp.paper.figure_kinds import Figure, Patterns
 from tape_exp.paper.statistics import lead
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, origin, pairs
 from tape_exp.paper.values import (
@@ -272,8 +271,8 @@ def _rewritten(value: Value | Missing, form: str) -> Value | Missing:
 
 PRODUCTS = (
     "E·Eᵀ: the products of the positional states of two tokens, heads and blocks averaged. A run "
-    "reads one passage of 64 tokens, the same at every scale and seed. The largest distance from 0 "
-    "in a panel has its darkest colour."
+    "reads one passage of 64 tokens, the same at every scale and seed. Panels of one kind share a "
+    "scale of colours."
 )
 
 
@@ -309,10 +308,11 @@ class Pattern(RunArtifact):
         }
         difference = f"attention, TAPE − RoPE, layer {layer}"
         tape, rope = attention.values()
-        title, only = f"{self.title} — scale {scale}, seed {first['tape']['seed']}", [difference]
+        title = f"{self.title} — scale {scale}, seed {first['tape']['seed']}"
+        label = dict.fromkeys(products, "E·Eᵀ") | {difference: "difference of attention"}
         return [
-            Patterns(title, products | {difference: tape - rope}, signed=only, causal=only),
-            Patterns(title, attention, suffix=None, causal=[*attention]),
+            Patterns(title, products | {difference: tape - rope}, causal=[difference], label=label),
+            Patterns(title, attention, None, [*attention], "attention"),
         ]
 
 
@@ -342,7 +342,7 @@ class Layers(RunArtifact):
         ]
 
     def figures(self, scale: str, records: Records) -> list[Figure]:
-        """One picture, a panel for each layer, each with its own scale of colours."""
+        """One picture, a panel for each layer."""
         first = records[self.models[0]][0]
         panels = {
             f"layer {name.split('@')[1]}": np.array(rows)
@@ -350,7 +350,7 @@ class Layers(RunArtifact):
             if name.startswith("products")
         }
         title = f"{self.title} — scale {scale}, seed {first['seed']}"
-        return [Patterns(title, panels, shared=False, label="E·Eᵀ")]
+        return [Patterns(title, panels, label="E·Eᵀ")]
 
 
 def _last(record: Record, kind: str) -> np.ndarray:

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tape_exp.drawing.figures import Figure, redraw
-from tape_exp.drawing.page import KINDS
 from tape_exp.paper import costs, tables
 from tape_exp.paper.artifacts import SCALES, Artifact, Record, Records
 from tape_exp.paper.claims import (
@@ -21,6 +19,7 @@ from tape_exp.paper.claims import (
     YES,
     Verdict,
 )
+from tape_exp.paper.figure_kinds import Figure
 from tape_exp.paper.records import each_once
 from tape_exp.paper.tables import Row, Table, columns
 
@@ -135,11 +134,9 @@ def section(
             if path.exists():
                 where = artifact.place(scale).replace("scale", "at scale")
                 name = f"{artifact.name} {where}".strip()
-                others = (f"[{k.upper()}](figures/{path.stem}.{k})" for k in KINDS if k != "png")
                 parts.append(f"![{name}](figures/{path.name})")
                 told = artifact.caption(scale, collected[scale])
                 parts.extend([] if table or told == artifact.title else [told])
-                parts.append(f"The same picture as {' and '.join(others)}.")
         if reason := artifact.without_figures(collected[scale]):
             parts.append(reason)
     if gaps := artifact.gaps(collected):
@@ -157,16 +154,16 @@ def render(artifact: Artifact, scale: str, records: Records, into: Path) -> list
     table = artifact.table(scale, records)
     written = tables.write(into / "tables" / f"{artifact.name}-{scale}", table) if table else []
     drawn = pictures(artifact, scale, records, into)
-    return [*written, *(path for png, figure in drawn for path in redraw(figure, png))]
+    return [*written, *(figure.draw(path) for path, figure in drawn)]
 
 
 def pictures(
     artifact: Artifact, scale: str, records: Records, results: Path
 ) -> Iterator[tuple[Path, Figure]]:
-    """The figures of an artifact that are drawn as files, each with the path of its PNG."""
+    """The figures of an artifact that are drawn as files, each with its path."""
     for figure in artifact.shown(scale, records):
         if figure.suffix is not None:
-            yield results / "figures" / f"{artifact.name}-{scale}{figure.suffix}.png", figure
+            yield results / "figures" / f"{artifact.name}-{scale}{figure.suffix}.svg", figure
 
 
 def effort(artifact: Artifact, collected: AtScales, known: Mapping[str, Any]) -> str:

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tape_exp.drawing.curves import Curves, Line, Panel
-from tape_exp.drawing.figures import Figure
-from tape_exp.drawing.heatmap import Heatmaps
-from tape_exp.drawing.looks import looks_of
+from tape_exp.drawing.plots import PERCENT, Line, Panel
+from tape_exp.drawing.style import styles_of
 from tape_exp.paper.artifacts import Record, Records, task_of
 from tape_exp.paper.claims import Contest
 from tape_exp.paper.extension import Methods
+from tape_exp.paper.figure_kinds import Curves, Figure, Heatmaps
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, line_of, origin, pairs
 from tape_exp.paper.values import NOT_REPORTED, NOT_RUN, Cell, Value, known, over_runs, reported
 from tape_exp.runs.evaluation import Heatmap, depth_heatmap, wilson
@@ -82,18 +81,18 @@ class Passkey(Methods):
         table, paper = self.cells(scale, records), self.paper()
         sides: dict[str, list[Line]] = {"ours": [], "paper": []}
         places = {"ours": _lengths(records), "paper": paper["lengths"]}
-        looks = looks_of(str(row["method"]) for row in table.rows)
+        looks = styles_of(str(row["method"]) for row in table.rows)
         for side, lines in sides.items():
             for row in table.rows:
                 cells = [(n, row[side, n]) for n in places[side]]
                 values = [(n, cell) for n, cell in cells if isinstance(cell, Value)]
                 if values:
                     method = str(row["method"])
-                    lines.append(line_of(display_name(method), values, look=looks[method]))
+                    lines.append(line_of(display_name(method), values, style=looks[method]))
         tasks = [record["config"]["task"] for runs in records.values() for record in runs]
         marks = sorted({task["train_length"] for task in tasks})
         panels = [
-            Panel(title, "length (tokens)", ylabel, sides[side], at, places[side], percent=True)
+            Panel(title, "length (tokens)", ylabel, sides[side], at, places[side], ylim=PERCENT)
             for title, ylabel, side, at in (
                 (f"ours, scale {scale}", "accuracy (%)", "ours", marks),
                 ("paper, Llama-2-7B", "accuracy (%)", "paper", []),

@@ -33,7 +33,7 @@ def push(
     Raises:
         ConfigError: there is nothing to send.
     """
-    figures = sorted((results / "figures").glob("*.png"))
+    figures = sorted((results / "figures").glob("*.svg"))
     if not figures:
         raise ConfigError(f"{results} holds no figures; `tape-exp paper render` draws them.")
     name = f"paper-{of_records(results / 'records')}"
@@ -43,7 +43,9 @@ def push(
     run = loggers.start_wandb(name, folder, TIMEOUT, mode, **options)
     import wandb
 
-    logged: dict[str, Any] = {f"figures/{path.stem}": wandb.Image(str(path)) for path in figures}
+    logged: dict[str, Any] = {
+        f"figures/{path.stem}": wandb.Html(path.read_text()) for path in figures
+    }
     for stem, table in tables.items():
         columns, rows = plain(table)
         logged[f"tables/{stem}"] = wandb.Table(columns=[*columns], data=rows)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import mean
 
-from tape_exp.drawing.curves import Curves, Panel, mean_line
-from tape_exp.drawing.figures import Figure
-from tape_exp.drawing.looks import DASHES, MARKERS, Look, graded
+from tape_exp.drawing.plots import Panel, mean_line
+from tape_exp.drawing.style import DASHES, MARKERS, LineStyle, sequential
 from tape_exp.paper.artifacts import Records, RunArtifact
+from tape_exp.paper.figure_kinds import Curves, Figure
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOTHING, Value, mean_of
 from tape_exp.settings.naming import display_name
@@ -128,18 +128,18 @@ class Rates(RunArtifact):
                     lines.append(mean_line(shown(rate, factor), steps, values, looks[rate, factor]))
             if lines:
                 named = display_name(model)
-                panels.append(Panel(named, "step", "validation loss (nats)", lines, powers=True))
+                panels.append(Panel(named, "step", "validation loss (nats)", lines, log_y=True))
         title = f"{self.title} — scale {scale}"
-        return [Curves(title, panels, across=3, tall=1.75)] if panels else []
+        return [Curves(title, panels, options={"columns": 3, "height": 1.75})] if panels else []
 
-    def _looks(self) -> dict[tuple[float, float], Look]:
+    def _looks(self) -> dict[tuple[float, float], LineStyle]:
         """(rate, factor) -> its look: a colour for each rate, from low to high, and a marker for
         each factor.
         """
         factors = sorted({factor for _, _, factor in self.tried()})
         return {
             (rate, factor): replace(
-                graded(n, len(self.rates), MARKERS[m]), dash=DASHES[m % len(DASHES)]
+                sequential(n, len(self.rates), MARKERS[m]), dash=DASHES[m % len(DASHES)]
             )
             for n, rate in enumerate(sorted(self.rates))
             for m, factor in enumerate(factors)

@@ -11,18 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from tape_exp.drawing.curves import Line, Panel
-from tape_exp.drawing.looks import looks_of
 from tape_exp.drawing.markdown import aligned
+from tape_exp.drawing.plots import Line, Panel
+from tape_exp.drawing.style import styles_of
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.values import NOT_RUN, NOTHING, Cell, Value, integer, known
 from tape_exp.settings.naming import display_name
-
-FAR = 2.5  # times the usual value: a line up there would flatten all others, and is hidden at first
-
 
 Key = str | tuple[str, str | int]
 """What a column holds: ``"model"``, or whose number at what, ``("ours", 512)``."""
@@ -283,7 +279,7 @@ def curves(table: Table, across: str = "length (tokens)") -> list[Panel]:
     for column in table.columns:
         if not isinstance(column.key, str) and isinstance(column.key[1], int):
             numbered.setdefault(str(column.key[0]), []).append(column.key[1])
-    looks = looks_of(dict.fromkeys(str(row[table.label]) for row in table.rows))
+    looks = styles_of(dict.fromkeys(str(row[table.label]) for row in table.rows))
     panels = []
     for part in sorted({str(row.get(table.part, "")) for row in table.rows}):
         rows = [row for row in table.rows if str(row.get(table.part, "")) == part]
@@ -294,11 +290,11 @@ def curves(table: Table, across: str = "length (tokens)") -> list[Panel]:
                 points = [(place, cell) for place, cell in cells if isinstance(cell, Value)]
                 label = str(row[table.label])
                 shown = display_name(label)
-                lines += [line_of(shown, points, look=looks[label])] if points else []
+                lines += [line_of(shown, points, style=looks[label])] if points else []
             title = display_name(name).replace("_", " ")
             title = f"{display_name(part)}: {title}" if part else title
             if lines:
-                panels.append(Panel(title, across, table.quantity, _far_ones_hidden(lines)))
+                panels.append(Panel(title, across, table.quantity, lines))
     return panels
 
 
@@ -307,10 +303,3 @@ def line_of(name: str, points: Iterable[tuple[float, Value]], **how: Any) -> Lin
     places, values = zip(*points, strict=True)
     ends = ([v.low for v in values], [v.high for v in values])
     return Line(name, list(places), [v.number for v in values], *ends, **how)
-
-
-def _far_ones_hidden(lines: list[Line]) -> list[Line]:
-    usual = median(median(line.y) for line in lines)
-    return [
-        replace(line, hidden=len(lines) > 2 and 0 < FAR * usual < median(line.y)) for line in lines
-    ]

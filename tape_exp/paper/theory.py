@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tape_exp.drawing.curves import Curves, Line, Panel
-from tape_exp.drawing.figures import Figure
-from tape_exp.drawing.looks import GUIDE, series
+from tape_exp.drawing.plots import PERCENT, Line, Panel
+from tape_exp.drawing.style import REFERENCE, categorical
 from tape_exp.paper.artifacts import RESULTS, Artifact, Record, Records
+from tape_exp.paper.figure_kinds import Curves, Figure
 from tape_exp.paper.records import read_or_leave_out
 from tape_exp.paper.tables import Column, Row, Table, columns, commits
 from tape_exp.paper.values import Value
@@ -91,12 +91,12 @@ class Theorem(TheoryArtifact):
             ("positions whose product is the identity", "identity", "right labels (%)"),
         ):
             lines = [
-                Line(name, lengths, form[key], look=series(number), width=WIDTHS[number])
+                Line(name, lengths, form[key], style=categorical(number), width=WIDTHS[number])
                 for number, (name, form) in enumerate(theorem["forms"].items())
             ]
             if key == "all":
-                lines.append(Line("label 0 everywhere", lengths, theorem["never"], look=GUIDE))
-            axes: Any = {"ticks": lengths[1::2], "logarithmic": True, "percent": True}
+                lines.append(Line("label 0 everywhere", lengths, theorem["never"], style=REFERENCE))
+            axes: Any = {"ticks": lengths[1::2], "log_x": True, "ylim": PERCENT}
             panels.append(Panel(title, "length (positions)", ylabel, lines, **axes))
         return [Curves(self.title, panels)]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tape_exp.drawing.curves import Curves, Line, Panel
-from tape_exp.drawing.figures import Figure
-from tape_exp.drawing.looks import Look, looks_of
+from tape_exp.drawing.plots import Line, Panel
+from tape_exp.drawing.style import LineStyle, styles_of
 from tape_exp.paper.artifacts import Record, Records, RunArtifact, load, task_of
 from tape_exp.paper.claims import Contest
+from tape_exp.paper.figure_kinds import Curves, Figure
 from tape_exp.paper.statistics import ends, lead, resampled
 from tape_exp.paper.tables import ORIGIN, Column, Row, Table, columns, line_of, origin
 from tape_exp.paper.values import NOTHING, Cell, Value, integer, known, mean_of, over_seeds
@@ -280,7 +280,7 @@ class Trend(RunArtifact):
         """Extra length by trained digits, and the paired leads, with the paper's points."""
         papers = self.papers()
         left, right = [], []
-        looks = looks_of(model for rung in self.rungs for model in self.models_of(rung))
+        looks = styles_of(model for rung in self.rungs for model in self.models_of(rung))
         for model, look in looks.items():
             line = _line(display_name(model), self._by_digits(records, model), look)
             left += [line] if line.x else []
@@ -290,14 +290,14 @@ class Trend(RunArtifact):
         for rival in self.rivals:
             name, look = display_name(rival), looks[rival]
             leads = self._leads(records, favourite, rival)
-            right += [_joined(line_of(name, [*leads.items()], look=look))] if leads else []
+            right += [_joined(line_of(name, [*leads.items()], style=look))] if leads else []
             both = [n for who, n in papers if who == favourite and (rival, n) in papers]
             apart = {n: papers[favourite, n] - papers[rival, n] for n in both}
             right += _open(name, apart, look)
-        if not any(line.each for line in left):
+        if not any(line.dots for line in left):
             return []
         ticks = sorted({int(x) for line in (*left, *right) for x in line.x})
-        words: Any = {"xlabel": "trained digits", "ticks": ticks, "logarithmic": True}
+        words: Any = {"xlabel": "trained digits", "ticks": ticks, "log_x": True, "dodge": True}
         panels = [
             Panel(
                 "beyond the trained digits",
@@ -313,7 +313,7 @@ class Trend(RunArtifact):
             ),
         ]
         title = f"{self.title} (open: the paper, one seed)"
-        return [Curves(title, panels, tall=2.4, shared=False)]
+        return [Curves(title, panels, options={"columns": 1, "shared": False})]
 
     def _by_digits(self, records: Records, model: str) -> dict[int, list[Record]]:
         """Trained digits -> the runs of a model at the rung of so many."""
@@ -339,7 +339,7 @@ class Trend(RunArtifact):
         }
 
 
-def _line(name: str, runs: Mapping[int, list[Record]], look: Look) -> Line:
+def _line(name: str, runs: Mapping[int, list[Record]], look: LineStyle) -> Line:
     """The mean over seeds by trained digits, with intervals that a bootstrap gives where there are
     three seeds or more: of two it is the range of both, and samples alone would make the point of
     one seed look the surest.
@@ -356,7 +356,7 @@ def _line(name: str, runs: Mapping[int, list[Record]], look: Look) -> Line:
         [high for _, high in bands],
         look,
         joined=len(values) >= FEWEST,
-        each=[(n, value.number) for n, each in values.items() for value in each],
+        dots=[(n, value.number) for n, each in values.items() for value in each],
     )
 
 
@@ -368,10 +368,10 @@ def _joined(line: Line) -> Line:
     return replace(line, joined=len(line.x) >= FEWEST)
 
 
-def _open(name: str, points: Mapping[int, float], look: Look) -> list[Line]:
+def _open(name: str, points: Mapping[int, float], look: LineStyle) -> list[Line]:
     """The paper's points, as open markers, if there are any."""
     x, y = [float(n) for n in points], [*points.values()]
-    return [Line(f"{name} (paper)", x, y, look=look, joined=False, hollow=True)] if x else []
+    return [Line(f"{name} (paper)", x, y, style=look, joined=False, hollow=True)] if x else []
 
 
 def extra(share: Any) -> Any:

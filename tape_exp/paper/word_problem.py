@@ -6,10 +6,10 @@ from itertools import product
 from typing import Any
 
 from tape_exp.data.groups import GROUPS
-from tape_exp.drawing.curves import Curves, Line, Panel, mean_line
-from tape_exp.drawing.figures import Figure
-from tape_exp.drawing.looks import GUIDE, looks_of
+from tape_exp.drawing.plots import PERCENT, Line, Panel, mean_line
+from tape_exp.drawing.style import REFERENCE, styles_of
 from tape_exp.paper.artifacts import Records, RunArtifact, task_of
+from tape_exp.paper.figure_kinds import Curves, Figure
 from tape_exp.paper.tables import ORIGIN, Row, Table, columns, origin
 from tape_exp.paper.values import NOTHING, mean_of
 from tape_exp.settings.naming import display_name
@@ -68,19 +68,19 @@ class WordProblems(RunArtifact):
         for group in self.groups:
             for measure, label in MEASURES.items():
                 lines = []
-                for model, look in looks_of(self.models).items():
+                for model, look in styles_of(self.models).items():
                     if runs := records.get(f"{model}/{group}"):
                         keys = [f"test/{measure}@{n}" for n in lengths]
                         values = [[r["metrics"][key] for key in keys] for r in runs]
                         lines.append(mean_line(display_name(model), lengths, values, look))
                 if measure == "state":
                     guess = guesses(group, lengths)
-                    lines.append(Line("best guess", lengths, guess, look=GUIDE))
+                    lines.append(Line("best guess", lengths, guess, style=REFERENCE))
                 axes: Any = {"marks": [task["train_letters"]], "ticks": ticks}
-                axes |= {"logarithmic": True, "percent": True}
+                axes |= {"log_x": True, "ylim": PERCENT}
                 title, ylabel = f"{name_of(group)}: {label}", UNITS[measure]
                 panels.append(Panel(title, "length (letters)", ylabel, lines, **axes))
-        return [Curves(f"{self.title} — scale {scale}", panels, tall=1.75)]
+        return [Curves(f"{self.title} — scale {scale}", panels, options={"height": 1.75})]
 
 
 def name_of(group: str) -> str:

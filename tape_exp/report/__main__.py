@@ -113,7 +113,7 @@ def at_scale(artifact: Artifact, scale: str, records: Records, out: Path) -> AtS
     names = []
     for number, figure in enumerate(artifact.shown(scale, records)):
         names.append(f"{artifact.name}-{scale}-{number}.svg")
-        figure.draw(out / "figures" / names[-1], kinds=("svg",))
+        figure.draw(out / "figures" / names[-1])
     table = artifact.table(scale, records)
     return AtScale(
         artifact.place(scale),

@@ -166,26 +166,22 @@ def save_results(
 
 def save_artifacts(directory: RunDirectory, evaluation: Evaluation) -> list[Path]:
     """Write heatmap and patterns (PNG and NPZ) and tables (JSON and PNG); return the images."""
-    from tape_exp.drawing import heatmap, patterns
-    from tape_exp.drawing.diagnostics import diagnostic_figures
+    from tape_exp.drawing.diagnostics import draw_diagnostics
+    from tape_exp.drawing.plots import grids, run_matrices
 
     cfg, folder, images = directory.cfg, directory.artifacts, []
     model = display_name(cfg.model.name)
     title = f"{cfg.task.name}, scale {cfg.scale.name}, seed {cfg.seed} ({directory.hash})"
     if evaluation.heatmap is not None:
-        images.append(heatmap.draw({model: evaluation.heatmap}, folder / "heatmap.png", title))
+        images.append(grids({model: evaluation.heatmap}, folder / "heatmap.png", title))
         np.savez_compressed(folder / "heatmap.npz", values=evaluation.heatmap.values)
     if evaluation.matrices:
-        panels = {patterns.matrix_name(key): values for key, values in evaluation.matrices.items()}
-        causal = [name for name in panels if name.startswith("attention")]
-        path, title = folder / "patterns.png", f"{model}: {title}"
-        images.append(patterns.draw_patterns(panels, path, title, causal=causal, shared=False))
+        path = folder / "patterns.png"
+        images.append(run_matrices(evaluation.matrices, path, f"{model}: {title}"))
         np.savez_compressed(folder / "patterns.npz", **evaluation.matrices)  # type: ignore[arg-type]
     for name, rows in evaluation.tables.items():
         directory.write_json(f"artifacts/{name}.json", rows)
-    for name, figure in diagnostic_figures(evaluation.tables, cfg.model.name).items():
-        images.append(figure.draw(folder / f"{name}.png"))
-    return images
+    return [*images, *draw_diagnostics(evaluation.tables, cfg.model.name, folder)]
 
 
 def record_of(

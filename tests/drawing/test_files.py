@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from tape_exp.drawing import curves, heatmap
 from tape_exp.drawing.curves import Curves, Line, Panel
 from tape_exp.drawing.figures import mark_in, redraw
 from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.drawing.looks import looks_of
 from tape_exp.drawing.page import DOUBLE, KINDS, SINGLE, TYPE, in_few_colours, shorter
 from tape_exp.drawing.patterns import Patterns, matrix_name
+
+from tape_exp.drawing import curves, heatmap
 from tape_exp.runs.evaluation import Heatmap
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.naming import display_name

@@ -7,12 +7,13 @@ import shutil
 
 import pytest
 
-from tape_exp.drawing.curves import Curves, Line, Panel
+from tape_exp.drawing.plots import Line, Panel
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, efficiency, identities, page, tables, theory, values
 from tape_exp.paper.addition import Addition
 from tape_exp.paper.artifacts import RESULTS
 from tape_exp.paper.ceilings import ceilings, marked_figure
+from tape_exp.paper.figure_kinds import Curves
 from tape_exp.paper.records import read_records
 from tape_exp.paper.words import requested
 from tape_exp.runs.identity import identity_of

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tape_exp.drawing.curves import Curves
-from tape_exp.drawing.heatmap import Heatmaps
 from tape_exp.paper import __main__ as paper
 from tape_exp.paper import artifacts, costs, efficiency, theory
+from tape_exp.paper.figure_kinds import Curves, Heatmaps
 from tape_exp.report import __main__ as report
 from tape_exp.settings import folders
 from tests.paper.test_artifacts import fake_record

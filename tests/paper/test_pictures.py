@@ -3,12 +3,12 @@
 import re
 
 import pytest
-
-from tape_exp.drawing.curves import Curves
 from tape_exp.drawing.figures import mark_in, mark_of
+
 from tape_exp.paper import page
 from tape_exp.paper.__main__ import collect
 from tape_exp.paper.artifacts import RESULTS
+from tape_exp.paper.figure_kinds import Curves
 
 KEY = re.compile(r"[a-z0-9]+_[a-z]+|[a-z]+/[a-z]+|@\d")  # tape_no_attention, val/loss, products@3
 

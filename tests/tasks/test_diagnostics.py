@@ -11,14 +11,13 @@ from torch import nn
 
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
-from tape_exp.drawing.curves import Curves
-from tape_exp.drawing.diagnostics import diagnostic_figures
 from tape_exp.models.attention_use import attention_use
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding, RelativeBias
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape_householder import HouseholderTAPE
 from tape_exp.paper.compare import Compare
+from tape_exp.paper.figure_kinds import Curves
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError

@@ -4,8 +4,8 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-
 from tape_exp.drawing.looks import COLOURS, LOOKS, look_of, looks_of
+
 from tape_exp.paper import artifacts
 from tape_exp.settings.plugins import names_in
 

@@ -1,0 +1,175 @@
+"""How figures look: type and widths of a paper, a style for every model, and files.
+
+A family of encodings shares a hue, and its members differ in marker and dash. The hues are Okabe
+and Ito's, some of them darker so that they are seen on white, and stay apart for readers who see no
+red or no green.
+"""
+
+import hashlib
+import io
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from tape_exp.machine.files import write_atomically
+
+SINGLE, DOUBLE = 3.25, 6.75  # inches: one column of a two-column paper, and both
+TYPE = 7.0  # points, at these widths
+SMALL = TYPE - 0.5
+TITLE = 8.0
+LETTER = 0.56  # mean width of a letter of DejaVu Sans, as a part of its height
+SCALE, DIVERGING = "YlGnBu", "RdBu_r"  # colour maps: the paper's, and one whose white is 0
+DPI = 200
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # which matplotlib ships
+    "font.size": TYPE,
+    "figure.titlesize": TITLE,
+    "axes.titlesize": TYPE + 0.5,
+    "axes.labelsize": TYPE,
+    "axes.linewidth": 0.6,
+    "axes.titlepad": 4,
+    "axes.labelpad": 2.5,
+    "grid.linewidth": 0.4,
+    "grid.alpha": 0.35,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.5,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
+    "legend.handlelength": 2.0,
+    "legend.columnspacing": 1.4,
+    "pdf.fonttype": 42,  # TrueType
+    "svg.fonttype": "path",  # looks the same where DejaVu Sans is not installed
+    "svg.hashsalt": "tape_exp",
+    **{f"{axis}tick.labelsize": SMALL for axis in "xy"},
+    **{f"{axis}tick.major.{key}": n for axis in "xy" for key, n in (("width", 0.6), ("size", 2.5))},
+    **{f"{axis}tick.minor.{key}": n for axis in "xy" for key, n in (("width", 0.4), ("size", 1.5))},
+    **{f"{axis}tick.major.pad": 2 for axis in "xy"},
+}
+in_print = matplotlib.rc_context(STYLE)  # type: ignore[arg-type]  # decorates what draws
+# No time and no author, so that the same data give the same bytes.
+METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+}
+
+MARKERS = "osD^vPX*h"
+DASHES = ("-", "--", "-.", ":")
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """Colour, marker (empty: none) and dash of a line, as matplotlib names them."""
+
+    colour: str
+    marker: str
+    dash: str = "-"
+
+
+REFERENCE = LineStyle("#6b6b6b", "", "--")  # what the others are compared with
+
+# New members come last, so that the others keep their styles.
+FAMILIES: dict[str, Sequence[str]] = {
+    "#0072b2": (
+        *("rope", "xpos", "p_rope", "pope", "selective_rope", "repo", "grape", "rope_window"),
+        *("rnope_swa", "ssmax", "rope_theta", "rope_linear", "rope_ntk", "rope_yarn"),
+    ),
+    "#000000": ("nope", "sinusoidal", "learned", "base", "unigram"),
+    "#269bb0": ("randpe", "abacus", "coupling"),
+    "#009e73": ("fire", "t5", "kerple_log", "kerple_power", "fire_randpe"),
+    "#d55e00": (
+        *("tape", "tape_householder", "tape_yarn", "tape_tensor", "tape_randpe", "tape_full"),
+        *("tape_fourier", "tape_public_addition", "tape_no_attention", "tape_no_feed_forward"),
+        *("tape_neither", "tape_no_tensor", "tape_no_equivariance", "tape_i1", "tape_i2"),
+        *("tape_i8", "tape_i16", "tape_separate", "tape_embeddings"),
+    ),
+    "#8f1d66": ("alibi", "grape_additive", "alibi_randpe"),
+    "#8a4dff": ("path", "fox", "path_fox", "wall"),
+    "#5c4410": ("cope", "dape"),
+    "#1f1f99": ("lora", "longlora", "theta"),
+}
+COLOURS = [*FAMILIES]
+
+
+def _member(family: int, number: int) -> LineStyle:
+    """The style of the n-th member of a family: no two of the first 36 share marker and dash."""
+    marker = MARKERS[(family + number) % len(MARKERS)]
+    return LineStyle(COLOURS[family], marker, DASHES[number % len(DASHES)])
+
+
+STYLES = {
+    name: _member(family, number)
+    for family, names in enumerate(FAMILIES.values())
+    for number, name in enumerate(names)
+}
+FREE = [
+    style
+    for number in range(36)
+    for family in range(len(COLOURS))
+    if (style := _member(family, number)) not in STYLES.values()
+]
+
+
+def style_of(name: str) -> LineStyle:
+    """The style of a model or method; an unknown one has a style that depends on its name only."""
+    name = name.rstrip("†")
+    number = int(hashlib.sha256(name.encode()).hexdigest(), 16)
+    return STYLES.get(name) or FREE[number % len(FREE)]
+
+
+def styles_of(names: Iterable[str]) -> dict[str, LineStyle]:
+    """The styles of names in one figure; the later of two that would share one has a free one."""
+    styles: dict[str, LineStyle] = {}
+    for name in names:
+        style = style_of(name)
+        if name not in styles and style in styles.values():
+            style = next(free for free in FREE if free not in styles.values())
+        styles.setdefault(name, style)
+    return styles
+
+
+def categorical(number: int) -> LineStyle:
+    """The style of the n-th of some things that are not encodings."""
+    dash = DASHES[number // len(COLOURS) % len(DASHES)]
+    return replace(_member(number % len(COLOURS), 0), dash=dash)
+
+
+def sequential(number: int, of: int, marker: str = "") -> LineStyle:
+    """The style of the n-th of some things in an order, such as layers, from dark to light."""
+    rgba = matplotlib.colormaps["viridis"](0.62 * number / max(of - 1, 1))
+    return LineStyle(matplotlib.colors.to_hex(rgba), marker, DASHES[number % 2])
+
+
+def new_figure(width: float, height: float, title: str = "") -> Figure:
+    """A figure of so many inches and its title above; it needs no display."""
+    title = fitted(title, width, TITLE)
+    above = (title.count("\n") + 1) * 1.35 * TITLE / 72 if title else 0
+    figure = Figure(figsize=(width, height + above), layout="constrained")
+    engine: Any = figure.get_layout_engine()
+    engine.set(w_pad=0.03, h_pad=0.03)
+    figure.suptitle(title)
+    return figure
+
+
+def fitted(text: str, width: float, points: float = TYPE) -> str:
+    """A text in lines of at most so many inches."""
+    return textwrap.fill(text, max(8, math.floor(width * 72 / (LETTER * points)))) if text else ""
+
+
+@in_print
+def save(figure: Figure, path: Path, formats: Sequence[str] = ()) -> Path:
+    """Write a figure atomically: as ``path``, whose suffix is its format, and in further formats
+    beside it.
+    """
+    for suffix in dict.fromkeys((path.suffix, *(f".{name}" for name in formats))):
+        content = io.BytesIO()
+        kind = suffix[1:]
+        figure.savefig(content, dpi=DPI, format=kind, metadata=METADATA[kind])
+        write_atomically(path.with_suffix(suffix), content.getvalue())
+    return path
