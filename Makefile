@@ -22,7 +22,6 @@ setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (
 	test -n "$$found" || { echo "error: none of $(or $(PYTHON),$(PYTHONS)) is Python 3.11 or newer; name one, as in make setup PYTHON=<path>." >&2; exit 2; }; \
 	$$found -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
-	-@$(BIN)/python -m tape_exp.paper list > /dev/null  # composes the artifacts, which later calls then need not
 	@touch $@
 
 demo: setup  ## train RoPE and TAPE on addition at smoke scale and show both heatmaps (about 10 minutes on 2 cores)
@@ -53,8 +52,7 @@ docs-serve: setup  ## serve the site on http://127.0.0.1:8000 and build it again
 tables: setup  ## draw every table and figure from the committed records
 	$(BIN)/python -m tape_exp.paper render
 
-report: tables  ## write report/index.html: all tables, figures and runs on one page, which opens from disk
-	$(BIN)/python -m tape_exp.report
+report: tables docs  ## the tables, then the site: site/paper/index.html has all results, and opens from disk
 
 soak: setup  ## kill small runs 50 times, and compare them with undisturbed ones (15 minutes)
 	$(BIN)/python -m pytest -m soak -s tests/training/test_faults.py

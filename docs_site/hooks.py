@@ -5,6 +5,8 @@ that a page links to becomes a page below ``source/``, and a link to a folder it
 """
 
 import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import conf_pages
 import notebook
@@ -13,6 +15,8 @@ from links import DRAWN, INCLUDED, ROOT, address, rewritten, sources
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from tape_exp.report import __main__ as results
 
 NOTEBOOK = "examples/quickstart.ipynb"
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json"}
@@ -37,6 +41,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         add(uri, made)
     for uri, part in notebook.pages(ROOT / NOTEBOOK, address(NOTEBOOK)).items():
         add(uri, part)
+    with TemporaryDirectory() as folder:
+        results.write(Path(folder) / "paper")
+        for file in sorted(Path(folder).rglob("*.*")):
+            add(str(file.relative_to(folder)), file.read_bytes())
     for path in sources():
         add(address(path), source(path))
     return files

@@ -10,7 +10,6 @@ INCLUDED = (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
-    "results/README.md",
 )
 DRAWN = ("results/figures", "results/bench")  # folders of pictures, and of tables beside them
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
@@ -20,10 +19,13 @@ WIDTH = 80  # characters of a line of code that fits
 FENCE = re.compile(r"(^ *(`{3,}).*?^ *\2`*$)", re.MULTILINE | re.DOTALL)
 
 
+PAGES = {"README.md": "index.md", "results/README.md": "paper/index.md"}
+
+
 def address(path: str) -> str:
     """Of a file of the repository: the path of its page, as if it were in docs/."""
-    if path == "README.md":
-        return "index.md"
+    if path in PAGES:
+        return PAGES[path]
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     drawn = path.startswith(tuple(f"{folder}/" for folder in DRAWN)) and not path.endswith(".md")

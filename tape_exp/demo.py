@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tape_exp.drawing.plots import grids
 from tape_exp.drawing.terminal import print_heatmaps
-from tape_exp.paper.addition import panel
+from tape_exp.paper.figures import mean_grid
 from tape_exp.settings.commands import command
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.naming import display_name
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cfg = compose_config([*fixed, *overrides])
         if record := run(cfg):  # further processes, and debug=plan, have none
             title = f"{display_name(model)}  {record['metrics']['test/exact_match']:.1f} %"
-            panels[title] = panel([record])
+            panels[title] = mean_grid([record])
     if panels:
         print(f"\nTrained on sums of up to {cfg.task.train_digits} digits:\n")
         print_heatmaps(panels)

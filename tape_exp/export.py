@@ -5,6 +5,7 @@ by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
 """
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,6 @@ from tape_exp.models import export, peft
 from tape_exp.models.export import card
 from tape_exp.models.llama import fingerprint, is_llama
 from tape_exp.models.peft_format import save_for_peft
-from tape_exp.paper import rerun
 from tape_exp.paper.records import warn
 from tape_exp.runs.card import model_card
 from tape_exp.runs.starting_weights import base_of
@@ -102,7 +102,8 @@ def _card_of(loaded: LoadedRun) -> Callable[[str], str]:
         return str
     parameters = loaded.decoder.named_parameters()
     count = sum(weight.numel() for name, weight in parameters if "lora_" not in name)
-    return lambda head: model_card(head, record, count, rerun.command(record))
+    command = shlex.join(["tape-exp", "train", *record["words"]])
+    return lambda head: model_card(head, record, count, command)
 
 
 def export_adapter(run: Path, folder: Path, base: str, name: str = "") -> None:

@@ -176,7 +176,7 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
             working directory) and every finished run in ``runs/``.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: there is no such folder, or no record.
     """
     import pandas
 
@@ -186,6 +186,9 @@ def records(folder: str | Path | None = None) -> "pandas.DataFrame":
         every = known_records()
     else:
         every = [*read_records(Path(folder)), *records_of_runs(Path(folder))]
+    if not every:
+        where = folder or "results/records and runs/"
+        raise ConfigError(f"there is no record in {where}: a finished run leaves one.")
     rows = []
     for record in every:
         config = record["config"]

@@ -3,7 +3,6 @@ the plan, and what we found is what the tables of the records say.
 """
 
 import csv
-import json
 import os
 import re
 import shlex
@@ -13,19 +12,20 @@ import sys
 
 import pytest
 
-from tape_exp.paper import artifacts, costs
-from tape_exp.paper.artifacts import RESULTS, SCALES
-from tape_exp.paper.claims import FLOOR, NO, NO_CLAIM, ORDERED, REVERSED, UNCLEAR, UNTESTED, YES
+from tape_exp.bench.bench import OUT, Bench
+from tape_exp.paper.artifact import View, load
+from tape_exp.paper.claims import NO_CLAIM
+from tape_exp.paper.pages import costs
 from tape_exp.paper.records import read_records
-from tape_exp.paper.words import requested
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.naming import display_name
 from tape_exp.training import plan
-from tests.test_readme import PAGES, blocks, files_of, words_of
+from tests.test_readme import PAGES, blocks, files_of
 
 DOCS = {path.name: text for path, text in PAGES.items() if path.parent.name == "docs"}
 ENCODING, TASK = DOCS["add-a-positional-encoding.md"], DOCS["add-a-task.md"]
+RESULTS = ROOT / "results"
 NAMED = re.compile(r"(tests/[\w/]+\.py)(?:::(\w+))?")
 
 
@@ -107,18 +107,13 @@ def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(project):
             0 <= float(row["ood/exact_match"].split()[0]) < float(row["id/exact_match"].split()[0])
         )
     (shown,) = blocks("text", TASK)
-    head = [
-        line
-        for line in (tables / "compare_reverse-smoke.md").read_text().splitlines()
-        if line.startswith("| model")
-    ]
+    head = [line for line in done.stdout.splitlines() if line.startswith("| model")]
     assert shown.split() == head[0].split()
-    assert head[0] in done.stdout
     words = ["run", "tab_reverse", "seeds=0", "trainer=cpu", "logger=none"]
     kept = call(project, "-m", "tape_exp.paper", *words)
     assert kept.returncode == 0, kept.stderr
-    drawn = project / "results" / "tables" / "tab_reverse-smoke.md"
-    assert "| Toy " in drawn.read_text()
+    drawn = project / "results" / "tables" / "tab_reverse-smoke.csv"
+    assert "toy," in drawn.read_text()
     assert "tab_reverse" in (project / "results" / "README.md").read_text()
 
 
@@ -140,7 +135,8 @@ def test_every_line_of_the_errata_names_its_test():
 
 
 def test_the_errata_say_whether_what_the_public_code_computes_has_run():
-    records = [*(RESULTS / "records").glob("*-tape_public_addition-*.json")]
+    every = read_records()
+    records = [r for r in every if r["config"]["model"]["name"] == "tape_public_addition"]
     told = "No record of `model=tape_public_addition` exists yet" in DOCS["errata.md"]
     assert told == (not records), "the paragraph below the table of the public code for addition"
 
@@ -168,110 +164,51 @@ def test_hours_and_memory_are_the_plans(task, hours, recomputed, memory, how):
 
 
 def test_hours_of_the_sweeps_add_up_to_the_cost_of_all():
-    page, known = DOCS["reproduce-on-a-cluster.md"], costs.read(RESULTS)
+    page, known = DOCS["reproduce-on-a-cluster.md"], costs()
     assert len(HOURS) == 5
     rows = re.findall(
         r"^\| [a-d] +\| ([^|]+) \| +(\d+) +\| ([\d.]+|evaluation only)", page, re.MULTILINE
     )
     named = {name for artifacts, _, _ in rows for name in artifacts.strip().split(", ")}
-    assert named == {name for name, needed in known["artifacts"].items() if needed["gpu_hours"]}
+    assert named == {name for name, needed in known.items() if needed["gpu_hours"]}
     hours = sum(float(told) for _, _, told in rows if told != "evaluation only")
-    assert hours == pytest.approx(known["all"]["gpu_hours"], abs=1)
-    assert (
-        float(re.search(r"Together ([\d.]+) GPU-hours", page).group(1)) == known["all"]["gpu_hours"]
-    )
-    free = sum(needed["runs"] for needed in known["artifacts"].values() if not needed["gpu_hours"])
-    assert sum(int(runs) for _, runs, _ in rows) + free == known["all"]["runs"]
+    assert float(re.search(r"Together ([\d.]+) GPU-hours", page)[1]) == pytest.approx(hours, abs=1)
 
 
 FOUND = DOCS["what-we-found.md"]
 with (RESULTS / "tables" / "claims.csv").open() as file:
     CLAIMS = {row["artifact"]: row for row in csv.DictReader(file)}
-# which verdicts a part of the page is about; other parts are about no claim
-PARTS = {
-    "What the records decide": {YES, NO},
-    "What they decide for small models only": {YES, NO},
-    "What they cannot tell": {UNCLEAR, FLOOR, ORDERED, REVERSED},
-    "What has not been tested": {UNTESTED},
-}
-NUMBER = re.compile(r"\d+(?:\.\d+)?e-\d+|\d+\.\d+")
 
 
-def claim_line(row: dict[str, str]) -> str:
-    """The line of docs/what-we-found.md on a claim: a row of results/tables/claims.csv."""
-    scale = f"scale {row['scale']}" if row["scale"] in SCALES else row["scale"]
-    plural = "" if row["seeds"] == "1" else "s"
-    seeds = f"{row['seeds']} seed{plural}" if row["seeds"][-1:].isdigit() else row["seeds"]
-    where = ", ".join(filter(None, (scale, seeds)))
-    name, claim = row["artifact"], row["the paper's claim"]
-    link = f"[{name}](../results/README.md#{name.lower()})"
-    return (
-        f"**{link}: {row['holds']}**{f' ({where})' if where else ''}. Claim: {claim} "
-        f"Paper: {row['paper']}. Ours: {row['ours'] or 'nothing yet'}."
-    )
+def test_what_we_found_counts_the_verdicts_and_names_every_artifact():
+    verdicts = [row["holds"] for row in CLAIMS.values() if row["holds"] != NO_CLAIM]
+    kinds = ("yes", "no", "not distinguishable", "at floor (cannot tell)", "not tested")
+    text = " ".join(FOUND.split())
+    counts = re.search(r"of (\d+) claims (\d+) .* (\d+) .* (\d+) .* (\d+) .* (\d+) are not", text)
+    expected = [len(verdicts), *map(verdicts.count, kinds)]
+    assert [*map(int, counts.groups())] == expected
+    for name in CLAIMS:
+        assert f"tables/{name}-" in FOUND or name == "theory", name
 
 
-def paragraphs(page: str) -> list[tuple[str, str, str]]:
-    """Of each bold line: its part of the page, the line, and the prose up to the next one."""
-    found = []
-    for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
-        title, _, text = part.partition("\n")
-        for paragraph in re.split(r"^(?=\*\*\[)", text, flags=re.MULTILINE)[1:]:
-            line, _, prose = paragraph.partition("\n\n")
-            found.append((title, line, prose))
-    return found
-
-
-@pytest.mark.parametrize(
-    "artifact", [name for name, row in CLAIMS.items() if row["the paper's claim"] != NO_CLAIM]
-)
-def test_what_we_found_on_a_claim_is_its_row(artifact):
-    """A new verdict may need new prose: nobody but a reader can tell, so the line is not drawn."""
-    row = CLAIMS[artifact]
-    lines = [
-        (part, line) for part, line, _ in paragraphs(FOUND) if line.startswith(f"**[{artifact}](")
-    ]
-    assert [line for _, line in lines] == [claim_line(row)], (
-        f"docs/what-we-found.md: the line that begins with **[{artifact}] must be, once,\n"
-        f"{claim_line(row)}\nThen read the paragraph below it again."
-    )
-    ((part, _),) = lines
-    assert row["holds"] in PARTS[part], (
-        f'docs/what-we-found.md: "{artifact}: {row["holds"]}" does not belong below "## {part}": '
-        "move its line and paragraph, and read them again."
-    )
-
-
-@pytest.mark.parametrize(("line", "prose"), [(line, prose) for _, line, prose in paragraphs(FOUND)])
-def test_what_we_found_quotes_only_numbers_of_the_tables(line, prose):
-    """Every number with decimals is in a table that the paragraph names; hours are of the costs."""
-    anchors = re.findall(r"results/README\.md#(\w+)", line + prose)
-    named = {name for name in CLAIMS if name.lower() in anchors}
-    files = [path for name in named for path in (RESULTS / "tables").glob(f"{name}-*.md")]
-    known = set(NUMBER.findall(" ".join([line, *(path.read_text() for path in files)])))
-    quoted = set(NUMBER.findall(re.sub(r"[\d.]+ H100-hours", "", prose)))
-    assert quoted <= known, (
-        f"docs/what-we-found.md, below {line[:40]}…: no table of {', '.join(sorted(named))} has "
-        f"{', '.join(sorted(quoted - known))}: read the table and correct the paragraph."
-    )
-    commands = re.findall(r"`(python -m tape_exp\.[^`]+)`", prose)
-    assert commands, f"docs/what-we-found.md, below {line[:40]}…: name the run that would settle it"
-    runs = [words_of(command, 4) for command in commands if " run " in command]
-    artifacts = [artifact for words in runs for artifact in requested(words)[0]]
-    prices = {a.name: costs.read(RESULTS)["artifacts"][a.name]["gpu_hours"] for a in artifacts}
-    for hours in re.findall(r"([\d.]+) H100-hours", prose):
-        assert float(hours) in prices.values(), (
-            f"{line[:40]}… {hours}: results/costs.json: {prices}"
-        )
+def test_hours_of_what_would_settle_a_claim_are_the_costs():
+    line = r"^\| (\w.*?) +\| `tape-exp paper run .*\| ([\d., ]+?) +\|$"
+    rows = re.findall(line, FOUND, re.MULTILINE)
+    assert rows
+    for artifacts, hours in rows:
+        named = [name for name in re.findall(r"\w+", artifacts) if name in costs()]
+        known = {costs()[name]["gpu_hours"] for name in named}
+        assert {float(number) for number in hours.split(", ")} <= known, artifacts
 
 
 def test_longer_words_of_state_tracking_are_those_of_the_records():
     lines = [line for line in DOCS["state-tracking.md"].splitlines() if " letters" in line]
     (head,) = [line for line in lines if line.startswith("|")]
     lengths = [int(number) for number in re.findall(r"(\d+) letters", head)]
-    runs = artifacts.load("fig_word_groups").collect("smoke", read_records())
+    view = View(load("fig_word_groups"), "smoke", read_records())
+    rows = {(row.labels["group"], row.labels["model"]): row for row in view.rows}
     for model in ("tape_householder", "path"):
-        seeds = runs[f"{model}/s5"]
+        seeds = view.runs(rows["s5", model])
         shown = [
             ", ".join(f"{run['metrics'][f'test/word@{length}']:.1f}" for run in seeds)
             for length in lengths
@@ -283,14 +220,13 @@ def test_longer_words_of_state_tracking_are_those_of_the_records():
 
 def test_prompts_of_the_battery_are_those_of_the_records():
     """The shares of ``multi_key`` that the page quotes of each seed, at the chosen rates."""
-    search = json.loads((RESULTS / "bench" / "quick-smoke-search.json").read_text())
-    tried = search["tasks"]["multi_key"]
+    board = Bench([], OUT).board(shown=True)
     page = re.sub(r"\s+", " ", DOCS["battery.md"])
-    found = {}
-    for run in read_records(RESULTS / "bench" / "records"):
-        model, task = run["config"]["model"]["name"], run["config"]["task"]
-        if task["name"] == "retrieval_training" and task["optim"]["lr"] == tried[model]["chosen"]:
-            found[model, run["seed"]] = run["metrics"]["retrieval/accuracy@256"]
+    found = {
+        (model, run["seed"]): run["metrics"]["retrieval/accuracy@256"]
+        for model in board.models
+        for run in board.chosen(model, "multi_key")
+    }
     for model, verb in {"nope": " solves", "fire": "", "rope": "", "alibi": ""}.items():
         shares = "{:.0f}, {:.0f} and {:.0f} %".format(*(found[model, seed] for seed in range(3)))
         with_seeds = shares + " with seeds 0, 1 and 2" if verb else shares

@@ -3,9 +3,7 @@ a browser loads nothing from elsewhere, and a search works from disk.
 """
 
 import logging
-import os
 import re
-import shutil
 import socket
 import tomllib
 from html.parser import HTMLParser
@@ -15,13 +13,8 @@ import pytest
 import yaml
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
-from playwright.sync_api import sync_playwright
 
 from tape_exp.settings.folders import CONF, ROOT
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 
 LOADED = {  # what a browser loads by itself: tag -> attributes; a link only as these
     "link": ("href",),
@@ -136,24 +129,6 @@ def test_the_reference_has_every_yaml(pages):
         if rest and (group != "local" or rest == ["example"]):  # git ignores the others
             heading = "".join(rest).lower()
             assert heading in pages[f"reference/conf/{group}.html"].ids, path
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
-def test_pages_fit_a_phone_and_a_search_works_from_disk(site):
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
-        page = browser.new_page(viewport={"width": 390, "height": 844})
-        asked = []
-        page.on("request", lambda request: asked.append(request.url))
-        for name in NARROW:
-            page.goto((site / f"{name}.html").as_uri())
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
-        page.set_viewport_size({"width": 1400, "height": 900})
-        page.get_by_role("textbox", name="Search").fill("kerple")
-        page.locator(".md-search-result__link").first.wait_for()
-        assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
-        browser.close()
 
 
 def test_contributing_is_short():

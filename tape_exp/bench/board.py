@@ -1,334 +1,277 @@
-"""Scores of models on tasks, their ranks, and the tables of both."""
+"""The bench as an artifact: models × tasks at the chosen rates, and their ranks."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import product
+from typing import Any
 
 import numpy as np
+from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
-from tape_exp.bench import ranks
-from tape_exp.bench.plan import RIVAL, Bench, label
-from tape_exp.bench.tasks import BRACKETS, Entry
-from tape_exp.paper.artifacts import SAME_DATA, Records, same_data
-from tape_exp.paper.ceilings import ceilings, marked_table
-from tape_exp.paper.records import Record
-from tape_exp.paper.statistics import lead
-from tape_exp.paper.tables import Column, Row, Table, columns, commits
-from tape_exp.paper.values import NOT_RUN, Cell, Missing, Value, over_runs
+from tape_exp.bench.tasks import Entry
+from tape_exp.paper.artifact import DIGITS, Artifact, Row, View
+from tape_exp.paper.records import Record, commits
+from tape_exp.paper.special import lowest
+from tape_exp.paper.statistics import Value, lead, over_samples
+from tape_exp.paper.tables import Cell, Column, Table
 from tape_exp.settings.naming import display_name
 
-THEIRS = display_name(RIVAL)
+RIVAL = "rope"
+FEWEST = (3, 5, 2)  # methods, tasks and seeds below which a test of ranks says nothing
 ALIKE = 1.0  # point, between shares at trained lengths that do not tell rates apart
-FAR = 10.0  # points, between scores
-FEW = 5.0  # percent of whole rows: a task that nobody solves
-OVER_TASKS = "95 % interval over tasks and seeds"
-RANGE = "{number:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def within(value: Value) -> Value:
-    """A share in percent whose interval ends at 0 and at 100."""
-    if value.low is None or value.high is None or (value.low >= 0 and value.high <= 100):
-        return value
-    form = value.form if value.seeds else BRACKETS
-    return replace(value, low=max(value.low, 0.0), high=min(value.high, 100.0), form=form)
+def artifact_of(
+    models: Sequence[str],
+    entries: Sequence[Entry],
+    scale: str,
+    rates: Sequence[float],
+    overrides: Sequence[str],
+) -> Artifact:
+    """The search of rates: every model, rate and task."""
+    return Artifact(
+        name="bench",
+        title="Encodings on the battery",
+        rows={
+            "model": list(models),
+            "rate": {f"{rate:g}": [f"task.optim.lr={rate:g}"] for rate in rates},
+        },
+        columns={
+            e.name: {"where": list(e.words), "metric": e.metric, "digits": 1} for e in entries
+        },
+        overrides=list(overrides),
+        only=scale,
+    )
 
 
-@dataclass
-class Board:
-    """The recorded scores of a bench.
+class Board(View):
+    """The recorded runs of a bench.
+
+    At the first seed every model has every rate on every task; the lowest validation loss, on
+    further rows of the trained lengths, chooses the rate of the model on the task, and the test has
+    no part in it. Further seeds run at that rate alone.
 
     Args:
-        bench: what is shown, with its choices.
-        scale: of its runs.
-        records: what the bench collects.
+        search: what was searched.
+        entries: its tasks.
+        seed: of the search.
     """
 
-    bench: Bench
-    scale: str
-    records: Records
+    def __init__(
+        self, search: Artifact, entries: Sequence[Entry], seed: int, records: Sequence[Record]
+    ) -> None:
+        super().__init__(search, search.only, records)
+        self.entries = {entry.name: entry for entry in entries}
+        self.tried: dict[tuple[str, str], dict[str, Record]] = {}
+        for row, column in product(self.rows, self.columns):
+            runs = [run for run in self.runs(row, column) if run["seed"] == seed]
+            for run in runs:
+                key = row.labels["model"], column.name
+                self.tried.setdefault(key, {})[row.labels["rate"]] = run
+        rates = search.rows["rate"]
+        self.choices = {
+            key: lowest({rate: {seed: run["metrics"]["val/loss"]} for rate, run in tried.items()})
+            for key, tried in self.tried.items()
+            if len(tried) == len(rates)
+        }
+        chosen = {model for model, _ in self.choices}
+        self.models = [model for model in search.rows["model"] if model in chosen]
+
+    def chosen(self, model: str, task: str) -> list[Record]:
+        """The runs of a model on a task at the chosen rate, by seed; none before the choice."""
+        rate = self.choices.get((model, task))
+        row = next((r for r in self.rows if r.labels == {"model": model, "rate": rate}), None)
+        column = next(column for column in self.columns if column.name == task)
+        return self.runs(row, column) if row else []
+
+    def missing_seeds(self) -> Iterator[tuple[Row, Column]]:
+        """The row and the column of every chosen rate, at which further seeds run."""
+        for row, column in product(self.rows, self.columns):
+            if self.choices.get((row.labels["model"], column.name)) == row.labels["rate"]:
+                yield row, column
 
     @cached_property
-    def scores(self) -> dict[str, dict[str, Cell]]:
-        """Model -> task -> the mean over seeds; models without any score are left out."""
-        found: dict[str, dict[str, Cell]] = {}
-        for model in self.bench.models:
-            row = {entry.name: self._cell(model, entry) for entry in self.bench.entries}
-            if any(isinstance(cell, Value) for cell in row.values()):
-                found[model] = row
-        return found
-
-    def _cell(self, model: str, entry: Entry) -> Cell:
-        if reason := self.bench.unfit.get((model, entry.name)):
-            return Missing(reason)
-        runs = self.bench.runs(self.records, model, entry.name)
-        values = {r["seed"]: value for r in runs if (value := entry.score(r)) is not None}
-        mean = over_runs(values, digits=1) if values else NOT_RUN
-        return within(mean) if isinstance(mean, Value) else mean
-
-    @cached_property
-    def ceilings(self) -> set[str]:
-        """Models that are told which tokens are digits: they have no rank."""
-        return ceilings(self.records)
+    def scores(self) -> dict[str, dict[str, Value]]:
+        """Model -> task -> the mean over seeds, within 0 and 100."""
+        scores: dict[str, dict[str, Value]] = {model: {} for model in self.models}
+        for model, (task, entry) in product(self.models, self.entries.items()):
+            runs = {r["seed"]: v for r in self.chosen(model, task) if (v := entry.score(r))}
+            if runs:
+                value = over_samples(runs)
+                low, high = (end and min(max(end, 0.0), 100.0) for end in (value.low, value.high))
+                scores[model][task] = replace(value, low=low, high=high)
+        return scores
 
     @cached_property
     def ranked(self) -> list[str]:
-        """The models that have every task of the table, and are no ceilings."""
+        """The models that have every task, and are not told which tokens are digits."""
+        told = {
+            run["config"]["model"]["name"]
+            for runs in self.all_runs.values()
+            for run in runs
+            if run.get("knows_digits")
+        }
         return [
-            model
-            for model, row in self.scores.items()
-            if model not in self.ceilings and all(isinstance(c, Value) for c in row.values())
+            m for m, row in self.scores.items() if len(row) == len(self.entries) and m not in told
         ]
-
-    @cached_property
-    def seeds(self) -> list[int]:
-        """The seeds that all ranked models have on all tasks."""
-        cells = [cell for model in self.ranked for cell in self.scores[model].values()]
-        runs = [{*cell.runs} for cell in cells if isinstance(cell, Value)]
-        return sorted(set.intersection(*runs)) if runs else []
 
     @cached_property
     def numbers(self) -> np.ndarray:
-        """(ranked models, tasks, seeds): their scores."""
-        cells = [[*self.scores[model].values()] for model in self.ranked]
-        numbers = [
-            [[c.runs[s].number for s in self.seeds] for c in row if isinstance(c, Value)]
-            for row in cells
-        ]
-        sizes = len(self.ranked), len(self.bench.entries), len(self.seeds)
-        return np.array(numbers, float).reshape(sizes)
+        """(ranked models, tasks, seeds that all have): their scores."""
+        values = [[*self.scores[model].values()] for model in self.ranked]
+        common = [set(value.runs) for row in values for value in row]
+        seeds = sorted(set.intersection(*common)) if common else []
+        numbers = [[[v.runs[s].number for s in seeds] for v in row] for row in values]
+        return np.array(numbers, float).reshape(len(values), len(self.entries), len(seeds))
 
     @cached_property
-    def places(self) -> dict[str, tuple[Value, Value | Missing]]:
-        """Model -> its mean rank and its mean difference to RoPE; the best rank first."""
-        if len(self.ranked) < 2 or not self.seeds:
+    def ranks(self) -> dict[str, float]:
+        """Model -> the mean over tasks of the rank of its mean over seeds, the best first."""
+        if len(self.ranked) < 2 or not self.numbers.size:
             return {}
-        rival = self.ranked.index(RIVAL) if RIVAL in self.ranked else None
-        draws = ranks.bootstrap(self.numbers, rival or 0)
-        means, scores = ranks.mean_ranks(self.numbers), self.numbers.mean((1, 2))
-        methods, tasks, _ = self.numbers.shape
-        resampled = tasks >= ranks.FEWEST["tasks"]
-        found: dict[str, tuple[Value, Value | Missing]] = {}
-        for i in np.argsort(means, kind="stable"):
-            rank, ahead = Value(float(means[i])), Missing(f"{THEIRS} has no rank")
-            if resampled:
-                low, high = np.clip(ranks.interval(draws.ranks[i], tasks), 1, methods).tolist()
-                rank = Value(float(means[i]), low, high, form=RANGE, kind=OVER_TASKS)
-            difference: Value | Missing = ahead
-            if rival is not None and i != rival:
-                number, form = float(scores[i] - scores[rival]), "{number:+.2f}"
-                difference = Value(number, form=form)
-                if resampled:
-                    form += " [{low:+.2f}, {high:+.2f}]"
-                    low, high = ranks.interval(draws.leads[i], tasks)
-                    difference = Value(number, low, high, form=form, kind=OVER_TASKS)
-            elif rival is not None:
-                difference = Missing("the others are compared with it")
-            found[self.ranked[i]] = rank, difference
-        return found
+        means = rankdata(-self.numbers.mean(-1), axis=0).mean(-1)
+        order = np.argsort(means, kind="stable")
+        return {self.ranked[i]: float(means[i]) for i in order}
 
     @property
     def order(self) -> list[str]:
         """The models by mean rank, then those without one."""
-        return [*self.places, *(model for model in self.scores if model not in self.places)]
+        return [*self.ranks, *(model for model in self.models if model not in self.ranks)]
 
-    def table(self) -> Table:
-        """Encodings × tasks, by mean rank."""
-        rows: list[Row] = []
-        without = Missing("without every task, or a ceiling: no rank")
-        for model in self.order:
-            rank, difference = self.places.get(model, (without, without))
-            row: Row = {"model": model, "rank": rank, "lead": difference}
-            row.update(self.scores[model].items())
-            runs = [
-                run
-                for entry in self.bench.entries
-                for run in self.bench.runs(self.records, model, entry.name)
-            ]
-            counts = [len(c.runs) for c in self.scores[model].values() if isinstance(c, Value)]
-            row["seeds"] = "–".join(dict.fromkeys(str(n) for n in (min(counts), max(counts))))
-            rows.append(row | {"commit": commits(runs)})
-        head = [Column("model"), Column("rank", "mean rank")]
-        head += [
-            Column("lead", f"mean difference to {RIVAL}", shown=f"mean difference to {THEIRS}")
-        ]
-        head += columns([entry.name for entry in self.bench.entries])
-        table = Table([*head, *columns(["seeds", "commit"])], rows, self.caption())
-        return marked_table(table, self.ceilings)
-
-    def leads(self) -> Table:
-        """The paired difference of each model to RoPE on each task."""
-        rows: list[Row] = []
-        theirs = self.scores.get(RIVAL, {})
-        for model in (name for name in self.order if name != RIVAL):
-            row: Row = {"model": model}
-            row |= {
-                task: lead(cell, theirs.get(task, NOT_RUN), digits=1)
-                for task, cell in self.scores[model].items()
-            }
-            rows.append(row)
-        head = columns(["model", *(entry.name for entry in self.bench.entries)])
-        caption = (
-            f"Difference to {THEIRS} in percentage points over the seeds that both have, with half "
-            "of its 95 % interval (Student's t over pairs); a single pair has none. Of three pairs "
-            "that differ much it is wider than differences of shares can be. "
-            f"{self.bench.settings(self.scale)}"
-        )
-        if not theirs:
-            caption = f"{THEIRS} is not recorded: `tape-exp bench {RIVAL}` runs it."
-        return marked_table(Table(head, rows, caption), self.ceilings)
-
-    def search(self) -> Table:
-        """The learning rate that each model has on each task."""
-        rows: list[Row] = []
-        for model in self.order:
-            row: Row = {"model": model}
-            for entry in self.bench.entries:
-                rate = self.bench.choices.get((model, entry.name))
-                edge = rate in (min(self.bench.rates), max(self.bench.rates))
-                form = "{number:g}, at the edge" if edge else "{number:g}"
-                alike = self.alike(model, entry)
-                form += f" ({min(alike):.0f} to {max(alike):.0f})" if len(alike) > 1 else ""
-                row[entry.name] = NOT_RUN if rate is None else Value(rate, form=form)
-            rows.append(row)
-        head = columns(["model", *(entry.name for entry in self.bench.entries)])
-        caption = (
-            "The learning rate of each model on each task: the lowest validation loss on further "
-            "rows of the trained lengths; every model tried the same rates for the same number of "
-            "steps. At the edge of those the best may lie beyond. In brackets: from the lowest to "
-            "the highest score beyond the trained lengths that the chosen rate and others reach "
-            f"which are right within those lengths as often, to {ALIKE:g} point; what the loss "
-            f"prefers among these is next to chance. {self.bench.settings(self.scale)}"
-        )
-        return marked_table(Table(head, rows, caption), self.ceilings)
-
-    def alike(self, model: str, entry: Entry) -> list[float]:
-        """The scores at the first seed of the chosen rate, and of those that do as well within the
-        trained lengths.
+    def test(self) -> tuple[float, float] | None:
+        """The p value of Friedman's test, and Nemenyi's critical difference at 5 % (Demšar, 2006);
+        None of too few methods, tasks or seeds.
         """
-        tried = {}
-        for rate in self.bench.rates:
-            for record in self.records.get(label(model, entry.name, rate), []):
-                found = [record["metrics"].get(key) for key in (entry.trained, entry.metric)]
-                if record["seed"] == self.bench.seeds[0] and None not in found:
-                    tried[rate] = found
-        chosen = self.bench.choices.get((model, entry.name))
-        if chosen not in tried:
-            return []
-        enough = tried[chosen][0] - ALIKE
-        return [beyond for trained, beyond in tried.values() if trained >= enough]
+        methods, tasks, _ = sizes = self.numbers.shape
+        if any(size < least for size, least in zip(sizes, FEWEST, strict=True)):
+            return None
+        p = friedmanchisquare(*self.numbers.mean(-1)).pvalue
+        spread = (methods * (methods + 1) / (6 * tasks)) ** 0.5
+        return float(p), float(studentized_range.ppf(0.95, methods, np.inf)) / 2**0.5 * spread
+
+    # ---- tables ----
+
+    def scores_table(self) -> Table:
+        """Encodings × tasks, by mean rank."""
+        rows: list[dict[str, Cell]] = []
+        scores = self.numbers.mean((1, 2)) if self.numbers.size else []
+        means = dict(zip(self.ranked, map(float, scores), strict=False))
+        for model in self.order:
+            row: dict[str, Cell] = {"model": self.marked(model), **self.scores[model]}
+            if model in self.ranks:
+                row["mean rank"] = Value(self.ranks[model])
+                if model != RIVAL and RIVAL in self.ranks:
+                    row[f"mean difference to {RIVAL}"] = Value(means[model] - means[RIVAL])
+            counts = [len(value.runs) for value in self.scores[model].values()]
+            row["seeds"] = "–".join(dict.fromkeys(str(n) for n in (min(counts), max(counts))))
+            every = [run for task in self.entries for run in self.chosen(model, task)]
+            rows.append(row | {"commit": commits(every)})
+        head = ["model", "mean rank", f"mean difference to {RIVAL}"]
+        return self._table(head, rows, ["seeds", "commit"], self.caption())
+
+    def leads_table(self) -> Table:
+        """The paired difference of each model to RoPE on each task."""
+        theirs, rows = self.scores.get(RIVAL, {}), []
+        for model in (model for model in self.order if model != RIVAL):
+            shared = self.scores[model].keys() & theirs.keys()
+            leads = {task: lead(self.scores[model][task], theirs[task]) for task in shared}
+            rows.append({"model": self.marked(model), **leads})
+        caption = (
+            f"Difference to {display_name(RIVAL)} in percentage points over the seeds that both "
+            "have, ± half of its 95 % interval (Student's t over pairs)."
+        )
+        return self._table(["model"], rows, [], caption, {"lead": {}, "digits": 1})
+
+    def rates_table(self) -> Table:
+        """The learning rate that each model has on each task."""
+        rows = [
+            {
+                "model": self.marked(model),
+                **{task: self._rate(model, task) for task in self.entries},
+            }
+            for model in self.order
+        ]
+        caption = (
+            "The learning rate of the lowest validation loss on further rows of the trained "
+            "lengths; every model tried the same rates for as many steps. At the edge the best may "
+            "lie beyond. In brackets: the range of the scores beyond the trained lengths, at the "
+            "first seed, of the rates that are right within those lengths as often, to "
+            f"{ALIKE:g} point; the loss hardly tells these apart."
+        )
+        return self._table(["model"], rows, [], caption)
+
+    def _rate(self, model: str, task: str) -> Cell:
+        rate, tried, entry = (
+            self.choices.get((model, task)),
+            self.tried[model, task],
+            self.entries[task],
+        )
+        if rate is None:
+            return None
+        rates = [*self.artifact.rows["rate"]]
+        text = f"{rate}, at the edge" if rate in (rates[0], rates[-1]) else str(rate)
+        trained = {r: run["metrics"].get(entry.trained) for r, run in tried.items()}
+        beyond = [
+            run["metrics"][entry.metric]
+            for r, run in tried.items()
+            if trained[r] is not None and trained[r] >= (trained[rate] or 0) - ALIKE
+        ]
+        text += f" ({min(beyond):.0f} to {max(beyond):.0f})" if len(beyond) > 1 else ""
+        return Value(float(rate), text=text)
+
+    def _table(
+        self,
+        head: Sequence[str],
+        rows: Sequence[Any],
+        further: Sequence[str],
+        caption: str,
+        spec: Any = None,
+    ) -> Table:
+        columns = [Column(name, {}, "", {}) for name in head]
+        columns += [Column(task, spec or {"digits": 1}, "", {}) for task in self.entries]
+        columns += [Column(name, {}, "", {}) for name in further]
+        return Table(columns, rows, ["model"], caption)
+
+    def marked(self, model: str) -> str:
+        """A model's name, with the mark of those that are told which tokens are digits."""
+        return (
+            model
+            if model in self.ranked or len(self.scores[model]) < len(self.entries)
+            else model + DIGITS
+        )
 
     def caption(self) -> str:
         """What the table measures."""
-        exact = [e.name for e in self.bench.entries if e.measure == "exact_match"]
-        answers = [e.name for e in self.bench.entries if e.measure == "accuracy"]
-        states = [e.name for e in self.bench.entries if e.measure == "state"]
-        what = [
-            f"{self.bench.title}: right tokens in percent in rows longer than those of training",
-            f"right rows of {', '.join(exact)}" if exact else "",
-            f"right states of {', '.join(states)}" if states else "",
-            f"right answers of {', '.join(answers)}" if answers else "",
-        ]
-        sentences = [
-            f"{'; '.join(filter(None, what))}.",
-            self.guess_words(),
-            self.bench.settings(self.scale),
-            "All models have the same steps, rates and rows; the lowest validation loss on trained "
-            "lengths chose the rate, which further seeds have alone. Of one seed the interval is "
-            "over samples, of more over seeds and samples.",
-            self.rate_words(),
-            self.rank_words(),
-            SAME_DATA[self.same_data()],
-        ]
-        return " ".join(filter(None, sentences))
-
-    def rate_words(self) -> str:
-        """How far scores move with rates that trained lengths do not tell apart."""
-        found = {
-            (model, entry): self.alike(model, entry)
-            for model in self.scores
-            for entry in self.bench.entries
-        }
-        ranges = {key: max(scores) - min(scores) for key, scores in found.items() if scores}
-        if not ranges or max(ranges.values()) < ALIKE:
-            return ""
-        model, entry = max(ranges, key=lambda cell: ranges[cell])
-        low, high = min(found[model, entry]), max(found[model, entry])
-        if high - low < FAR:
-            return (
-                "No interval covers the choice of the rate: those that do as well on trained "
-                f"lengths differ by up to {high - low:.0f} points in score."
-            )
-        many = sum(reach >= FAR for reach in ranges.values())
-        return (
-            f"No interval covers the choice of the rate: in {many} of {len(ranges)} cells rates "
-            f"that do as well on trained lengths differ by {FAR:g} points or more in score, most "
-            f"of {display_name(model)} on {entry.name}, from {low:.0f} to {high:.0f}."
-        )
-
-    def guess_words(self) -> str:
-        """How an answer is scored, and what guessing reaches on each task."""
-        reached = ", ".join(f"{name} {number:.0f}" for name, number in self.guesses.items())
+        floors = ", ".join(f"{task} {score:.0f}" for task, score in self.guesses.items())
+        rates = ", ".join(self.artifact.rows["rate"])
         text = (
-            "A token is scored after the right ones before it. The best guess from nearby (what "
-            "most often follows the last 0 to 3 tokens in other rows, or the answer before, again) "
-            f"would reach: {reached}."
+            f"{self.artifact.title}: right tokens in percent in rows longer than those of training "
+            "(of addition right rows, of groups right states, of retrieval right answers). A token "
+            "is scored after the right ones before it; the best guess from nearby reaches "
+            f"{floors}. Scale {self.scale}{self.overridden()}; learning rates {rates}, chosen by "
+            "the lowest validation loss on trained lengths at the first seed. Intervals are over "
+            "seeds and samples, and do not cover the choice of the rate."
         )
-        few = [
-            f"{number:.1f} % of {entry.name}"
-            for entry in self.bench.entries
-            if (number := self.whole(entry)) is not None and number < FEW
-        ]
-        return f"{text} Whole rows: no run has more right than {', '.join(few)}." if few else text
+        if (found := self.test()) is None:
+            return f"{text} Ranks are not tested: that needs 3 models, 5 tasks and 2 seeds."
+        p, difference = found
+        return (
+            f"{text} Mean rank over {len(self.entries)} tasks, 1 is best: Friedman's test has p = "
+            f"{p:.2g}; two models are told apart from {difference:.2f} on (Nemenyi, 5 %)."
+        )
 
-    def runs_of(self, entry: Entry) -> list[Record]:
-        """The runs of all models that the table shows of a task."""
-        every = (self.bench.runs(self.records, model, entry.name) for model in self.bench.models)
-        return [run for runs in every for run in runs]
+    def overridden(self) -> str:
+        """The overrides of all runs, in words."""
+        words = " ".join(self.artifact.overrides)
+        return f", with {words}" if words else ""
 
     @cached_property
     def guesses(self) -> dict[str, float]:
         """Task -> the score of the best guess from nearby, of the tasks that have a record."""
-        found = {entry: self.runs_of(entry) for entry in self.bench.entries}
-        return {entry.name: entry.guessed(runs[0]) for entry, runs in found.items() if runs}
-
-    def whole(self, entry: Entry) -> float | None:
-        """The largest share of whole right rows beyond the trained lengths, in percent, of a task
-        whose tokens are scored.
-        """
-        if entry.measure != "token_accuracy":
-            return None
-        shares = [run["metrics"].get("ood/exact_match") for run in self.runs_of(entry)]
-        return max((share for share in shares if share is not None), default=None)
-
-    def same_data(self) -> bool | None:
-        """Whether all runs of a task and a seed read the same data; None: that is not recorded."""
-        every = []
-        for entry in self.bench.entries:
-            runs = {m: self.bench.runs(self.records, m, entry.name) for m in self.bench.models}
-            every.append(same_data({model: found for model, found in runs.items() if found}))
-        return False if False in every else None if None in every else True
-
-    def rank_words(self) -> str:
-        """How ranks were made, and what tests of them say."""
-        if not self.places:
-            return "There are no ranks: they need two models that have every task."
-        seeds = ("seeds " if len(self.seeds) > 1 else "seed ") + ", ".join(map(str, self.seeds))
-        given = f"{len(self.ranked)} models, {self.numbers.shape[1]} tasks, {seeds}"
-        text = (
-            f"Mean rank over tasks (1 is best; {given}, which all of them have), and the mean "
-            "difference in percentage points, from five tasks on with the 95 % interval of a "
-            "bootstrap over tasks and seeds."
-        )
-        if reason := ranks.too_few(self.numbers):
-            return f"{text} {reason}"
-        statistic, p, difference = self.test()
-        found = f"{ranks.p_words(p)}: mean ranks {'do' if p < 0.05 else 'do not'} differ"
-        return (
-            f"{text} Friedman's χ² is {statistic:.2f}, {found}; "
-            f"those of two models are told apart from {difference:.2f} on (Nemenyi, 5 %)."
-        )
-
-    def test(self) -> tuple[float, float, float]:
-        """Friedman's χ², its p, and Nemenyi's critical difference."""
-        methods, tasks, _ = self.numbers.shape
-        of_tasks = ranks.ranked(self.numbers.mean(-1))
-        return (*ranks.friedman(of_tasks), ranks.critical_difference(methods, tasks))
+        found = {}
+        for task, entry in self.entries.items():
+            runs = [run for model in self.models for run in self.chosen(model, task)]
+            if runs:
+                found[task] = entry.guessed(runs[0])
+        return found

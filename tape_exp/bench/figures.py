@@ -1,11 +1,11 @@
 """The figures of a bench, as SVG: scores as a heatmap, and ranks on an axis."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tape_exp.bench import ranks
 from tape_exp.bench.board import Board
 from tape_exp.drawing.style import (
     DOUBLE,
@@ -17,9 +17,22 @@ from tape_exp.drawing.style import (
     save,
     style_of,
 )
-from tape_exp.paper.ceilings import MARK
-from tape_exp.paper.values import Value
 from tape_exp.settings.naming import display_name
+
+
+def draw(board: Board, stem: Path) -> list[Path]:
+    """Draw both, and return their paths."""
+    return [*heatmap(board, stem), *ranking(board, stem.with_name(f"{stem.name}-ranks"))]
+
+
+def cliques(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
+    """The largest runs of sorted ranks, first and last, whose ends differ by less than that."""
+    found: list[tuple[int, int]] = []
+    for first in range(len(ranks)):
+        last = max(i for i in range(first, len(ranks)) if ranks[i] - ranks[first] < difference)
+        if last > first and (not found or last > found[-1][1]):
+            found.append((first, last))
+    return found
 
 
 @in_print
@@ -27,9 +40,9 @@ def heatmap(board: Board, stem: Path) -> list[Path]:
     """Encodings downward, the best rank first, and what guessing reaches; tasks to the right. What
     has not run is blank.
     """
-    models, tasks = board.order, [entry.name for entry in board.bench.entries]
-    cells = [[*board.scores[model].values()] for model in models]
-    numbers = [[c.number if isinstance(c, Value) else np.nan for c in r] for r in cells]
+    models, tasks = board.order, [*board.entries]
+    scores = [board.scores[model] for model in models]
+    numbers = [[row[task].number if task in row else np.nan for task in tasks] for row in scores]
     guessed = [board.guesses.get(task, np.nan) for task in tasks]
     values = np.array([*numbers, guessed])
     figure = new_figure(DOUBLE, 1.2 + 0.19 * len(values))
@@ -40,7 +53,7 @@ def heatmap(board: Board, stem: Path) -> list[Path]:
         if np.isfinite(number):
             middle: Any = {"ha": "center", "va": "center", "fontsize": TYPE - 1}
             axis.text(column, row, f"{number:.0f}", color=colour, **middle)
-    names = [display_name(model) + (MARK if model in board.ceilings else "") for model in models]
+    names = [display_name(board.marked(model)) for model in models]
     axis.set_yticks(range(len(values)), [*names, "guess from nearby"])
     axis.axhline(len(models) - 0.5, color="black", linewidth=0.8)
     words = [task.replace("_", " ") for task in tasks]
@@ -62,12 +75,11 @@ def ranking(board: Board, stem: Path) -> list[Path]:
     A bar joins models whose mean ranks differ by less than the critical difference. None is drawn
     where there is too little to test.
     """
-    if not board.places or ranks.too_few(board.numbers):
+    if (found := board.test()) is None:
         return []
-    names = list(board.places)
-    means = [board.places[name][0].number for name in names]
-    _, p, difference = board.test()
-    joined = ranks.cliques(means, difference)
+    names, means = [*board.ranks], [*board.ranks.values()]
+    p, difference = found
+    joined = cliques(means, difference)
     half = -(-len(names) // 2)
     begin = 0.35 + 0.22 * len(joined)  # where the first name is, below the axis and the bars
     height = begin + 0.3 * half
@@ -82,7 +94,7 @@ def ranking(board: Board, stem: Path) -> list[Path]:
     for place in range(1, worst + 1):
         axis.plot([place, place], [0, -0.1], **black)
         axis.text(place, -0.15, str(place), ha="center", va="bottom", fontsize=TYPE - 0.5)
-    _critical(axis, difference, worst)
+    critical(axis, difference, worst)
     for number, (first, last) in enumerate(joined):
         level = 0.2 + 0.22 * number
         reach = 0.008 * (worst - 1)
@@ -101,12 +113,12 @@ def ranking(board: Board, stem: Path) -> list[Path]:
         axis.plot(mean, 0, color=style.colour, marker=style.marker, clip_on=False)
         text = f"{shown} {mean:.2f} " if left else f" {mean:.2f} {shown}"
         axis.text(edge, level, text, ha="right" if left else "left", va="center")
-    told = ranks.p_words(p) + ("" if p < 0.05 else "; no difference is shown")
+    told = f"p = {p:.2g}" + ("" if p < 0.05 else "; no difference is shown")
     axis.set_title(f"Mean rank over {board.numbers.shape[1]} tasks (Friedman, {told})")
     return [save(figure, stem.with_name(f"{stem.name}.svg"))]
 
 
-def _critical(axis: Any, difference: float, worst: int) -> None:
+def critical(axis: Any, difference: float, worst: int) -> None:
     """The critical difference as a length above the axis, or in words where it is longer."""
     if difference >= worst - 1:
         words = f"critical difference {difference:.2f}: longer than the axis"

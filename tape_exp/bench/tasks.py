@@ -8,12 +8,10 @@ from typing import Any
 
 from tape_exp.data.groups import GROUPS
 from tape_exp.data.problems import PROBLEMS
-from tape_exp.paper.values import Value
-from tape_exp.paper.word_problem import guesses
+from tape_exp.paper.statistics import Value
 from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
-BRACKETS = "{number:.1f} [{low:.1f}, {high:.1f}]"
 RECALL = ("mqar", "induction", "indirect_indexing", "flip_flop")
 # Kinds of task=retrieval_training that a tiny model learns within its steps: kind -> what it asks.
 RETRIEVAL = {"multi_key": "the number that a text hides"}
@@ -79,16 +77,15 @@ class Entry:
         """
         number = record["metrics"].get(self.metric)
         error = record["metrics"].get(f"{self.metric}_stderr")
-        form, kind = BRACKETS, "95 % interval over samples"
         if number is None:
             return None
         if error is None:
-            return Value(number, form="{number:.1f}")
+            return Value(number)
         if number in (0, 100):
             rows = self.rows(record)
-            return Value(number, *wilson(rows if number else 0, rows), form=form, kind=kind)
+            return Value(number, *wilson(rows if number else 0, rows))
         low, high = max(0.0, number - 1.96 * error), min(100.0, number + 1.96 * error)
-        return Value(number, low, high, form=form, kind=kind)
+        return Value(number, low, high)
 
     def guessed(self, record: Mapping[str, Any]) -> float:
         """The score that guessing has on the rows of a record; 0 where a whole row or a number
@@ -96,7 +93,8 @@ class Entry:
         """
         task = record["config"]["task"]
         if self.measure == "state":
-            return max(guesses(self.name, [max(self.by_length(record))]))
+            longest = max(self.by_length(record))
+            return float(100 * GROUPS[self.name]().guess(longest).mean())
         if self.measure != "token_accuracy":
             return 0.0
         trained = task["train_length"]

@@ -129,8 +129,8 @@ def _layers(rows: Sequence[Row], x: str, y: str) -> list[Line]:
 def _by_layer(rows: Sequence[Row], name: str, label: str) -> Panel:
     """The mean of each layer, in a band from its lowest to its highest head."""
     times = 100 if name == "sinks" else 1
-    ends: Any = ([times * row[name + end] for row in rows] for end in ("", "_low", "_high"))
+    mean, low, high = ([times * row[name + end] for row in rows] for end in ("", "_low", "_high"))
     layers = [row["layer"] for row in rows]
-    line = Line("mean over heads, lowest to highest", layers, *ends, style=categorical(1))
+    line = Line("mean over heads, lowest to highest", layers, mean, low, high, categorical(1))
     ticks = layers[:: -(-len(layers) // LAYERS)]
     return Panel("by layer, queries of the second half", "layer", label, [line], ticks=ticks)

@@ -44,7 +44,7 @@ STYLE: dict[str, Any] = {
     "legend.handlelength": 2.0,
     "legend.columnspacing": 1.4,
     "pdf.fonttype": 42,  # TrueType
-    "svg.fonttype": "path",  # looks the same where DejaVu Sans is not installed
+    "svg.fonttype": "none",  # text stays text: small files whose words can be found
     "svg.hashsalt": "tape_exp",
     **{f"{axis}tick.labelsize": SMALL for axis in "xy"},
     **{f"{axis}tick.major.{key}": n for axis in "xy" for key, n in (("width", 0.6), ("size", 2.5))},
@@ -167,6 +167,8 @@ def save(figure: Figure, path: Path, formats: Sequence[str] = ()) -> Path:
     """Write a figure atomically: as ``path``, whose suffix is its format, and in further formats
     beside it.
     """
+    figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]
+    figure.set_layout_engine("none")  # else every format draws the figure twice, once to lay it out
     for suffix in dict.fromkeys((path.suffix, *(f".{name}" for name in formats))):
         content = io.BytesIO()
         kind = suffix[1:]

@@ -20,7 +20,8 @@ def timing_panels(record: Mapping[str, Any]) -> list[Panel]:
             best = {row["T"]: row for row in slow_first}
             ends: Any = zip(*(row["ms_quartiles"] for row in best.values()), strict=True)
             ms = [row["ms"] for row in best.values()]
-            lines.append(Line(display_name(name), [*best], ms, *ends, style=style))
+            low, high = ends
+            lines.append(Line(display_name(name), [*best], ms, low, high, style))
         lengths = sorted({row["T"] for row in rows})
         axes: Any = {"ticks": lengths, "log_x": True, "log_y": True}
         panels.append(Panel(title, "length (tokens)", "time (ms)", lines, **axes))

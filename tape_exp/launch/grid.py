@@ -74,12 +74,12 @@ def _job(words: list[str], cfg: DictConfig, level: int = 0, recorded: bool = Fal
 
 
 def _jobs_of_artifacts(words: Sequence[str]) -> list[Job]:
-    from tape_exp.paper.runner import named  # these two import matplotlib
+    from tape_exp.paper.runner import jobs_of  # these two import matplotlib
     from tape_exp.paper.words import requested
 
     jobs: list[Job] = []
     levels: dict[str | None, int] = {None: -1}
-    for key, run in named(*requested(words)).items():
+    for key, run in jobs_of(*requested(words), recorded=True).items():
         levels[key] = levels[run.needs] + 1
         jobs.append(_job(overrides_of(run.cfg), run.cfg, levels[key], run.recorded))
         with suppress(ConfigError):  # the run that it starts from is not finished
@@ -89,7 +89,7 @@ def _jobs_of_artifacts(words: Sequence[str]) -> list[Job]:
 
 def overrides_of(cfg: DictConfig) -> list[str]:
     """The overrides that compose a config, all of it."""
-    from tape_exp.paper.rerun import words_of  # reads records, which a grid does not
+    from tape_exp.runs.rerun import words_of
 
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     words = words_of(config, _composed)

@@ -1,160 +1,201 @@
-"""The committed records: reading them, and leaving out what is none."""
+"""The committed records, a line a run: reading, selecting and adding them.
 
-import errno
+``results/records/<task>.jsonl`` holds the runs of a task with 6 significant digits, and
+``<task>.npz`` the matrices of those that have some.
+"""
+
+import json
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tape_exp.paper import identities
-from tape_exp.runs import starting_weights
-from tape_exp.runs.identity import hash_of, without_folders
-from tape_exp.runs.record import Record, validate_record
-from tape_exp.settings import folders
-from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.files import read_json
+import numpy as np
+import yaml
+
+from tape_exp.machine.files import file_lock, write_atomically
+from tape_exp.settings import folders, plugins
+
+Record = dict[str, Any]
+PARTS = {"run", "config", "seed", "metrics", "started", "git"}  # that tables read of every record
+GROUPS = ("model", "task", "peft")
 
 
 def read_records(folder: Path | None = None) -> list[Record]:
-    """Every committed record; a file that is not one is named on stderr and left out.
-
-    Raises:
-        OSError: the folder is there and cannot be read: without records, tables would be removed.
+    """Every record of ``results/records`` and of those of packages, or of another folder, by time;
+    a line that is none is named and left out.
     """
-    folder = folder or folders.RECORDS
-    if folder.is_symlink() and not folder.exists():
-        raise FileNotFoundError(errno.ENOENT, "it is a link that leads nowhere", str(folder))
-    names = folder.iterdir() if folder.exists() else ()
-    return _read(sorted(path for path in names if path.suffix == ".json"))
+    own = [package / "results" / "records" for package in plugins.packages().values()]
+    records = []
+    for path in [
+        p
+        for f in ([folder] if folder else [folders.RECORDS, *own])
+        for p in sorted(f.glob("*.jsonl"))
+    ]:
+        stored = path.with_suffix(".npz")
+        matrices = np.load(stored) if stored.exists() else {}
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if record := parse(line, f"{path}, line {number},"):
+                names = [key for key in matrices if key.startswith(f"{record['run']}/")]
+                if names:
+                    record["matrices"] = {key.split("/")[1]: matrices[key] for key in names}
+                records.append(record)
+    return sorted(records, key=lambda record: record["started"])
 
 
 def records_of_runs(folder: Path) -> list[Record]:
     """The records of the finished runs ``<folder>/<task>/<scale>/<variant>/<run>``."""
-    return _read(sorted(folder.glob("[!.]*/*/*/*/record.json")))
+    paths = sorted(folder.glob("[!.]*/*/*/*/record.json"))
+    return [record for path in paths if (record := parse(path.read_text(), str(path)))]
 
 
 def known_records() -> list[Record]:
     """Those of ``results/records`` and of the finished runs in ``runs/``, but not of ``debug=``."""
-    runs = records_of_runs(Path("runs"))
-    return each_once([*read_records(), *(run for run in runs if "debug" not in run["config"])])
+    runs = [run for run in records_of_runs(Path("runs")) if "debug" not in run["config"]]
+    return [*{record["run"]: record for record in (*runs, *read_records())}.values()]
 
 
-def _read(paths: Iterable[Path]) -> list[Record]:
-    records = []
-    for path in paths:
-        try:
-            records.append(validate_record(read_json(path), path))
-        except ConfigError as error:
-            warn(f"{error} It is left out.")
-    return records
+@cache
+def reported() -> dict[str, dict[str, Any]]:
+    """The paper's numbers, a section for each artifact; a wheel carries them."""
+    root = folders.PACKAGE if folders.INSTALLED else folders.ROOT
+    return yaml.safe_load((root / "results" / "paper.yaml").read_text())
 
 
-def tell_where() -> None:
-    """Say why nothing is recorded outside a clone."""
-    if folders.INSTALLED and not folders.RECORDS.exists():
-        warn(
-            f"nothing is recorded in {folders.RECORDS}: outside a clone of the repository, which "
-            "holds the committed records, tables show those of the working directory."
-        )
+def parse(text: str, where: str) -> Record | None:
+    """The record in a text; None, after a warning, where there is none."""
+    try:
+        record = json.loads(text)
+    except ValueError:
+        record = None
+    if isinstance(record, dict) and record.keys() >= PARTS:
+        return record
+    warn(f"{where} is not a record; it is left out.")
+    return None
 
 
-def run_of(record: Record) -> tuple[str, int, str]:
-    """What tells a record from others."""
-    return record.get("run", ""), record["seed"], record["started"]
+def add_records(folder: Path, records: Iterable[Record]) -> None:
+    """Add records to the files of their tasks; one of the same run is replaced."""
+    by_file = defaultdict(list)
+    for record in records:
+        by_file[file_of(record)].append(record)
+    for name, new in by_file.items():
+        path = folder / f"{name}.jsonl"
+        with file_lock(folder / ".lock"):
+            old = path.read_text().splitlines() if path.exists() else []
+            lines = {json.loads(line)["run"]: line for line in old}
+            stored = path.with_suffix(".npz")
+            matrices = dict(np.load(stored)) if stored.exists() else {}
+            for record in new:
+                grids = record.get("matrices", {})
+                matrices |= {
+                    f"{record['run']}/{key}": np.float32(grid) for key, grid in grids.items()
+                }
+                rest = {k: v for k, v in record.items() if k != "matrices" and k[0] != "_"}
+                rest.pop("artifacts", None)  # they are in the run's folder
+                if "curves" in rest:
+                    rest["curves"] = {name: thinned(c) for name, c in rest["curves"].items()}
+                lines[record["run"]] = json.dumps(
+                    rounded(rest), ensure_ascii=False, separators=(",", ":")
+                )
+            if matrices:
+                np.savez_compressed(stored, **matrices)
+            write_atomically(path, "".join(f"{lines[run]}\n" for run in sorted(lines)))
 
 
-def each_once(records: Iterable[Record]) -> list[Record]:
-    """The records without copies: a run's may be in several folders."""
-    return list({run_of(record): record for record in records}.values())
+def rounded(part: Any, digits: int = 6) -> Any:
+    """A part of a record with so many significant digits; metrics keep 9, so that differences of
+    them have the digits that tables show.
+    """
+    if isinstance(part, dict):
+        return {k: rounded(v, 9 if k == "metrics" else digits) for k, v in part.items()}
+    if isinstance(part, list):
+        return [rounded(inner, digits) for inner in part]
+    return float(f"{part:.{digits}g}") if isinstance(part, float) else part
+
+
+def thinned(curve: dict[str, list[float]]) -> dict[str, list[float]]:
+    """A curve of at most 50 points with 5 digits, its last among them."""
+    steps = curve["step"]
+    step = -(-len(steps) // 50)
+    places = sorted({*range(len(steps) - 1, -1, -step)})
+    return {name: [rounded(values[i], 5) for i in places] for name, values in curve.items()}
+
+
+def file_of(record: Record) -> str:
+    """The task as a command names it: ``scrolls`` for ``scrolls_qasper``."""
+    task = record["config"]["task"]
+    return task["name"].removesuffix(f"_{task['dataset']}" if task.get("dataset") else "\0")
+
+
+def keys_of(record: Record) -> dict[str, Any]:
+    """The config of a record by its keys, ``task.optim.lr``; a group by its choice, ``model``; the
+    precision that ``auto`` chose.
+    """
+    if "_keys" not in record:
+        config = record["config"]
+        choices = {group: config[group]["name"] for group in GROUPS if group in config}
+        choices |= {"task": file_of(record), "trainer.precision": record.get("precision")}
+        record["_keys"] = flat(config) | choices
+    return record["_keys"]
+
+
+def flat(node: Any, path: str = "") -> dict[str, Any]:
+    """A nested mapping as one of dotted keys."""
+    if not isinstance(node, dict) or not node:
+        return {path: node}
+    inner = {f"{path}.{key}" if path else str(key): part for key, part in node.items()}
+    return {k: v for key, part in inner.items() for k, v in flat(part, key).items()}
+
+
+def where(words: Iterable[str]) -> dict[str, Any]:
+    """What overrides ask of a record: ``{"model": "rope", "task.optim.lr": 0.001}``."""
+    pairs = (word.lstrip("+").partition("=")[::2] for word in words)
+    return {key: number(text) for key, text in pairs}
+
+
+def number(text: str) -> Any:
+    """The value of an override; YAML 1.1 alone takes ``1e-3`` for a word."""
+    is_float = re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", text)
+    return float(text) if is_float else yaml.safe_load(text)
+
+
+def fits(keys: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    """Whether a record has the values asked for; a key that it lacks is newer than the record."""
+    return all(keys[key] == value for key, value in asked.items() if key in keys)
+
+
+def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[str, list[Any]]:
+    """The keys in which the runs of a table differ besides the declared ones, with their values.
+
+    Args:
+        rows: the records of each row.
+        declared: keys by which rows are told apart, and groups, whose own keys differ with them.
+    """
+    declared = {"seed", *declared}
+    values: dict[str, dict[str, Any]] = defaultdict(dict)
+    for record in (record for row in rows for record in row):
+        for key, value in flat(record["config"]).items():
+            if not any(key == word or key.startswith(f"{word}.") for word in declared):
+                values[key][json.dumps(value)] = value
+    return {key: [*found.values()] for key, found in values.items() if len(found) > 1}
+
+
+def commits(records: Iterable[Record]) -> str:
+    """The commits of records, each once, by their first seven digits: those at which runs began
+    and those at which they were resumed. A + where tracked files differed from one of a run's.
+    """
+    names = set()
+    for git in (record["git"] for record in records):
+        changed = "+" if git["dirty"] else ""
+        for commit in (git["commit"], *git.get("later", ())):
+            names.add((commit or "unknown")[:7] + changed)
+    return " ".join(sorted(names))
 
 
 def warn(sentence: str) -> None:
     """Say something on stderr."""
     print(f"warning: {sentence}", file=sys.stderr)
-
-
-def read_or_leave_out(paths: Mapping[str, Path]) -> dict[str, list[Record]]:
-    """The content of JSON files, by label; one that holds no object is named and left out."""
-    found = {}
-    for label, path in paths.items():
-        try:
-            content = read_json(path)
-        except ConfigError as error:
-            warn(f"{error} It is left out.")
-            continue
-        if isinstance(content, dict):
-            found[label] = [content]
-        else:
-            warn(f"{path} is of type {type(content).__name__} and left out; restore or remove it.")
-    return found
-
-
-def matches(record: Record, current: dict[str, Any], folders: bool = False) -> bool:
-    """Whether a record's config is the current one, the seed aside.
-
-    A key that the record lacks, since the code has grown, must have the value that the YAMLs give
-    it; one that only the record has makes another run. Sizes and positions that follow from a Llama
-    do not count, since the checkpoint names it. A checkpoint that is a path must be the very one. A
-    precision counts as the one that ``auto`` chose where the run took place.
-
-    Args:
-        folders: whether the data must be in the very folder, which only the hash of the run tells,
-            and not in one with the same last name, which is all that a record has of it.
-    """
-    if any(
-        record["config"].get(key, {}).get("name") != current[key]["name"]
-        for key in ("model", "task")
-    ):
-        return False  # at once: of hundreds of records few are of the same task
-    base = starting_weights.resolve(current["checkpoint"]) if "begun_from" in record else None
-    if base is not None and starting_weights.title(base) != record["begun_from"]:
-        return False
-    held = record.get("begun_from_weights")
-    if base is not None and held not in (None, starting_weights.fingerprint(base)):
-        return False
-    if folders and record.get("config_hash") != _hash_of(record, current):
-        return False
-    recorded, current = record["config"], without_folders(current)
-    if "debug" in recorded or recorded.get("checkpoint") != current["checkpoint"]:
-        return False
-    if current["precision"] not in (recorded["precision"], record.get("precision")):
-        return False
-    if "llama" in record:
-        recorded = starting_weights.without_llama_keys(recorded)
-    keys = {"model", "task", "peft", "scale"} & recorded.keys()
-    return all(_agree(recorded[key], current[key], current, (key,)) for key in keys)
-
-
-def _hash_of(record: Record, current: dict[str, Any]) -> str:
-    """The hash that the record's run would have if it were of the current config."""
-    run = {"seed": record["seed"], "precision": record["config"]["precision"]}
-    return hash_of(current | run, record.get("begun_from"))
-
-
-def _agree(recorded: Any, here: Any, current: Mapping[str, Any], path: tuple[str, ...]) -> bool:
-    """Whether a part of a record's config is ``here``, that part of the current one."""
-    if not (isinstance(recorded, dict) and isinstance(here, dict)):
-        return bool(recorded == here)
-    if recorded.keys() - here.keys():
-        return False
-    return all(
-        _agree(recorded[key], value, current, (*path, key))
-        if key in recorded
-        else value == _usual(current, (*path, key))
-        for key, value in here.items()
-    )
-
-
-def _usual(current: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """What the YAMLs of a config's choices have at a key; ... where they have none."""
-    section, *keys = path
-    words = [f"{section}={current[section]['name']}", f"scale={current['scale']}"]
-    if section == "task" and (dataset := current["task"].get("dataset")):
-        words[0] = words[0].removesuffix(f"_{dataset}")  # the one task that is named after it
-    try:
-        value: Any = identities.identity(tuple(words))[section]
-    except ConfigError:
-        return ...  # layers with encodings of their own, say, have no YAML
-    for key in keys:
-        value = value.get(key, ...) if isinstance(value, dict) else ...
-    return value

@@ -1,15 +1,96 @@
-"""What several seeds can tell: paired differences, families of claims, resampled accuracies."""
+"""What several seeds can tell: intervals, paired tests, and families of tests."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import mean, stdev
+from dataclasses import dataclass, field, replace
+from math import hypot
+from statistics import mean
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from tape_exp.paper.values import NOT_RUN, Cell, Missing, Value
+from tape_exp.runs.evaluation import wilson
 
-DRAWS = 4000  # of a bootstrap; the ends of an interval move by about 2 % of its width
+Z = 1.96  # standard errors to each side of a 95 % interval over samples
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number with the ends of its 95 % interval.
+
+    Args:
+        number: in the unit of its column; a mean over ``runs`` where there are some.
+        low, high: None where nothing tells them, as of one seed.
+        runs: by seed, each with its interval over samples if it has one.
+        error: the ends are one standard error away.
+        n: how many runs, or rounds of a timing.
+        text: what is written in the place of the number.
+    """
+
+    number: float
+    low: float | None = None
+    high: float | None = None
+    runs: Mapping[int, "Value"] = field(default_factory=dict, repr=False)
+    error: bool = False
+    n: int = 1
+    text: str = ""
+
+    @property
+    def pair(self) -> list[float]:
+        """The numbers of two seeds, which are written in the place of their wide interval."""
+        return [run.number for run in self.runs.values()] if len(self.runs) == 2 else []
+
+    def times(self, factor: float) -> "Value":
+        """In another unit."""
+        low, high = (None if end is None else factor * end for end in (self.low, self.high))
+        runs = {seed: run.times(factor) for seed, run in self.runs.items()}
+        return replace(self, number=factor * self.number, low=low, high=high, runs=runs)
+
+
+def over_seeds(runs: Mapping[int, Value]) -> Value:
+    """The mean over seeds with Student's 95 % interval, which a single seed does not have."""
+    numbers = [run.number for run in runs.values()]
+    n, centre = len(numbers), float(np.mean(numbers))
+    if n < 2:
+        return Value(centre, runs=runs)
+    half = float(stdtrit(n - 1, 0.975)) * float(np.std(numbers, ddof=1)) / n**0.5
+    return Value(centre, centre - half, centre + half, runs, n=n)
+
+
+def over_samples(runs: Mapping[int, Value]) -> Value:
+    """The mean over runs that are asked the same samples: to each side the half over seeds and the
+    mean half over samples are added as independent errors are, √(a² + b²).
+
+    A single run keeps its own interval.
+    """
+    spread, values = over_seeds(runs), [*runs.values()]
+    if any(value.low is None or value.high is None for value in values):
+        return spread
+    if spread.low is None or spread.high is None:
+        return replace(values[0], runs=runs)
+    half, centre = spread.high - spread.number, spread.number
+    below = hypot(half, centre - mean(v.low for v in values if v.low is not None))
+    above = hypot(half, mean(v.high for v in values if v.high is not None) - centre)
+    return replace(spread, low=centre - below, high=centre + above)
+
+
+def over_trials(runs: Mapping[int, Value], trials: int) -> Value:
+    """The share, in percent, of the trials of all runs together, with Wilson's interval.
+
+    Args:
+        trials: of each run, which has its own.
+    """
+    total = trials * len(runs)
+    correct = round(sum(run.number * trials / 100 for run in runs.values()))
+    return Value(100 * correct / total, *wilson(correct, total), runs, n=len(runs))
+
+
+def with_error(runs: Mapping[int, Value]) -> Value:
+    """The means over runs of the number and of the standard error over samples."""
+    number = mean(run.number for run in runs.values())
+    if any(run.low is None for run in runs.values()):
+        return Value(number, runs=runs, n=len(runs))
+    error = mean(run.number - (run.low or 0.0) for run in runs.values()) / Z
+    return Value(number, number - error, number + error, runs, error=True, n=len(runs))
 
 
 @dataclass(frozen=True)
@@ -20,7 +101,8 @@ class Difference:
         mean: ours minus theirs, in the unit of the metric.
         half: half of its 95 % interval: a smaller difference could not have been told from 0;
             None for a single seed.
-        p: two-sided, of a paired t test; None for a single seed, or equal differences of all.
+        p: two-sided, of a paired t test; None for a single seed, 1 where all differences are equal,
+            which tells nothing about chance.
         n: how many seeds both have.
     """
 
@@ -30,106 +112,45 @@ class Difference:
     n: int
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
+def paired(ours: Value, theirs: Value) -> Difference | None:
     """Student's paired t test over the seeds that both have; None where they share none.
 
     A seed fixes the data, their order and the weights that the models share, so that a part of the
-    spread over seeds is common to both and leaves their difference. Differences that are the same
-    for all seeds show no spread to judge them by: their p is None, and what decides, if anything,
-    are the samples of :func:`resampled`.
+    spread over seeds is common to both and leaves their difference.
     """
-    seeds = sorted(ours.keys() & theirs.keys())
+    seeds = sorted(ours.runs.keys() & theirs.runs.keys())
     if not seeds:
         return None
-    differences = [ours[seed] - theirs[seed] for seed in seeds]
-    centre, n = mean(differences), len(seeds)
+    pairs = [(ours.runs[seed].number, theirs.runs[seed].number) for seed in seeds]
+    differences, n = [mine - other for mine, other in pairs], len(seeds)
+    centre = float(np.mean(differences))
     if n < 2:
         return Difference(centre, None, None, n)
-    error = stdev(differences) / n**0.5
+    error = float(np.std(differences, ddof=1)) / n**0.5
     half = float(stdtrit(n - 1, 0.975)) * error
-    size = max(abs(number) for seed in seeds for number in (ours[seed], theirs[seed]))
-    equal = error <= 1e-12 * size  # but for rounding
+    equal = error <= 1e-12 * max(abs(number) for pair in pairs for number in pair)  # but rounding
     return Difference(
-        centre, half, None if equal else 2 * float(stdtr(n - 1, -abs(centre) / error)), n
+        centre, half, 1.0 if equal else 2 * float(stdtr(n - 1, -abs(centre) / error)), n
     )
 
 
-def lead(ours: Cell, theirs: Cell, digits: int = 2) -> Cell:
-    """The paired difference of two means over seeds, written ``-0.51 ± 1.17``.
+def lead(ours: Value, theirs: Value) -> Value | None:
+    """The paired difference as a value; None where no seed is shared.
 
-    A single seed in common has a difference and no interval, nor have differences that are the same
-    for all seeds.
+    Equal differences of all seeds show no spread, and have no interval.
     """
-    if not isinstance(ours, Value) or not isinstance(theirs, Value):
-        return NOT_RUN
-    numbers = ({seed: run.number for seed, run in each.runs.items()} for each in (ours, theirs))
-    found = paired(*numbers)
-    if found is None:
-        return Missing("no seed in common")
-    form = f"{{number:+.{digits}f}}"
-    if found.half is None or found.p is None:
-        return Value(found.mean, n=found.n, form=form)
-    ends, form = (
-        (found.mean - found.half, found.mean + found.half),
-        form + f" ± {{half:.{digits}f}}",
-    )
-    return Value(found.mean, *ends, found.n, form, kind="95 % interval over pairs of seeds")
+    difference = paired(ours, theirs)
+    if difference is None:
+        return None
+    seeds = sorted(ours.runs.keys() & theirs.runs.keys())
+    runs = {s: Value(ours.runs[s].number - theirs.runs[s].number) for s in seeds}
+    found = replace(over_seeds(runs), runs={})
+    return found if found.low != found.high else replace(found, low=None, high=None)
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p values adjusted for their number, in the same order (Holm, 1979).
-
-    With p sorted from the smallest, p_(1) <= … <= p_(m), the adjusted value of p_(i) is the largest
-    of min(1, (m - k + 1) p_(k)) over k <= i: rejecting those below α, the chance of any wrong
-    rejection is at most α, however the tests depend on each other.
-    """
-    order = sorted(range(len(p)), key=lambda i: p[i])
+    """p values adjusted for their number (Holm, 1979), in the order given."""
     adjusted, largest = [0.0] * len(p), 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p) - rank) * p[i]))
-        adjusted[i] = largest
+    for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        adjusted[i] = largest = max(largest, min(1.0, (len(p) - rank) * p[i]))
     return adjusted
-
-
-def resampled(runs: Sequence[Sequence[Value]], *, fresh: bool = False) -> np.ndarray:
-    """A hierarchical bootstrap over seeds and samples: (methods, :data:`DRAWS`) means over seeds.
-
-    Each draw takes as many seeds as there are, with replacement and the same ones for all methods,
-    and moves each of their numbers by the error of its samples: normal, with 1.96 deviations up to
-    the upper end of its 95 % interval and as many down to the lower, so that 0 right answers of 20
-    are not taken for certainty. Where all seeds are asked the same samples, one move is that of all
-    seeds of a method: what these samples favour by chance is no smaller in a mean over seeds.
-    Methods move independently, although they are asked the same samples too: that makes a
-    difference no more certain than it is.
-
-    Args:
-        runs: of every method those of its seeds, in the same order; one without an interval does
-            not move.
-        fresh: whether each seed has samples of its own.
-    """
-    generator = np.random.default_rng(0)
-    number = np.array([[run.number for run in each] for each in runs], dtype=float)
-    low, high = number.copy(), number.copy()
-    for i, each in enumerate(runs):
-        for k, run in enumerate(each):
-            if run.low is not None and run.high is not None:
-                low[i, k], high[i, k] = run.low, run.high
-    methods, seeds = number.shape
-    taken = generator.integers(seeds, size=(DRAWS, seeds))
-    moves = generator.standard_normal((methods, DRAWS, seeds if fresh else 1)) / 1.96
-    reach = np.where(moves < 0, (number - low)[:, taken], (high - number)[:, taken])
-    return (number[:, taken] + moves * reach).mean(-1)
-
-
-def p_of(draws: np.ndarray) -> float:
-    """The two-sided p value of a bootstrap's differences: how often they are on the other side of
-    0, counting one draw more than there are, since none is not proof.
-    """
-    below, above = (draws <= 0).sum() + 1, (draws >= 0).sum() + 1
-    return min(1.0, 2 * float(min(below, above)) / (len(draws) + 1))
-
-
-def ends(draws: np.ndarray) -> tuple[float, float]:
-    """The 95 % interval of a bootstrap: its 2.5 % and 97.5 % quantiles."""
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return float(low), float(high)

@@ -1,1 +1,1 @@
-"""One static HTML page of all tables, figures and runs, made from the committed records."""
+"""The site of results: every table, figure and run, one's own too."""

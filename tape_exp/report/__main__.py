@@ -1,164 +1,128 @@
-"""``tape-exp report``: every table, figure and run on one page, which opens from disk.
-
-``<folder>/index.html`` has the artifacts with what is recorded of them, comparisons of other runs,
-the bench, and a table of runs; their figures are beside it. In a clone these are the committed
-records, elsewhere those of the working directory.
+"""Write the pages of all results, one's own runs and comparisons too, and build them as a site:
+``tape-exp report``. In a clone ``make report`` builds them into the site of docs/.
 """
 
 import argparse
-import logging
+import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pandas
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from tabulate import tabulate
 
+from tape_exp.bench import figures as bench_figures
+from tape_exp.bench.bench import OUT, Bench
 from tape_exp.machine.files import write_atomically
-from tape_exp.paper import artifacts, compare, rerun
-from tape_exp.paper.artifacts import Artifact, Record, Records
+from tape_exp.paper import compare, pages
+from tape_exp.paper.artifact import Artifact, View, load, names
 from tape_exp.paper.claims import Verdict
-from tape_exp.paper.page import AFTER, BEFORE, VERDICTS, AtScales, judged
-from tape_exp.paper.records import known_records
-from tape_exp.paper.tables import Table, commits, for_readers
-from tape_exp.paper.values import Cell, Missing
+from tape_exp.paper.figures import figures
+from tape_exp.paper.records import Record, commits, known_records
+from tape_exp.runs.evaluation import is_result
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.naming import display_name
 
-
-@dataclass
-class AtScale:
-    """An artifact at a scale that has records; ``figures`` are the names of their files."""
-
-    place: str  # "scale smoke", or empty
-    table: Table | None
-    figures: list[str]
-    without: str  # why it has no figures, if its records could draw some
-    runs: list[str]
-    command: str
-
-
-@dataclass
-class Section:
-    """An artifact, its claim and the verdict at the largest scale that tests it."""
-
-    artifact: Artifact
-    judged: str
-    verdict: Verdict
-    scales: list[AtScale]
-    gaps: list[str]
-
-    @property
-    def recorded(self) -> str:
-        """How many runs at which scale."""
-        return ", ".join(f"{at.place} {len(at.runs) or 1}".strip() for at in self.scales) or "none"
+CONFIG = """site_name: Results
+docs_dir: pages
+site_dir: site
+theme: {name: material, font: false}
+plugins: [search, offline]
+markdown_extensions: [admonition, tables]
+use_directory_urls: false
+"""
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page."""
-    parser = argparse.ArgumentParser(
-        prog="tape-exp report", description="One page of all tables, figures and runs."
-    )
-    default = folders.ROOT / "report"
-    parser.add_argument("--out", type=Path, default=default, help="folder (default: report)")
+    """Build report/site/index.html, which opens from disk."""
+    parser = argparse.ArgumentParser(prog="tape-exp report", description="A site of all results.")
+    parser.add_argument("--out", type=Path, default=Path("report"), help="folder (default: report)")
     out = parser.parse_args(arguments).out
-    logging.basicConfig(level=logging.WARNING)
-    records = known_records()
-    sections = sections_of(records, out)
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
-    )
-    environment.trim_blocks = environment.lstrip_blocks = True
-    text = environment.get_template("template.html").render(
-        sections=sections,
-        runs=table_of_runs(records),
-        bench=bench(out),
-        why=why,
-        before=BEFORE,
-        verdicts=VERDICTS,
-        after=AFTER,
-    )
-    write_atomically(out / "index.html", text)
-    print(f"{out / 'index.html'}  {len(sections)} artifacts, {len(records)} runs")
+    try:
+        from mkdocs.commands.build import build
+        from mkdocs.config import load_config
+    except ImportError as error:
+        raise ConfigError("pages are built by mkdocs: pip install 'tape_exp[docs]'.") from error
+    write(out / "pages")
+    write_atomically(out / "mkdocs.yml", CONFIG)
+    build(load_config(str(out / "mkdocs.yml")))
+    print(out / "site" / "index.html")
     return 0
 
 
-def sections_of(records: Sequence[Record], out: Path) -> list[Section]:
-    """The artifacts, then a comparison for each setting of the runs that none of them shows."""
-    sections, rest = [], {record["run"]: record for record in records if "run" in record}
-    for artifact in map(artifacts.load, artifacts.names()):
-        collected = artifact.at_scales(records)
-        if folders.INSTALLED and not any(collected.values()):
-            continue  # a page of one's own runs is not filled with what the paper has
-        sections.append(section(artifact, collected, artifact.gaps(collected), out))
-        for name in (name for at in sections[-1].scales for name in at.runs):
-            rest.pop(name, None)
-    for comparison, scale, runs in compare.comparisons([*rest.values()]):
-        if sound := comparison.sound(scale, runs):
-            sections.append(section(comparison, {scale: sound}, [], out))
-    return sections
+def write(folder: Path) -> None:
+    """Write all pages below a folder."""
+    records = known_records()
+    shutil.rmtree(folder, ignore_errors=True)
+    judgements = {}
+    for name in names():
+        artifact = load(name)
+        shown = pages.views(artifact, records)
+        scale, verdict = pages.judged(artifact, shown)
+        judgements[name] = artifact, scale, verdict
+        write_page(folder, artifact, shown, verdict, folders.ROOT / "results" / "figures")
+    own = Path("runs") / ".compare"
+    mine = compare.kept(own / "tables")
+    for artifact in mine:
+        view = compare.view_of(artifact, records, range(1000))
+        write_page(folder, artifact, [view], Verdict(), own / "figures")
+    links = [f"- [{one.name}]({one.name}.md): {one.title}" for one in mine]
+    parts = ["# Claims and verdicts", pages.overview(judgements, "{0}.md")]
+    parts += ["## Your comparisons", "\n".join(links)] if links else []
+    write_atomically(folder / "index.md", "\n\n".join(parts) + "\n")
+    write_atomically(folder / "runs.md", f"# Runs\n\n{runs_table(records)}\n")
+    write_atomically(folder / "bench.md", "\n\n".join(bench_page(folder)) + "\n")
 
 
-def section(artifact: Artifact, collected: AtScales, gaps: list[str], out: Path) -> Section:
-    """An artifact in words, its figures drawn."""
-    scale, verdict = judged(artifact, collected)
-    scales = [at_scale(artifact, s, records, out) for s, records in collected.items() if records]
-    return Section(artifact, artifact.place(scale) if scale else "", verdict, scales, gaps)
+def write_page(
+    folder: Path, artifact: Artifact, shown: Sequence[View], verdict: Verdict, drawn: Path
+) -> None:
+    """Write the page of an artifact; its figures are those that are drawn already, or drawn now."""
+    pictures: dict[str, list[str]] = {}
+    for view in shown:
+        for suffix, draw in figures(view):
+            name = f"{artifact.name}-{view.scale}{suffix}.svg"
+            (folder / "figures").mkdir(parents=True, exist_ok=True)
+            if (drawn / name).exists():
+                shutil.copy(drawn / name, folder / "figures" / name)
+            else:
+                draw(folder / "figures" / name)
+            pictures.setdefault(view.scale, []).append(f"figures/{name}")
+    text = pages.page(artifact, shown, verdict, pictures)
+    write_atomically(folder / f"{artifact.name}.md", text)
 
 
-def at_scale(artifact: Artifact, scale: str, records: Records, out: Path) -> AtScale:
-    """An artifact at a scale; its figures are drawn below ``out``."""
-    names = []
-    for number, figure in enumerate(artifact.shown(scale, records)):
-        names.append(f"{artifact.name}-{scale}-{number}.svg")
-        figure.draw(out / "figures" / names[-1])
-    table = artifact.table(scale, records)
-    return AtScale(
-        artifact.place(scale),
-        for_readers(table) if table else None,
-        names,
-        artifact.without_figures(records),
-        [record["run"] for runs in records.values() for record in runs if "run" in record],
-        artifact.command(scale),
-    )
-
-
-def table_of_runs(records: Sequence[Record]) -> list[dict[str, object]]:
-    """A row for each record, with the command that repeats it."""
+def runs_table(records: Sequence[Record]) -> str:
+    """Every run with its result and the command that makes it again, the newest first."""
     rows = []
-    for record in records:
-        config = record["config"]
-        names = {key: config.get(key, {}).get("name", "none") for key in ("task", "model", "peft")}
-        rows.append(
-            {"run": record.get("run", ""), **names, "scale": config["scale"]}
-            | {"seed": record["seed"], "started": record["started"][:16].replace("T", " ")}
-            | {"training (s)": record.get("seconds", {}).get("training", "")}
-            | {"commit": commits([record]), "command": rerun.command(record)}
-        )
-    return rows
+    for run in sorted(records, key=lambda run: run["started"], reverse=True):
+        config, metrics = run["config"], run["metrics"]
+        results = [m for m in metrics if not m.endswith(compare.ENDS) and is_result(m)]
+        name = next((m for m in results if not m.startswith("val/")), results[0])
+        what = [display_name(config["model"]["name"]), config["task"]["name"], config["scale"]]
+        seconds = f"{run.get('seconds', {}).get('training', 0):.0f}"
+        command = f"`tape-exp train {' '.join(run.get('words', []))}`"
+        result = [name, f"{metrics[name]:.4g}", seconds, commits([run]), command]
+        rows.append([*what, run["seed"], *result])
+    head = ["model", "task", "scale", "seed", "metric", "value", "seconds", "commit", "command"]
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True)
 
 
-def bench(out: Path) -> list[tuple[str, str, list[str]]]:
-    """Tables of ``results/bench``: name, HTML, and pictures, which are copied below ``out``."""
-    tables = []
-    for path in sorted((artifacts.RESULTS / "bench").glob("*.csv")):
-        picture = path.with_suffix(".svg")
-        if picture.exists():
-            write_atomically(out / "figures" / picture.name, picture.read_bytes())
-        html = pandas.read_csv(path, dtype=str, keep_default_na=False).to_html(index=False)
-        tables.append((path.stem, html, [picture.name] if picture.exists() else []))
-    return tables
-
-
-def why(cell: Cell) -> str:
-    """The interval of a number, or why a cell is empty."""
-    if isinstance(cell, Missing):
-        return cell.reason
-    if isinstance(cell, str) or cell.low is None or cell.high is None:
-        return ""
-    return f"{cell.kind}: {cell.low:.4g} to {cell.high:.4g}" + (f", n = {cell.n}" * (cell.n > 1))
+def bench_page(folder: Path) -> Iterator[str]:
+    """The bench's tables and figures."""
+    yield "# Bench"
+    bench = Bench([], OUT)
+    board = bench.board(shown=True)
+    if not board.scores:
+        yield "Nothing is recorded: `tape-exp bench rope tape` runs it."
+        return
+    for path in bench_figures.draw(board, folder / "figures" / bench.name):
+        yield f"![{path.stem}](figures/{path.name})"
+    for table in (board.scores_table(), board.leads_table(), board.rates_table()):
+        yield table.markdown()
+        yield table.caption
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from tape_exp.machine.files import remove_leftovers, write_atomically
 from tape_exp.machine.processes import first_process
 from tape_exp.runs.identity import config_hash
-from tape_exp.runs.record import dump_record, manifest
+from tape_exp.runs.record import manifest
 from tape_exp.runs.starting_weights import find, fingerprint, init_checkpoint, variant
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
@@ -124,7 +124,7 @@ class RunDirectory:
 
     def finish(self, record: dict[str, Any]) -> None:
         """Write the record and mark the run as done."""
-        self.write("record.json", dump_record(record))
+        self.write("record.json", json.dumps(record, allow_nan=False) + "\n")
         self.write("DONE", json.dumps(record["metrics"]) + "\n")
         (self.path / "FAILED").unlink(missing_ok=True)  # stale, from an earlier attempt
 

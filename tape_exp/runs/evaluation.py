@@ -53,6 +53,8 @@ class Evaluation:
         part: dict[str, Any] = {"samples": self.samples} if self.samples else {}
         if self.heatmap:
             part["heatmap"] = self.heatmap.to_rows()
+            axes = {key: part for key, part in vars(self.heatmap).items() if key != "values"}
+            part["axes"] = axes | {"trained": list(self.heatmap.trained)}
         if self.tables and self.record_tables:
             part["tables"] = self.tables
         if self.matrices and self.record_matrices:

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import MinLen
 from pydantic import FiniteFloat, NonNegativeInt, ValidationError, create_model
 
+from tape_exp.runs import rerun
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError
@@ -117,10 +117,12 @@ def make_record(
 ) -> Record:
     """The record of a finished run: all that tables and figures need, small enough to commit."""
     made = json.loads((run.path / "manifest.json").read_text())
+    config = without_folders(redact_tree(identity_of(run.cfg)))
     return {
         "run": run.name,
+        "words": words_of(config, made["command"][1:]),
         "config_hash": run.hash,
-        "config": without_folders(redact_tree(identity_of(run.cfg))),
+        "config": config,
         "seed": run.cfg.seed,
         **{key: made[key] for key in made if key not in ("command", "config_hash")},
         "data_fingerprint": fingerprint,
@@ -130,21 +132,9 @@ def make_record(
     }
 
 
-def dump_record(record: Record) -> str:
-    """JSON with one line for each row of a grid and for each curve, which reads and diffs well."""
-    lines: list[str] = []
-
-    def line(part: Any) -> str:
-        lines.append(json.dumps(part, allow_nan=False))
-        return f"\0{len(lines) - 1}"  # no text of a record holds a NUL
-
-    short = dict(record)
-    if "heatmap" in record:
-        short["heatmap"] = [line(row) for row in record["heatmap"]]
-    if "matrices" in record:
-        grids = record["matrices"].items()
-        short["matrices"] = {name: [line(row) for row in grid] for name, grid in grids}
-    if "curves" in record:
-        short["curves"] = {name: line(curve) for name, curve in record["curves"].items()}
-    text = json.dumps(short, indent=1, allow_nan=False)
-    return re.sub(r'"\\u0000(\d+)"', lambda mark: lines[int(mark[1])], text) + "\n"
+def words_of(config: dict[str, Any], command: list[str]) -> list[str]:
+    """The overrides that make a run of a config again, by default those of its command."""
+    try:
+        return rerun.words(config)
+    except ConfigError:  # of a package that only the command's search path names
+        return command

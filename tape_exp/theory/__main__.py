@@ -8,11 +8,9 @@ construction as printed and as repaired.
 
 import argparse
 import json
-import logging
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,9 +19,7 @@ from torch import Tensor
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import generator_for
-from tape_exp.paper.artifacts import RESULTS, load
-from tape_exp.paper.page import render
-from tape_exp.paper.tables import markdown
+from tape_exp.paper import special
 from tape_exp.runs.record import environment_info
 from tape_exp.settings.commands import command
 from tape_exp.theory.construction import Form, Theorem1, every_word, labels, random_words
@@ -36,7 +32,7 @@ FORMS = {
     "strict mask, repaired scale": Form(readout="printed"),
     "repaired": Form(),
 }
-ARTIFACTS = ("theory", "theory_propositions")
+RESULTS = special.results()
 MOST_ROWS = 1000
 LENGTHS = tuple(2**n for n in range(1, 13))
 
@@ -49,19 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Run and measure theorem 1 and both propositions of the TAPE paper; takes half "
         "a minute on a core.",
     )
-    places = parser.add_mutually_exclusive_group()
-    places.add_argument(
-        "--out",
-        type=Path,
-        help="write theory.json, figures/ and tables/ into this folder (default: only print)",
-    )
-    places.add_argument(
-        "--record",
-        dest="out",
-        action="store_const",
-        const=RESULTS,
-        help="write them into results/, in place of what is recorded there",
-    )
+    parser.add_argument("--record", action="store_true", help="write results/theory.json")
     parser.add_argument(
         "--rows",
         type=int,
@@ -71,9 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.rows > MOST_ROWS:
         parser.error(f"--rows {given.rows} would not fit into memory; {MOST_ROWS} is the most.")
-    if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -87,17 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
     finally:
         torch.set_num_threads(threads)
-    artifacts, records = list(map(load, ARTIFACTS)), {"theory": [record]}
-    for artifact in artifacts:
-        if table := artifact.table("smoke", records):
-            print(markdown(table))
-    if given.out is None:
+    for table in (special.theorem, special.propositions):
+        print(table(record).markdown(), end="\n\n")
+    if given.record:
+        write_atomically(RESULTS / "theory.json", json.dumps(record, indent=1) + "\n")
+        print(f"{RESULTS / 'theory.json'}; `tape-exp paper render` draws it.")
+    else:
         print("Nothing is written; --record puts this into results/.")
-        return 0
-    write_atomically(given.out / "theory.json", json.dumps(record, indent=1) + "\n")
-    for artifact in artifacts:
-        for path in render(artifact, "smoke", records, given.out):
-            print(path)
     return 0
 
 

@@ -25,8 +25,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from tape_exp.paper.compare import check_words, deciding
-from tape_exp.paper.words import settings_of, split_words
+from tape_exp.paper.compare import deciding
+from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs import starting_weights
 from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config

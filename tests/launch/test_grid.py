@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from tape_exp.launch.grid import combinations, jobs_of, overrides_of, run_folder, sweep_folder
 from tape_exp.paper import runner
-from tape_exp.paper.artifacts import load
+from tape_exp.paper.artifact import load
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.compose import compose_config
@@ -58,7 +58,7 @@ def test_each_combination_is_one_run(words, runs):
     [
         (["model=rope,tpae"], "model=tpae is not known. Did you mean 'tape'?"),
         (["fig_adition"], "artifact fig_adition is not known. Did you mean 'fig_addition'?"),
-        (["fig_addition", "seeds=0,x"], "seeds=0,x must be integers"),
+        (["fig_addition", "seeds=0,x"], "seeds=0,x must be different integers"),
         (
             ["task=pg19", "checkpoint=nowhere"],
             "checkpoint=nowhere is neither a file, nor the folder of a run",
@@ -122,10 +122,10 @@ def test_the_overrides_of_a_config_compose_it(choice):
 def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "read_records", list)
     jobs = jobs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
-    artifact = load("tab_shift")
-    assert [job.level for job in jobs] == [0] * len(artifact.models) + [1] * len(artifact.models)
-    assert {(job.cfg.task.name, job.cfg.model.name) for job in jobs[: len(artifact.models)]} == {
-        ("c4", m) for m in artifact.models
+    models = load("tab_shift").rows["model"]
+    assert [job.level for job in jobs] == [0] * len(models) + [1] * len(models)
+    assert {(job.cfg.task.name, job.cfg.model.name) for job in jobs[: len(models)]} == {
+        ("c4", m) for m in models
     }
     base = jobs[0]
     assert base.folder == run_folder(compose_config(base.words))  # as its task composes it
@@ -153,7 +153,7 @@ def test_the_same_grid_of_another_clone_is_another_sweep(monkeypatch, tmp_path):
 
 def test_recorded_runs_of_an_artifact_are_done():
     jobs = jobs_of(["fig_addition", "scale=smoke", "seeds=0"])
-    assert len(jobs) == len(load("fig_addition").models)
+    assert len(jobs) == len(load("fig_addition").rows["model"])
     assert all(job.done for job in jobs)
 
 
@@ -178,4 +178,5 @@ def test_an_artifacts_runs_keep_their_numbers_when_records_appear(monkeypatch, t
 
 def record_of(job):
     """Of its record, what says which run it is of."""
-    return {"config": without_folders(identity_of(job.cfg)), "seed": job.cfg.seed}
+    config, name = without_folders(identity_of(job.cfg)), " ".join(job.words)
+    return {"config": config, "seed": job.cfg.seed, "run": name, "metrics": {}, "started": ""}

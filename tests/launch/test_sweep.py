@@ -127,7 +127,8 @@ def test_a_record_that_appears_changes_neither_folder_nor_numbers(slurm, monkeyp
     jobs = jobs_of(words)
     assert len(jobs) > 2
     assert sweep.main(words) == 0
-    record = {"config": without_folders(identity_of(jobs[0].cfg)), "seed": 5}
+    config = without_folders(identity_of(jobs[0].cfg))
+    record = {"config": config, "seed": 5, "run": "r", "metrics": {}, "started": ""}
     monkeypatch.setattr("tape_exp.paper.runner.read_records", lambda: [record])
     (slurm / "squeue.says").write_text("1 RUNNING 41\n")
     capsys.readouterr()

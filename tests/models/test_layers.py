@@ -20,7 +20,7 @@ from tape_exp.models.conformance import randomise
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.hf import TapeExpForCausalLM
 from tape_exp.models.trace import trace
-from tape_exp.paper.rerun import words_of
+from tape_exp.runs.rerun import words_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.training.from_config import check_parts

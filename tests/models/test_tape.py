@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import attend
@@ -18,7 +17,7 @@ from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
-from tape_exp.paper.artifacts import RESULTS
+from tape_exp.paper.records import reported
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, make_decoder, make_position
@@ -342,7 +341,7 @@ def test_parameters_grow_with_intermediate_as_in_the_ablation(name, millions):
 
 def test_only_maps_over_heads_fit_the_papers_count():
     """Table flops, in units of 2^20: W1 and W2 of H × I fit; of ML × I or HML × I they do not."""
-    counts = OmegaConf.load(RESULTS / "paper.yaml").tab_flops.parameters_m
+    counts = reported()["tab_flops"]["parameters_m"]
     arch = Arch(layers=12, width=768, heads=12, ffn=3072)
     blocks = arch.width // arch.heads  # M L: blocks of two channels, L = 2
     inner = 4 * arch.heads
@@ -350,7 +349,9 @@ def test_only_maps_over_heads_fit_the_papers_count():
         rows: arch.layers * (2 * rows * inner + inner * arch.width) / 2**20
         for rows in (arch.heads, blocks, arch.heads * blocks)
     }
-    fits = [rows for rows, size in sizes.items() if abs(size - (counts.tape - counts.rope)) < 0.01]
+    fits = [
+        rows for rows, size in sizes.items() if abs(size - (counts["tape"] - counts["rope"])) < 0.01
+    ]
     assert fits == [arch.heads]
     encoding = make_position("tape", arch)
     assert encoding.w1.mT.shape == encoding.w2.shape == (arch.heads, inner)
@@ -358,8 +359,8 @@ def test_only_maps_over_heads_fit_the_papers_count():
 
 def test_the_papers_count_has_no_room_for_a_second_layer_of_psi():
     """Table flops, in units of 2^20: TAPE less RoPE; ψ as one map fits, with another I × I not."""
-    counts = OmegaConf.load(RESULTS / "paper.yaml").tab_flops.parameters_m
-    added = counts.tape - counts.rope
+    counts = reported()["tab_flops"]["parameters_m"]
+    added = counts["tape"] - counts["rope"]
     encoding = make_position("tape", Arch(layers=12, width=768, heads=12, ffn=3072))
     one = 12 * sum(p.numel() for p in encoding.parameters()) / 2**20
     inner = encoding.wx.shape[0]

@@ -5,10 +5,8 @@ the project.
 import re
 
 import pytest
-from omegaconf import OmegaConf
 
-from tape_exp.paper import artifacts
-from tape_exp.paper.artifacts import RESULTS
+from tape_exp.paper import artifact, records
 from tape_exp.settings.folders import ROOT
 from tests.settings.test_config import RECIPES
 
@@ -56,7 +54,7 @@ ABLATIONS = [
 
 def ours(name: str) -> dict:
     """What results/paper.yaml says of an artifact."""
-    return OmegaConf.to_container(OmegaConf.load(RESULTS / "paper.yaml"))[name]
+    return records.reported()[name]
 
 
 def table(label: str) -> list[list[str]]:
@@ -115,7 +113,9 @@ def test_means_of_the_addition_figures_are_those_of_the_captions(name, label):
         zip(filter(None, models), map(float, re.findall(r"[\d.]+(?=\\%)", values)), strict=True)
     )
     assert ours(name)["values"] == told
-    assert set(told) <= set(artifacts.load(name).models), "the artifact runs what the figure shows"
+    assert set(told) <= set(artifact.load(name).rows["model"]), (
+        "the artifact runs what the figure shows"
+    )
 
 
 def test_the_figure_of_other_encodings_repeats_the_papers_mean():
@@ -168,7 +168,7 @@ def test_ablations():
 def test_width_of_the_update():
     found, rows = ours("tab_ablation_I"), table("ablation_B")
     assert numbers(rows[0][2:]) == found["lengths"]
-    models = artifacts.load("tab_ablation_I").models
+    models = artifact.load("tab_ablation_I").rows["model"]
     assert found["perplexity"] == {
         name: numbers(row[2:]) for name, row in zip(models, rows[1:], strict=True)
     }

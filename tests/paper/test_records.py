@@ -1,94 +1,85 @@
-"""Which records are of a config: a key that one side lacks counts."""
+"""Records on disk: adding, reading, selecting; and what the committed ones must have."""
 
-import json
 import subprocess
 
+import numpy as np
 import pytest
 
-from tape_exp.paper import records
-from tape_exp.paper.compare import Compare
-from tape_exp.paper.records import matches, read_records
-from tape_exp.paper.runner import missing
-from tape_exp.runs.identity import config_hash, identity_of, without_folders
+from tape_exp.paper.records import add_records, fits, keys_of, read_records, where
 from tape_exp.settings import folders
 from tape_exp.settings.compose import compose_config
+from tests.paper.fakes import record, runs
 
 
-def record_of(identity: dict) -> dict:
-    return {"config": json.loads(json.dumps(without_folders(identity))), "precision": "32-true"}
+def test_a_record_is_a_line_and_one_of_the_same_run_is_replaced(tmp_path):
+    add_records(tmp_path, runs("rope", [20.0, 21.0]))
+    add_records(tmp_path, runs("rope", [22.123456789123]))
+    (path,) = tmp_path.glob("*.jsonl")
+    assert path.name == "arithmetic.jsonl"
+    found = {r["seed"]: r["metrics"]["test/exact_match"] for r in read_records(tmp_path)}
+    assert found == {0: 22.1234568, 1: 21.0}
 
 
-@pytest.mark.parametrize(
-    "word",
-    ["+model.window=8", "+model.ssmax=true", "+task.index_hints=true", "+task.optim.position_lr=3"],
-)
-def test_a_key_that_one_side_lacks_makes_another_run(word):
-    """In both directions: of a plain record asked for with the key, and of one with it."""
-    plain, added = (
-        identity_of(compose_config(["model=tape", "task=arithmetic", *words]))
-        for words in ([], [word])
+def test_matrices_are_beside_the_lines(tmp_path):
+    matrix = np.arange(6.0).reshape(2, 3)
+    add_records(
+        tmp_path, [record("tape", 0, {"a": 1.0}, matrices={"attention@1": matrix.tolist()})]
     )
-    assert matches(record_of(plain), plain)
-    assert matches(record_of(added), added)
-    assert not matches(record_of(plain), added)
-    assert not matches(record_of(added), plain)
+    (found,) = read_records(tmp_path)
+    assert np.array_equal(found["matrices"]["attention@1"], matrix)
+    assert "matrices" not in next(tmp_path.glob("*.jsonl")).read_text()
 
 
-def test_a_key_that_the_yaml_has_gained_makes_no_other_run():
-    """Where it has the YAML's value, as in ``task=scrolls``, whose name has the dataset's."""
-    usual = identity_of(compose_config(["task=scrolls", "task.dataset=quality"]))
-    changed = identity_of(
-        compose_config(["task=scrolls", "task.dataset=quality", "task.answer_limit=7"])
-    )
-    older = record_of(usual)
-    del older["config"]["task"]["answer_limit"]
-    assert matches(older, usual)
-    assert not matches(older, changed)
+def test_a_curve_keeps_its_last_point(tmp_path):
+    curve = {"step": [*range(1, 1001)], "value": [float(n) for n in range(1000)]}
+    add_records(tmp_path, [record("tape", 0, {"a": 1.0}, curves={"loss": curve})])
+    (found,) = read_records(tmp_path)
+    assert len(found["curves"]["loss"]["step"]) == 50
+    assert found["curves"]["loss"]["step"][-1] == 1000
 
 
-def test_runs_of_a_debug_mode_are_no_records_outside_a_clone(monkeypatch):
-    """As they are none within one: ``paper run`` records none of them."""
-    words = ["model=tape", "task=arithmetic"]
-    plain, short = (
-        record_of(identity_of(compose_config([*words, *further])))
-        | {"run": name, "seed": 0, "started": "2026-01-01"}
-        for name, further in (("plain", []), ("short", ["debug=overfit"]))
-    )
-    monkeypatch.setattr(folders, "INSTALLED", True)
-    monkeypatch.setattr(records, "read_records", list)
-    monkeypatch.setattr(records, "records_of_runs", lambda folder: [plain, short])
-    assert records.known_records() == [plain]
+def test_a_line_that_is_no_record_is_named_and_left_out(tmp_path, capsys):
+    add_records(tmp_path, runs("rope", [20.0]))
+    path = tmp_path / "arithmetic.jsonl"
+    path.write_text(path.read_text() + '{"run": "half\n')
+    assert len(read_records(tmp_path)) == 1
+    assert f"{path}, line 2, is not a record" in capsys.readouterr().err
 
 
-def test_text_in_another_folder_of_that_name_makes_another_run(tmp_path):
-    """A record has the last name only, so that the hash must tell which folder was read."""
-    words = ["model=rope", "task=c4", "seed=0", "trainer=cpu"]
-    ours, theirs = (
-        ["scale.text=local", f"task.text.path={tmp_path / name}/texts"] for name in ("my", "your")
-    )
-    cfg = compose_config([*words, *ours])
-    made = record_of(identity_of(cfg)) | {
-        "config_hash": config_hash(cfg),
-        "seed": 0,
-        "started": "2026-01-01",
-    }
-    shown = Compare(name="of_text", title="", task="c4", models=["rope"], overrides=ours)
-    other = Compare(name="of_text", title="", task="c4", models=["rope"], overrides=theirs)
-    assert not missing([shown], "smoke", [0], ["trainer=cpu"], records=[made])
-    assert missing([other], "smoke", [0], ["trainer=cpu"], records=[made])
-    assert list(shown.collect("smoke", [made])) == ["rope"]
-    assert not other.collect("smoke", [made])
+def test_a_key_that_a_record_lacks_is_newer_than_it():
+    keys = keys_of(runs("rope", [20.0], task={"optim": {"lr": 0.001}})[0])
+    assert fits(keys, where(["model=rope", "task=arithmetic", "task.optim.lr=1e-3"]))
+    assert fits(keys, where(["task.optim.new=3"]))
+    assert not fits(keys, where(["task.optim.lr=0.003"]))
+    assert fits(keys, where(["trainer.precision=32-true"]))
 
 
+def test_scrolls_are_one_file_and_one_task():
+    one = record("rope", 0, {"a": 1.0}, task={"name": "scrolls_qasper", "dataset": "qasper"})
+    assert keys_of(one)["task"] == "scrolls"
+
+
+def test_the_words_of_a_record_compose_its_config():
+    """Of one committed run of each task: what a page shows is what runs it again."""
+    of_task = {run["config"]["task"]["name"]: run for run in read_records()}
+    for run in of_task.values():
+        cfg = compose_config(run["words"])
+        assert cfg.model.name == run["config"]["model"]["name"]
+        assert cfg.task.name == run["config"]["task"]["name"]
+        assert cfg.seed == run["seed"]
+
+
+@pytest.mark.skipif(folders.INSTALLED, reason="outside a clone there are no commits")
 def test_the_commit_of_every_record_can_be_checked_out():
-    """It is in the history of the present one, and so in every clone."""
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(folders.ROOT), *words]
-        return subprocess.run(command, capture_output=True, text=True).stdout
-
-    if git("rev-parse", "--is-shallow-repository").strip() != "false":
-        pytest.skip("no whole history of the project's commits")
-    history = set(git("rev-list", "HEAD").split())
-    lost = {r["run"] for r in read_records() if r["git"]["commit"] not in history}
-    assert not lost
+    commits = {r["git"]["commit"] for r in read_records()} - {None}
+    shallow = subprocess.run(
+        ["git", "rev-parse", "--is-shallow-repository"],
+        cwd=folders.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if shallow.stdout.strip() == "true":
+        pytest.skip("a shallow clone has few commits")
+    for commit in commits:
+        subprocess.run(["git", "cat-file", "-e", commit], cwd=folders.ROOT, check=True)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tape_exp.machine import files
-from tape_exp.paper import tables
+from tape_exp.paper.records import commits
 from tape_exp.runs import card, checkpoints, record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
@@ -167,17 +167,6 @@ def test_a_metric_that_is_no_number_fails_the_run():
         check_finite({"test/exact_match": 3.0, "val/loss": float("nan")}, 0.1)
 
 
-def test_no_record_holds_what_json_does_not_know():
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        record.dump_record({"metrics": {"val/loss": float("inf")}})
-
-
-def test_no_text_of_a_record_is_taken_for_its_curves():
-    text, curve = "@part 0@", {"step": [1], "value": [2.0]}
-    content = {"config": {"path": text}, "curves": {"train/loss": curve}}
-    assert json.loads(record.dump_record(content)) == content
-
-
 def test_a_run_that_goes_on_names_the_commit_with_which_it_began(tiny_run, monkeypatch):
     states = [{"commit": "a" * 40, "dirty": True}, {"commit": "b" * 40, "dirty": False}]
     monkeypatch.setattr(record, "git_state", lambda: states[0])
@@ -192,7 +181,7 @@ def test_a_run_that_goes_on_names_the_commit_with_which_it_began(tiny_run, monke
         assert (again["git"], again["started"]) == (git, first["started"])
         for name in ("DONE", "record.json"):
             (directory.path / name).unlink()
-    assert tables.commits([again]) == "aaaaaaa+ bbbbbbb+"
+    assert commits([again]) == "aaaaaaa+ bbbbbbb+"
     assert ", then ".join(("a" * 40, "b" * 40)) in card.model_card("", again, 1, "")
 
 

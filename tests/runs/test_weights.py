@@ -18,7 +18,6 @@ from tape_exp import export
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import peft
 from tape_exp.models.positions.nope import NoPE
-from tape_exp.paper.records import matches
 from tape_exp.runs import loading, starting_weights
 from tape_exp.runs.checkpoints import SafeCheckpointIO
 from tape_exp.runs.directory import RunDirectory
@@ -161,12 +160,9 @@ def test_a_run_is_not_taken_for_one_of_the_weights_that_replaced_its_base(extend
     assert record["begun_from_weights"] == starting_weights.fingerprint(saved)
     content = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)
     assert content["base_weights"] == starting_weights.fingerprint(saved)
-    asked, named = text_run("model=rope", f"checkpoint={saved}", task="github")
-    assert matches(named, identity_of(asked))
     before = saved.read_bytes()
 
     rewrite(saved, 2.0)
-    assert not matches(named, identity_of(asked))
     with pytest.raises(ConfigError, match="began from other weights than c4 has now"):
         extend("rope", "lora")
     with pytest.raises(ConfigError, match=r"on top of c4-.* now, with other weights"):

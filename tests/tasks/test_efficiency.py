@@ -9,8 +9,10 @@ from benchmarks.speed import measure
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
-from tape_exp.paper import __main__ as paper
-from tape_exp.paper import artifacts
+from tape_exp.paper import special
+from tape_exp.paper.artifact import View, load
+from tape_exp.paper.figures import figures
+from tape_exp.paper.records import reported
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.efficiency import Efficiency, paper_convention, true_flops
@@ -21,7 +23,7 @@ PAPER = Arch(12, 768, 12, 3072, vocab=32_000, max_length=1024, train_length=1024
 
 @pytest.mark.parametrize("model", ["rope", "tape", "fire", "t5"])
 def test_counts_are_the_papers(model):
-    published = artifacts.load("tab_flops").paper()
+    published = reported()["tab_flops"]
     with torch.device("meta"):
         decoder = make_decoder(model, PAPER)
     macs, flops = paper_convention(decoder, 1024)
@@ -51,7 +53,7 @@ def test_tape_computes_little_more_than_rope():
     """
     rope, tape = true_flops(PAPER, RoPE, 1024), true_flops(PAPER, TAPE, 1024)
     assert 1.02 < tape / rope < 1.04
-    published = artifacts.load("tab_flops").paper()["flops_g"]
+    published = reported()["tab_flops"]["flops_g"]
     assert published["tape"] / published["rope"] == pytest.approx(1.139, abs=1e-3)
 
 
@@ -123,16 +125,13 @@ def test_speed_record_table_and_plot(tmp_path, monkeypatch):
     }
     assert memory["tape"] > memory["rope"] > 0
 
-    folder = tmp_path / "results"
-    (folder / "speed").mkdir(parents=True)
-    (folder / "paper.yaml").write_text((artifacts.RESULTS / "paper.yaml").read_text())
-    (folder / "speed" / "speed-test.json").write_text(json.dumps(record))
-    for module in (artifacts, paper, __import__("tape_exp.paper.efficiency", fromlist=["x"])):
-        monkeypatch.setattr(module, "RESULTS", folder)
-    assert paper.main(["render", "tab_speed"]) == 0
-    table = (folder / "tables" / "tab_speed-smoke.md").read_text()
-    assert "TAPE (as public code writes it)" in table
-    assert (folder / "figures" / "tab_speed-smoke-test.png").exists()
+    (tmp_path / "speed").mkdir()
+    (tmp_path / "speed" / "speed-test.json").write_text(json.dumps(record))
+    monkeypatch.setattr(special, "results", lambda: tmp_path)
+    view = View(load("tab_speed"), "smoke", [])
+    assert "TAPE (as public code writes it)" in view.table.markdown()
+    ((_, draw),) = figures(view)
+    assert draw(tmp_path / "times.svg").exists()
 
 
 def test_the_rival_computes_the_same_function():

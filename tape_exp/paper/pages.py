@@ -1,0 +1,152 @@
+"""The texts of results: an overview of the claims, and a page for each artifact."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from tape_exp.paper import claims
+from tape_exp.paper.artifact import SCALES, Artifact, View, label_of
+from tape_exp.paper.claims import Verdict
+from tape_exp.paper.records import Record
+from tape_exp.paper.tables import Column, Table
+from tape_exp.paper.verdicts import verdict
+from tape_exp.settings import folders
+from tape_exp.settings.naming import display_name
+
+ORDER = (
+    claims.YES,
+    claims.ORDERED,
+    claims.NO,
+    claims.REVERSED,
+    claims.UNCLEAR,
+    claims.FLOOR,
+    claims.UNTESTED,
+)
+HEAD = ("artifact", "the paper's claim", "paper", "ours", "holds", "scale", "seeds")
+
+
+def views(artifact: Artifact, records: Sequence[Record]) -> list[View]:
+    """An artifact at each scale at which there is something to show."""
+    every = [View(artifact, scale, records) for scale in artifact.all_scales()]
+    return [view for view in every if view.table is not None]
+
+
+def judged(artifact: Artifact, shown: Sequence[View]) -> tuple[str, Verdict]:
+    """The largest scale that tests the claim, or else has records, and the verdict there."""
+    largest_first = sorted(shown, key=lambda view: -SCALES.index(view.scale))
+    verdicts = [(view.scale, verdict(view)) for view in largest_first]
+    tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
+    none = View(artifact, artifact.all_scales()[0], [])
+    scale, found = next(iter(tested + verdicts), None) or ("", verdict(none))
+    return scale, found
+
+
+def claims_table(judgements: dict[str, tuple[Artifact, str, Verdict]]) -> Table:
+    """The table of claims for programs, a row for each artifact."""
+    rows = []
+    for name, (artifact, scale, found) in judgements.items():
+        text = artifact.claim.get("text", claims.NO_CLAIM)
+        paper = found.paper or ("no numbers" if artifact.claim else "")
+        place = artifact.place.get(scale, scale)
+        cells = (name, text, paper, found.ours, found.holds, place, found.seeds)
+        rows.append(dict(zip(HEAD, cells, strict=True)))
+    return Table([Column(name, {}, "", {}) for name in HEAD], rows, ["artifact"])
+
+
+def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -> str:
+    """The claims by their verdicts, a line each, with links to the ``pages``."""
+    tested = [each for each in judgements.items() if each[1][0].claim]
+    ordered = sorted(tested, key=lambda each: ORDER.index(each[1][2].holds))
+    rows = [
+        [
+            f"[{name}]({pages.format(name, scale)})",
+            artifact.claim["text"],
+            found.paper.partition(";")[0].rpartition(": ")[2] or "no numbers",
+            found.short,
+            f"**{found.holds}**",
+            ", ".join(filter(None, (artifact.place.get(scale, scale), seeds_of(found)))),
+        ]
+        for name, (artifact, scale, found) in ordered
+    ]
+    head = ["artifact", "the paper's claim", "paper", "ours", "holds", "scale"]
+    table = tabulate(rows, head, tablefmt="github", disable_numparse=True)
+    others = [
+        f"[{n}]({pages.format(n, s)}) ({a.title})"
+        for n, (a, s, _) in judgements.items()
+        if not a.claim
+    ]
+    counts = {holds: sum(f.holds == holds for _, (_, _, f) in tested) for holds in ORDER}
+    text = ", ".join(f"{holds} {n}" for holds, n in counts.items() if n)
+    return (
+        f"{len(tested)} claims of the paper are tested by the recorded runs: {text}. The figures "
+        "are those of the method that the claim favours and of the rival that decides.\n\n"
+        f"{table}\n\nWithout a claim: {', '.join(others)}.\n"
+    )
+
+
+def seeds_of(found: Verdict) -> str:
+    """``3 seeds``; what is no number stays as it is."""
+    plural = "" if found.seeds == "1" else "s"
+    return f"{found.seeds} seed{plural}" if found.seeds[-1:].isdigit() else found.seeds
+
+
+def page(
+    artifact: Artifact, shown: Sequence[View], judgement: Verdict, pictures: dict[str, list[str]]
+) -> str:
+    """The page of an artifact: claim, verdict, figures, tables, captions and commands.
+
+    Args:
+        pictures: scale -> paths of its figures.
+    """
+    parts = [f"# {artifact.name}\n\n{artifact.title}."]
+    if artifact.claim:
+        figures_of = [("Paper", judgement.paper or "no numbers"), ("Ours", judgement.ours)]
+        lines = "".join(f"\n    {who}: {text}\n" for who, text in figures_of if text)
+        parts.append(f'!!! note "{artifact.claim["text"]} **{judgement.holds}**"\n{lines}')
+    for view in shown:
+        table = view.table
+        place = artifact.place.get(view.scale, f"scale {view.scale}")
+        parts.append(f"## {place.capitalize()}" if len(artifact.all_scales()) > 1 and place else "")
+        parts += [f"![{artifact.title}]({path})" for path in pictures.get(view.scale, [])]
+        parts += [table.markdown(), table.caption] if table else []
+    if artifact.figures and shown and not pictures:
+        parts.append("No figure: nothing is above zero, and it would show nothing.")
+    if missing := [*gaps(artifact, shown)]:
+        parts.append(f"Not run yet: {'; '.join(missing)}.")
+    commands = [
+        artifact.run_command(scale)
+        for scale in artifact.all_scales()
+        if scale in ("paper", artifact.all_scales()[0])
+    ]
+    parts.append(
+        "To run what is missing:\n\n```sh\n" + "\n".join(dict.fromkeys(commands)) + "\n```"
+    )
+    if cost := costs().get(artifact.name):
+        parts.append(
+            f"Scale paper, three seeds: {cost['runs']:,} runs, {cost['gpu_hours']:,.1f} H100-hours "
+            "of training, estimated from their operations."
+        )
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def gaps(artifact: Artifact, shown: Sequence[View]) -> Iterator[str]:
+    """What has not run at each scale, with what it needs."""
+    at = {view.scale: view for view in shown}
+    for scale in artifact.all_scales():
+        needs = (
+            f"scale {scale} (needs {artifact.scales.get(scale) or artifact.needs or 'time only'})"
+        )
+        if scale not in at:
+            yield needs
+        elif not artifact.source:
+            lacking = [label_of(row) for row in at[scale].rows if not at[scale].runs(row)]
+            if lacking:
+                yield f"{', '.join(map(display_name, lacking))} at {needs}"
+
+
+def costs() -> dict[str, Any]:
+    """What ``tape-exp paper cost`` wrote, by artifact."""
+    path = folders.ROOT / "results" / "costs.json"
+    return json.loads(path.read_text())["artifacts"] if path.exists() else {}

@@ -1,0 +1,418 @@
+"""What a few artifacts need beyond their YAML: derived measures, other records, ranks."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape_exp.paper import claims
+from tape_exp.paper.records import Record, commits, reported
+from tape_exp.paper.statistics import Value
+from tape_exp.paper.tables import Cell, Column, Table
+from tape_exp.runs.evaluation import wilson
+from tape_exp.settings import folders
+
+if TYPE_CHECKING:
+    from tape_exp.paper.artifact import View
+
+ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
+
+
+# ---- measures that records lack ----
+
+
+def derived(run: Record) -> dict[str, float]:
+    """Further metrics of a run: of addition its extra length, of matrices what they show."""
+    return _extra_length(run) | _of_matrices(run) | _score(run) | _sizes(run)
+
+
+def extra_length(share: float) -> float:
+    """The length beyond the trained one, as a fraction of it, of a share m of the grid.
+
+    Where a model solves all sums of up to L digits and no longer ones, the share of the grid of
+    n → 2n digits that it solves is (L / 2n)². The extra length is what that L would be for the
+    measured share, beyond n and as a part of it: L / n - 1 = 2 √m - 1.
+    """
+    return float(2 * np.sqrt(share) - 1)
+
+
+def _extra_length(run: Record) -> dict[str, float]:
+    """With Wilson's interval over the longer sums; only of a run that learned the trained ones,
+    which are taken as solved.
+    """
+    task, metrics = run["config"]["task"], run["metrics"]
+    if "train_digits" not in task or metrics.get("id/exact_match", 0) < ENOUGH:
+        return {}
+    trained, percent = (task["train_digits"] / task["test_digits"]) ** 2, metrics["ood/exact_match"]
+    tested = task["samples_per_cell"] * (task["test_digits"] ** 2 - task["train_digits"] ** 2)
+    ends = (percent, *wilson(round(percent / 100 * tested), tested))
+    names = ("extra_length", "extra_length_low", "extra_length_high")
+    return {
+        name: extra_length(trained + (1 - trained) * each / 100)
+        for name, each in zip(names, ends, strict=True)
+    }
+
+
+def _score(run: Record) -> dict[str, float]:
+    """Of a set of SCROLLS the metric that counts, with its interval."""
+    dataset, metrics = run["config"]["task"].get("dataset"), run["metrics"]
+    names = [f"{dataset}/{kind}" for kind in ("f1", "exact_match", "rouge/geometric_mean")]
+    ends = ("", "_low", "_high")
+    return {
+        f"{dataset}/score{e}": metrics[name + e]
+        for name in names
+        for e in ends
+        if name + e in metrics
+    }
+
+
+def _sizes(run: Record) -> dict[str, float]:
+    """The longest window of a text, and how many tokens of it were scored."""
+    lengths = run["config"]["task"].get("windows", {}).get("lengths", [])
+    scored = [number for name, number in run["metrics"].items() if name.endswith("/tokens")]
+    sizes = {"longest_window": max(lengths, default=0), "tokens_scored": max(scored, default=0)}
+    return {name: int(number) for name, number in sizes.items() if number}
+
+
+def _of_matrices(run: Record) -> dict[str, float]:
+    """By layer: how far back attention looks, in tokens, and the mean size of E·Eᵀ on the diagonal
+    over that of other causal pairs.
+    """
+    found = {}
+    for name, rows in run.get("matrices", {}).items():
+        kind, layer = name.split("@")
+        matrix, places = np.array(rows, float), np.arange(len(rows))
+        if kind == "attention":
+            back = places[:, None] - places
+            found[f"distance@{layer}"] = float((np.tril(matrix) * back).sum(1).mean())
+        else:
+            below = np.tri(len(matrix), k=-1, dtype=bool)
+            diagonal, rest = np.abs(np.diag(matrix)).mean(), np.abs(matrix[below]).mean()
+            found[f"dominance@{layer}"] = float(diagonal / rest)
+    return found
+
+
+# ---- tables that a YAML alone does not give ----
+
+
+def ranked(view: "View", table: Table) -> Table:
+    """tab_encodings: by the mean rank of the longer sums, the words of trained lengths and the
+    perplexity, among the models that have all three, by the seeds that all have.
+    """
+    from scipy.stats import rankdata  # takes half a second
+
+    rows = {row.labels["model"]: row for row in view.rows}
+    columns = {column.template: column for column in view.columns}
+    signs = {
+        "addition, > {n} digits (%)": -1,
+        "parity, ≤ {n} letters (%)": -1,
+        "perplexity at {n} tokens": 1,
+    }
+    runs = {model: [view.runs(row, columns[name]) for name in signs] for model, row in rows.items()}
+    whole = {model: each for model, each in runs.items() if all(each)}
+    seeds = set.intersection(
+        *({r["seed"] for r in found} for each in whole.values() for found in each)
+    )
+    scores = []
+    for name, sign in signs.items():
+        column = columns[name]
+        metric = column.spec["metric"].format(**column.at)
+        k = [*signs].index(name)
+        values = [
+            view.measured([r for r in each[k] if r["seed"] in seeds], metric, {})
+            for each in whole.values()
+        ]
+        scores.append([sign * value.number for value in values if value])
+    ranks = dict(zip(whole, rankdata(scores, axis=1).mean(0), strict=True))
+    cells = []
+    for model, cell in zip(rows, table.rows, strict=True):
+        by_task = {
+            columns[name].template: found for name, found in zip(signs, runs[model], strict=True)
+        }
+        found = [each for each in by_task.values() if each]
+        further: dict[str, Cell] = {
+            "mean rank": Value(float(ranks[model])) if model in ranks else None,
+            "parameters (thousands)": " / ".join(
+                f"{each[0]['parameters'] / 1000:.0f}" for each in found
+            ),
+            "seeds": " / ".join(str(len(each)) for each in by_task.values()),
+        }
+        cells.append(dict(cell) | further)
+    cells.sort(key=lambda cell: ranks.get(str(cell["model"]), float("inf")))
+    first, *rest = table.columns
+    extra = [Column(name, {}, "", {}) for name in ("mean rank", "parameters (thousands)")]
+    return replace(table, rows=cells, columns=[first, extra[0], *rest[:-2], extra[1], *rest[-2:]])
+
+
+def chosen(view: "View", table: Table) -> Table:
+    """fig_rates: which rate of each model has the lowest validation loss."""
+    losses: dict[str, dict[str, dict[int, float]]] = {}
+    for row in view.rows:
+        if row.labels["factor"] == "1":
+            found = {r["seed"]: r["metrics"]["val/loss"] for r in view.runs(row)}
+            losses.setdefault(row.labels["model"], {})[row.labels["rate"]] = found
+    choices = {model: lowest(by_rate) for model, by_rate in losses.items()}
+    rows = []
+    for cells in table.rows:
+        model, rate, factor = (str(cells[name]) for name in ("model", "rate", "factor"))
+        yes = factor == "1" and rate == choices[model]
+        edge = rate in (min(losses[model], key=float), max(losses[model], key=float))
+        rows.append(
+            {**cells, "chosen": "yes, at the edge" if yes and edge else "yes" if yes else ""}
+        )
+    columns = [*table.columns[:-3], Column("chosen", {}, "", {}), *table.columns[-3:]]
+    return replace(table, rows=rows, columns=columns)
+
+
+def lowest(losses: Mapping[Any, Mapping[int, float]]) -> Any:
+    """The choice with the lowest mean over seeds; None unless all ran the same seeds."""
+    seeds = {frozenset(by_seed) for by_seed in losses.values()}
+    if len(seeds) != 1 or not all(seeds):
+        return None
+    return min(losses, key=lambda choice: mean(losses[choice].values()))
+
+
+def answers(view: "View") -> Table | None:
+    """tab_quality_examples: the first questions of QuALITY, and what each model answers."""
+    samples = {
+        row.labels["model"]: {s["id"]: s for s in runs[0]["samples"]}
+        for row in view.rows
+        if (runs := view.runs(row))
+    }
+    rows = []
+    for name, sample in next(iter(samples.values()), {}).items():
+        given = {m: _line(each[name]["prediction"]) for m, each in samples.items() if name in each}
+        about = {key: _line(sample[part]) for key, part in QUESTION.items()}
+        rows.append({**about, **given})
+    columns = [
+        *map(_plain, QUESTION),
+        *(Column("{model}", {}, "ours", {"model": m}) for m in samples),
+    ]
+    return Table(columns, rows, ["question"], view.caption()) if rows else None
+
+
+QUESTION = {"question": "question", "reference": "references"}
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "/")
+
+
+def _plain(name: str, spec: dict[str, Any] | None = None) -> Column:
+    return Column(name, spec or {}, "", {})
+
+
+# ---- records that are not those of runs ----
+
+
+def speed_records() -> list[dict[str, Any]]:
+    """What :mod:`benchmarks.speed` measured, a record a machine."""
+    return [json.loads(p.read_text()) for p in sorted((results() / "speed").glob("speed-*.json"))]
+
+
+def results() -> Path:
+    """The folder of committed results."""
+    return folders.ROOT / "results"
+
+
+def on_gpu(record: Mapping[str, Any]) -> bool:
+    """Whether a GPU was measured; a processor is named with its threads."""
+    return not str(record["machine"]).endswith(" threads")
+
+
+def speed(view: "View") -> Table | None:
+    """tab_speed: the fastest backend of each encoding; a GPU's under small, a CPU's under smoke."""
+    paper, rows = view.artifact.paper["time_ms"], []
+    for record in speed_records():
+        if view.scale != ("small" if on_gpu(record) else "smoke"):
+            continue
+        fastest: dict[tuple, dict[str, Any]] = {}
+        for row in record["rows"]:
+            case = row["what"], row["T"], row["backward"], row["encoding"]
+            if case not in fastest or row["ms"] < fastest[case]["ms"]:
+                fastest[case] = row
+        for (what, length, backward, name), row in fastest.items():
+            cells: dict[str, Cell] = {"machine": record["machine"], "what": what, "T": str(length)}
+            cells |= {"mode": "forward + backward" if backward else "forward", "model": name}
+            cells |= {"backend": row["backend"], "/ RoPE": Value(row["ratio_to_rope"])}
+            low, high = row["ms_quartiles"]
+            cells["ms"] = Value(row["ms"], low, high, n=row["rounds"])
+            if what == "core" and not backward and name in paper:
+                cells["paper / RoPE"] = Value(paper[name] / paper["rope"])
+            rows.append(cells)
+    head = [
+        *map(_plain, ("machine", "what", "T", "mode", "model", "backend")),
+        _plain("ms", {"digits": 3}),
+    ]
+    head += [_plain("/ RoPE"), _plain("paper / RoPE")]
+    labels = ["machine", "what", "T", "mode", "model"]
+    return Table(head, rows, labels, view.caption()) if rows else None
+
+
+def speed_verdict(view: "View") -> "claims.Verdict":
+    """The time of forward attention at each GPU's longest length: the claim is about fused
+    attention, which a CPU does not run.
+    """
+    claim, table = view.artifact.claim, speed(view) if view.scale == "small" else None
+    published = {name: Value(ms) for name, ms in view.artifact.paper["time_ms"].items()}
+    contests = []
+    for machine in dict.fromkeys(row["machine"] for row in table.rows) if table else []:
+        rows = [r for r in table.rows if r["machine"] == machine and r["what"] == "core"]  # type: ignore[union-attr]
+        longest = max(int(str(row["T"])) for row in rows)
+        times = {
+            str(row["model"]): row["ms"]
+            for row in rows
+            if row["T"] == str(longest)
+            and row["mode"] == "forward"
+            and isinstance(row["ms"], Value)
+        }
+        where = f"fastest backends, {machine}, {longest} tokens, ms"
+        contests.append(
+            claims.Contest(
+                where, "tape", claim["than"], times, published, "A100, ms", False, None, 3
+            )
+        )
+    none = [claims.Contest("", "tape", claim["than"], {}, published, "A100, ms", False, None, 3)]
+    seeds = "rounds of one machine" if contests else ""
+    return replace(claims.decide(contests or none), seeds=seeds)
+
+
+def theory_report() -> dict[str, Any] | None:
+    """What ``tape-exp theory --record`` left."""
+    path = results() / "theory.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], Table | None]:
+    """The table of the theory's report, which has no scale and is shown under smoke."""
+
+    def table(view: "View") -> Table | None:
+        report = theory_report()
+        if report is None or view.scale != "smoke":
+            return None
+        found, facts = make(report), report["theorem"]
+        more = facts["exhaustive"] | {
+            "rows": facts["rows"],
+            "longest": facts["lengths"][-1],
+            "identities": facts["identities"],
+            "never": f"{facts['never'][-1]:.2f}",
+            "seconds": f"{facts['seconds']:.2f}",
+            "cpu": report["hardware"]["cpu"],
+        }
+        caption = re.sub(r"\{(\w+)\}", lambda m: str(more[m[1]]), view.artifact.caption)
+        return replace(found, caption=f"{view.artifact.title}. {caption}")
+
+    return table
+
+
+def theorem(report: Mapping[str, Any]) -> Table:
+    """theory: accuracy of the construction, as printed, partly and wholly repaired."""
+    found, rows = report["theorem"], []
+    lengths = found["lengths"][3::4]
+    for name, form in found["forms"].items():
+        row: dict[str, Cell] = {"construction": name, "commit": commits([dict(report)])}
+        for n, share in zip(lengths, form["identity"][3::4], strict=True):
+            row[f"identities right {n} (%)"] = Value(share)
+        row["positions right (%)"] = Value(form["all"][-1])
+        row["exact labels (%)"] = Value(form["exact"])
+        rows.append(row | {"margin": Value(form["margin"])})
+    head = [f"identities right {n} (%)" for n in lengths]
+    head = ["construction", *head, "positions right (%)", "exact labels (%)", "margin", "commit"]
+    return Table([*map(_plain, head)], rows, ["construction"])
+
+
+def propositions(report: Mapping[str, Any]) -> Table:
+    """theory_propositions: which variant of TAPE satisfies which equation, with the error."""
+    from tape_exp.theory import HOLDS, PROPERTIES
+
+    names = dict(zip(PROPERTIES, PROPERTIES, strict=True))
+    names |= {"rotation": "one O(R)", "rotations": "O(R) per block"}
+    rows = []
+    for one in report["propositions"]:
+        row: dict[str, Cell] = {"model": one["variant"], "initial": one["initial"]}
+        for key, name in names.items():
+            text = f"yes ({one[key]:.0e})" if one[key] < HOLDS else f"no ({one[key]:.2g})"
+            row[name] = Value(one[key], text=text)
+        rows.append(row | {"commit": commits([dict(report)])})
+    head = ("model", "initial", *names.values(), "commit")
+    return Table([*map(_plain, head)], rows, ["initial", "model"])
+
+
+# ---- claims ----
+
+
+def flops_verdict(view: "View") -> "claims.Verdict":
+    """What TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
+    table, apart = view.table, []
+    texts: dict[str, list[str]] = {"paper": [], "ours": []}
+    rows = {str(row["model"]): row for row in table.rows} if table else {}
+    for name, unit, title in (
+        ("FLOPs", "G", "FLOPs"),
+        ("MACs", "G", "MACs"),
+        ("params", "M", "parameters"),
+    ):
+        added = {}
+        for who in texts:
+            tape, rope = (rows.get(m, {}).get(f"{name} {who} ({unit})") for m in ("tape", "rope"))
+            if isinstance(tape, Value) and isinstance(rope, Value):
+                added[who] = 100 * (tape.number / rope.number - 1)
+                texts[who].append(f"{added[who]:+.1f} % {title}")
+        if len(added) == 2:
+            apart.append(abs(added["ours"] - added["paper"]))
+    holds = claims.UNTESTED if not apart else claims.YES if max(apart) < 0.1 else claims.NO
+    paper, ours = (", ".join(each) for each in texts.values())
+    return claims.Verdict(paper, ours, holds, "a count" if apart else "", ours)
+
+
+def trend_published(view: "View") -> tuple[str, dict[str, Value]]:
+    """The paper's extra lengths at its largest size, of its printed means of the grid."""
+    values = paper_extra_lengths()
+    largest = max(n for _, n in values)
+    return f"{largest} digits", {m: Value(v) for (m, n), v in values.items() if n == largest}
+
+
+def paper_extra_lengths() -> dict[tuple[str, int], float]:
+    """(model, trained digits) -> the paper's extra length, of one seed."""
+    sizes = {20: "fig_addition_20", 40: "fig_addition"}
+    return {
+        (model, n): extra_length(value / 100)
+        for n, name in sizes.items()
+        for model, value in reported()[name]["values"].items()
+    }
+
+
+def scrolls_floor(view: "View", column: Column) -> float | None:
+    """What is reached without reading, in percent: on generated text by a guess among the answers,
+    on the real sets by the naive baseline of the benchmark's authors.
+    """
+    dataset = column.at["d"]
+    if "builtin" in view.lookup("task.source"):
+        return {"contract_nli": 100 / 3, "quality": 25.0}.get(dataset)
+    return naive_score(dataset)
+
+
+def naive_score(dataset: str) -> float:
+    """What answers without a model reach on a set of SCROLLS, in percent: of ROUGE the mean."""
+    naive = reported()["tab_scrolls"]["naive"][dataset]
+    return float(np.prod(naive) ** (1 / np.size(naive)))
+
+
+TABLES = {
+    "speed": speed,
+    "theorem": of_report(theorem),
+    "propositions": of_report(propositions),
+    "answers": answers,
+}
+FINISH = {"ranked": ranked, "chosen": chosen}
+VERDICTS = {
+    "flops": flops_verdict,
+    "speed": speed_verdict,
+    "examples": lambda view: claims.Verdict(holds=claims.UNTESTED),
+}
+PUBLISHED = {"trend": trend_published}
+FLOORS = {"scrolls": scrolls_floor}

@@ -1,0 +1,126 @@
+"""The comparisons that the claim of an artifact makes, and the verdict on it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, product
+from typing import Any
+
+from tape_exp.paper import special
+from tape_exp.paper.artifact import Row, View, fill, paper_value
+from tape_exp.paper.claims import Contest, Verdict, decide
+from tape_exp.paper.tables import Column
+from tape_exp.settings.naming import display_name
+
+
+def verdict(view: View) -> Verdict:
+    """The verdict on the claim of an artifact at a scale; none without a claim."""
+    claim = view.artifact.claim
+    if not claim:
+        return Verdict()
+    if "rule" in claim:
+        return special.VERDICTS[claim["rule"]](view)
+    note = claim.get("builtin", "")
+    builtin = "builtin" in view.lookup("task.source")
+    return decide([*contests(view, claim)], note if builtin else "")
+
+
+def contests(view: View, claim: Mapping[str, Any]) -> Iterator[Contest]:
+    """The comparisons that a claim makes.
+
+    Its keys: ``better`` (default ``[tape]``) and ``than`` (default all others), labels of the
+    dimension ``among`` (default the last); ``at``: column -> what it is called, the last of several
+    that differ in a length; ``rows``: labels of the other dimensions, or ``last``; ``pairs``: each
+    label and the one before it; ``lower``: less is better; ``floor``; ``digits``.
+    """
+    rows = view.rows
+    among = claim.get("among", (view.dimensions() or ["model"])[-1])
+    others = {
+        name: [*dict.fromkeys(row.labels[name] for row in rows)] for name in view.dimensions()
+    }
+    labels = others.pop(among, [])
+    better = claim.get("better", ["tape"])
+    than = claim.get("than", [label for label in labels if label not in better])
+    matches = [(one, [*than]) for one in better]
+    if claim.get("pairs"):
+        matches = [(deeper, [before]) for before, deeper in pairwise(labels)]
+    for name, chosen in claim.get("rows", {}).items():
+        others[name] = [last_measured(view, rows, name)] if chosen == "last" else chosen
+    for fixed in product(*others.values()):
+        fixed_labels = dict(zip(others, fixed, strict=True))
+        compared = {
+            row.labels[among]: row for row in rows if row.labels.items() >= fixed_labels.items()
+        }
+        for template, title in claim["at"].items():
+            for column in places(view, template):
+                for favourite, rivals in matches:
+                    yield contest(view, claim, compared, column, title, favourite, rivals)
+
+
+def last_measured(view: View, rows: Sequence[Row], name: str) -> str:
+    """The last label of a dimension of which something is measured."""
+    columns = [column for column in view.columns if "metric" in column.spec]
+    cells = {row.labels[name]: [view.cell(row, column) for column in columns] for row in rows}
+    return next((label for label in reversed(cells) if any(cells[label])), "")
+
+
+def places(view: View, template: str) -> list[Column]:
+    """The columns of ours that a claim is about: of those by a length the last."""
+    every = [c for c in view.columns if c.who == "ours" and template in (c.template, c.name)]
+    by_length = [c for c in every if all(isinstance(value, int) for value in c.at.values())]
+    return every[-1:] if every and len(by_length) == len(every) else every
+
+
+def contest(
+    view: View,
+    claim: Mapping[str, Any],
+    rows: Mapping[str, Row],
+    column: Column,
+    title: str,
+    favourite: str,
+    rivals: list[str],
+) -> Contest:
+    """One comparison of a claim at a column, among rows by their label."""
+    spec = column.spec
+    how = "samples" if spec.get("interval") == "error" else ""
+    measured, published = {}, {}
+    paper = view.artifact.paper
+    last = {"layer": paper["layers"][-1]} if "layers" in paper else {}
+    if "lengths" in paper:
+        last = {name: paper["lengths"][-1] for name, n in column.at.items() if isinstance(n, int)}
+    shown = {
+        label: f"{claim.get('among', 'layer')} {label}" if label.isdigit() else label
+        for label in rows
+    }
+    for label, row in rows.items():
+        metric = fill(spec["metric"], column.at | row.labels)
+        if value := view.measured(view.runs(row, column), metric, spec, how):
+            measured[shown[label]] = value
+        path = fill(claim.get("paper", spec.get("paper", "")), column.at | row.labels | last)
+        if path and (number := paper_value(paper, path)):
+            published[shown[label]] = number
+    some = next((row for label, row in rows.items() if label == favourite), None)
+    runs = view.runs(some, column) if some else []
+    if "published" in claim:
+        where, published = special.PUBLISHED[claim["published"]](view)
+    else:
+        labels = some.labels if some else {}
+        where = name_of(claim.get("paper_at", title), column.at | labels | last)
+    floor = claim.get("floor")
+    name = view.filled(name_of(title, column.at | (some.labels if some else {})), runs)
+    if isinstance(floor, str):
+        floor = special.FLOORS[floor](view, column)
+    return Contest(
+        name,
+        shown.get(favourite, favourite),
+        [shown.get(rival, rival) for rival in rivals if rival != favourite],
+        measured,
+        published,
+        where,
+        not claim.get("lower", False),
+        floor,
+        claim.get("digits", spec.get("digits", 2)),
+    )
+
+
+def name_of(title: str, values: Mapping[str, Any]) -> str:
+    """What a comparison is called: data sets as readers know them."""
+    return fill(title, {name: display_name(str(value)) for name, value in values.items()})

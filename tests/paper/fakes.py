@@ -1,0 +1,41 @@
+"""Records of runs that never ran."""
+
+from typing import Any
+
+from tape_exp.paper.artifact import Artifact, View
+
+ADDITION = {"name": "arithmetic", "train_digits": 5, "test_digits": 10, "samples_per_cell": 50}
+
+
+def record(model: str, seed: int, metrics: dict[str, float], **parts: Any) -> dict[str, Any]:
+    """A record of addition at scale smoke, with other parts of its config or of itself."""
+    task = ADDITION | parts.pop("task", {})
+    config = {"model": {"name": model}, "task": task, "peft": {"name": "none"}}
+    config |= {"scale": parts.pop("scale", "smoke"), "precision": "auto", "checkpoint": None}
+    known = {"run": f"{task['name']}-{model}-{seed}-{len(metrics)}", "started": f"2026-0{seed + 1}"}
+    known |= {"config": config, "seed": seed, "metrics": metrics, "precision": "32-true"}
+    known |= {"git": {"commit": "0123456789", "dirty": False}, "words": [f"model={model}"]}
+    return known | parts
+
+
+def addition(**further: Any) -> Artifact:
+    """Three models by their mean over the grid."""
+    given: dict[str, Any] = {
+        "name": "fig_addition",
+        "title": "Sums",
+        "rows": {"model": ["rope", "fire", "tape"]},
+        "overrides": ["task=arithmetic"],
+        "columns": {"{who}": {"metric": "test/exact_match", "paper": "values.{model}"}},
+        "claim": {"text": "TAPE is best.", "at": {"{who}": ""}, "floor": 25},
+    }
+    return Artifact(**given | further)
+
+
+def view(records: list[dict[str, Any]], **further: Any) -> View:
+    """That artifact at scale smoke."""
+    return View(addition(**further), "smoke", records)
+
+
+def runs(model: str, values: list[float], **parts: Any) -> list[dict[str, Any]]:
+    """A record for each seed, with this mean over the grid."""
+    return [record(model, seed, {"test/exact_match": v}, **parts) for seed, v in enumerate(values)]

@@ -1,0 +1,168 @@
+"""Artifacts: rows, columns and runs of a YAML, their tables, and what captions must say."""
+
+import csv
+import io
+
+import pytest
+
+from tape_exp.paper.artifact import View, load, names
+from tape_exp.paper.pages import claims_table, judged, views
+from tape_exp.paper.records import read_records
+from tape_exp.paper.tables import tex
+from tape_exp.settings import folders, plugins
+from tape_exp.settings.errors import ConfigError
+from tests.paper.fakes import record, runs, view
+
+RESULTS = folders.ROOT / "results"
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return [*csv.DictReader(io.StringIO(text))]
+
+
+@pytest.fixture(scope="module")
+def records():
+    return read_records()
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_committed_tables_are_those_of_the_committed_records(name, records):
+    for shown in views(load(name), records):
+        committed = RESULTS / "tables" / f"{name}-{shown.scale}.csv"
+        assert shown.table.csv() == committed.read_text(), "run make tables"
+        assert shown.table.caption
+        assert "{" not in shown.table.caption
+
+
+def test_the_committed_verdicts_are_those_of_the_committed_records(records):
+    artifacts = [load(name) for name in names()]
+    judgements = {a.name: (a, *judged(a, views(a, records))) for a in artifacts}
+    assert claims_table(judgements).csv() == (RESULTS / "tables" / "claims.csv").read_text()
+
+
+def test_a_table_in_fifteen_lines(tmp_path, monkeypatch):
+    """Three models by two metrics with a claim, as docs/results.md has it."""
+    text = (folders.ROOT / "docs" / "results.md").read_text()
+    yaml = text.partition("```yaml\n")[2].partition("```")[0]
+    assert len(yaml.splitlines()) <= 15
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "mine.yaml").write_text(yaml)
+    monkeypatch.setattr(plugins, "conf_folders", lambda: [tmp_path])
+    made = [*runs("rope", [20.0, 21.0]), *runs("fire", [30.0, 31.0]), *runs("tape", [40.0, 42.0])]
+    table = View(load("mine"), "smoke", made).table
+    assert [row["model"] for row in table.rows] == ["rope", "fire", "tape"]
+
+
+def test_cells_are_means_over_seeds_with_their_interval():
+    table = view(
+        [*runs("rope", [20.0, 21.0, 22.0]), *runs("fire", [30.0, 31.0]), *runs("tape", [40.0])]
+    ).table
+    rope, fire, tape = rows_of(table.csv())
+    assert float(rope["ours"]) == 21
+    assert float(rope["ours low"]) == pytest.approx(21 - 4.3027 / 3**0.5, abs=1e-4)
+    assert (fire["ours"], fire["ours low"], tape["ours low"]) == ("30.5", "", "")
+    assert [rope["seeds"], fire["seeds"], tape["seeds"]] == ["3", "2", "1"]
+    text = table.markdown()
+    assert "21.00 ± 2.48" in text
+    assert "30.50 (30.00, 31.00)" in text
+    assert "| TAPE " in text
+
+
+def test_a_row_has_the_runs_of_its_overrides_and_no_others():
+    rate = {"task": {"optim": {"lr": 0.003}}}
+    every = [
+        *runs("rope", [20.0]),
+        *runs("rope", [99.0], **rate),
+        *runs("rope", [77.0], scale="rung5"),
+    ]
+    at = {"rows": {"model": {"rope": ["model=rope", "task.optim.lr=3e-3"]}}}
+    (row,) = rows_of(view(every[1:], **at).table.csv())
+    assert row["ours"] == "99"
+    assert View(view([]).artifact, "small", every).table is None
+
+
+def test_of_several_records_of_a_seed_the_newest_counts():
+    old, new = runs("rope", [20.0])[0], runs("rope", [21.0])[0]
+    new |= {"run": "new", "started": "2027"}
+    (row,) = rows_of(view([old, new], rows={"model": ["rope"]}).table.csv())
+    assert row["ours"] == "21"
+
+
+def test_a_key_in_which_rows_differ_is_in_the_caption():
+    same = [*runs("rope", [20.0]), *runs("tape", [30.0])]
+    assert "differ" not in view(same).table.caption
+    other = runs("tape", [30.0], task={"optim": {"max_steps": 7}})
+    more = runs("rope", [20.0], task={"optim": {"max_steps": 5}})
+    assert "Rows also differ in task.optim.max_steps (5, 7)." in view([*more, *other]).table.caption
+
+
+def test_models_of_one_seed_that_read_other_data_cannot_be_compared():
+    data = {"fingerprint_version": 1}
+    same = [
+        *runs("rope", [1.0], data_fingerprint="a", **data),
+        *runs("tape", [2.0], data_fingerprint="a", **data),
+    ]
+    assert "CANNOT" not in view(same).table.caption
+    same[1]["data_fingerprint"] = "b"
+    assert "they CANNOT BE COMPARED" in view(same).table.caption
+
+
+def test_a_model_that_knows_digits_is_marked():
+    table = view(runs("rope", [20.0], knows_digits=True)).table
+    assert table.rows[0]["model"] == "rope†"
+    assert "is told which tokens are digits" in table.caption
+
+
+def test_extra_length_is_that_of_runs_that_learned():
+    metrics = {"id/exact_match": 100.0, "ood/exact_match": 0.0}
+    columns = {"extra": {"metric": "extra_length", "digits": 3}}
+    learned = View(view([], columns=columns).artifact, "smoke", [record("rope", 0, metrics)])
+    assert learned.table.rows[0]["extra"].number == pytest.approx(0)
+    metrics["ood/exact_match"] = 100.0
+    assert (
+        View(learned.artifact, "smoke", [record("rope", 0, metrics)]).table.rows[0]["extra"].number
+        == 1
+    )
+    metrics["id/exact_match"] = 98.0
+    assert (
+        View(learned.artifact, "smoke", [record("rope", 0, metrics)]).table.rows[0]["extra"] is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title: x\nrows: {model: [rope]}\ncolums: {}", "unexpected keyword argument 'colums'"),
+        ("title: x\ncolumns: {a: {metrik: b}}", "Did you mean 'metric'?"),
+        ("title: [", "is no artifact"),
+    ],
+)
+def test_a_wrong_yaml_is_one_sentence(text, message, tmp_path, monkeypatch):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "mine.yaml").write_text(text)
+    monkeypatch.setattr(plugins, "conf_folders", lambda: [tmp_path])
+    with pytest.raises(ConfigError, match=message):
+        load("mine")
+    with pytest.raises(ConfigError, match="Did you mean 'mine'"):
+        load("mein")
+
+
+def test_latex_escapes_what_it_takes_for_commands():
+    assert tex("50 % & a_b ± 1") == r"50 \% \& a\_b $\pm$ 1"
+    assert r"\toprule" in view(runs("rope", [20.0])).table.latex()
+
+
+def test_answers_stand_side_by_side():
+    asked = {"id": "a", "question": "Which | one?\n(A) x", "references": "x"}
+    task = {"name": "scrolls_quality", "dataset": "quality", "init_from": "c4"}
+    every = [
+        record(m, 0, {"a": 1.0}, task=task, samples=[asked | {"prediction": f"of {m}"}])
+        for m in ("rope", "tape")
+    ]
+    (row,) = View(load("tab_quality_examples"), "smoke", every).table.rows
+    assert row == {
+        "question": "Which / one? (A) x",
+        "reference": "x",
+        "rope": "of rope",
+        "tape": "of tape",
+    }

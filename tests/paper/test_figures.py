@@ -1,0 +1,88 @@
+"""Figures of artifacts, as files, and the pages of the site."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tape_exp.paper.artifact import View, load, names
+from tape_exp.paper.figures import figures
+from tape_exp.paper.records import add_records, read_records
+from tape_exp.report.__main__ import write
+from tape_exp.settings import folders
+from tests.paper.fakes import addition, record, runs
+
+
+def test_every_committed_figure_has_its_artifact_and_every_artifact_its_figures():
+    records, stems = read_records(), set()
+    for name in names():
+        artifact = load(name)
+        for scale in artifact.all_scales():
+            view = View(artifact, scale, records)
+            if view.table is not None:
+                stems |= {f"{name}-{scale}{suffix}" for suffix, _ in figures(view)}
+    drawn = {path.stem for path in (folders.ROOT / "results" / "figures").glob("*.svg")}
+    assert drawn == stems
+
+
+def grid(value: float) -> list[list[float]]:
+    return np.full((10, 10), value).tolist()
+
+
+def test_a_heatmap_is_drawn_and_one_that_would_show_nothing_is_not(tmp_path):
+    artifact = addition(figures=[{"kind": "grids"}])
+    shown = View(artifact, "smoke", runs("tape", [50.0], heatmap=grid(50.0)))
+    ((suffix, draw),) = figures(shown)
+    assert suffix == ""
+    assert draw(tmp_path / "a.svg").read_text().startswith("<?xml")
+    assert draw(tmp_path / "b.svg").read_bytes() == (tmp_path / "a.svg").read_bytes()
+    assert [*figures(View(artifact, "smoke", runs("tape", [0.0], heatmap=grid(0.0))))] == []
+
+
+def test_a_record_names_its_own_axes(tmp_path):
+    axes = {"title": "hits (%)", "row_label": "depth", "column_label": "width", "trained": [2, 2]}
+    artifact = addition(figures=[{"kind": "grids"}])
+    run = runs("tape", [50.0], heatmap=grid(50.0), axes=axes)
+    ((_, draw),) = figures(View(artifact, "smoke", run))
+    assert {"hits (%)", "depth", "width"} <= {
+        *re.findall(r">([^<]+)</text>", draw(tmp_path / "a.svg").read_text())
+    }
+
+
+def test_a_task_with_one_axis_is_a_curve_over_its_lengths(tmp_path):
+    metrics = {f"test/accuracy@{n}": 100.0 - n for n in (8, 16, 32)}
+    every = [record(model, seed, metrics) for model in ("rope", "tape") for seed in (0, 1)]
+    artifact = addition(figures=[{"kind": "lengths"}], columns={"a": {"metric": "test/accuracy@8"}})
+    ((_, draw),) = figures(View(artifact, "smoke", every))
+    text = draw(tmp_path / "a.svg").read_text()
+    assert "test/accuracy" in text
+    assert "RoPE" in text
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """A working directory with one run of one's own."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / "arithmetic" / "smoke" / "rope" / "mine"
+    add_records(tmp_path / "made", runs("rope", [12.5]))
+    folder.mkdir(parents=True)
+    text = next((tmp_path / "made").glob("*.jsonl")).read_text()
+    (folder / "record.json").write_text(text.replace('"run":"', '"run":"mine-'))
+    return tmp_path
+
+
+def test_pages_have_every_artifact_and_the_runs_of_ones_own(outside):
+    write(outside / "pages")
+    assert {*names(), "index", "runs", "bench"} <= {
+        path.stem for path in outside.glob("pages/*.md")
+    }
+    index = (outside / "pages" / "index.md").read_text()
+    for name in names():
+        assert f"[{name}]({name}.md)" in index
+    runs_page = (outside / "pages" / "runs.md").read_text()
+    assert "| 12.5 " in runs_page
+    assert "`tape-exp train model=rope`" in runs_page
+    page = (outside / "pages" / "fig_addition.md").read_text()
+    for part in ("![", "**no**", "| TAPE ", "tape-exp paper run fig_addition"):
+        assert part in page
+    assert (outside / "pages" / "figures" / "fig_addition-smoke.svg").exists()
