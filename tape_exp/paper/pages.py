@@ -100,11 +100,11 @@ def page(
     Args:
         pictures: scale -> paths of its figures.
     """
-    parts = [f"# {artifact.name}\n\n{artifact.title}."]
+    parts = [f"# {artifact.name}"]
     if artifact.claim:
         figures_of = [("Paper", judgement.paper or "no numbers"), ("Ours", judgement.ours)]
         lines = "".join(f"\n    {who}: {text}\n" for who, text in figures_of if text)
-        parts.append(f'!!! note "{artifact.claim["text"]} **{judgement.holds}**"\n{lines}')
+        parts.append(f'!!! note "{artifact.claim["text"]} Holds: {judgement.holds}."\n{lines}')
     for view in shown:
         table = view.table
         place = artifact.place.get(view.scale, f"scale {view.scale}")

@@ -33,6 +33,14 @@ markdown_extensions: [admonition, tables]
 use_directory_urls: false
 """
 
+# The head of a page whose table needs the whole window; a command stays on one line.
+WIDE = """---
+hide: [navigation, toc]
+---
+<style>.md-grid {max-width: 97%} .md-typeset td code {white-space: nowrap}</style>
+
+"""
+
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,10 +77,10 @@ def write(folder: Path) -> None:
         view = compare.view_of(artifact, records, range(1000))
         write_page(folder, artifact, [view], Verdict(), own / "figures")
     links = [f"- [{one.name}]({one.name}.md): {one.title}" for one in mine]
-    parts = ["# Claims and verdicts", pages.overview(judgements, "{0}.md")]
+    parts = [f"{WIDE}# Claims and verdicts", pages.overview(judgements, "{0}.md")]
     parts += ["## Your comparisons", "\n".join(links)] if links else []
     write_atomically(folder / "index.md", "\n\n".join(parts) + "\n")
-    write_atomically(folder / "runs.md", f"# Runs\n\n{runs_table(records)}\n")
+    write_atomically(folder / "runs.md", f"{WIDE}# Runs\n\n{runs_table(records)}\n")
     write_atomically(folder / "bench.md", "\n\n".join(bench_page(folder)) + "\n")
 
 
@@ -112,7 +120,7 @@ def runs_table(records: Sequence[Record]) -> str:
 
 def bench_page(folder: Path) -> Iterator[str]:
     """The bench's tables and figures."""
-    yield "# Bench"
+    yield f"{WIDE}# Bench"
     bench = Bench([], OUT)
     board = bench.board(shown=True)
     if not board.scores:
