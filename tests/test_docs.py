@@ -13,10 +13,11 @@ import sys
 import pytest
 
 from tape_exp.bench.bench import OUT, Bench
-from tape_exp.paper.artifact import View, load
+from tape_exp.paper.artifact import load
 from tape_exp.paper.claims import NO_CLAIM
 from tape_exp.paper.pages import costs
 from tape_exp.paper.records import read_records
+from tape_exp.paper.view import View
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.naming import display_name

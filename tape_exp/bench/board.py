@@ -10,11 +10,13 @@ import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from tape_exp.bench.tasks import Entry
-from tape_exp.paper.artifact import DIGITS, Artifact, Row, View
+from tape_exp.paper.artifact import Artifact
+from tape_exp.paper.captions import DIGITS
 from tape_exp.paper.records import Record, commits
 from tape_exp.paper.special import lowest
 from tape_exp.paper.statistics import Value, lead, over_samples
 from tape_exp.paper.tables import Cell, Column, Table
+from tape_exp.paper.view import Row, View
 from tape_exp.settings.naming import display_name
 
 RIVAL = "rope"

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tape_exp.machine.files import write_atomically
-from tape_exp.paper.artifact import View, load, names
+from tape_exp.paper.artifact import load, names
 from tape_exp.paper.records import read_records, records_of_runs
+from tape_exp.paper.view import View
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command, log_plainly
 from tape_exp.settings.errors import ConfigError

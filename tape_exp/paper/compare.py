@@ -8,8 +8,10 @@ from typing import Any
 import yaml
 
 from tape_exp.machine.files import write_atomically
-from tape_exp.paper.artifact import Artifact, Row, View, metrics_of
+from tape_exp.paper.artifact import Artifact
+from tape_exp.paper.derived import metrics_of
 from tape_exp.paper.records import Record, flat
+from tape_exp.paper.view import Row, View
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.identity import identity_of

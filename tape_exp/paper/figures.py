@@ -22,10 +22,11 @@ from tape_exp.drawing.plots import Line, Panel, mean_line
 from tape_exp.drawing.style import DASHES, MARKERS, REFERENCE, LineStyle, categorical, styles_of
 from tape_exp.drawing.timings import timing_panels, timing_title
 from tape_exp.paper import special
-from tape_exp.paper.artifact import Row, View, metrics_of
+from tape_exp.paper.derived import metrics_of
 from tape_exp.paper.records import Record
 from tape_exp.paper.statistics import Value, lead, over_seeds
 from tape_exp.paper.tables import Column
+from tape_exp.paper.view import Row, View
 from tape_exp.runs.evaluation import Heatmap
 from tape_exp.settings.naming import display_name
 

@@ -7,11 +7,12 @@ from typing import Any
 from tabulate import tabulate
 
 from tape_exp.paper import claims
-from tape_exp.paper.artifact import SCALES, Artifact, View, label_of
+from tape_exp.paper.artifact import SCALES, Artifact
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.records import Record
 from tape_exp.paper.tables import Column, Table
 from tape_exp.paper.verdicts import verdict
+from tape_exp.paper.view import View, label_of
 from tape_exp.settings import folders
 from tape_exp.settings.naming import display_name
 

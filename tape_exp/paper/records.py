@@ -184,6 +184,11 @@ def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[s
     return {key: [*found.values()] for key, found in values.items() if len(found) > 1}
 
 
+def data_of(run: Record) -> tuple[Any, ...]:
+    """The data that a run read: their seed, and their fingerprint with its version."""
+    return run["seed"], run.get("fingerprint_version"), run.get("data_fingerprint")
+
+
 def commits(records: Iterable[Record]) -> str:
     """The commits of records, each once, by their first seven digits: those at which runs began
     and those at which they were resumed. A + where tracked files differed from one of a run's.

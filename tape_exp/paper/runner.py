@@ -18,9 +18,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from tape_exp.machine.preemption import REQUEUE, Preempted, Preemption
-from tape_exp.paper.artifact import Artifact, View, label_of
+from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.records import Record, add_records, read_records
 from tape_exp.paper.tables import Column
+from tape_exp.paper.view import View, label_of
 from tape_exp.runs import starting_weights
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of

@@ -1,4 +1,4 @@
-"""What a few artifacts need beyond their YAML: derived measures, other records, ranks."""
+"""What a few artifacts need beyond their YAML: ranks, choices, records of other programs."""
 
 import json
 import re
@@ -11,91 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape_exp.paper import claims
-from tape_exp.paper.records import Record, commits, reported
+from tape_exp.paper.derived import extra_length
+from tape_exp.paper.records import commits, reported
 from tape_exp.paper.statistics import Value
 from tape_exp.paper.tables import Cell, Column, Table
-from tape_exp.runs.evaluation import wilson
 from tape_exp.settings import folders
 
 if TYPE_CHECKING:
-    from tape_exp.paper.artifact import View
-
-ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
-
-
-# ---- measures that records lack ----
-
-
-def derived(run: Record) -> dict[str, float]:
-    """Further metrics of a run: of addition its extra length, of matrices what they show."""
-    return _extra_length(run) | _of_matrices(run) | _score(run) | _sizes(run)
-
-
-def extra_length(share: float) -> float:
-    """The length beyond the trained one, as a fraction of it, of a share m of the grid.
-
-    Where a model solves all sums of up to L digits and no longer ones, the share of the grid of
-    n → 2n digits that it solves is (L / 2n)². The extra length is what that L would be for the
-    measured share, beyond n and as a part of it: L / n - 1 = 2 √m - 1.
-    """
-    return float(2 * np.sqrt(share) - 1)
-
-
-def _extra_length(run: Record) -> dict[str, float]:
-    """With Wilson's interval over the longer sums; only of a run that learned the trained ones,
-    which are taken as solved.
-    """
-    task, metrics = run["config"]["task"], run["metrics"]
-    if "train_digits" not in task or metrics.get("id/exact_match", 0) < ENOUGH:
-        return {}
-    trained, percent = (task["train_digits"] / task["test_digits"]) ** 2, metrics["ood/exact_match"]
-    tested = task["samples_per_cell"] * (task["test_digits"] ** 2 - task["train_digits"] ** 2)
-    ends = (percent, *wilson(round(percent / 100 * tested), tested))
-    names = ("extra_length", "extra_length_low", "extra_length_high")
-    return {
-        name: extra_length(trained + (1 - trained) * each / 100)
-        for name, each in zip(names, ends, strict=True)
-    }
-
-
-def _score(run: Record) -> dict[str, float]:
-    """Of a set of SCROLLS the metric that counts, with its interval."""
-    dataset, metrics = run["config"]["task"].get("dataset"), run["metrics"]
-    names = [f"{dataset}/{kind}" for kind in ("f1", "exact_match", "rouge/geometric_mean")]
-    ends = ("", "_low", "_high")
-    return {
-        f"{dataset}/score{e}": metrics[name + e]
-        for name in names
-        for e in ends
-        if name + e in metrics
-    }
-
-
-def _sizes(run: Record) -> dict[str, float]:
-    """The longest window of a text, and how many tokens of it were scored."""
-    lengths = run["config"]["task"].get("windows", {}).get("lengths", [])
-    scored = [number for name, number in run["metrics"].items() if name.endswith("/tokens")]
-    sizes = {"longest_window": max(lengths, default=0), "tokens_scored": max(scored, default=0)}
-    return {name: int(number) for name, number in sizes.items() if number}
-
-
-def _of_matrices(run: Record) -> dict[str, float]:
-    """By layer: how far back attention looks, in tokens, and the mean size of E·Eᵀ on the diagonal
-    over that of other causal pairs.
-    """
-    found = {}
-    for name, rows in run.get("matrices", {}).items():
-        kind, layer = name.split("@")
-        matrix, places = np.array(rows, float), np.arange(len(rows))
-        if kind == "attention":
-            back = places[:, None] - places
-            found[f"distance@{layer}"] = float((np.tril(matrix) * back).sum(1).mean())
-        else:
-            below = np.tri(len(matrix), k=-1, dtype=bool)
-            diagonal, rest = np.abs(np.diag(matrix)).mean(), np.abs(matrix[below]).mean()
-            found[f"dominance@{layer}"] = float(diagonal / rest)
-    return found
-
+    from tape_exp.paper.view import View
 
 # ---- tables that a YAML alone does not give ----
 

@@ -5,9 +5,9 @@ from itertools import pairwise, product
 from typing import Any
 
 from tape_exp.paper import special
-from tape_exp.paper.artifact import Row, View, fill, paper_value
 from tape_exp.paper.claims import Contest, Verdict, decide
 from tape_exp.paper.tables import Column
+from tape_exp.paper.view import Row, View, fill, paper_value
 from tape_exp.settings.naming import display_name
 
 

@@ -14,10 +14,11 @@ from tape_exp.bench import figures as bench_figures
 from tape_exp.bench.bench import OUT, Bench
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import compare, pages
-from tape_exp.paper.artifact import Artifact, View, load, names
+from tape_exp.paper.artifact import Artifact, load, names
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.figures import figures
 from tape_exp.paper.records import Record, commits, known_records
+from tape_exp.paper.view import View
 from tape_exp.runs.evaluation import is_result
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tape_exp.paper.artifact import Artifact, View
+from tape_exp.paper.artifact import Artifact
+from tape_exp.paper.view import View
 
 ADDITION = {"name": "arithmetic", "train_digits": 5, "test_digits": 10, "samples_per_cell": 50}
 

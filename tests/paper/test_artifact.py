@@ -5,10 +5,11 @@ import io
 
 import pytest
 
-from tape_exp.paper.artifact import View, load, names
+from tape_exp.paper.artifact import load, names
 from tape_exp.paper.pages import claims_table, judged, views
 from tape_exp.paper.records import read_records
 from tape_exp.paper.tables import tex
+from tape_exp.paper.view import View
 from tape_exp.settings import folders, plugins
 from tape_exp.settings.errors import ConfigError
 from tests.paper.fakes import record, runs, view

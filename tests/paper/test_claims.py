@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tape_exp.paper import claims
-from tape_exp.paper.artifact import View, load, names
+from tape_exp.paper.artifact import load, names
 from tape_exp.paper.claims import (
     FLOOR,
     NO,
@@ -23,6 +23,7 @@ from tape_exp.paper.claims import (
 from tape_exp.paper.records import read_records
 from tape_exp.paper.statistics import Value, over_seeds
 from tape_exp.paper.verdicts import contests, verdict
+from tape_exp.paper.view import View
 from tests.paper.fakes import addition, runs, view
 
 values = st.lists(st.floats(-100, 100), min_size=0, max_size=4)

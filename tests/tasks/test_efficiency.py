@@ -10,9 +10,10 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.paper import special
-from tape_exp.paper.artifact import View, load
+from tape_exp.paper.artifact import load
 from tape_exp.paper.figures import figures
 from tape_exp.paper.records import reported
+from tape_exp.paper.view import View
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.efficiency import Efficiency, paper_convention, true_flops

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tape_exp.paper import special
-from tape_exp.paper.artifact import View, load
+from tape_exp.paper.artifact import load
+from tape_exp.paper.view import View
 from tape_exp.theory import PROPERTIES
 from tape_exp.theory import __main__ as report
 

@@ -1,0 +1,104 @@
+"""The metrics of a run, and measures that records lack."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tape_exp.paper.records import Record
+from tape_exp.paper.statistics import Value, Z
+from tape_exp.runs.evaluation import wilson
+
+BUILTIN = "builtin_"
+ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
+
+
+def derived(run: Record) -> dict[str, float]:
+    """Further metrics of a run: of addition its extra length, of matrices what they show."""
+    return _extra_length(run) | _of_matrices(run) | _score(run) | _sizes(run)
+
+
+def extra_length(share: float) -> float:
+    """The length beyond the trained one, as a fraction of it, of a share m of the grid.
+
+    Where a model solves all sums of up to L digits and no longer ones, the share of the grid of
+    n → 2n digits that it solves is (L / 2n)². The extra length is what that L would be for the
+    measured share, beyond n and as a part of it: L / n - 1 = 2 √m - 1.
+    """
+    return float(2 * np.sqrt(share) - 1)
+
+
+def _extra_length(run: Record) -> dict[str, float]:
+    """With Wilson's interval over the longer sums; only of a run that learned the trained ones,
+    which are taken as solved.
+    """
+    task, metrics = run["config"]["task"], run["metrics"]
+    if "train_digits" not in task or metrics.get("id/exact_match", 0) < ENOUGH:
+        return {}
+    trained, percent = (task["train_digits"] / task["test_digits"]) ** 2, metrics["ood/exact_match"]
+    tested = task["samples_per_cell"] * (task["test_digits"] ** 2 - task["train_digits"] ** 2)
+    ends = (percent, *wilson(round(percent / 100 * tested), tested))
+    names = ("extra_length", "extra_length_low", "extra_length_high")
+    return {
+        name: extra_length(trained + (1 - trained) * each / 100)
+        for name, each in zip(names, ends, strict=True)
+    }
+
+
+def _score(run: Record) -> dict[str, float]:
+    """Of a set of SCROLLS the metric that counts, with its interval."""
+    dataset, metrics = run["config"]["task"].get("dataset"), run["metrics"]
+    names = [f"{dataset}/{kind}" for kind in ("f1", "exact_match", "rouge/geometric_mean")]
+    ends = ("", "_low", "_high")
+    return {
+        f"{dataset}/score{e}": metrics[name + e]
+        for name in names
+        for e in ends
+        if name + e in metrics
+    }
+
+
+def _sizes(run: Record) -> dict[str, float]:
+    """The longest window of a text, and how many tokens of it were scored."""
+    lengths = run["config"]["task"].get("windows", {}).get("lengths", [])
+    scored = [number for name, number in run["metrics"].items() if name.endswith("/tokens")]
+    sizes = {"longest_window": max(lengths, default=0), "tokens_scored": max(scored, default=0)}
+    return {name: int(number) for name, number in sizes.items() if number}
+
+
+def _of_matrices(run: Record) -> dict[str, float]:
+    """By layer: how far back attention looks, in tokens, and the mean size of E·Eᵀ on the diagonal
+    over that of other causal pairs.
+    """
+    found = {}
+    for name, rows in run.get("matrices", {}).items():
+        kind, layer = name.split("@")
+        matrix, places = np.array(rows, float), np.arange(len(rows))
+        if kind == "attention":
+            back = places[:, None] - places
+            found[f"distance@{layer}"] = float((np.tril(matrix) * back).sum(1).mean())
+        else:
+            below = np.tri(len(matrix), k=-1, dtype=bool)
+            diagonal, rest = np.abs(np.diag(matrix)).mean(), np.abs(matrix[below]).mean()
+            found[f"dominance@{layer}"] = float(diagonal / rest)
+    return found
+
+
+def metrics_of(run: Record) -> dict[str, float]:
+    """The metrics of a run, its numbers of parameters and steps, and what is derived from them;
+    those of built-in text by the name of the corpus that it stands for.
+    """
+    if "_metrics" not in run:
+        numbers = {key: part for key, part in run.items() if isinstance(part, int | float)}
+        metrics = {key.removeprefix(BUILTIN): number for key, number in run["metrics"].items()}
+        run["_metrics"] = numbers | metrics | derived(run)
+    return run["_metrics"]
+
+
+def value_of(metrics: Mapping[str, float], metric: str) -> Value | None:
+    """A metric of a run, with its interval over samples if it has one."""
+    if metric not in metrics:
+        return None
+    number, error = metrics[metric], metrics.get(f"{metric}_stderr")
+    if error is not None:
+        return Value(number, number - Z * error, number + Z * error)
+    return Value(number, metrics.get(f"{metric}_low"), metrics.get(f"{metric}_high"))
