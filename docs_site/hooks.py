@@ -1,74 +1,130 @@
-"""mkdocs' hooks: pages whose text is not in docs/, and links that work on the site as in the clone.
+"""mkdocs' hooks: the pages whose text is not in docs/, and links that work as in the clone.
 
 A page keeps its path in the repository, less ``docs/``; README.md is the first page. A source file
 that a page links to becomes a page below ``source/``, and a link to a folder its plain text.
 """
 
+import json
 import re
 from pathlib import Path
+from posixpath import dirname, join, normpath, relpath
 from tempfile import TemporaryDirectory
 
-import conf_pages
-import notebook
-import python_pages
-from links import DRAWN, INCLUDED, ROOT, address, rewritten, sources
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from tape_exp.report import __main__ as results
+from tape_exp.report.__main__ import write
 
-NOTEBOOK = "examples/quickstart.ipynb"
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON = {  # page -> title and modules; a package is all of its modules
+    "library": ("The library", ["library"]),
+    "positions": ("Positional encodings", ["models.positions"]),
+    "tasks": ("Tasks", ["tasks"]),
+    "models": ("Models", [f"models.{m}" for m in ("decoder", "block", "layers", "cache")]),
+    "attention": ("Attention", ["models.attention"]),
+    "data": ("Data", ["data"]),
+    "settings": ("Settings", [f"settings.{m}" for m in ("schema", "compose", "errors")]),
+    "runs": ("Runs on disk", ["runs"]),
+}
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json"}
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+ROLE = re.compile(r":\w+:<code>~?([\w.]*?)(\w+)</code>")
 CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
-TAG = re.compile(r"<[^>]*>")
 SENTENCE = 30  # characters of a cell that site.css gives room to
+addresses: dict[str, str] = {}  # path in the repository -> path on the site
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made here: they need no file in docs/."""
 
-    def add(uri: str, content: str | bytes) -> None:
+    def add(uri: str, content: str | bytes, path: str = "") -> None:
         files.append(File.generated(config, uri, content=content))
+        addresses[path or uri] = uri
 
-    for path in INCLUDED:
-        add(address(path), (ROOT / path).read_text())
-    for folder in DRAWN:
-        for file in sorted((ROOT / folder).glob("*.*")):
-            if file.suffix != ".md":
-                add(f"{folder}/{file.name}", file.read_bytes())
-    for uri, made in {**conf_pages.pages(), **python_pages.pages()}.items():
-        add(uri, made)
-    for uri, part in notebook.pages(ROOT / NOTEBOOK, address(NOTEBOOK)).items():
-        add(uri, part)
+    addresses.update({f"docs/{file.src_uri}": file.src_uri for file in files})
+    add("index.md", (ROOT / "README.md").read_text(), "README.md")
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        add(name, (ROOT / name).read_text())
+    notebook = "examples/quickstart.ipynb"
+    add("examples/quickstart.md", cells((ROOT / notebook).read_text()), notebook)
+    for picture in sorted((ROOT / "results" / "figures").glob("*.svg")):
+        add(f"results/figures/{picture.name}", picture.read_bytes())
     with TemporaryDirectory() as folder:
-        results.write(Path(folder) / "paper")
+        write(Path(folder) / "paper")
         for file in sorted(Path(folder).rglob("*.*")):
             add(str(file.relative_to(folder)), file.read_bytes())
-    for path in sources():
-        add(address(path), source(path))
+    addresses["results/README.md"] = "paper/index.md"
+    for group in sorted(path for path in (ROOT / "conf").iterdir() if path.is_dir()):
+        choices = sorted(group.rglob("*.yaml"))
+        if group.name == "local":  # git ignores the others
+            choices = [group / "example.yaml"]
+        named = [f"## {one.relative_to(group).with_suffix('')}\n\n{code(one)}" for one in choices]
+        add(f"reference/conf/{group.name}.md", "\n\n".join([f"# conf/{group.name}", *named]))
+    parts = [code(ROOT / "conf" / "config.yaml"), "## Keys of every run, and their defaults"]
+    parts.append(code(ROOT / "tape_exp" / "settings" / "schema.py"))
+    add("reference/conf/index.md", "\n\n".join(["# conf/config.yaml", *parts]))
+    for name, (title, modules) in PYTHON.items():
+        parts = [f"# {title}", *(f"::: tape_exp.{module}" for module in modules)]
+        add(f"reference/python/{name}.md", "\n\n".join(parts))
+    for path in linked():
+        text = f"---\nsearch: {{exclude: true}}\n---\n# {path}\n\n{code(ROOT / path)}\n"
+        add(f"source/{path}.md", text, path)
     return files
 
 
-def source(path: str) -> str:
-    """The page of a source file."""
-    file = ROOT / path
-    language = LANGUAGES.get(file.suffix, "text")
-    code = f"````{language}\n{file.read_text()}````\n"
-    return f"---\nsearch: {{exclude: true}}\n---\n# {path}\n\n{code}"
+def code(file: Path) -> str:
+    """A file as a block of code."""
+    return f"````{LANGUAGES.get(file.suffix, 'text')}\n{file.read_text()}````"
+
+
+def cells(text: str) -> str:
+    """A notebook as a page: its text, its code and the outputs that are stored in it."""
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        written = "".join(cell["source"]).strip()
+        parts.append(written if cell["cell_type"] == "markdown" else f"```python\n{written}\n```")
+        for output in cell.get("outputs", ()):
+            if "text" in output:
+                parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
+            elif picture := "".join(output["data"].get("image/png", "")).replace("\n", ""):
+                parts.append(f"![What the cell draws](data:image/png;base64,{picture})")
+    return "\n\n".join(parts)
+
+
+def linked() -> list[str]:
+    """The files that pages link to and that are no page themselves."""
+    pages = [path for path in addresses if path.endswith(".md") and (ROOT / path).is_file()]
+    found = {
+        normpath(join(dirname(path), link[3]))
+        for path in pages
+        for link in LINK.finditer((ROOT / path).read_text())
+    }
+    return sorted(path for path in found - addresses.keys() if (ROOT / path).is_file())
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point the links of a page to where the site has what they name."""
-    return rewritten(markdown, page.file.src_uri)
+    uri = page.file.src_uri
+    path = next(path for path, address in addresses.items() if address == uri)
+
+    def link(match: re.Match[str]) -> str:
+        mark, text, target, anchor = match.groups("")
+        there = normpath(join(dirname(path), target))
+        if there not in addresses:
+            return text if (ROOT / there).is_dir() else match[0]
+        return f"{mark}[{text}]({relpath(addresses[there], dirname(uri) or '.')}{anchor})"
+
+    return LINK.sub(link, markdown)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Mark the cells of tables that hold sentences, and let ``\\|`` be a bar in their code."""
+    """Link the roles of docstrings; in tables, mark cells of sentences, and let ``\\|`` be a bar."""
 
     def cell(match: re.Match[str]) -> str:
-        text = match.group(1).replace("\\|", "|")
-        long = len(TAG.sub("", text)) >= SENTENCE
+        text = match[1].replace("\\|", "|")
+        long = len(re.sub(r"<[^>]*>", "", text)) >= SENTENCE
         return f'<td class="sentence">{text}</td>' if long else f"<td>{text}</td>"
 
-    return CELL.sub(cell, html)
+    role = r'<autoref optional identifier="\1\2"><code>\2</code></autoref>'
+    return CELL.sub(cell, ROLE.sub(role, html))

@@ -27,7 +27,6 @@ LOADED = {  # what a browser loads by itself: tag -> attributes; a link only as 
     "audio": ("src",),
 }
 HINTS = ("next", "prev", "canonical")  # these links are not loaded
-NARROW = ("index", "start", "concepts", "results/index", "reference/conf/model", "errata")
 
 
 class Page(HTMLParser):
@@ -129,10 +128,6 @@ def test_the_reference_has_every_yaml(pages):
         if rest and (group != "local" or rest == ["example"]):  # git ignores the others
             heading = "".join(rest).lower()
             assert heading in pages[f"reference/conf/{group}.html"].ids, path
-
-
-def test_contributing_is_short():
-    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 60
 
 
 def test_the_workflow_runs_what_ci_runs():
