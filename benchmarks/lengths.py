@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from tabulate import tabulate
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.common import DIGITS, ENCODINGS, encoding, parser, write_record
 from benchmarks.speed import kept_bytes
-from tape_exp.drawing.markdown import aligned
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.block import Block, Where
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows += measured(T, rows)
         write_record("lengths", record, folder)
     record["slopes"] = [slopes(name, rows) for name in ENCODINGS]
-    print("\n".join(table(record)), write_record("lengths", record, folder), sep="\n")
+    print(table(record), write_record("lengths", record, folder), sep="\n")
     return 0
 
 
@@ -148,9 +148,10 @@ def counted_flops(name: str, T: int) -> int:
     return counter.get_total_flops()
 
 
-def table(record: dict[str, Any]) -> list[str]:
-    """The lines of a Markdown table: the exponents, and time and memory at the last length."""
-    lines = [["", "tokens", "ms", "MiB kept", "time ∝ T^", "memory ∝ T^", "counted products ∝ T^"]]
+def table(record: dict[str, Any]) -> str:
+    """In Markdown: the exponents, and time and memory at the last length."""
+    head = ["", "tokens", "ms", "MiB kept", "time ∝ T^", "memory ∝ T^", "counted products ∝ T^"]
+    lines = []
     for exponents in record["slopes"]:
         own = [row for row in record["rows"] if row["encoding"] == exponents["encoding"]]
         row = [row for row in own if "ms" in row][-1]
@@ -159,7 +160,7 @@ def table(record: dict[str, Any]) -> list[str]:
         for key in ("ms", "activation_bytes", "counted_flops"):
             cells.append("–" if exponents[key] is None else f"{exponents[key]:.2f}")
         lines.append(cells)
-    return aligned(lines)
+    return tabulate(lines, head, tablefmt="github", disable_numparse=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """How fast each positional encoding is, compared with RoPE in the same run.
 
-``python -m benchmarks.speed`` writes ``results/speed/speed-<machine>.json`` and a plot. Every
-measurement is a round-robin over its cases, so that a slow minute of the machine meets all of them;
-times are medians with quartiles, ratios are medians of the rounds' own ratios.
+``python -m benchmarks.speed`` writes ``results/speed/speed-<machine>.json``, of which ``tape-exp
+paper render tab_speed`` makes a table and a plot. Every measurement is a round-robin over its
+cases, so that a slow minute of the machine meets all of them; times are medians with quartiles,
+ratios are medians of the rounds' own ratios.
 """
 
 import json
@@ -20,8 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.common import encoding, parser, write_record
-from tape_exp.drawing.plots import curves
-from tape_exp.drawing.timings import timing_panels, timing_title
 from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import attention
@@ -69,9 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser("speed", "How fast each encoding is, beside RoPE.").parse_args(arguments)
     keep = partial(write_record, "speed", folder=args.out)
     record = measure(args.device, default_shapes(args.device), keep)
-    path = keep(record)
-    picture, title = path.with_suffix(".png"), timing_title(record)
-    print(path, curves(timing_panels(record), picture, title, shared=False), sep="\n")
+    print(keep(record))
     return 0
 
 

@@ -119,7 +119,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Link the roles of docstrings; in tables, mark cells of sentences, and let ``\\|`` be a bar."""
+    """Link the roles of docstrings; mark cells that hold sentences, and let ``\\|`` be a bar."""
 
     def cell(match: re.Match[str]) -> str:
         text = match[1].replace("\\|", "|")

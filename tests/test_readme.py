@@ -231,7 +231,7 @@ def test_numbers_below_the_figure_are_those_of_its_table():
     with (ROOT / "results" / "tables" / "fig_addition-smoke.csv").open() as file:
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert {row["seeds"] for row in rows.values()} == {"3"}
-    caption = README.partition("fig_addition-smoke.svg)")[2].partition("## ")[0]
+    caption = README.partition("fig_addition-smoke.svg")[2].partition("## ")[0]
     shown = re.findall(r"([\d.]+) %", caption)
     models = ("randpe", "fire", "nope", "rope", "tape")
     numbers = [float(rows[model]["out of distribution"]) for model in models]

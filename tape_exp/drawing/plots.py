@@ -1,11 +1,10 @@
-"""Figures as functions of data: curves, grids and matrices; each writes a file.
+"""Figures as functions of data: curves, grids and matrices; each writes a file of a column's width.
 
-The suffix of ``path`` is the format. ``formats`` names further ones, such as ``("pdf", "png")``,
-that are written beside it. The same data give the same bytes.
+The suffix of ``path`` is the format. The same data give the same bytes.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ from matplotlib.patches import Rectangle
 
 from tape_exp.drawing.style import (
     DIVERGING,
-    DOUBLE,
     LETTER,
     REFERENCE,
     SCALE,
-    SINGLE,
     SMALL,
     TYPE,
+    WIDTH,
     LineStyle,
     categorical,
     fitted,
@@ -33,9 +31,8 @@ from tape_exp.drawing.style import (
 from tape_exp.runs.evaluation import Heatmap
 
 MARKED = 16  # points of a line that have a marker, at most
-DODGE = 0.014  # of the horizontal axis, between points of one place
-QUANTILE = 0.99  # where a colour scale ends if a few entries are far above the others
 KINDS = {"attention": "attention", "products": "E·Eᵀ"}  # of the matrices of a run
+PERCENT = (-4.0, 104.0)  # ``ylim`` of percentages
 
 
 @dataclass(frozen=True)
@@ -43,14 +40,13 @@ class Line:
     """A series of points.
 
     Args:
-        name: what the legend calls it.
+        name: what the legend calls it; a line without one is not in the legend.
         x, y: the points.
         low, high: the ends of each point's interval, None where there is none.
         style: :data:`REFERENCE` for a line to compare the others with; legends name it last.
-        joined: whether a line goes through the points.
-        hollow: open markers, which are in the legend only if no filled line has their style.
-        dots: the points that these are means of.
-        width: in points, if it is not the usual one.
+        joined: whether a line goes through the points, and a band through their intervals.
+        hollow: whether markers are open.
+        width: in points.
     """
 
     name: str
@@ -61,8 +57,7 @@ class Line:
     style: LineStyle = field(default_factory=lambda: categorical(0))
     joined: bool = True
     hollow: bool = False
-    dots: Sequence[tuple[float, float]] = ()
-    width: float | None = None
+    width: float = 1.1
 
 
 @dataclass(frozen=True)
@@ -75,8 +70,7 @@ class Panel:
         ylim: the ends of the vertical axis.
         log_x: whether lengths double at equal distances.
         log_y: whether values grow by powers of ten.
-        dodge: whether the points of one place are side by side, with intervals as bars, which are
-            cut off where they would squeeze the points.
+        bars: whether intervals are bars, not bands.
     """
 
     title: str
@@ -89,10 +83,7 @@ class Panel:
     ylim: tuple[float, float] | None = None
     log_x: bool = False
     log_y: bool = False
-    dodge: bool = False
-
-
-PERCENT = (-4.0, 104.0)  # ``ylim`` of percentages
+    bars: bool = False
 
 
 def mean_line(name: str, x: Sequence[float], runs: Any, style: LineStyle) -> Line:
@@ -103,51 +94,40 @@ def mean_line(name: str, x: Sequence[float], runs: Any, style: LineStyle) -> Lin
 
 @in_print
 def curves(
-    panels: Sequence[Panel],
-    path: Path,
-    title: str = "",
-    *,
-    columns: int = 2,
-    height: float = 2.1,
-    shared: bool = True,
-    formats: Sequence[str] = (),
+    panels: Sequence[Panel], path: Path, title: str = "", *, columns: int = 1, shared: bool = True
 ) -> Path:
     """Draw panels of lines, with one legend for all below them.
 
     Args:
-        columns: panels in a row; the figure is as wide as one column of a paper if this is 1.
-        height: of a row, in inches.
+        columns: panels in a row.
         shared: whether panels share the vertical axis, and those of a column the horizontal one.
     """
     across = min(len(panels), columns)
-    rows, width = math.ceil(len(panels) / across), SINGLE if across == 1 else DOUBLE
-    handles = _handles(panels)
+    rows, handles = math.ceil(len(panels) / across), _handles(panels)
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    in_a_row = max(1, min(len(handles), int(width / (0.4 + longest * LETTER * SMALL / 72))))
+    in_a_row = max(1, min(len(handles), int(WIDTH / (0.4 + longest * LETTER * SMALL / 72))))
     below = math.ceil(len(handles) / in_a_row) * 1.6 * SMALL / 72 + 0.1
-    figure = new_figure(width, rows * height + below, title)
-    sharex: Any = "col" if shared else False
-    axes = figure.subplots(rows, across, squeeze=False, sharex=sharex, sharey=shared)
+    figure = new_figure(rows * (2.0 if across == 1 else 1.4) + below, title)
+    axes = figure.subplots(
+        rows, across, squeeze=False, sharex="col" if shared else False, sharey=shared
+    )
     for place, (axis, panel) in enumerate(zip(axes.flat, panels, strict=False)):
         _draw_panel(axis, panel)
-        axis.set_title(fitted(panel.title, width / across - 0.45))
-        axis.tick_params(labelbottom=True)
-        if shared and place + across < len(panels):
-            axis.set_xlabel("")
-            axis.tick_params(labelbottom=False)
+        axis.set_title(fitted(panel.title, WIDTH / across - 0.45))
+        last = not shared or place + across >= len(panels)
+        axis.tick_params(labelbottom=last)
+        axis.set_xlabel(panel.xlabel if last else "")
         if shared and place % across and panel.ylabel == panels[place - 1].ylabel:
             axis.set_ylabel("")
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     figure.legend(handles=handles, loc="outside lower center", ncols=in_a_row)
-    return save(figure, path, formats)
+    return save(figure, path)
 
 
 def _handles(panels: Sequence[Panel]) -> list[Line2D]:
     """A handle for every name, references last."""
-    lines = [line for panel in panels for line in panel.lines]
-    filled = {line.style for line in lines if not line.hollow}
-    named = {line.name: line for line in lines if not (line.hollow and line.style in filled)}
+    named = {line.name: line for panel in panels for line in panel.lines if line.name}
     ordered = sorted(named.values(), key=lambda line: line.style == REFERENCE)
     return [Line2D([], [], label=line.name, **_properties(line)) for line in ordered]
 
@@ -159,21 +139,24 @@ def _properties(line: Line) -> dict[str, Any]:
         "marker": line.style.marker,
         "linestyle": line.style.dash if line.joined else "none",
         "markerfacecolor": "none" if line.hollow else line.style.colour,
-        **({"linewidth": line.width} if line.width else {}),
+        "linewidth": line.width,
     }
 
 
 def _draw_panel(axis: Any, panel: Panel) -> None:
     for line in panel.lines:
-        _draw_line(axis, line, panel)
+        every = math.ceil(len(line.x) / MARKED)
+        axis.plot(line.x, line.y, markevery=every, **_properties(line))
+        _draw_intervals(axis, line, panel.bars)
     for place in panel.marks:
         axis.axvline(place, color="grey", linestyle=":", linewidth=0.8)
     if panel.log_x:
         axis.set_xscale("log", base=2)
     if panel.log_y:
         axis.set_yscale("log")
-    if panel.ylim or panel.dodge:
-        axis.set_ylim(panel.ylim or _range(panel.lines))
+        axis.yaxis.minorticks_off()
+    if panel.ylim:
+        axis.set_ylim(panel.ylim)
     axis.grid()
     axis.set_xlabel(panel.xlabel)
     axis.set_ylabel(panel.ylabel)
@@ -182,57 +165,20 @@ def _draw_panel(axis: Any, panel: Panel) -> None:
         axis.xaxis.minorticks_off()
 
 
-def _draw_line(axis: Any, line: Line, panel: Panel) -> None:
-    """Draw a line, its dots and its intervals."""
-    x = {place: _dodged(place, line, panel) if panel.dodge else place for place in line.x}
-    colour, every = line.style.colour, math.ceil(len(x) / MARKED)
-    axis.plot([*x.values()], line.y, label=line.name, markevery=every, **_properties(line))
-    for place, y in line.dots:
-        axis.plot(x[place], y, ".", color=colour, markersize=2.5, alpha=0.6, markeredgewidth=0)
+def _draw_intervals(axis: Any, line: Line, bars: bool) -> None:
     ends = zip(line.x, line.low, line.high, strict=True) if len(line.low) else ()
-    known = [(x[place], low, high) for place, low, high in ends if None not in (low, high)]
+    known = [(x, low, high) for x, low, high in ends if None not in (low, high)]
     if not known or all(low == high for _, low, high in known):
         return
-    if panel.dodge or not line.joined or len(known) < len(line.x):
-        axis.vlines(*zip(*known, strict=True), color=colour, alpha=0.5, linewidth=0.9)
+    if bars or not line.joined or len(known) < len(line.x):
+        axis.vlines(*zip(*known, strict=True), color=line.style.colour, alpha=0.5, linewidth=0.9)
     else:
-        axis.fill_between(*zip(*known, strict=True), color=colour, alpha=0.12, linewidth=0)
-
-
-def _dodged(place: float, line: Line, panel: Panel) -> float:
-    """Where a line's point is drawn, beside those of other styles at the same place."""
-    here = list(dict.fromkeys(other.style for other in panel.lines if place in other.x))
-    steps = DODGE * (here.index(line.style) - (len(here) - 1) / 2)
-    places = [x for other in panel.lines for x in other.x]
-    if panel.log_x:
-        return place * (max(places) / min(places)) ** steps
-    return place + (max(places) - min(places)) * steps
-
-
-def _range(lines: Sequence[Line]) -> tuple[float, float]:
-    """A vertical axis that has all points, and as much of the intervals as leaves these legible."""
-    points = [y for line in lines for y in (*line.y, *(y for _, y in line.dots))]
-    pairs = [pair for line in lines for pair in zip(line.low, line.high, strict=True)]
-    ends = [(low, high) for low, high in pairs if low is not None and high is not None]
-    low, high = min(points), max(points)
-    reach = max(0.25 * (high - low), float(np.median([b - a for a, b in ends])) if ends else 0.0)
-    low = min(low, max(low - reach, min((a for a, _ in ends), default=low)))
-    high = max(high, min(high + reach, max((b for _, b in ends), default=high)))
-    margin = 0.05 * (high - low) or 1.0
-    return low - margin, high + margin
+        band: Any = {"color": line.style.colour, "alpha": 0.1, "linewidth": 0}
+        axis.fill_between(*zip(*known, strict=True), **band)
 
 
 @in_print
-def grids(
-    panels: Mapping[str, Heatmap | np.ndarray],
-    path: Path,
-    title: str = "",
-    *,
-    trained: tuple[int, int] = (0, 0),
-    label: str = "exact match (%)",
-    axes: tuple[str, str] = ("row", "column"),
-    formats: Sequence[str] = (),
-) -> Path:
+def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     """Draw percentages over two axes: a heatmap for each name, with one colour bar from 0 to 100.
 
     What was seen in training is framed. Where rows are not an axis, as in the grid of a task that
@@ -240,68 +186,60 @@ def grids(
 
     Args:
         panels: name -> grid; two spaces in a name, as before its mean, become a line break.
-        trained, label, axes: of grids that are plain arrays: how many rows and columns were seen in
-            training, the words of the colour bar, and those of rows and columns.
     """
-    heatmaps = {
-        name.replace("  ", "\n"): grid
-        if isinstance(grid, Heatmap)
-        else Heatmap(np.asarray(grid, float), label, *axes, trained)
-        for name, grid in panels.items()
-    }
+    heatmaps = {name.replace("  ", "\n"): grid for name, grid in panels.items()}
     first = next(iter(heatmaps.values()))
     if not first.row_label:
-        return curves(_as_curves(heatmaps), path, title, formats=formats)
-    width = SINGLE if len(heatmaps) == 1 else DOUBLE
-    rows = math.ceil(len(heatmaps) / 5)
-    across = math.ceil(len(heatmaps) / rows)
-    side = min((width - 1.2) / across - 0.05, 2.2)
-    square = len({*first.values.shape}) == 1
-    tall = side if square else min(side, 1.6)
+        return curves(_as_curves(heatmaps), path, title)
+    across = len(heatmaps) if len(heatmaps) < 4 else 2 if len(heatmaps) == 4 else 3
+    rows = math.ceil(len(heatmaps) / across)
+    side = (WIDTH - 0.9) / across - 0.05
     above = max(fitted(name, side).count("\n") for name in heatmaps) * 1.4 * TYPE / 72
-    figure = new_figure(
-        width, rows * (tall + above + (0.35 if first.columns else 0.27)) + 0.3, title
-    )
+    figure = new_figure(rows * (side + above + (0.35 if first.columns else 0.27)) + 0.3, title)
     same = len({(h.values.shape, *h.rows, *h.columns) for h in heatmaps.values()}) == 1
     places = figure.subplots(rows, across, squeeze=False, sharex=same, sharey=same)
     image: Any = None
-    for place, (axis, (name, heatmap)) in enumerate(
-        zip(places.flat, heatmaps.items(), strict=False)
-    ):
-        image = _draw_grid(axis, heatmap)
+    for place, (axis, (name, grid)) in enumerate(zip(places.flat, heatmaps.items(), strict=False)):
+        image = _draw_grid(axis, grid)
         axis.set_title("\n".join(fitted(part, side) for part in name.split("\n")))
-        if place % across == 0:
-            axis.set_ylabel(fitted(heatmap.row_label, 1.3 * tall))
         axis.tick_params(labelbottom=not same or place + across >= len(heatmaps))
     for axis in places.flat[len(heatmaps) :]:
         axis.set_visible(False)
     figure.supxlabel(first.column_label, fontsize=TYPE)
+    figure.supylabel(fitted(first.row_label, rows * side), fontsize=TYPE)
     bar: Any = {"shrink": 0.9, "aspect": 14 * rows, "pad": 0.02}
     figure.colorbar(image, ax=places.ravel().tolist(), label=first.title, **bar)
-    return save(figure, path, formats)
+    return save(figure, path)
 
 
 def _as_curves(heatmaps: Mapping[str, Heatmap]) -> list[Panel]:
-    """One panel with a line for each row of a single grid; else one for each row, a line a grid."""
+    """A panel for each row, with a line for each grid; of a single grid one with all rows."""
     first = next(iter(heatmaps.values()))
     x = list(range(1, len(first.values[0]) + 1))
     seen = [first.trained[1] + 0.5] if 0 < first.trained[1] < len(x) else []
     axis: Any = {"marks": seen, "ticks": x, "ticklabels": first.columns, "ylim": PERCENT}
-    words = (first.column_label, first.title)
-    rows = {
-        row: [
-            Line(name.replace("\n", " "), x, heatmap.values[place], style=categorical(number))
-            for number, (name, heatmap) in enumerate(heatmaps.items())
-        ]
+    names = [name.replace("\n", " ") for name in heatmaps]
+    lines = {
+        row: [grid.values[place] for grid in heatmaps.values()]
         for place, row in enumerate(first.rows)
     }
-    if len(heatmaps) > 1:
-        return [Panel(row, *words, lines, **axis) for row, lines in rows.items()]
-    (name,) = heatmaps
-    lines = [
-        Line(row, x, line.y, style=categorical(n)) for n, (row, (line,)) in enumerate(rows.items())
+    if len(names) == 1:
+        rows, names = [*lines], names * len(lines)
+        lines = {names[0]: [y for (y,) in lines.values()]}
+        names = rows
+    return [
+        Panel(
+            title,
+            first.column_label,
+            first.title,
+            [
+                Line(name, x, y, style=categorical(n))
+                for n, (name, y) in enumerate(zip(names, ys, strict=True))
+            ],
+            **axis,
+        )
+        for title, ys in lines.items()
     ]
-    return [Panel(name, *words, lines, **axis)]
 
 
 def _draw_grid(axis: Any, heatmap: Heatmap) -> Any:
@@ -328,87 +266,58 @@ def ticks(n: int, names: Sequence[str], few: int = 10) -> tuple[list[int], list[
 
 @in_print
 def matrices(
-    panels: Mapping[str, np.ndarray],
-    path: Path,
-    title: str = "",
-    *,
-    label: str | Mapping[str, str] = "",
-    shared: bool = True,
-    causal: Collection[str] = (),
-    formats: Sequence[str] = (),
+    panels: Mapping[str, np.ndarray], path: Path, title: str, label: Mapping[str, str]
 ) -> Path:
     """Draw matrices of (query, key), queries downward, positions from 0.
 
     Panels of one label share a scale and its colour bar. If there are negative values, white is 0
-    and the scale symmetric. A scale ends at the 99th percentile, and its bar is pointed, where few
-    entries are far above all others.
+    and the scale symmetric. A bar is pointed where a few entries are far above all others.
 
     Args:
         panels: name -> (T, T); NaN stays blank, and is cut off where all have it at their ends.
-        label: of the colour bar; of several kinds of matrices, name -> label.
-        shared: otherwise each panel has a scale and a colour bar of its own.
-        causal: names of panels that leave keys after the query blank.
+        label: name -> of its colour bar.
     """
-    drawn = {
-        name: np.where(np.tri(*values.shape), values, np.nan) if name in causal else values
-        for name, values in panels.items()
-    }
-    filled = [np.argwhere(np.isfinite(values)).max(0) + 1 for values in drawn.values()]
-    height, length = np.max(filled, 0)
-    labels = label if isinstance(label, Mapping) else dict.fromkeys(panels, label)
     groups: dict[str, list[str]] = {}
     for name in panels:
-        groups.setdefault(labels[name] if shared else name, []).append(name)
-    rows = [[*panels]]
-    if len(panels) > 4:
-        rows = [names[n : n + 4] for names in groups.values() for n in range(0, len(names), 4)]
-    across, width = max(map(len, rows)), SINGLE if len(panels) == 1 else DOUBLE
-    bars = max(len({labels[name] if shared else name for name in row}) for row in rows)
-    side = min((width - 0.45 - 0.65 * bars) / across - 0.06, 2.0)
-    figure = new_figure(width, len(rows) * (side + 0.25) + 0.3, title)
-    axes = figure.subplots(len(rows), across, squeeze=False, sharex=True, sharey=True)
-    for axis in axes.flat:
-        axis.set_visible(False)
-    axis_of = {name: axes[i, j] for i, names in enumerate(rows) for j, name in enumerate(names)}
-    for names in groups.values():
-        values = np.concatenate([drawn[name].ravel() for name in names])
-        low, high, extend = colour_range(values)
-        scale: Any = {"cmap": DIVERGING if low < 0 else SCALE, "vmin": low, "vmax": high}
-        image: Any = None
-        for name in names:
-            axis = axis_of[name]
-            axis.set_visible(True)
-            image = axis.imshow(drawn[name][:height, :length], interpolation="none", **scale)
-            axis.set_title(fitted(name, side))
+        groups.setdefault(label[name], []).append(name)
+    across = 2 if len(panels) < 7 else 4
+    rows = {kind: math.ceil(len(names) / across) for kind, names in groups.items()}
+    side = (WIDTH - 1.0) / across
+    figure = new_figure(sum(rows.values()) * (side + 0.25) + 0.25 * len(rows), title)
+    parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=[*rows.values()])
+    for part, (kind, names) in zip(parts.flat, groups.items(), strict=True):
+        scale = colour_range(np.concatenate([panels[name].ravel() for name in names]))
+        extend, wide = scale.pop("extend"), min(across, len(names))
+        axes = part.subplots(rows[kind], wide, squeeze=False, sharex=True, sharey=True)
+        height, width = np.max([np.argwhere(np.isfinite(panels[n])).max(0) for n in names], 0) + 1
+        for axis, name in zip(axes.flat, names, strict=False):
+            shown = panels[name][:height, :width]
+            image = axis.imshow(shown, interpolation="none", **scale)
+            axis.set_title(name if wide == 1 else fitted(name, side))
             axis.locator_params(nbins=4, integer=True)
-        bar: Any = {"aspect": 16 * math.ceil(len(names) / across), "pad": 0.02, "shrink": 0.9}
-        own = [axis_of[name] for name in names]
-        figure.colorbar(image, ax=own, label=labels[names[0]], extend=extend, **bar)
-    for names in rows:
-        axis_of[names[0]].set_ylabel("query position")
-    for column in axes.T:
-        bottom = [axis for axis in column if axis.get_visible()][-1]
-        bottom.set_xlabel("key position")
-        bottom.tick_params(labelbottom=True)
-    return save(figure, path, formats)
+            axis.set(xlabel="key position", ylabel="query position")
+            axis.label_outer()
+        for axis in axes.flat[len(names) :]:
+            axis.set_visible(False)
+        bar: Any = {"aspect": 16 * rows[kind], "pad": 0.02, "shrink": 0.9, "extend": extend}
+        part.colorbar(image, ax=[*axes.flat], label=kind, **bar)
+    return save(figure, path)
 
 
-def colour_range(values: np.ndarray) -> tuple[float, float, str]:
-    """The ends of a colour scale, and which of them are exceeded, as matplotlib says it."""
+def colour_range(values: np.ndarray) -> dict[str, Any]:
+    """The colours of values, the ends of their scale, and whether the largest are beyond it."""
     values = values[np.isfinite(values)]
-    low, high = float(values.min()), float(values.max())
-    if low >= 0:
-        top = _top(values)
-        return low, top, "max" if top < high else "neither"
-    top = _top(np.abs(values))
-    beyond = {(False, False): "neither", (True, False): "min", (False, True): "max"}
-    return -top, top, beyond.get((low < -top, high > top), "both")
+    signed, most = values.min() < 0, np.abs(values).max()
+    usual = np.quantile(np.abs(values), 0.99)
+    top = usual if most > 3 * usual > 0 else most
+    extend = "neither" if top == most else "both" if signed else "max"
+    low = -top if signed else values.min()
+    return {"cmap": DIVERGING if signed else SCALE, "vmin": low, "vmax": top, "extend": extend}
 
 
-def _top(values: np.ndarray) -> float:
-    """The largest value, or the 99th percentile if it is far below that."""
-    low, most, high = values.min(), np.quantile(values, QUANTILE), values.max()
-    return float(most if high - low > 3 * (most - low) > 0 else high)
+def causal(values: np.ndarray) -> np.ndarray:
+    """A matrix of (query, key) that leaves keys after the query blank."""
+    return np.where(np.tri(*values.shape), values, np.nan)
 
 
 def run_matrices(run: Mapping[str, np.ndarray], path: Path, title: str = "") -> Path:
@@ -416,25 +325,25 @@ def run_matrices(run: Mapping[str, np.ndarray], path: Path, title: str = "") -> 
 
     Successive layers of the same matrix, as E·Eᵀ of an encoding without updates, share a panel.
     """
-    merged: dict[str, list[list[str]]] = {}
-    for key, values in run.items():
-        kind, _, place = key.partition("@")
-        groups = merged.setdefault(f"{kind} {place.partition(' ')[2]}", [])
-        if groups and np.allclose(run[groups[-1][0]], values, equal_nan=True):
-            groups[-1].append(key)
+    alike: list[list[str]] = []
+    for key in sorted(run, key=lambda key: (key.partition("@")[0], sample(key))):
+        before = alike[-1][-1] if alike else ""
+        same = before.partition("@")[0] == key.partition("@")[0] and sample(before) == sample(key)
+        if same and np.allclose(run[before], run[key], equal_nan=True):
+            alike[-1].append(key)
         else:
-            groups.append([key])
-    names = {keys[0]: matrix_name(*keys) for groups in merged.values() for keys in groups}
-    panels = {name: run[key] for key, name in names.items()}
-    label = {name: KINDS[key.partition("@")[0]] for key, name in names.items()}
-    causal = [name for name, kind in label.items() if kind == "attention"]
-    return matrices(panels, path, title, label=label, causal=causal)
+            alike.append([key])
+    panels, label = {}, {}
+    for keys in alike:
+        kind = keys[0].partition("@")[0]
+        layers = [key.partition("@")[2].partition(" ")[0] for key in keys]
+        where = f"layers {layers[0]} to {layers[-1]}" if len(keys) > 1 else f"layer {layers[0]}"
+        name = ", ".join(filter(None, (KINDS[kind], where, sample(keys[0]))))
+        panels[name] = causal(run[keys[0]]) if kind == "attention" else run[keys[0]]
+        label[name] = KINDS[kind]
+    return matrices(panels, path, title, label)
 
 
-def matrix_name(*keys: str) -> str:
-    """The title of a run's matrix ``products@3``, or of equal ones: ``E·Eᵀ, layers 1 to 3``."""
-    kind, _, place = keys[0].partition("@")
-    layer, _, sample = place.partition(" ")
-    last = keys[-1].partition("@")[2].partition(" ")[0]
-    layers = f"layer {layer}" if len(keys) == 1 else f"layers {layer} to {last}"
-    return ", ".join(filter(None, (KINDS[kind], layers, sample.replace("_", " "))))
+def sample(key: str) -> str:
+    """Of which sample a run's matrix is, in words."""
+    return key.partition(" ")[2].replace("_", " ")

@@ -1,4 +1,4 @@
-"""How figures look: type and widths of a paper, a style for every model, and files.
+"""How figures look: type and width of a paper's column, a style for every model, and files.
 
 A family of encodings shares a hue, and its members differ in marker and dash. The hues are Okabe
 and Ito's, some of them darker so that they are seen on white, and stay apart for readers who see no
@@ -11,6 +11,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from matplotlib.figure import Figure
 
 from tape_exp.machine.files import write_atomically
 
-SINGLE, DOUBLE = 3.25, 6.75  # inches: one column of a two-column paper, and both
-TYPE = 7.0  # points, at these widths
+WIDTH = 3.25  # inches: a column of a two-column paper
+TYPE = 7.0  # points, at this width
 SMALL = TYPE - 0.5
 TITLE = 8.0
 LETTER = 0.56  # mean width of a letter of DejaVu Sans, as a part of its height
@@ -146,11 +147,11 @@ def sequential(number: int, of: int, marker: str = "") -> LineStyle:
     return LineStyle(matplotlib.colors.to_hex(rgba), marker, DASHES[number % 2])
 
 
-def new_figure(width: float, height: float, title: str = "") -> Figure:
+def new_figure(height: float, title: str = "") -> Figure:
     """A figure of so many inches and its title above; it needs no display."""
-    title = fitted(title, width, TITLE)
+    title = fitted(title, WIDTH, TITLE)
     above = (title.count("\n") + 1) * 1.35 * TITLE / 72 if title else 0
-    figure = Figure(figsize=(width, height + above), layout="constrained")
+    figure = Figure(figsize=(WIDTH, height + above), layout="constrained")
     engine: Any = figure.get_layout_engine()
     engine.set(w_pad=0.03, h_pad=0.03)
     figure.suptitle(title)
@@ -158,20 +159,20 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
 
 
 def fitted(text: str, width: float, points: float = TYPE) -> str:
-    """A text in lines of at most so many inches."""
-    return textwrap.fill(text, max(8, math.floor(width * 72 / (LETTER * points)))) if text else ""
+    """A text in as few lines of at most so many inches as it needs, of about the same length."""
+    if not text:
+        return ""
+    wrap = partial(textwrap.wrap, text, break_long_words=False)
+    letters = max(8, math.floor(width * 72 / (LETTER * points)))
+    lines = wrap(letters)
+    alike = range(math.ceil(len(text) / len(lines)), letters)
+    return "\n".join(next((each for n in alike if len(each := wrap(n)) == len(lines)), lines))
 
 
 @in_print
-def save(figure: Figure, path: Path, formats: Sequence[str] = ()) -> Path:
-    """Write a figure atomically: as ``path``, whose suffix is its format, and in further formats
-    beside it.
-    """
-    figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]
-    figure.set_layout_engine("none")  # else every format draws the figure twice, once to lay it out
-    for suffix in dict.fromkeys((path.suffix, *(f".{name}" for name in formats))):
-        content = io.BytesIO()
-        kind = suffix[1:]
-        figure.savefig(content, dpi=DPI, format=kind, metadata=METADATA[kind])
-        write_atomically(path.with_suffix(suffix), content.getvalue())
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure atomically; the suffix of its path is its format."""
+    content, kind = io.BytesIO(), path.suffix[1:]
+    figure.savefig(content, dpi=DPI, format=kind, metadata=METADATA[kind])
+    write_atomically(path, content.getvalue())
     return path

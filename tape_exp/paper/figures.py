@@ -12,6 +12,7 @@ A YAML's ``figures`` is a list of ``{kind: …}``, of these:
 import multiprocessing
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ import numpy as np
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel, mean_line
 from tape_exp.drawing.style import DASHES, MARKERS, REFERENCE, LineStyle, categorical, styles_of
-from tape_exp.drawing.timings import timing_panels, timing_title
 from tape_exp.paper import special
 from tape_exp.paper.derived import metrics_of
 from tape_exp.paper.records import Record
@@ -192,10 +192,10 @@ def _words(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
 
     lengths = sorted(special_first(view, "task.lengths"))
     marks = view.lookup("task.train_letters")
-    ticks = [n for n in lengths if n & (n - 1) == 0] or lengths
+    ticks = [n for n in lengths if n & (n - 1) == 0][::-2] or lengths
     styles, panels = styles_of(last_label(row) for row in view.rows), []
     for group in dict.fromkeys(row.labels["group"] for row in view.rows):
-        for measure, label in (("state", "right states"), ("word", "words with every state right")):
+        for measure in ("state", "word"):
             lines = []
             for row in view.rows:
                 runs = view.runs(row)
@@ -209,9 +209,9 @@ def _words(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
                 lines.append(Line("best guess", lengths, best, style=REFERENCE))
             named = group.upper() if group[-1].isdigit() else group
             axis: Any = {"marks": marks, "ticks": ticks, "log_x": True, "ylim": plots.PERCENT}
-            words = ("length (letters)", f"right {measure}s (%)", lines)
-            panels.append(Panel(f"{named}: {label}", *words, **axis))
-    yield "", lambda path: plots.curves(panels, path, title_of(view), height=1.75)
+            words = ("length (letters)", "right (%)", lines)
+            panels.append(Panel(f"{named}: {measure}s", *words, **axis))
+    yield "", lambda path: plots.curves(panels, path, title_of(view), columns=2)
 
 
 def special_first(view: View, key: str) -> Any:
@@ -244,7 +244,7 @@ def _losses(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         words = ("step", "validation loss (nats)", lines)
         panels += [Panel(display_name(model), *words, log_y=True)] if lines else []
     if panels:
-        yield "", lambda path: plots.curves(panels, path, title_of(view), columns=3, height=1.75)
+        yield "", lambda path: plots.curves(panels, path, title_of(view), columns=2)
 
 
 def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
@@ -253,48 +253,52 @@ def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     runs: dict[str, dict[int, Value]] = {}
     rungs = view.artifact.claim["rows"]["rung"]
     for row in view.rows:
-        found = view.runs(row)
-        values = {
-            r["seed"]: Value(metrics_of(r)["extra_length"])
-            for r in found
-            if "extra_length" in metrics_of(r)
-        }
-        if row.labels["rung"] in rungs and values:
+        found = [run for run in view.runs(row) if "extra_length" in metrics_of(run)]
+        if row.labels["rung"] in rungs and found:
+            values = {run["seed"]: Value(metrics_of(run)["extra_length"]) for run in found}
             digits = found[0]["config"]["task"]["train_digits"]
             runs.setdefault(row.labels["model"], {})[digits] = over_seeds(values)
-    styles, left, right = styles_of(runs), [], []
-    for model, by_digits in runs.items():
-        dots = [(n, run.number) for n, value in by_digits.items() for run in value.runs.values()]
-        joined = len(by_digits) >= FEWEST
-        points = [*by_digits.items()]
-        left.append(line_of(display_name(model), points, styles[model], joined=joined, dots=dots))
-        own = {n: e for (name, n), e in papers.items() if name == model}
-        left += open_points(display_name(model), own, styles[model])
+    leads = {}
     for rival in view.artifact.claim["than"]:
-        shared = [n for n in runs.get("tape", {}) if n in runs.get(rival, {})]
-        leads = {n: lead(runs["tape"][n], runs[rival][n]) for n in shared}
-        points = [(n, v if v.n > 2 else Value(v.number)) for n, v in leads.items() if v]
-        if points:
-            joined = len(points) >= FEWEST
-            right.append(line_of(display_name(rival), points, styles[rival], joined=joined))
-        both = [n for who, n in papers if who == "tape" and (rival, n) in papers]
-        apart = {n: papers["tape", n] - papers[rival, n] for n in both}
-        right += open_points(display_name(rival), apart, styles[rival]) if rival in styles else []
-    ticks = sorted({int(x) for line in (*left, *right) for x in line.x})
-    axis: Any = {"ticks": ticks, "log_x": True, "dodge": True}
-    words = "trained digits", "extra length (fraction of the trained)"
-    panels = [Panel("beyond the trained digits", *words, left, **axis)]
-    title = "TAPE's lead over others, paired by seed (95 %)"
-    panels.append(Panel(title, words[0], "difference of extra lengths", right, **axis))
+        shared = runs.get("tape", {}).keys() & runs.get(rival, {}).keys()
+        found_leads = {n: lead(runs["tape"][n], runs[rival][n]) for n in sorted(shared)}
+        leads[rival] = {n: v if v.n > 2 else Value(v.number) for n, v in found_leads.items() if v}
+    points = {model: {n: v for (m, n), v in papers.items() if m == model} for model in runs}
+    apart = {
+        rival: {n: points["tape"][n] - v for n, v in points[rival].items() if n in points["tape"]}
+        for rival in leads
+        if {"tape", rival} <= points.keys()
+    }
+    panels = [
+        ladder_panel("beyond the trained digits", "extra length (fraction)", runs, points),
+        ladder_panel("TAPE's lead over others, paired by seed", "difference", leads, apart),
+    ]
     title = f"{view.artifact.title} (open: the paper, one seed)"
-    how: Any = {"columns": 1, "height": 2.2, "shared": False}
-    yield "", lambda path: plots.curves(panels, path, title, **how)
+    yield "", lambda path: plots.curves(panels, path, title, shared=False)
 
 
-def open_points(name: str, points: Mapping[int, float], style: LineStyle) -> list[Line]:
-    """The paper's points, as open markers, if there are any."""
-    x, y = [*points], [*points.values()]
-    return [Line(f"{name} (paper)", x, y, style=style, joined=False, hollow=True)] if x else []
+def ladder_panel(
+    title: str,
+    quantity: str,
+    ours: Mapping[str, Mapping[int, Value]],
+    paper: Mapping[str, Mapping[int, float]],
+) -> Panel:
+    """The points of each model side by side; intervals do not stretch the vertical axis."""
+    styles, lines = styles_of(ours), []
+    for place, (model, by_digits) in enumerate(ours.items()):
+        beside = 1.025 ** (place - len(ours) / 2)
+        own = [(n * beside, value) for n, value in by_digits.items()]
+        if own:
+            joined = len(own) >= FEWEST
+            lines.append(line_of(display_name(model), own, styles[model], joined=joined))
+        x = [n * beside for n in paper.get(model, {})]
+        open_points = [*paper.get(model, {}).values()]
+        lines.append(Line("", x, open_points, style=styles[model], joined=False, hollow=True))
+    places = sorted({n for each in (*ours.values(), *paper.values()) for n in each})
+    numbers = [y for line in lines for y in line.y]
+    margin = 0.15 * (max(numbers) - min(numbers))
+    axis: Any = {"ticks": places, "ylim": (min(numbers) - margin, max(numbers) + margin)}
+    return Panel(title, "trained digits", quantity, lines, log_x=True, bars=True, **axis)
 
 
 def _matrices(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
@@ -308,7 +312,7 @@ def _matrices(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]
     }
     if panels:
         title = f"{title_of(view)}, seed {runs[0]['seed']}"
-        yield "", lambda path: plots.matrices(panels, path, title, label="E·Eᵀ")
+        yield "", lambda path: plots.matrices(panels, path, title, dict.fromkeys(panels, "E·Eᵀ"))
 
 
 def _pattern(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
@@ -322,19 +326,34 @@ def _pattern(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         }
         panels = {f"E·Eᵀ of {display_name(m)}": each["products"] for m, each in of.items()}
         name = "attention, TAPE − RoPE"
-        panels[name] = of["tape"]["attention"] - of["rope"]["attention"]
+        panels[name] = plots.causal(of["tape"]["attention"] - of["rope"]["attention"])
         label = dict.fromkeys(panels, "E·Eᵀ") | {name: "difference"}
         title = f"{title_of(view)}, layer {layer}, seed {first['tape']['seed']}"
-        yield "", lambda path: plots.matrices(panels, path, title, label=label, causal=[name])
+        yield "", lambda path: plots.matrices(panels, path, title, label)
 
 
 def _times(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
-    """A figure for each machine of ``benchmarks.speed``."""
+    """Of each machine of ``benchmarks.speed``, the median of each encoding on its fastest backend,
+    between the quartiles over rounds.
+    """
     for record in special.speed_records():
-        if view.scale == ("small" if special.on_gpu(record) else "smoke"):
-            panels, title = timing_panels(record), timing_title(record)
-            name = re.sub(r"\W+", "-", str(record["machine"]).lower()).strip("-")
-            yield f"-{name}", lambda path, p=panels, t=title: plots.curves(p, path, t)  # type: ignore[misc]
+        if view.scale != ("small" if special.on_gpu(record) else "smoke"):
+            continue
+        panels = []
+        for backward, title in ((False, "forward"), (True, "forward + backward")):
+            rows = [r for r in record["rows"] if r["what"] == "core" and r["backward"] == backward]
+            lines = []
+            for name, style in styles_of(row["encoding"] for row in rows).items():
+                own = [row for row in rows if row["encoding"] == name]
+                best = {r["T"]: r for r in sorted(own, key=lambda r: (r["T"], -r["ms"]))}
+                points = [(T, Value(r["ms"], *r["ms_quartiles"])) for T, r in best.items()]
+                lines.append(line_of(display_name(name), points, style))
+            axes: Any = {"ticks": sorted({row["T"] for row in rows}), "log_x": True, "log_y": True}
+            panels.append(Panel(title, "length (tokens)", "time (ms)", lines, **axes))
+        machine = str(record["machine"])
+        name = re.sub(r"\W+", "-", machine.lower()).strip("-")
+        title = f"Time of attention on the fastest backend, {machine}, {record['dtype']}"
+        yield f"-{name}", partial(plots.curves, panels, title=title)
 
 
 def _theorem(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
@@ -348,7 +367,7 @@ def _theorem(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         ("all positions", "all"),
         ("positions whose product is the identity", "identity"),
     ):
-        widths = (5, 2.6, 1.6, 1.2, 0.8)  # later lines are thinner, so that those below show
+        widths = (5.0, 2.6, 1.6, 1.2, 0.8)  # later lines are thinner, so that those below show
         lines = [
             Line(name, lengths, form[key], style=categorical(number), width=widths[number])
             for number, (name, form) in enumerate(theorem["forms"].items())

@@ -27,8 +27,6 @@ def ranked(view: "View", table: Table) -> Table:
     """tab_encodings: by the mean rank of the longer sums, the words of trained lengths and the
     perplexity, among the models that have all three, by the seeds that all have.
     """
-    from scipy.stats import rankdata  # takes half a second
-
     rows = {row.labels["model"]: row for row in view.rows}
     columns = {column.template: column for column in view.columns}
     signs = {
@@ -51,7 +49,9 @@ def ranked(view: "View", table: Table) -> Table:
             for each in whole.values()
         ]
         scores.append([sign * value.number for value in values if value])
-    ranks = dict(zip(whole, rankdata(scores, axis=1).mean(0), strict=True))
+    of_tasks = np.array(scores)[:, :, None]
+    below, equal = ((of_tasks > of_tasks.mT).sum(2), (of_tasks == of_tasks.mT).sum(2))
+    ranks = dict(zip(whole, (below + (equal + 1) / 2).mean(0), strict=True))
     cells = []
     for model, cell in zip(rows, table.rows, strict=True):
         by_task = {

@@ -7,7 +7,6 @@ from scipy import stats
 from tape_exp.bench import tasks
 from tape_exp.bench.__main__ import main
 from tape_exp.bench.bench import Bench
-from tape_exp.bench.figures import cliques
 from tape_exp.paper import runner
 from tape_exp.paper.records import add_records, read_records
 from tape_exp.settings.compose import compose_config
@@ -69,11 +68,6 @@ def test_too_few_seeds_are_not_tested(bench):
     some = Bench(["tasks=sort"], bench.out).board(shown=True)
     assert some.test() is None
     assert "Ranks are not tested" in some.scores_table().caption
-
-
-def test_bars_join_what_is_not_told_apart():
-    assert cliques([1.0, 1.5, 3.0, 3.2], 1.0) == [(0, 1), (2, 3)]
-    assert cliques([1.0, 3.0, 5.0], 1.0) == []
 
 
 def test_scores_have_intervals_even_where_all_is_right():
