@@ -93,24 +93,19 @@ def mean_line(name: str, x: Sequence[float], runs: Any, style: LineStyle) -> Lin
 
 
 @in_print
-def curves(
-    panels: Sequence[Panel], path: Path, title: str = "", *, columns: int = 1, shared: bool = True
-) -> Path:
+def curves(panels: Sequence[Panel], path: Path, title: str = "", shared: bool = True) -> Path:
     """Draw panels of lines, with one legend for all below them.
 
     Args:
-        columns: panels in a row.
-        shared: whether panels share the vertical axis, and those of a column the horizontal one.
+        shared: whether panels share their axes, and are two in a row.
     """
-    across = min(len(panels), columns)
+    across = min(len(panels), 2) if shared else 1
     rows, handles = math.ceil(len(panels) / across), _handles(panels)
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     in_a_row = max(1, min(len(handles), int(WIDTH / (0.4 + longest * LETTER * SMALL / 72))))
     below = math.ceil(len(handles) / in_a_row) * 1.6 * SMALL / 72 + 0.1
     figure = new_figure(rows * (2.0 if across == 1 else 1.4) + below, title)
-    axes = figure.subplots(
-        rows, across, squeeze=False, sharex="col" if shared else False, sharey=shared
-    )
+    axes = figure.subplots(rows, across, squeeze=False, sharex=shared, sharey=shared)
     for place, (axis, panel) in enumerate(zip(axes.flat, panels, strict=False)):
         _draw_panel(axis, panel)
         axis.set_title(fitted(panel.title, WIDTH / across - 0.45))

@@ -5,7 +5,7 @@ by which their records are found), and what a column measures (``columns``). doc
 explains every key.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Artifact:
         figures: what is drawn (:mod:`tape_exp.paper.figures`).
         source: the function in :mod:`tape_exp.paper.special` that makes the table of other records.
         finish: the function there that completes the table.
-        runs_of: the artifact whose runs these are.
+        once: whether a row of the same runs as one above is left out.
         command: what measures it, where that is not ``paper run``.
         provenance: the last columns.
     """
@@ -68,7 +68,7 @@ class Artifact:
     figures: list[dict[str, Any]] = field(default_factory=list)
     source: str = ""
     finish: str = ""
-    runs_of: str = ""
+    once: bool = False
     command: str = ""
     provenance: list[str] = field(default_factory=lambda: ["seeds", "scale", "commit"])
 
@@ -114,16 +114,17 @@ def load(name: str) -> Artifact:
     path = yaml_of("paper", name)
     assert path is not None  # it is a name
     try:
-        artifact = Artifact(name=name, **yaml.safe_load(path.read_text()))
-        if artifact.runs_of:
-            runs = load(artifact.runs_of)
-            artifact = replace(
-                artifact, rows=runs.rows, overrides=runs.overrides, command=runs.command
-            )
-        return artifact
+        return Artifact(name=name, **keys_of(path))
     except (TypeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).replace("Artifact.__init__()", "").split())
         raise ConfigError(f"{path} is no artifact ({reason}).") from error
+
+
+def keys_of(path: Path) -> dict[str, Any]:
+    """The keys of a YAML; those that it lacks are of the one that it is ``like``."""
+    own = yaml.safe_load(path.read_text())
+    like = own.pop("like", None)
+    return own if like is None else keys_of(path.with_name(f"{like}.yaml")) | own
 
 
 def names() -> list[str]:

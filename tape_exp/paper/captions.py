@@ -27,6 +27,8 @@ def notes(view: "View", runs: Mapping[str, list[Record]]) -> list[str]:
         sentences.append(
             f"The claim is tested against {listed([*map(display_name, rivals)])} only."
         )
+    if any(spec["kind"] in ("lengths", "losses") for spec in view.artifact.figures):
+        sentences.append("In the figure bands reach from the lowest seed to the highest.")
     if any(run.get("knows_digits") for run in every):
         sentences.append(
             f"{DIGITS} is told which tokens are digits, and is no rival of the others."
@@ -43,9 +45,7 @@ def notes(view: "View", runs: Mapping[str, list[Record]]) -> list[str]:
     declared = {word.partition("=")[0] for row in view.rows for word in row.words}
     declared |= {w.partition("=")[0] for c in view.columns for w in c.spec.get("where", [])}
     if differ := varying([*runs.values()], declared | {"model", "precision"}):
-        text = "; ".join(
-            f"{key} ({', '.join(map(str, v))})" for key, v in sorted(differ.items())[:5]
-        )
+        text = "; ".join(f"{key} ({', '.join(map(str, v))})" for key, v in sorted(differ.items()))
         sentences.append(f"Rows also differ in {text}.")
     several = commits(every).split()
     threads = sorted({n for run in every if (n := run.get("hardware", {}).get("threads"))})

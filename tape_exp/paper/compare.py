@@ -48,7 +48,7 @@ def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list
         overrides=[f"task={task}", *extra],
         columns=metrics,
         caption=f"Task {task} at scale {{scale}}{keys}; mean over seeds ± its 95 % interval.",
-        figures=[{"kind": "lengths"}, {"kind": "grids"}],
+        figures=[{"kind": "lengths"}, {"kind": "grids"}, {"kind": "losses"}],
         command=f"tape-exp paper compare {' '.join(words)}",
         only=scale,
     )

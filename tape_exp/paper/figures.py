@@ -3,16 +3,18 @@
 A YAML's ``figures`` is a list of ``{kind: …}``, of these:
 
 - ``grids``: a heatmap for each row, the mean over seeds.
-- ``curves``: the columns by a length, a line a row, a panel for each label of the other dimensions.
-- ``lengths``: the same of every metric ``name@length`` of the records.
-- ``words``, ``losses``, ``ladder``, ``matrices``, ``pattern``, ``times``, ``theorem``: of one
-  artifact or two each.
+- ``lengths``: a metric by the length that its name ends in, a line a row, and a panel for each
+  label of the outer dimensions. ``of``: metric -> the panel's title (default: every metric with
+  lengths), ``quantity``, ``across``, ``guess: <metric>``.
+- ``losses``: validation loss by step. ``panels``: the dimension that has a panel for each label.
+- ``matrices``, ``pattern``, ``ladder``, ``times``, ``theorem``: of one artifact each.
 """
 
 import multiprocessing
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,16 @@ import numpy as np
 
 from tape_exp.drawing import plots
 from tape_exp.drawing.plots import Line, Panel, mean_line
-from tape_exp.drawing.style import DASHES, MARKERS, REFERENCE, LineStyle, categorical, styles_of
+from tape_exp.drawing.style import REFERENCE, LineStyle, categorical, styles_of
 from tape_exp.paper import special
 from tape_exp.paper.derived import metrics_of
 from tape_exp.paper.records import Record
 from tape_exp.paper.statistics import Value, lead, over_seeds
-from tape_exp.paper.tables import Column
-from tape_exp.paper.view import Row, View
+from tape_exp.paper.view import Row, View, fill
 from tape_exp.runs.evaluation import Heatmap
 from tape_exp.settings.naming import display_name
 
-FEWEST = 3  # rungs that a line may join
+FEWEST = 3  # points that a line may join, and lengths of a curve
 Draw = Callable[[Path], Path]
 
 
@@ -69,86 +70,19 @@ def last_label(row: Row) -> str:
 def _grids(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     panels = {}
     for row in view.rows:
-        runs = [run for run in view.runs(row) if "heatmap" in run]
+        runs = [run for run in view.runs(row) if "axes" in run]
         if runs:
             grid = mean_grid(runs)
             panels[f"{display_name(last_label(row))}  {np.nanmean(grid.values):.1f} %"] = grid
     some = [grid.values for grid in panels.values()]
     if some and all(min(grid.shape) > 2 for grid in some) and any(np.nanmax(g) > 0 for g in some):
-        yield "", lambda path: plots.grids(panels, path, title_of(view))
+        yield "", partial(plots.grids, panels, title=title_of(view))
 
 
 def mean_grid(runs: Sequence[Record]) -> Heatmap:
-    """The mean over seeds, with the axes that the record names."""
+    """The mean over seeds."""
     values = np.mean([np.array(run["heatmap"], float) for run in runs], axis=0)
-    return Heatmap(values, **axes_of(runs[0]))
-
-
-def axes_of(run: Record) -> dict[str, Any]:
-    """What a grid's axes are: as the record says, or, of one that is older, by its task."""
-    if "axes" in run:
-        return run["axes"]
-    task = run["config"]["task"]
-    if "train_digits" in task:
-        words = ("exact match (%)", "digits of the first operand", "digits of the second operand")
-        return dict(zip(("title", "row_label", "column_label"), words, strict=True)) | {
-            "trained": (task["train_digits"], task["train_digits"])
-        }
-    bins, lengths = len(run["heatmap"]), sorted(task.get("lengths", []))
-    trained = sum(length <= task.get("train_length", 0) for length in lengths)
-    words = ("accuracy (%)", "depth of the key (%)", "length (tokens)")
-    return dict(zip(("title", "row_label", "column_label"), words, strict=True)) | {
-        "trained": (bins, trained),
-        "rows": [f"{100 * n / bins:.0f} – {100 * (n + 1) / bins:.0f}" for n in range(bins)],
-        "columns": [*map(str, lengths)],
-    }
-
-
-def _curves(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
-    """The paper's numbers get a panel of their own where ``paper`` says of which model they are."""
-    by_template: dict[tuple[str, str, str], list[Column]] = {}
-    for column in view.columns:
-        if lengths := [n for n in column.at.values() if isinstance(n, int)]:
-            others = " ".join(display_name(n) for n in column.at.values() if isinstance(n, str))
-            if len(lengths) == 1 and "lead" not in column.spec:
-                by_template.setdefault((column.template, column.who, others), []).append(column)
-    panels, styles, ours = [], styles_of(last_label(row) for row in view.rows), []
-    parts: dict[tuple[str, ...], list[Row]] = {}
-    for row in view.rows:
-        parts.setdefault(tuple([*row.labels.values()][:-1]), []).append(row)
-    for part, rows in parts.items():
-        for (_, who, others), columns in by_template.items():
-            if len(columns) < 3 or (who == "paper" and "paper" not in spec):
-                continue
-            lines = []
-            for row in rows:
-                cells = [(c, view.cell(row, c)) for c in columns]
-                points = [
-                    (next(n for n in c.at.values() if isinstance(n, int)), cell)
-                    for c, cell in cells
-                    if isinstance(cell, Value)
-                ]
-                if points:
-                    name = last_label(row)
-                    lines.append(line_of(display_name(name), points, styles[name]))
-            titles = [
-                spec.get("paper", "") if who == "paper" else "",
-                others,
-                *map(display_name, part),
-            ]
-            whose = f"ours, scale {view.scale}" if "paper" in spec and who == "ours" else ""
-            title = ", ".join(filter(None, [whose, *titles]))
-            ticks = [n for c in columns for n in c.at.values() if isinstance(n, int)]
-            words = (spec["across"], spec["quantity"], lines)
-            marks = view.lookup("task.train_length") if who == "ours" else []
-            ylim = plots.PERCENT if "%" in spec["quantity"] else None
-            if lines:
-                axis: Any = {"marks": marks[:1], "ticks": ticks, "ylim": ylim, "log_x": True}
-                panels.append(Panel(title, *words, **axis))
-                ours += [y for line in lines for y in line.y] if who == "ours" else []
-    if any(ours):
-        several = len({panel.title for panel in panels}) > 1 and "paper" not in spec
-        yield "", lambda path: plots.curves(panels, path, view.artifact.title, shared=not several)
+    return Heatmap(values, **runs[0]["axes"])
 
 
 def line_of(name: str, points: Sequence[tuple[float, Value]], style: LineStyle, **how: Any) -> Line:
@@ -159,92 +93,72 @@ def line_of(name: str, points: Sequence[tuple[float, Value]], style: LineStyle, 
 
 
 def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
-    """Every metric of the records that has three lengths or more, a panel each."""
-    names: dict[str, set[int]] = {}
-    for runs in view.all_runs.values():
-        for metric in metrics_of(runs[0]):
-            if found := re.fullmatch(r"(.+)@(\d+)", metric):
-                names.setdefault(found[1], set()).add(int(found[2]))
-    panels, styles = [], styles_of(last_label(row) for row in view.rows)
-    marks = view.lookup("task.train_length") or view.lookup("task.train_letters")
-    for metric, lengths in names.items():
-        if len(lengths) < 3:
-            continue
-        x, lines = sorted(lengths), []
-        for row in view.rows:
+    """The mean over seeds, in a band from the lowest seed to the highest."""
+    every = {metric for runs in view.all_runs.values() for metric in metrics_of(runs[0])}
+    found = [match for metric in sorted(every) if (match := re.fullmatch(r"(.+)@(\d+)", metric))]
+    lengths: dict[str, list[int]] = {match[1]: [] for match in found}
+    for match in found:
+        lengths[match[1]] = sorted([*lengths[match[1]], int(match[2])])
+    many = {metric: metric for metric, places in lengths.items() if len(places) >= FEWEST}
+    styles, panels = styles_of(last_label(row) for row in view.rows), []
+    marks = (view.lookup("task.train_length") or view.lookup("task.train_letters"))[:1]
+    parts: dict[tuple[str, ...], list[Row]] = {}
+    for row in view.rows:
+        parts.setdefault(tuple([*row.labels.values()][:-1]), []).append(row)
+    for (part, rows), (template, told) in product(parts.items(), spec.get("of", many).items()):
+        metric = fill(template, rows[0].labels)
+        x, lines = lengths.get(metric, []), []
+        for row in rows:
             keys = [f"{metric}@{n}" for n in x]
-            runs = [m for m in map(metrics_of, view.runs(row)) if m.keys() >= {*keys}]
+            runs = [m for m in map(metrics_of, view.runs(row)) if x and m.keys() >= {*keys}]
             if runs:
-                name = last_label(row)
-                values = [[run[key] for key in keys] for run in runs]
+                name, values = last_label(row), [[run[key] for key in keys] for run in runs]
                 lines.append(mean_line(display_name(name), x, values, styles[name]))
-        if lines:
-            ticks = [n for n in x if n & (n - 1) == 0] or x
-            axis: Any = {"marks": marks[:1], "ticks": ticks, "log_x": True}
-            panels.append(Panel(metric, "length", metric.rpartition("/")[2], lines, **axis))
-    if panels:
-        yield "", lambda path: plots.curves(panels, path, title_of(view), shared=False)
+        if lines and metric == spec.get("guess"):
+            lines.append(best_guess(rows[0].labels["group"], x))
+        quantity = spec.get("quantity", metric.rpartition("/")[2])
+        ticks = [n for n in x if n & (n - 1) == 0] or x
+        axis: Any = {"marks": marks, "ticks": ticks[:: -1 if len(ticks) < 5 else -2], "log_x": True}
+        axis["ylim"] = plots.PERCENT if "%" in quantity else None
+        title = ", ".join(filter(None, [*map(display_name, part), told]))
+        words = (title, spec.get("across", "length"), quantity)
+        panels += [Panel(*words, lines, **axis)] if lines else []
+    if any(any(line.y) for panel in panels for line in panel.lines):
+        shared = all(panel.ylim for panel in panels)
+        yield "", partial(plots.curves, panels, title=title_of(view), shared=shared)
 
 
-def _words(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
-    """Word problems: two panels for each group, states and whole words."""
+def best_guess(group: str, lengths: Sequence[int]) -> Line:
+    """The share of states of a word problem that who knows the place alone guesses right."""
     from tape_exp.data.groups import GROUPS
 
-    lengths = sorted(special_first(view, "task.lengths"))
-    marks = view.lookup("task.train_letters")
-    ticks = [n for n in lengths if n & (n - 1) == 0][::-2] or lengths
-    styles, panels = styles_of(last_label(row) for row in view.rows), []
-    for group in dict.fromkeys(row.labels["group"] for row in view.rows):
-        for measure in ("state", "word"):
-            lines = []
-            for row in view.rows:
-                runs = view.runs(row)
-                if row.labels["group"] == group and runs:
-                    values = [[r["metrics"][f"test/{measure}@{n}"] for n in lengths] for r in runs]
-                    name = last_label(row)
-                    lines.append(mean_line(display_name(name), lengths, values, styles[name]))
-            if measure == "state":
-                guess, begins = 100 * GROUPS[group]().guess(lengths[-1]), [0, *lengths[:-1]]
-                best = [float(guess[a:b].mean()) for a, b in zip(begins, lengths, strict=True)]
-                lines.append(Line("best guess", lengths, best, style=REFERENCE))
-            named = group.upper() if group[-1].isdigit() else group
-            axis: Any = {"marks": marks, "ticks": ticks, "log_x": True, "ylim": plots.PERCENT}
-            words = ("length (letters)", "right (%)", lines)
-            panels.append(Panel(f"{named}: {measure}s", *words, **axis))
-    yield "", lambda path: plots.curves(panels, path, title_of(view), columns=2)
-
-
-def special_first(view: View, key: str) -> Any:
-    """What the first record has at a key; an empty list without records."""
-    return next(iter(view.lookup(key)), [])
+    guess, begins = 100 * GROUPS[group]().guess(lengths[-1]), [0, *lengths[:-1]]
+    best = [float(guess[a:b].mean()) for a, b in zip(begins, lengths, strict=True)]
+    return Line("best guess", lengths, best, style=REFERENCE)
 
 
 def _losses(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
-    """A panel a model: validation loss by step, a line for each rate and factor."""
-    rates = sorted({row.labels["rate"] for row in view.rows}, key=float)
-    factors = list(dict.fromkeys(row.labels["factor"] for row in view.rows))
-    panels = []
-    for model in dict.fromkeys(row.labels["model"] for row in view.rows):
-        lines = []
-        for row in (row for row in view.rows if row.labels["model"] == model):
-            curves = [
-                run["curves"]["val/loss"]
-                for run in view.runs(row)
-                if "val/loss" in run.get("curves", {})
-            ]
-            by_step = [dict(zip(curve["step"], curve["value"], strict=True)) for curve in curves]
-            rate, factor = row.labels["rate"], row.labels["factor"]
-            number = factors.index(factor)
-            colour = categorical(rates.index(rate)).colour
-            style = LineStyle(colour, MARKERS[number], DASHES[number % len(DASHES)])
-            name = f"rate {rate}" + (f", positions × {factor}" if factor != "1" else "")
-            if steps := sorted(set.intersection(*map(set, by_step))) if by_step else []:
-                values = [[curve[step] for step in steps] for curve in by_step]
-                lines.append(mean_line(name, steps, values, style))
-        words = ("step", "validation loss (nats)", lines)
-        panels += [Panel(display_name(model), *words, log_y=True)] if lines else []
-    if panels:
-        yield "", lambda path: plots.curves(panels, path, title_of(view), columns=2)
+    """The mean over seeds, in a band from the lowest seed to the highest."""
+    panels: dict[str, list[Line]] = {}
+    names: dict[str, LineStyle] = styles_of(last_label(row) for row in view.rows)
+    for row in view.rows:
+        labels = dict(row.labels)
+        panel = labels.pop(spec.get("panels", ""), "")
+        name = ", ".join(f"{key} {label}" for key, label in labels.items())
+        style = names.get(name) or categorical(len(names))
+        if not panel:
+            name, style = display_name(last_label(row)), names[last_label(row)]
+        names.setdefault(name, style)
+        curves = [run["curves"].get("val/loss") for run in view.runs(row) if "curves" in run]
+        by_step = [dict(zip(c["step"], c["value"], strict=True)) for c in curves if c]
+        if steps := sorted(set.intersection(*map(set, by_step))) if by_step else []:
+            values = [[curve[step] for step in steps] for curve in by_step]
+            line = mean_line(name, steps, values, style)
+            panels.setdefault(display_name(panel), []).append(line)
+    words = ("step", "validation loss (nats)")
+    every = [Panel(title, *words, lines, log_y=True) for title, lines in panels.items()]
+    if every:
+        yield "", partial(plots.curves, every, title=title_of(view))
 
 
 def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
@@ -258,23 +172,20 @@ def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
             values = {run["seed"]: Value(metrics_of(run)["extra_length"]) for run in found}
             digits = found[0]["config"]["task"]["train_digits"]
             runs.setdefault(row.labels["model"], {})[digits] = over_seeds(values)
-    leads = {}
-    for rival in view.artifact.claim["than"]:
-        shared = runs.get("tape", {}).keys() & runs.get(rival, {}).keys()
-        found_leads = {n: lead(runs["tape"][n], runs[rival][n]) for n in sorted(shared)}
-        leads[rival] = {n: v if v.n > 2 else Value(v.number) for n, v in found_leads.items() if v}
     points = {model: {n: v for (m, n), v in papers.items() if m == model} for model in runs}
-    apart = {
-        rival: {n: points["tape"][n] - v for n, v in points[rival].items() if n in points["tape"]}
-        for rival in leads
-        if {"tape", rival} <= points.keys()
-    }
+    leads, apart = {}, {}
+    for rival in [name for name in view.artifact.claim["than"] if {"tape", name} <= runs.keys()]:
+        shared = sorted(runs["tape"].keys() & runs[rival].keys())
+        pairs = {n: lead(runs["tape"][n], runs[rival][n]) for n in shared}
+        leads[rival] = {n: v if v.n > 2 else Value(v.number) for n, v in pairs.items() if v}
+        both = points["tape"].keys() & points[rival].keys()
+        apart[rival] = {n: points["tape"][n] - points[rival][n] for n in sorted(both)}
     panels = [
         ladder_panel("beyond the trained digits", "extra length (fraction)", runs, points),
         ladder_panel("TAPE's lead over others, paired by seed", "difference", leads, apart),
     ]
     title = f"{view.artifact.title} (open: the paper, one seed)"
-    yield "", lambda path: plots.curves(panels, path, title, shared=False)
+    yield "", partial(plots.curves, panels, title=title, shared=False)
 
 
 def ladder_panel(
@@ -291,9 +202,9 @@ def ladder_panel(
         if own:
             joined = len(own) >= FEWEST
             lines.append(line_of(display_name(model), own, styles[model], joined=joined))
-        x = [n * beside for n in paper.get(model, {})]
-        open_points = [*paper.get(model, {}).values()]
-        lines.append(Line("", x, open_points, style=styles[model], joined=False, hollow=True))
+        x = [n * beside for n in paper[model]]
+        how: Any = {"style": styles[model], "joined": False, "hollow": True}
+        lines.append(Line("", x, [*paper[model].values()], **how))
     places = sorted({n for each in (*ours.values(), *paper.values()) for n in each})
     numbers = [y for line in lines for y in line.y]
     margin = 0.15 * (max(numbers) - min(numbers))
@@ -311,8 +222,8 @@ def _matrices(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]
         if name.startswith(spec["which"])
     }
     if panels:
-        title = f"{title_of(view)}, seed {runs[0]['seed']}"
-        yield "", lambda path: plots.matrices(panels, path, title, dict.fromkeys(panels, "E·Eᵀ"))
+        title, label = f"{title_of(view)}, seed {runs[0]['seed']}", dict.fromkeys(panels, "E·Eᵀ")
+        yield "", partial(plots.matrices, panels, title=title, label=label)
 
 
 def _pattern(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
@@ -320,34 +231,34 @@ def _pattern(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     first = {last_label(row): runs[0] for row in view.rows if (runs := view.runs(row))}
     if {"tape", "rope"} <= first.keys():
         layer = max(int(name.split("@")[1]) for name in first["tape"]["matrices"])
-        of = {
-            m: {k: np.array(run["matrices"][f"{k}@{layer}"], float) for k in plots.KINDS}
-            for m, run in first.items()
-        }
-        panels = {f"E·Eᵀ of {display_name(m)}": each["products"] for m, each in of.items()}
-        name = "attention, TAPE − RoPE"
-        panels[name] = plots.causal(of["tape"]["attention"] - of["rope"]["attention"])
-        label = dict.fromkeys(panels, "E·Eᵀ") | {name: "difference"}
+        tape, rope = (
+            {kind: np.array(first[m]["matrices"][f"{kind}@{layer}"], float) for kind in plots.KINDS}
+            for m in ("tape", "rope")
+        )
+        panels = {"E·Eᵀ of TAPE": tape["products"], "E·Eᵀ of RoPE": rope["products"]}
+        label = dict.fromkeys(panels, "E·Eᵀ") | {"attention, TAPE − RoPE": "difference"}
+        panels["attention, TAPE − RoPE"] = plots.causal(tape["attention"] - rope["attention"])
         title = f"{title_of(view)}, layer {layer}, seed {first['tape']['seed']}"
-        yield "", lambda path: plots.matrices(panels, path, title, label)
+        yield "", partial(plots.matrices, panels, title=title, label=label)
 
 
 def _times(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """Of each machine of ``benchmarks.speed``, the median of each encoding on its fastest backend,
     between the quartiles over rounds.
     """
-    for record in special.speed_records():
-        if view.scale != ("small" if special.on_gpu(record) else "smoke"):
-            continue
-        panels = []
+    for record in special.speed_records(view.scale):
+        panels, times = [], special.fastest(record)
         for backward, title in ((False, "forward"), (True, "forward + backward")):
-            rows = [r for r in record["rows"] if r["what"] == "core" and r["backward"] == backward]
-            lines = []
-            for name, style in styles_of(row["encoding"] for row in rows).items():
-                own = [row for row in rows if row["encoding"] == name]
-                best = {r["T"]: r for r in sorted(own, key=lambda r: (r["T"], -r["ms"]))}
-                points = [(T, Value(r["ms"], *r["ms_quartiles"])) for T, r in best.items()]
-                lines.append(line_of(display_name(name), points, style))
+            rows = [row for row in times if (row["what"], row["backward"]) == ("core", backward)]
+            styles = styles_of(row["encoding"] for row in rows)
+            lines = [
+                line_of(
+                    display_name(name),
+                    [(row["T"], special.timed(row)) for row in rows if row["encoding"] == name],
+                    style,
+                )
+                for name, style in styles.items()
+            ]
             axes: Any = {"ticks": sorted({row["T"] for row in rows}), "log_x": True, "log_y": True}
             panels.append(Panel(title, "length (tokens)", "time (ms)", lines, **axes))
         machine = str(record["machine"])
@@ -358,32 +269,28 @@ def _times(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
 
 def _theorem(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """Right labels by length: of all positions, and of those whose product is the identity."""
-    report = special.theory_report()
-    if report is None:
-        return
-    theorem = report["theorem"]
-    lengths, panels = theorem["lengths"], []
-    for title, key in (
-        ("all positions", "all"),
-        ("positions whose product is the identity", "identity"),
-    ):
-        widths = (5.0, 2.6, 1.6, 1.2, 0.8)  # later lines are thinner, so that those below show
+    theorem = (special.theory_report() or {"theorem": {"forms": {}, "lengths": []}})["theorem"]
+    widths = (5.0, 2.6, 1.6, 1.2, 0.8)  # later lines are thinner, so that those below show
+    axis: Any = {"ticks": theorem["lengths"][1::4], "log_x": True, "ylim": plots.PERCENT}
+    panels = []
+    for title, key in (("all positions", "all"), ("those of the identity", "identity")):
         lines = [
-            Line(name, lengths, form[key], style=categorical(number), width=widths[number])
-            for number, (name, form) in enumerate(theorem["forms"].items())
+            Line(name, theorem["lengths"], form[key], style=categorical(n), width=width)
+            for n, ((name, form), width) in enumerate(
+                zip(theorem["forms"].items(), widths, strict=False)
+            )
         ]
-        if key == "all":
-            lines.append(Line("label 0 everywhere", lengths, theorem["never"], style=REFERENCE))
-        axis: Any = {"ticks": lengths[1::2], "log_x": True, "ylim": plots.PERCENT}
+        if lines and key == "all":
+            never = ("label 0 everywhere", theorem["lengths"], theorem["never"])
+            lines.append(Line(*never, style=REFERENCE))
         panels.append(Panel(title, "length (positions)", "right labels (%)", lines, **axis))
-    yield "", lambda path: plots.curves(panels, path, view.artifact.title)
+    if theorem["forms"]:
+        yield "", partial(plots.curves, panels, title=view.artifact.title)
 
 
 KINDS: dict[str, Callable[[View, Mapping[str, Any]], Iterator[tuple[str, Draw]]]] = {
     "grids": _grids,
-    "curves": _curves,
     "lengths": _lengths,
-    "words": _words,
     "losses": _losses,
     "ladder": _ladder,
     "matrices": _matrices,

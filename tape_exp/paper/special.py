@@ -133,9 +133,24 @@ def _plain(name: str, spec: dict[str, Any] | None = None) -> Column:
 # ---- records that are not those of runs ----
 
 
-def speed_records() -> list[dict[str, Any]]:
-    """What :mod:`benchmarks.speed` measured, a record a machine."""
-    return [json.loads(p.read_text()) for p in sorted((results() / "speed").glob("speed-*.json"))]
+def speed_records(scale: str) -> list[dict[str, Any]]:
+    """What :mod:`benchmarks.speed` measured, a record a machine: on GPUs under scale small, on
+    processors, which are named with their threads, under smoke.
+    """
+    paths = sorted((results() / "speed").glob("speed-*.json"))
+    on = {"smoke": True, "small": False}.get(scale)
+    records = [json.loads(path.read_text()) for path in paths]
+    return [each for each in records if str(each["machine"]).endswith(" threads") is on]
+
+
+def fastest(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a record on the fastest backend of each case."""
+    best: dict[tuple, dict[str, Any]] = {}
+    for row in record["rows"]:
+        case = row["what"], row["T"], row["backward"], row["encoding"]
+        if case not in best or row["ms"] < best[case]["ms"]:
+            best[case] = row
+    return [*best.values()]
 
 
 def results() -> Path:
@@ -143,37 +158,30 @@ def results() -> Path:
     return folders.ROOT / "results"
 
 
-def on_gpu(record: Mapping[str, Any]) -> bool:
-    """Whether a GPU was measured; a processor is named with its threads."""
-    return not str(record["machine"]).endswith(" threads")
+def timed(row: Mapping[str, Any]) -> Value:
+    """A median between its quartiles."""
+    low, high = row["ms_quartiles"]
+    return Value(row["ms"], low, high, n=row["rounds"])
 
 
 def speed(view: "View") -> Table | None:
-    """tab_speed: the fastest backend of each encoding; a GPU's under small, a CPU's under smoke."""
+    """tab_speed: the fastest backend of each encoding."""
     paper, rows = view.artifact.paper["time_ms"], []
-    for record in speed_records():
-        if view.scale != ("small" if on_gpu(record) else "smoke"):
-            continue
-        fastest: dict[tuple, dict[str, Any]] = {}
-        for row in record["rows"]:
-            case = row["what"], row["T"], row["backward"], row["encoding"]
-            if case not in fastest or row["ms"] < fastest[case]["ms"]:
-                fastest[case] = row
-        for (what, length, backward, name), row in fastest.items():
-            cells: dict[str, Cell] = {"machine": record["machine"], "what": what, "T": str(length)}
-            cells |= {"mode": "forward + backward" if backward else "forward", "model": name}
-            cells |= {"backend": row["backend"], "/ RoPE": Value(row["ratio_to_rope"])}
-            low, high = row["ms_quartiles"]
-            cells["ms"] = Value(row["ms"], low, high, n=row["rounds"])
-            if what == "core" and not backward and name in paper:
-                cells["paper / RoPE"] = Value(paper[name] / paper["rope"])
-            rows.append(cells)
-    head = [
-        *map(_plain, ("machine", "what", "T", "mode", "model", "backend")),
-        _plain("ms", {"digits": 3}),
-    ]
-    head += [_plain("/ RoPE"), _plain("paper / RoPE")]
+    for record, row in [(r, row) for r in speed_records(view.scale) for row in fastest(r)]:
+        cells: dict[str, Cell] = {"machine": record["machine"], "what": row["what"]}
+        cells |= {
+            "T": str(row["T"]),
+            "mode": "forward + backward" if row["backward"] else "forward",
+        }
+        cells |= {"model": row["encoding"], "backend": row["backend"]}
+        cells["ms"] = timed(row)
+        cells["/ RoPE"] = Value(row["ratio_to_rope"])
+        if row["what"] == "core" and not row["backward"] and row["encoding"] in paper:
+            cells["paper / RoPE"] = Value(paper[row["encoding"]] / paper["rope"])
+        rows.append(cells)
     labels = ["machine", "what", "T", "mode", "model"]
+    head = [*map(_plain, (*labels, "backend")), _plain("ms", {"digits": 3})]
+    head += [_plain("/ RoPE"), _plain("paper / RoPE")]
     return Table(head, rows, labels, view.caption()) if rows else None
 
 
@@ -181,28 +189,22 @@ def speed_verdict(view: "View") -> "claims.Verdict":
     """The time of forward attention at each GPU's longest length: the claim is about fused
     attention, which a CPU does not run.
     """
-    claim, table = view.artifact.claim, speed(view) if view.scale == "small" else None
     published = {name: Value(ms) for name, ms in view.artifact.paper["time_ms"].items()}
-    contests = []
-    for machine in dict.fromkeys(row["machine"] for row in table.rows) if table else []:
-        rows = [r for r in table.rows if r["machine"] == machine and r["what"] == "core"]  # type: ignore[union-attr]
-        longest = max(int(str(row["T"])) for row in rows)
-        times = {
-            str(row["model"]): row["ms"]
-            for row in rows
-            if row["T"] == str(longest)
-            and row["mode"] == "forward"
-            and isinstance(row["ms"], Value)
+    rivals, times = view.artifact.claim["than"], {"": dict[str, Value]()}
+    for record in speed_records("small"):
+        rows = [r for r in fastest(record) if r["what"] == "core" and not r["backward"]]
+        longest = max(row["T"] for row in rows)
+        times[f"fastest backends, {record['machine']}, {longest} tokens, ms"] = {
+            row["encoding"]: timed(row) for row in rows if row["T"] == longest
         }
-        where = f"fastest backends, {machine}, {longest} tokens, ms"
-        contests.append(
-            claims.Contest(
-                where, "tape", claim["than"], times, published, "A100, ms", False, None, 3
-            )
-        )
-    none = [claims.Contest("", "tape", claim["than"], {}, published, "A100, ms", False, None, 3)]
-    seeds = "rounds of one machine" if contests else ""
-    return replace(claims.decide(contests or none), seeds=seeds)
+    of_gpus = {where: found for where, found in times.items() if found} or times
+    verdict = claims.decide(
+        [
+            claims.Contest(where, "tape", rivals, found, published, "A100, ms", False, None, 3)
+            for where, found in of_gpus.items()
+        ]
+    )
+    return replace(verdict, seeds="rounds of one machine" if len(times) > 1 else "")
 
 
 def theory_report() -> dict[str, Any] | None:

@@ -198,7 +198,7 @@ class View:
         shown: set[str] = set()
         for row in self.rows:
             runs = {run["run"] for run in self.runs(row)}
-            if artifact.runs_of and runs <= shown:
+            if artifact.once and runs <= shown:
                 continue
             shown |= runs
             cells = self._row(row, columns)
