@@ -226,7 +226,7 @@ def test_prompts_of_the_battery_are_those_of_the_records():
     found = {
         (model, run["seed"]): run["metrics"]["retrieval/accuracy@256"]
         for model in board.models
-        for run in board.chosen(model, "multi_key")
+        for run in board.chosen[model, "multi_key"]
     }
     for model, verb in {"nope": " solves", "fire": "", "rope": "", "alibi": ""}.items():
         shares = "{:.0f}, {:.0f} and {:.0f} %".format(*(found[model, seed] for seed in range(3)))

@@ -9,7 +9,6 @@ from tape_exp.bench.board import Board, artifact_of
 from tape_exp.bench.tasks import SETS, chosen
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import runner, words
-from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.records import Record, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError, one_of
@@ -47,10 +46,8 @@ class Bench:
         self.entries, self.out = chosen(tasks), out
         try:
             self.rates = sorted({float(rate) for rate in rates.split(",")})
-        except ValueError:
-            self.rates = []
-        if not self.rates or self.rates[0] <= 0:
-            raise ConfigError(f"rates={rates} must be numbers above 0, as in rates=0.001,0.003.")
+        except ValueError as error:
+            raise ConfigError(f"rates={rates} must be numbers, as in rates=0.001,0.003.") from error
         names = [entry.name for entry in self.entries]
         self.name = f"{tasks if tasks in SETS else '-'.join(names)}-{self.scale}"
 
@@ -59,79 +56,71 @@ class Bench:
         every = [*read_records(self.out / "records"), *read_records()]
         return [*{record["run"]: record for record in every}.values()]
 
-    def search(self, models: Sequence[str]) -> Artifact:
-        """The search of rates, of some models."""
-        return artifact_of(models, self.entries, self.scale, self.rates, self.overrides)
-
     def board(self, shown: bool = False) -> Board:
         """The board of the models of the command, or of all that are recorded too."""
-        of_records = {r["config"]["model"]["name"] for r in read_records(self.out / "records")}
-        others = sorted(of_records & {*names_in("model")} - {*self.models}) if shown else []
-        search = self.search([*self.models, *others])
-        return Board(search, self.entries, self.seeds[0], self.records())
+        records = self.records()
+        models = [*self.models]
+        if shown:
+            of_bench = {r["config"]["model"]["name"] for r in read_records(self.out / "records")}
+            models += sorted(of_bench & {*names_in("model")} - {*models})
+        search = artifact_of(models, self.entries, self.scale, self.rates, self.overrides)
+        return Board(search, self.entries, self.seeds[0], records)
 
     def run(self, cores: int | None, minutes: float | None) -> runner.Outcome:
         """Search the rates at the first seed, choose, then run the other seeds at those chosen."""
-        began, (first, *others) = time.monotonic(), self.seeds
-        jobs = self.fitting(
-            runner.jobs_of([self.search(self.models)], self.scale, [first], records=self.records())
-        )
-        outcome = runner.work(jobs, cores, minutes, self.out / "records")
-        board, spent = self.board(), (time.monotonic() - began) / 60
-        if outcome.left or not others or (minutes is not None and spent >= minutes):
+        began = time.monotonic()
+        outcome = self.run_seeds(self.seeds[:1], False, cores, minutes)
+        left = minutes and minutes - (time.monotonic() - began) / 60
+        if outcome.left or len(self.seeds) == 1 or (left is not None and left <= 0):
             return outcome
-        chosen_rates = {
-            (row.labels["model"], row.labels["rate"], column.name)
-            for row, column in board.missing_seeds()
-        }
-        every = runner.jobs_of([board.artifact], self.scale, others, records=self.records())
-        jobs = {
-            k: job
-            for k, job in self.fitting(every).items()
-            if of_job(job, self.entries) in chosen_rates
-        }
-        further = runner.work(jobs, cores, minutes and minutes - spent, self.out / "records")
+        further = self.run_seeds(self.seeds[1:], True, cores, left)
         return runner.Outcome(outcome.failed | further.failed, further.left)
 
-    def fitting(self, jobs: dict[str, runner.Job]) -> dict[str, runner.Job]:
-        """The jobs that can run; why others cannot is said, each reason once.
-
-        Raises:
-            ConfigError: none can.
-        """
-        from tape_exp.training.from_config import check_parts  # imports torch
-
-        reasons: dict[str, list[str]] = {}
-        fit = {}
-        for key, job in jobs.items():
-            try:
-                validate(job.cfg)
-                check_parts(job.cfg)
-                fit[key] = job
-            except ConfigError as error:
-                reasons.setdefault(str(error), []).append(job.title)
-        if jobs and not fit:
-            raise ConfigError(next(iter(reasons)))
-        for reason, which in reasons.items():
-            print(f"left out: {', '.join(which)}: {reason}", file=sys.stderr)
-        return fit
+    def run_seeds(
+        self, seeds: Sequence[int], at_choice: bool, cores: int | None, minutes: float | None
+    ) -> runner.Outcome:
+        """Run every rate at some seeds, or only those that are chosen."""
+        board = self.board()
+        jobs = runner.jobs_of([board.artifact], self.scale, seeds, records=self.records())
+        if at_choice:
+            rates = [{*board.words(row, column)} for row, column in board.at_choice()]
+            jobs = {k: job for k, job in jobs.items() if any(r <= {*job.words} for r in rates)}
+        return runner.work(fitting(jobs), cores, minutes, self.out / "records")
 
     def write(self, board: Board) -> list[Path]:
         """Write the tables and the pictures; returns the paths."""
         from tape_exp.bench import figures
 
         tables = {
-            "": board.scores_table,
-            "-differences": board.leads_table,
-            "-rates": board.rates_table,
+            "": board.scores_table(),
+            "-differences": board.leads_table(),
+            "-rates": board.rates_table(),
         }
         paths = [self.out / f"{self.name}{suffix}.csv" for suffix in tables]
         for path, table in zip(paths, tables.values(), strict=True):
-            write_atomically(path, table().csv())
+            write_atomically(path, table.csv())
         return [*paths, *figures.draw(board, self.out / self.name)]
 
 
-def of_job(job: runner.Job, entries: Sequence) -> tuple[str, str, str]:
-    """Model, rate and task of a job."""
-    task = next(entry.name for entry in entries if {*entry.words} <= {*job.words})
-    return job.cfg.model.name, f"{job.cfg.task.optim.lr:g}", task
+def fitting(jobs: dict[str, runner.Job]) -> dict[str, runner.Job]:
+    """The jobs that can run; why others cannot is said, each reason once.
+
+    Raises:
+        ConfigError: none can.
+    """
+    from tape_exp.training.from_config import check_parts  # imports torch
+
+    reasons: dict[str, list[str]] = {}
+    fit = {}
+    for key, job in jobs.items():
+        try:
+            validate(job.cfg)
+            check_parts(job.cfg)
+            fit[key] = job
+        except ConfigError as error:
+            reasons.setdefault(str(error), []).append(job.title)
+    if jobs and not fit:
+        raise ConfigError(next(iter(reasons)))
+    for reason, which in reasons.items():
+        print(f"left out: {', '.join(which)}: {reason}", file=sys.stderr)
+    return fit

@@ -1,6 +1,6 @@
 """The bench as an artifact: models × tasks at the chosen rates, and their ranks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -67,27 +67,23 @@ class Board(View):
         self.entries = {entry.name: entry for entry in entries}
         self.tried: dict[tuple[str, str], dict[str, Record]] = {}
         for row, column in product(self.rows, self.columns):
-            runs = [run for run in self.runs(row, column) if run["seed"] == seed]
-            for run in runs:
-                key = row.labels["model"], column.name
-                self.tried.setdefault(key, {})[row.labels["rate"]] = run
-        rates = search.rows["rate"]
+            for run in self.runs(row, column):
+                if run["seed"] == seed:
+                    key = row.labels["model"], column.name
+                    self.tried.setdefault(key, {})[row.labels["rate"]] = run
         self.choices = {
             key: lowest({rate: {seed: run["metrics"]["val/loss"]} for rate, run in tried.items()})
             for key, tried in self.tried.items()
-            if len(tried) == len(rates)
+            if len(tried) == len(search.rows["rate"])
         }
-        chosen = {model for model, _ in self.choices}
-        self.models = [model for model in search.rows["model"] if model in chosen]
+        self.chosen = {  # by model and task: the runs at the chosen rate, by seed
+            (row.labels["model"], column.name): self.runs(row, column)
+            for row, column in self.at_choice()
+        }
+        models = {model for model, _ in self.chosen}
+        self.models = [model for model in search.rows["model"] if model in models]
 
-    def chosen(self, model: str, task: str) -> list[Record]:
-        """The runs of a model on a task at the chosen rate, by seed; none before the choice."""
-        rate = self.choices.get((model, task))
-        row = next((r for r in self.rows if r.labels == {"model": model, "rate": rate}), None)
-        column = next(column for column in self.columns if column.name == task)
-        return self.runs(row, column) if row else []
-
-    def missing_seeds(self) -> Iterator[tuple[Row, Column]]:
+    def at_choice(self) -> Iterator[tuple[Row, Column]]:
         """The row and the column of every chosen rate, at which further seeds run."""
         for row, column in product(self.rows, self.columns):
             if self.choices.get((row.labels["model"], column.name)) == row.labels["rate"]:
@@ -98,25 +94,26 @@ class Board(View):
         """Model -> task -> the mean over seeds, within 0 and 100."""
         scores: dict[str, dict[str, Value]] = {model: {} for model in self.models}
         for model, (task, entry) in product(self.models, self.entries.items()):
-            runs = {r["seed"]: v for r in self.chosen(model, task) if (v := entry.score(r))}
-            if runs:
+            found = self.chosen.get((model, task), [])
+            if runs := {run["seed"]: value for run in found if (value := entry.score(run))}:
                 value = over_samples(runs)
                 low, high = (end and min(max(end, 0.0), 100.0) for end in (value.low, value.high))
                 scores[model][task] = replace(value, low=low, high=high)
         return scores
 
     @cached_property
+    def marks(self) -> dict[str, str]:
+        """Model -> its name, with the mark of those that are told which tokens are digits."""
+        told = {
+            m for (m, _), runs in self.chosen.items() if any(r.get("knows_digits") for r in runs)
+        }
+        return {model: model + DIGITS * (model in told) for model in self.models}
+
+    @cached_property
     def ranked(self) -> list[str]:
         """The models that have every task, and are not told which tokens are digits."""
-        told = {
-            run["config"]["model"]["name"]
-            for runs in self.all_runs.values()
-            for run in runs
-            if run.get("knows_digits")
-        }
-        return [
-            m for m, row in self.scores.items() if len(row) == len(self.entries) and m not in told
-        ]
+        whole = [model for model, row in self.scores.items() if len(row) == len(self.entries)]
+        return [model for model in whole if self.marks[model] == model]
 
     @cached_property
     def numbers(self) -> np.ndarray:
@@ -133,8 +130,7 @@ class Board(View):
         if len(self.ranked) < 2 or not self.numbers.size:
             return {}
         means = rankdata(-self.numbers.mean(-1), axis=0).mean(-1)
-        order = np.argsort(means, kind="stable")
-        return {self.ranked[i]: float(means[i]) for i in order}
+        return {self.ranked[i]: float(means[i]) for i in np.argsort(means, kind="stable")}
 
     @property
     def order(self) -> list[str]:
@@ -156,44 +152,39 @@ class Board(View):
 
     def scores_table(self) -> Table:
         """Encodings × tasks, by mean rank."""
-        rows: list[dict[str, Cell]] = []
+        rows: dict[str, dict[str, Cell]] = {}
         scores = self.numbers.mean((1, 2)) if self.numbers.size else []
         means = dict(zip(self.ranked, map(float, scores), strict=False))
         for model in self.order:
-            row: dict[str, Cell] = {"model": self.marked(model), **self.scores[model]}
+            row: dict[str, Cell] = dict(self.scores[model])
             if model in self.ranks:
                 row["mean rank"] = Value(self.ranks[model])
                 if model != RIVAL and RIVAL in self.ranks:
                     row[f"mean difference to {RIVAL}"] = Value(means[model] - means[RIVAL])
             counts = [len(value.runs) for value in self.scores[model].values()]
             row["seeds"] = "–".join(dict.fromkeys(str(n) for n in (min(counts), max(counts))))
-            every = [run for task in self.entries for run in self.chosen(model, task)]
-            rows.append(row | {"commit": commits(every)})
-        head = ["model", "mean rank", f"mean difference to {RIVAL}"]
-        return self._table(head, rows, ["seeds", "commit"], self.caption())
+            row["commit"] = commits(
+                r for (m, _), rs in self.chosen.items() if m == model for r in rs
+            )
+            rows[model] = row
+        head = ["mean rank", f"mean difference to {RIVAL}"]
+        return self._table(rows, self.caption(), {"digits": 1}, head, ["seeds", "commit"])
 
     def leads_table(self) -> Table:
         """The paired difference of each model to RoPE on each task."""
-        theirs, rows = self.scores.get(RIVAL, {}), []
+        theirs, rows = self.scores.get(RIVAL, {}), {}
         for model in (model for model in self.order if model != RIVAL):
             shared = self.scores[model].keys() & theirs.keys()
-            leads = {task: lead(self.scores[model][task], theirs[task]) for task in shared}
-            rows.append({"model": self.marked(model), **leads})
+            rows[model] = {task: lead(self.scores[model][task], theirs[task]) for task in shared}
         caption = (
             f"Difference to {display_name(RIVAL)} in percentage points over the seeds that both "
             "have, ± half of its 95 % interval (Student's t over pairs)."
         )
-        return self._table(["model"], rows, [], caption, {"lead": {}, "digits": 1})
+        return self._table(rows, caption, {"lead": {}, "digits": 1})
 
     def rates_table(self) -> Table:
         """The learning rate that each model has on each task."""
-        rows = [
-            {
-                "model": self.marked(model),
-                **{task: self._rate(model, task) for task in self.entries},
-            }
-            for model in self.order
-        ]
+        rows = {m: {task: self._rate(m, task) for task in self.entries} for m in self.order}
         caption = (
             "The learning rate of the lowest validation loss on further rows of the trained "
             "lengths; every model tried the same rates for as many steps. At the edge the best may "
@@ -201,57 +192,47 @@ class Board(View):
             "first seed, of the rates that are right within those lengths as often, to "
             f"{ALIKE:g} point; the loss hardly tells these apart."
         )
-        return self._table(["model"], rows, [], caption)
+        return self._table(rows, caption, {})
 
     def _rate(self, model: str, task: str) -> Cell:
-        rate, tried, entry = (
-            self.choices.get((model, task)),
-            self.tried[model, task],
-            self.entries[task],
-        )
+        rate, entry = self.choices.get((model, task)), self.entries[task]
         if rate is None:
             return None
-        rates = [*self.artifact.rows["rate"]]
-        text = f"{rate}, at the edge" if rate in (rates[0], rates[-1]) else str(rate)
+        rates, tried = [*self.artifact.rows["rate"]], self.tried[model, task]
         trained = {r: run["metrics"].get(entry.trained) for r, run in tried.items()}
         beyond = [
             run["metrics"][entry.metric]
             for r, run in tried.items()
             if trained[r] is not None and trained[r] >= (trained[rate] or 0) - ALIKE
         ]
+        text = f"{rate}, at the edge" if rate in (rates[0], rates[-1]) else str(rate)
         text += f" ({min(beyond):.0f} to {max(beyond):.0f})" if len(beyond) > 1 else ""
         return Value(float(rate), text=text)
 
     def _table(
         self,
-        head: Sequence[str],
-        rows: Sequence[Any],
-        further: Sequence[str],
+        rows: Mapping[str, Mapping[str, Cell]],
         caption: str,
-        spec: Any = None,
+        spec: dict[str, Any],
+        before: Sequence[str] = (),
+        after: Sequence[str] = (),
     ) -> Table:
-        columns = [Column(name, {}, "", {}) for name in head]
-        columns += [Column(task, spec or {"digits": 1}, "", {}) for task in self.entries]
-        columns += [Column(name, {}, "", {}) for name in further]
-        return Table(columns, rows, ["model"], caption)
-
-    def marked(self, model: str) -> str:
-        """A model's name, with the mark of those that are told which tokens are digits."""
-        return (
-            model
-            if model in self.ranked or len(self.scores[model]) < len(self.entries)
-            else model + DIGITS
-        )
+        columns = [Column(name, {}, "", {}) for name in ("model", *before)]
+        columns += [Column(task, spec, "", {}) for task in self.entries]
+        columns += [Column(name, {}, "", {}) for name in after]
+        cells = [{"model": self.marks[model], **row} for model, row in rows.items()]
+        return Table(columns, cells, ["model"], caption)
 
     def caption(self) -> str:
         """What the table measures."""
         floors = ", ".join(f"{task} {score:.0f}" for task, score in self.guesses.items())
-        rates = ", ".join(self.artifact.rows["rate"])
+        with_words = "".join(f", with {word}" for word in self.artifact.overrides)
         text = (
             f"{self.artifact.title}: right tokens in percent in rows longer than those of training "
             "(of addition right rows, of groups right states, of retrieval right answers). A token "
             "is scored after the right ones before it; the best guess from nearby reaches "
-            f"{floors}. Scale {self.scale}{self.overridden()}; learning rates {rates}, chosen by "
+            f"{floors}. Scale {self.scale}{with_words}; learning rates "
+            f"{', '.join(self.artifact.rows['rate'])}, chosen by "
             "the lowest validation loss on trained lengths at the first seed. Intervals are over "
             "seeds and samples, and do not cover the choice of the rate."
         )
@@ -263,17 +244,8 @@ class Board(View):
             f"{p:.2g}; two models are told apart from {difference:.2f} on (Nemenyi, 5 %)."
         )
 
-    def overridden(self) -> str:
-        """The overrides of all runs, in words."""
-        words = " ".join(self.artifact.overrides)
-        return f", with {words}" if words else ""
-
     @cached_property
     def guesses(self) -> dict[str, float]:
         """Task -> the score of the best guess from nearby, of the tasks that have a record."""
-        found = {}
-        for task, entry in self.entries.items():
-            runs = [run for model in self.models for run in self.chosen(model, task)]
-            if runs:
-                found[task] = entry.guessed(runs[0])
-        return found
+        first = {task: runs[0] for (_, task), runs in reversed(self.chosen.items()) if runs}
+        return {t: entry.guessed(first[t]) for t, entry in self.entries.items() if t in first}

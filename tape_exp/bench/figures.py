@@ -34,7 +34,7 @@ def heatmap(board: Board, path: Path) -> Path:
         colour: Any = {"color": "white" if number > 68 else "black", "fontsize": SMALL}
         text = f"{number:.0f}" if np.isfinite(number) else ""
         axis.text(column, row, text, ha="center", va="center", **colour)
-    names = [display_name(board.marked(model)) for model in models]
+    names = [display_name(board.marks[model]) for model in models]
     axis.set_yticks(range(len(values)), [*names, "guess from nearby"])
     axis.axhline(len(models) - 0.5, color="black", linewidth=0.8)
     words = [task.replace("_", " ") for task in tasks]

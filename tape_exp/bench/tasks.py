@@ -8,17 +8,15 @@ from typing import Any
 
 from tape_exp.data.groups import GROUPS
 from tape_exp.data.problems import PROBLEMS
-from tape_exp.paper.statistics import Value
+from tape_exp.paper.statistics import Value, Z
 from tape_exp.runs.evaluation import wilson
 from tape_exp.settings.errors import ConfigError, did_you_mean
 
-RECALL = ("mqar", "induction", "indirect_indexing", "flip_flop")
-# Kinds of task=retrieval_training that a tiny model learns within its steps: kind -> what it asks.
-RETRIEVAL = {"multi_key": "the number that a text hides"}
 # Six that a tiny model learns within its steps, and that ask different things of positions: to find
 # a place from the other end; to count, however many there are; to tell the last of many like ones;
 # to know how deep one is; to go on from a mark; and to find a sentence in a text.
 QUICK = ("reverse", "sort", "flip_flop", "stack", "induction", "multi_key")
+RECALL = ("mqar", "induction", "indirect_indexing", "flip_flop", "multi_key")
 
 
 @cache
@@ -62,12 +60,11 @@ class Entry:
         task = record["config"]["task"]
         if task["name"] == "arithmetic":
             cells = task["test_digits"] ** 2 - task["train_digits"] ** 2
-            return max(1, int(task["samples_per_cell"]) * cells)
+            return int(task["samples_per_cell"]) * cells
         if task["name"] == "word_problem":
             return int(task["words"])
-        trained = task["train_length"]
-        beyond = [length for length in self.by_length(record) if length > trained]
-        return max(1, len(beyond)) * int(task.get("trials") or task.get("samples_per_length", 1))
+        samples = task.get("trials") or task.get("samples_per_length", 1)
+        return max(1, len(self.beyond(record))) * int(samples)
 
     def score(self, record: Mapping[str, Any]) -> Value | None:
         """A run's score with its interval over samples; None where the record has none.
@@ -77,76 +74,50 @@ class Entry:
         """
         number = record["metrics"].get(self.metric)
         error = record["metrics"].get(f"{self.metric}_stderr")
-        if number is None:
-            return None
-        if error is None:
-            return Value(number)
+        if number is None or error is None:
+            return None if number is None else Value(number)
         if number in (0, 100):
             rows = self.rows(record)
             return Value(number, *wilson(rows if number else 0, rows))
-        low, high = max(0.0, number - 1.96 * error), min(100.0, number + 1.96 * error)
-        return Value(number, low, high)
+        return Value(number, max(0.0, number - Z * error), min(100.0, number + Z * error))
 
     def guessed(self, record: Mapping[str, Any]) -> float:
         """The score that guessing has on the rows of a record; 0 where a whole row or a number
         must be right.
         """
-        task = record["config"]["task"]
         if self.measure == "state":
-            longest = max(self.by_length(record))
-            return float(100 * GROUPS[self.name]().guess(longest).mean())
-        if self.measure != "token_accuracy":
-            return 0.0
-        trained = task["train_length"]
-        beyond = [length for length in self.by_length(record) if length > trained]
-        return mean(guess_at(self.name, length) for length in beyond) if beyond else 0.0
+            return float(100 * GROUPS[self.name]().guess(max(self.beyond(record))).mean())
+        lengths = self.beyond(record) if self.measure == "token_accuracy" else []
+        return mean(guess_at(self.name, length) for length in lengths) if lengths else 0.0
 
-    def by_length(self, record: Mapping[str, Any]) -> dict[int, float]:
-        """A run's score at each length that its record has; of addition, of two equal lengths."""
-        if record["config"]["task"]["name"] == "arithmetic":
-            grid = record.get("heatmap", [])
-            diagonal = {n: row[n - 1] for n, row in enumerate(grid, 1) if len(row) >= n}
-            return {n: value for n, value in diagonal.items() if value is not None}
-        begin, metrics = f"{self.at}/{self.measure}@", record["metrics"]
-        found = {key.removeprefix(begin): key for key in metrics if key.startswith(begin)}
-        return {int(n): metrics[key] for n, key in found.items() if n.isdigit()}
+    def beyond(self, record: Mapping[str, Any]) -> list[int]:
+        """The lengths above the trained one at which a record has a score."""
+        begin, task = f"{self.at}/{self.measure}@", record["config"]["task"]
+        ends = [key.removeprefix(begin) for key in record["metrics"] if key.startswith(begin)]
+        trained = task.get("train_length") or task.get("train_letters")
+        return [int(end) for end in ends if end.isdigit() and int(end) > trained]
 
 
-STATES = {
-    "parity": "a light that is switched",
-    "s3": "S3, a group that is solvable",
-    "a5": "A5, a group that is not solvable",
-    "s5": "S5, a group that is not solvable",
+STATES = {"parity": "a light that is switched", "s3": "S3, a group that is solvable"}
+STATES |= {name: f"{name.upper()}, a group that is not solvable" for name in ("a5", "s5")}
+TEXT = ("task=retrieval_training", "task.kind=multi_key", "task.arch.layers=3")
+ENTRIES = {
+    entry.name: entry
+    for entry in (
+        *(Entry(n, ("task=battery", f"task.problem={n}"), p.summary) for n, p in PROBLEMS.items()),
+        Entry("addition", ("task=arithmetic",), "add two numbers", "exact_match"),
+        *(
+            Entry(n, ("task=word_problem", f"task.group={n}"), f"follow {STATES[n]}", "state")
+            for n in GROUPS
+        ),
+        Entry("multi_key", TEXT, "the number that a text hides", "accuracy", "retrieval"),
+    )
 }
-
-
-def _entries() -> dict[str, Entry]:
-    found = [
-        Entry(name, ("task=battery", f"task.problem={name}"), problem.summary)
-        for name, problem in PROBLEMS.items()
-    ]
-    found.append(Entry("addition", ("task=arithmetic",), "add two numbers", "exact_match"))
-    found += [
-        Entry(
-            group,
-            ("task=word_problem", f"task.group={group}"),
-            f"follow the state of {STATES[group]}",
-            "state",
-        )
-        for group in GROUPS
-    ]
-    for kind, summary in RETRIEVAL.items():
-        words = ("task=retrieval_training", f"task.kind={kind}", "task.arch.layers=3")
-        found.append(Entry(kind, words, summary, "accuracy", "retrieval"))
-    return {entry.name: entry for entry in found}
-
-
-ENTRIES = _entries()
 SETS = {
     "all": tuple(ENTRIES),
     "quick": QUICK,
-    "retrieval": (*RECALL, *RETRIEVAL),
-    "algorithmic": tuple(name for name in ENTRIES if name not in (*RECALL, *RETRIEVAL)),
+    "retrieval": RECALL,
+    "algorithmic": tuple(name for name in ENTRIES if name not in RECALL),
 }
 
 

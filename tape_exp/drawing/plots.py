@@ -149,7 +149,9 @@ def _draw_panel(axis: Any, panel: Panel) -> None:
         axis.set_xscale("log", base=2)
     if panel.log_y:
         axis.set_yscale("log")
-        axis.yaxis.minorticks_off()
+        low, high = axis.get_ylim()
+        if high > 10 * low:  # else only minor ticks are labelled
+            axis.yaxis.minorticks_off()
     if panel.ylim:
         axis.set_ylim(panel.ylim)
     axis.grid()

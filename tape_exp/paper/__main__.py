@@ -3,7 +3,6 @@
 import argparse
 import json
 import logging
-import re
 import shutil
 import sys
 from collections.abc import Collection, Sequence
@@ -12,68 +11,40 @@ from typing import Any
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import load, names
-from tape_exp.paper.records import read_records, records_of_runs
+from tape_exp.paper.records import read_records
 from tape_exp.paper.view import View
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command, log_plainly
-from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
 UNBROKEN = 1000  # characters of a table where there is no terminal, as in a pipe
 RESULTS = folders.ROOT / "results"
+KEYS = "task= | model=a,b | scale= | seeds= | metrics= | key=value"
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are one sentence and exit code 2, failed runs exit code 1."""
-    parser = argparse.ArgumentParser(
-        "tape-exp paper", description="The paper's tables and figures."
-    )
+    parser = argparse.ArgumentParser("tape-exp paper", description="The paper's results.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the artifacts, and how many runs of each are recorded")
-    run = commands.add_parser(
-        "run",
-        help="run what is missing, then render",
-        epilog="Example: tape-exp paper run fig_addition scale=smoke seeds=0,1",
-    )
+    run = commands.add_parser("run", help="run what is missing, then render")
     run.add_argument("words", nargs="+", metavar="artifact | all | scale= | seeds= | key=value")
-    run.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="RUNS",
-        help="the runs of --dry-run whose name fits a pattern, such as '* rung12'",
-    )
+    only = "the runs of --dry-run whose name fits a pattern, such as '* rung12'"
+    run.add_argument("--only", action="append", default=[], metavar="RUNS", help=only)
     run.add_argument("--dry-run", action="store_true", help="list the missing runs")
-    side = commands.add_parser(
-        "compare",
-        help="a table and figures of any models on any task: runs what is missing first",
-        epilog="Example: tape-exp paper compare task=arithmetic model=rope,tape",
-    )
-    keys = "task= | model=a,b | scale= | seeds= | metrics= | key=value"
-    side.add_argument("words", nargs="+", metavar=keys)
-    side.add_argument("--name", type=file_name, help="of its files (default: compare_<task>)")
-    side.add_argument(
-        "--record",
-        action="store_true",
-        help="keep records, table and figures in results/ (default: <runs>/.compare)",
-    )
+    side = commands.add_parser("compare", help="a table and figures of any models on any task")
+    side.add_argument("words", nargs="+", metavar=KEYS)
+    side.add_argument("--name", default="", help="of its files (default: compare_<task>)")
+    kept = "keep records, table and figures in results/ (default: <runs>/.compare)"
+    side.add_argument("--record", action="store_true", help=kept)
     for one in (run, side):
-        one.add_argument(
-            "--cores", type=int, help="runs at a time, one thread each (default: 1, all threads)"
-        )
-        one.add_argument(
-            "--minutes",
-            type=float,
-            help="then save, and exit with status 85; the same command resumes",
-        )
+        one.add_argument("--cores", type=int, help="runs at a time, one thread each")
+        one.add_argument("--minutes", type=float, help="then save, and exit with status 85")
     draw = commands.add_parser("render", help="draw tables and figures from the committed records")
     draw.add_argument("words", nargs="*", metavar="artifact")
-    draw.add_argument(
-        "--formats",
-        default="",
-        help="further files, as in tex,pdf: tex of tables, pdf, png of figures",
-    )
+    kinds = "further files, as in tex,pdf: tex of tables, pdf, png of figures"
+    draw.add_argument("--formats", default="", help=kinds)
     commands.add_parser("cost", help="estimate GPU-hours of every artifact at the paper's scale")
     options, further = parser.parse_known_args(arguments)  # argparse allows no words after options
     if wrong := [w for w in further if w.startswith("-") or not hasattr(options, "words")]:
@@ -84,13 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return COMMANDS[options.command](options)
 
 
-def file_name(text: str) -> str:
-    """A word that can be the name of a file."""
-    if not re.fullmatch(r"\w[\w.+-]*", text):
-        raise argparse.ArgumentTypeError(f"{text} must be letters, digits and _ . + -")
-    return text
-
-
 def list_artifacts(options: argparse.Namespace) -> int:
     """Print each artifact's title and its recorded runs at each scale that has some."""
     records = read_records()
@@ -98,10 +62,9 @@ def list_artifacts(options: argparse.Namespace) -> int:
         artifact = load(name)
         print(f"{name:24} {artifact.title}")
         for scale in artifact.all_scales():
-            runs = View(artifact, scale, records).all_runs
-            seeds = [len(each) for each in runs.values()]
-            if runs:
-                print(f"{'':24}   {scale}: {len(runs)} rows, {sum(seeds)} runs")
+            if runs := View(artifact, scale, records).all_runs:
+                seeds = sum(map(len, runs.values()))
+                print(f"{'':24}   {scale}: {len(runs)} rows, {seeds} runs")
     return 0
 
 
@@ -112,9 +75,7 @@ def run_artifacts(options: argparse.Namespace) -> int:
     artifacts, scale, seeds, extra = words.requested(options.words)
     jobs = runner.jobs_of(artifacts, scale, seeds, extra, only=options.only)
     if options.dry_run:
-        for job in jobs.values():
-            print(job.title)
-        print(f"{len(jobs)} runs are missing" if len(jobs) != 1 else "1 run is missing")
+        print(*(job.title for job in jobs.values()), f"missing runs: {len(jobs)}", sep="\n")
         return 0
     refuse_unfit(jobs.values())
     outcome = runner.work(jobs, options.cores, options.minutes)
@@ -137,46 +98,27 @@ def compare_models(options: argparse.Namespace) -> int:
     """Run what a comparison lacks, write its table and figures, and print the table."""
     from tape_exp.paper import compare
 
-    artifact, scale, seeds = compare.requested(options.words, options.name or "")
-    if options.record and artifact.name in names():
-        raise ConfigError(
-            f"--name: {artifact.name} is an artifact; give the comparison another name."
-        )
-    own = next((w.partition("=")[2] for w in artifact.overrides if w.startswith("runs=")), "runs")
-    into = RESULTS if options.record else Path(own).expanduser() / ".compare"
-    outcome, view = None, compare.view_of(artifact, recorded(Path(own), into), seeds)
+    artifact, scale, seeds = compare.requested(options.words, options.name)
+    runs = next((w.partition("=")[2] for w in artifact.overrides if w.startswith("runs=")), "runs")
+    own = Path(runs).expanduser()
+    into = RESULTS if options.record else own / ".compare"
+    status, view = 0, compare.view_of(artifact, compare.recorded(own, into), seeds)
     if any(len(view.runs(row)) < len(seeds) for row in view.rows):
         from tape_exp.paper import runner
 
         found = [run for row in view.rows for run in view.runs(row)]
         jobs = runner.jobs_of([artifact], scale, seeds, records=found)
         refuse_unfit(jobs.values())
-        outcome = runner.work(jobs, options.cores, options.minutes, into / "records")
-        artifact, scale, seeds = compare.requested(options.words, options.name or "")
-        view = compare.view_of(artifact, recorded(Path(own), into), seeds)
-    table = view.table
-    if not view.all_runs or table is None:
+        status = runner.work(jobs, options.cores, options.minutes, into / "records").status()
+        artifact, *_ = compare.requested(options.words, options.name)
+        view = compare.view_of(artifact, compare.recorded(own, into), seeds)
+    if not view.all_runs or view.table is None:
         print("There is no table: none of these runs is recorded.", file=sys.stderr)
-        return outcome.status() if outcome else 1
-    path = into / "tables" / f"{artifact.name}-{scale}.csv"
-    if not path.exists() or path.read_text() != table.csv():
-        from tape_exp.paper.figures import figures  # imports matplotlib
-
-        write_atomically(path, table.csv())
-        compare.keep(artifact, into / "tables")
-        for suffix, draw in figures(view):
-            draw(into / "figures" / f"{artifact.name}-{scale}{suffix}.svg")
-    terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNBROKEN
-    print(f"\n{table.terminal(terminal)}")
-    drawn = (into / "figures").glob(f"{artifact.name}-{scale}*.svg")
-    print(*(each for each in (path, *sorted(drawn))), sep="\n")
-    return outcome.status() if outcome else 0
-
-
-def recorded(runs: Path, into: Path) -> list[dict[str, Any]]:
-    """The committed records, those of earlier comparisons, and those of finished runs."""
-    every = [*records_of_runs(runs), *read_records(into / "records"), *read_records()]
-    return sorted({r["run"]: r for r in every}.values(), key=lambda run: run["started"])
+        return status or 1
+    paths = compare.write(view, into)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNBROKEN
+    print(f"\n{view.table.terminal(width)}", *paths, sep="\n")
+    return status
 
 
 def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
@@ -218,30 +160,17 @@ def write_costs(options: argparse.Namespace) -> int:
 
     known: dict[str, float] = {}
     needed = {}
-    for name in names():
-        artifact = load(name)
-        if artifact.rows and "paper" in artifact.all_scales():
-            jobs = runner.jobs_of([artifact], "paper", [0], records=[])
-            for key, job in jobs.items():
-                if key not in known:
-                    decoder, task = plan.model_and_task(job.cfg)
-                    flops = (
-                        plan.tokens(task) * plan.flops_per_token(decoder, task, recompute=False)
-                        if task.trains
-                        else 0.0
-                    )
-                    known[key] = plan.hours(flops, PEAK_FLOPS[plan.ASSUMED])
-            needed[name] = {
-                "runs": 3 * len(jobs),
-                "gpu_hours": round(3 * sum(known[key] for key in jobs), 1),
-            }
-    content = {
-        "gpu": plan.ASSUMED,
-        "utilisation": plan.UTILISATION,
-        "seeds": 3,
-        "artifacts": needed,
-    }
-    write_atomically(RESULTS / "costs.json", json.dumps(content, indent=1) + "\n")
+    for artifact in [a for a in map(load, names()) if a.rows and "paper" in a.all_scales()]:
+        jobs = runner.jobs_of([artifact], "paper", [0], records=[])
+        for key in jobs.keys() - known.keys():
+            decoder, task = plan.model_and_task(jobs[key].cfg)
+            flops = plan.flops_per_token(decoder, task, recompute=False) if task.trains else 0.0
+            known[key] = plan.hours(plan.tokens(task) * flops, PEAK_FLOPS[plan.ASSUMED])
+        hours = round(3 * sum(known[key] for key in jobs), 1)
+        needed[artifact.name] = {"runs": 3 * len(jobs), "gpu_hours": hours}
+    content = {"gpu": plan.ASSUMED, "utilisation": plan.UTILISATION, "seeds": 3}
+    text = json.dumps({**content, "artifacts": needed}, indent=1)
+    write_atomically(RESULTS / "costs.json", text + "\n")
     return 0
 
 

@@ -10,7 +10,7 @@ import yaml
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.derived import metrics_of
-from tape_exp.paper.records import Record, flat
+from tape_exp.paper.records import Record, flat, read_records, records_of_runs
 from tape_exp.paper.view import Row, View
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.evaluation import is_result
@@ -37,22 +37,25 @@ def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list
     models = list(dict.fromkeys(settings["model"].split(",")))
     task = settings["task"]
     keys = f", with {' '.join(deciding(extra))}" if deciding(extra) else ""
-    metrics = {
-        metric: {"metric": metric}
-        for metric in filter(None, settings.get("metrics", "").split(","))
-    }
+    metrics = [*filter(None, settings.get("metrics", "").split(","))]
     artifact = Artifact(
         name=name or f"compare_{task}",
         title=f"{', '.join(map(display_name, models))} side by side",
         rows={"model": {model: [f"model={model}"] for model in models}},
         overrides=[f"task={task}", *extra],
-        columns=metrics,
+        columns={metric: {"metric": metric} for metric in metrics},
         caption=f"Task {task} at scale {{scale}}{keys}; mean over seeds ± its 95 % interval.",
         figures=[{"kind": "lengths"}, {"kind": "grids"}, {"kind": "losses"}],
         command=f"tape-exp paper compare {' '.join(words)}",
         only=scale,
     )
     return artifact, scale, seeds
+
+
+def recorded(runs: Path, into: Path) -> list[Record]:
+    """The committed records, those of earlier comparisons, and those of finished runs."""
+    every = [*records_of_runs(runs), *read_records(into / "records"), *read_records()]
+    return sorted({r["run"]: r for r in every}.values(), key=lambda run: run["started"])
 
 
 def view_of(artifact: Artifact, records: Sequence[Record], seeds: Sequence[int]) -> View:
@@ -73,12 +76,11 @@ def view_of(artifact: Artifact, records: Sequence[Record], seeds: Sequence[int])
     view.rows = rows
     runs = [run for row in rows for run in view.runs(row)]
     known = [*dict.fromkeys(m for run in runs for m in run["metrics"] if not m.endswith(ENDS))]
-    for metric in artifact.columns if runs else []:
-        if metric not in known:
-            raise ConfigError(
-                f"metrics={metric}{did_you_mean(metric, known)} The records have: "
-                f"{', '.join(known)}."
-            )
+    if wrong := [metric for metric in artifact.columns if runs and metric not in known]:
+        raise ConfigError(
+            f"metrics={wrong[0]}{did_you_mean(wrong[0], known)} The records have: "
+            f"{', '.join(known)}."
+        )
     chosen = [*artifact.columns] or [metric for metric in known if is_result(metric)]
     artifact.columns = {metric: column(metric, runs) for metric in chosen}
     del view.columns
@@ -97,10 +99,21 @@ def deciding(overrides: Sequence[str]) -> list[str]:
     return sorted(word for word in overrides if not word.lstrip("+~").startswith(PLACES))
 
 
-def keep(artifact: Artifact, folder: Path) -> None:
-    """Leave a comparison as a YAML beside its table, from which the site shows it again."""
-    fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}
-    write_atomically(folder / f"{artifact.name}.yaml", yaml.safe_dump(fields, sort_keys=False))
+def write(view: View, into: Path) -> list[Path]:
+    """Write the table, the figures, and a YAML from which the site shows them again."""
+    from tape_exp.paper.figures import figures  # imports matplotlib
+
+    artifact, stem, table = view.artifact, f"{view.artifact.name}-{view.scale}", view.table
+    assert table is not None  # of what is recorded
+    path = into / "tables" / f"{stem}.csv"
+    if not path.exists() or path.read_text() != table.csv():
+        write_atomically(path, table.csv())
+        fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}
+        text = yaml.safe_dump(fields, sort_keys=False)
+        write_atomically(into / "tables" / f"{artifact.name}.yaml", text)
+        for suffix, draw in figures(view):
+            draw(into / "figures" / f"{stem}{suffix}.svg")
+    return [path, *sorted((into / "figures").glob(f"{stem}*.svg"))]
 
 
 def kept(folder: Path) -> list[Artifact]:

@@ -24,10 +24,9 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
     every = [load(name) for name in (names() if chosen == ["all"] else chosen)]
     artifacts = [artifact for artifact in every if artifact.rows and scale in artifact.all_scales()]
     if chosen != ["all"] and (without := [a for a in every if a not in artifacts]):
-        one = without[0]
+        command = without[0].run_command(without[0].all_scales()[0])
         raise ConfigError(
-            f"{one.name} has no runs at scale={scale}; `{one.run_command(one.all_scales()[0])}` "
-            "measures it."
+            f"{without[0].name} has no runs at scale={scale}; `{command}` measures it."
         )
     return artifacts, scale, seeds, extra
 
@@ -36,37 +35,23 @@ def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
     """The value of ``scale=`` (default: smoke), that of ``seeds=`` (default: 0), and other words.
 
     Raises:
-        ConfigError: the scale is not known, the seeds are no integers from 0, or a word is given
-            twice.
+        ConfigError: the scale is not known, or the seeds are no different integers from 0.
     """
     settings, extra = split_words(words, ("scale", "seeds"))
     one_of("scale", scale := settings.get("scale", "smoke"), SCALES)
     seeds = settings.get("seeds", "0").split(",")
     if not all(seed.isdigit() for seed in seeds) or len({*seeds}) < len(seeds):
         raise ConfigError(
-            f"seeds={settings['seeds']} must be different integers from 0, separated by commas, as "
-            "in seeds=0,1,2."
+            f"seeds={settings['seeds']} must be different integers from 0, as in seeds=0,1,2."
         )
     return scale, [*map(int, seeds)], extra
 
 
 def split_words(words: Sequence[str], keys: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The values of ``<key>=`` among the words of a command, and its other words.
-
-    Raises:
-        ConfigError: a key is given twice.
-    """
-    settings: dict[str, str] = {}
-    further = []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or key not in keys:
-            further.append(word)
-        elif key in settings:
-            raise ConfigError(f"{key}={settings[key]} and {word} exclude each other; give one.")
-        else:
-            settings[key] = value
-    return settings, further
+    """The values of ``<key>=`` among the words of a command, and its other words."""
+    pairs = [word.partition("=") for word in words]
+    settings = {key: value for key, equals, value in pairs if equals and key in keys}
+    return settings, ["".join(pair) for pair in pairs if not pair[1] or pair[0] not in keys]
 
 
 def check_words(what: str, settings: Mapping[str, str], further: Sequence[str]) -> None:
@@ -86,6 +71,7 @@ def check_words(what: str, settings: Mapping[str, str], further: Sequence[str]) 
 
 def refuse_debug(words: Sequence[str]) -> None:
     """Raise :class:`ConfigError` for a key of ``debug``: such runs have no record."""
-    shortening = (w for w in words if w.startswith(("debug=", "debug.")) and w != "debug=none")
-    if debug := next(shortening, None):
-        raise ConfigError(f"{debug} has no place in a table of results: such runs have no record.")
+    if shortening := [w for w in words if w.startswith(("debug=", "debug.")) and w != "debug=none"]:
+        raise ConfigError(
+            f"{shortening[0]} has no place in a table of results: such runs have no record."
+        )

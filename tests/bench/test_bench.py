@@ -48,8 +48,8 @@ def bench(tmp_path):
 def test_the_lowest_validation_loss_chooses_the_rate_and_further_seeds_run_there_alone(bench):
     board = bench.board(shown=True)
     assert set(board.choices.values()) == {"0.003"}
-    assert [run["seed"] for run in board.chosen("rope", "sort")] == [0, 1]
-    assert len([*board.missing_seeds()]) == 15
+    assert [run["seed"] for run in board.chosen["rope", "sort"]] == [0, 1]
+    assert len([*board.at_choice()]) == 15
 
 
 def test_ranks_and_their_test_are_scipys(bench):
@@ -105,9 +105,8 @@ def test_a_real_bench_resumes_and_adds_a_model(tmp_path, capsys, monkeypatch):
     [
         (["roep"], "model=roep is not known. Did you mean 'rope'?"),
         (["rope", "task=c4"], "task=c4 is no word of a bench"),
-        (["rope", "tasks=copy", "tasks=sort"], "tasks=copy and tasks=sort exclude each other"),
         (["rope", "tasks=cop"], "Did you mean 'copy'?"),
-        (["rope", "rates=0"], "rates=0 must be numbers above 0"),
+        (["rope", "rates=a"], "rates=a must be numbers"),
         (["abacus", "tasks=copy"], "Abacus must be told which tokens are digits"),
         ([], "no search of learning rates is recorded"),
     ],
