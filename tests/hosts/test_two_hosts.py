@@ -121,8 +121,10 @@ def test_a_cut_cable_ends_the_run_and_the_same_command_goes_on(hosts, tmp_path):
         time.sleep(0.1)
     hosts[1].link("down")
     outcomes = ended(processes)
-    assert [status for status, _ in outcomes] == [REQUEUE] * 4, outcomes
-    assert all("has not answered for trainer.timeout=10 seconds" in err for _, err in outcomes)
+    # One whose neighbour gives up first sees a closed connection, status 1; srun takes the highest.
+    assert {REQUEUE} <= {status for status, _ in outcomes} <= {REQUEUE, 1}, outcomes
+    given_up = [err for status, err in outcomes if status == REQUEUE]
+    assert all("has not answered for trainer.timeout=10 seconds" in err for err in given_up)
     assert not list(tmp_path.rglob("DONE"))
     hosts[1].link("up")
     outcomes = ended(srun(hosts, *words))
