@@ -3,21 +3,18 @@
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.hardware import file_name
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.layers import LayerKind, kinds_of
 from tape_exp.runs.record import git_state
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.construct import build
 from tape_exp.settings.folders import ROOT
-from tape_exp.settings.schema import Arch
 
 FOLDER = ROOT / "results" / "speed"
 DIGITS = tuple(range(10))  # ids, for encodings that must know which tokens are digits
@@ -31,10 +28,9 @@ ENCODINGS = (
 )
 
 
-def encoding(name: str) -> Callable[[Arch], PositionEncoding]:
+def encoding(name: str) -> list[LayerKind]:
     """What makes the encoding of ``model=<name>`` for a decoder."""
-    section: Any = OmegaConf.to_container(compose_config([f"model={name}"]).model, resolve=True)
-    return lambda arch: build(section, "model", arch=arch)
+    return kinds_of(compose_config([f"model={name}"]).model)
 
 
 def parser(kind: str, description: str) -> argparse.ArgumentParser:

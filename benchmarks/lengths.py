@@ -23,9 +23,8 @@ from benchmarks.common import DIGITS, ENCODINGS, encoding, parser, write_record
 from benchmarks.speed import kept_bytes
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.block import Block, Where
+from tape_exp.models.block import Block, ForwardContext
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import overrides
 from tape_exp.models.timing import Row, round_robin
 from tape_exp.settings.commands import command
 from tape_exp.settings.schema import Arch
@@ -96,17 +95,19 @@ class Step:
     def __init__(self, decoder: Decoder, T: int) -> None:
         self.block: Block = decoder.blocks()[0]
         position = self.block.position
-        self.where = Where(decoder.positions(1, T, CPU, RowSampler(0)), position.consecutive)
+        places = decoder.positions(1, T, CPU, RowSampler(0))
+        tokens = torch.zeros(1, T, dtype=torch.long)
+        self.context = ForwardContext(tokens, places, decoder.random is None)
         self.x = torch.randn(1, T, WIDTH, requires_grad=True)
-        self.state = position.initial_state(self.where.positions_BT)
-        if overrides(position, "update"):
+        self.state = position.start(places)
+        if hasattr(position, "update_net"):
             with torch.no_grad():
-                _, updated = self.block(self.x, self.state, self.where)
+                _, updated = self.block(self.x, self.state, self.context)
             self.state = updated.detach().requires_grad_()
 
     def forward(self) -> Tensor:
         """A loss of everything that the layer hands on."""
-        x, state = self.block(self.x, self.state, self.where)
+        x, state = self.block(self.x, self.state, self.context)
         loss = x.square().mean()
         return loss + state.square().mean() if state is not None and state.requires_grad else loss
 
@@ -142,7 +143,7 @@ def slope(lengths: Sequence[int], values: Sequence[float]) -> float | None:
 
 def counted_flops(name: str, T: int) -> int:
     """Of the matrix products of a step, which is not run. PyTorch counts no triangular solves."""
-    decoder = layers_of(name, T, "reference")
+    decoder = layers_of(name, T, "explicit")
     with FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False) as counter:
         Step(decoder, T).run()
     return counter.get_total_flops()

@@ -24,15 +24,13 @@ from benchmarks.common import encoding, parser, write_record
 from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import attention
-from tape_exp.models.attention import sdpa
-from tape_exp.models.block import on_demand
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
-from tape_exp.models.positions.base import Features, PositionEncoding, overrides
+from tape_exp.models.layers import Kinds
+from tape_exp.models.positions.base import Tokens
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
-from tape_exp.models.step import step_case
-from tape_exp.models.timing import Row, round_robin, summary
+from tape_exp.models.timing import Row, round_robin, step_case, summary
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -131,14 +129,10 @@ def steps(
     cases = {"rope": step_case(shapes.arch, encoding("rope"), *sizes, compiled=compiled)}
     rival: dict[str, Any] = {}
     if name == "tape_separate":
-        rival = {"backend": "separate", "updates_last": True}
-    make = SeparateTAPE if rival else encoding(name)
-    attention.BACKENDS["separate"] = attention.Backend(separate_calls, lambda _: None)
-    try:
-        cases[name] = step_case(shapes.arch, make, *sizes, compiled=compiled, **rival)
-        times = round_robin(cases, device, 6 * shapes.seconds / len(TIMED))
-    finally:
-        del attention.BACKENDS["separate"]
+        rival = {"attend": separate_calls, "updates_last": True}
+    make: Kinds = SeparateTAPE if rival else encoding(name)
+    cases[name] = step_case(shapes.arch, make, *sizes, compiled=compiled, **rival)
+    times = round_robin(cases, device, 6 * shapes.seconds / len(TIMED))
     with torch.device("meta"):
         flops = Decoder(shapes.arch, RoPE).flops_per_token(T)
     for case in cases if name == "tape" else (name,):
@@ -165,10 +159,10 @@ def cores(
     for name in CORES:
         case = core_case(shapes, T, backward, device, name)
         for backend in attention.BACKENDS:
-            if backend == "reference" and T > 2048:
+            if backend == "explicit" and T > 2048:
                 continue  # the scores would not fit
-            if backend in ("flex", "triton") and device.type == "cpu":
-                continue  # neither is made for a CPU
+            if backend == "flex" and device.type == "cpu":
+                continue  # it is not made for a CPU
             try:
                 case(backend)
                 cases[f"{name}/{backend}"] = partial(case, backend)
@@ -196,7 +190,7 @@ def core_case(
     shapes: Shapes, T: int, backward: bool, device: torch.device, name: str
 ) -> Callable[[str], None]:
     """What computes the attention of an encoding once, with a backend."""
-    position = encoding(name)(shapes.arch)
+    position = encoding(name)[0].position(shapes.arch)
     position.init_weights(torch.Generator().manual_seed(0))  # of a CPU, where it still is
     position.to(device)
 
@@ -205,29 +199,23 @@ def core_case(
         return torch.randn(heads, device=device, dtype=shapes.dtype, requires_grad=backward)
 
     q, k, v = make(), make(), make()
-    extra: dict[str, Any] = {"carried": make()} if isinstance(position, TAPE) else {}
-    learns = [x for x in (q, k, v, *extra.values(), *position.parameters()) if x.requires_grad]
-    positions, given = position.positions(1, T, device), torch.ones_like(q)
+    carried = make() if isinstance(position, TAPE) else None
+    inputs = [q, k, v] if carried is None else [q, k, v, carried]
+    learns = [x for x in (*inputs, *position.parameters()) if x.requires_grad]
+    positions, given = torch.arange(T, device=device, dtype=torch.float32)[None], torch.ones_like(q)
+    x = torch.zeros(shapes.batch, T, shapes.arch.width, device=device)
 
     def once(backend: str) -> None:
         with torch.set_grad_enabled(backward):
-            bias = bias_of(position, positions, T)
-            both = attention.attend(q, k, v, backend=backend, **extra, **bias)
+            bias: Any = position.bias(q.float(), k.float(), x, positions)
+            biases = () if bias is None else (bias,)
+            scores = attention.Scores(q.transpose(1, 2), k.transpose(1, 2), biases)
+            both = attention.attend(scores, v, carried, backend)
             if backward:
                 out = [x for x in both if x is not None]
                 torch.autograd.grad(out, learns, [given] * len(out), allow_unused=True)
 
     return once
-
-
-def bias_of(position: PositionEncoding, positions: Tensor, T: int) -> dict[str, Any]:
-    """The bias of an encoding, in the form that costs least."""
-    table = position.bias_by_distance(T, positions.device)
-    if table is not None:
-        return {"by_distance": table, "slopes": position.slopes()}
-    if overrides(position, "piecewise"):
-        return {"bias": on_demand(position, positions)}
-    return {"bias": position.bias(positions, positions)}
 
 
 def core_flops(name: str, shapes: Shapes, T: int, backward: bool) -> int:
@@ -289,7 +277,7 @@ def decoding(
     for name in ("rope", "tape", "alibi"):
         model = Decoder(arch, encoding(name)).to(device).eval()
         tokens = torch.randint(arch.vocab, (rows, prompt + new), device=device)
-        generate(model, list(tokens[:, :prompt]), 2)  # compiles what Triton has not compiled yet
+        generate(model, list(tokens[:, :prompt]), 2)
         cached = seconds_of(partial(generate, model, list(tokens[:, :prompt]), new), device)
         lengths = [prompt + round(i * (new - 1) / 4) for i in range(5)]  # cost lies between
         with torch.inference_mode():
@@ -332,53 +320,46 @@ class SeparateTAPE(TAPE):
     function.
     """
 
-    def initial_state(self, positions_BT: Tensor) -> Tensor:
+    def start(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 2, d): each half twice, as RoPE's tables usually are."""
-        return super().initial_state(positions_BT).repeat(1, 1, 1, 1, 2)
+        return super().start(positions_BT).repeat(1, 1, 1, 1, 2)
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """x · cos + rotate_half(x) · sin over the full width."""
         assert state is not None
         cos, sin = state.unbind(-2)
         rotated = []
-        for x in (q_BTHD, k_BTKD):
+        for x in (q_BTHD, k_BTHD):
             real, imaginary = x.chunk(2, -1)
-            rotated.append((x * cos + torch.cat([-imaginary, real], -1) * sin).to(x.dtype))
+            rotated.append(x * cos + torch.cat([-imaginary, real], -1) * sin)
         return rotated[0], rotated[1]
 
-    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
+    def update(self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
         """E + P Ẽ, then E + W2 diag(ψ) W1ᵀ E, literally, for the cosines and for the sines."""
         assert state is not None
-        assert attended is not None
-        B, T = x_BTC.shape[:2]
+        assert averaged_BTHE is not None
+        p, wx, w1, w2 = (self.update_net[name].float() for name in ("p", "wx", "w1", "w2"))
+        B, T = tokens.x.shape[:2]
         parts = []
-        for E, averaged in zip(state.unbind(-2), attended.chunk(2, -1), strict=True):
-            E = E.expand(B, T, self.arch.heads, -1) + torch.einsum(
-                "hg,btgc->bthc", self.p.float(), averaged.float()
-            )
-            psi = F.silu(x_BTC.float() @ self.wx.float().T)
-            wide = torch.einsum("ih,bthc->btic", self.w1.float(), E) * psi[..., None]
-            parts.append(E + torch.einsum("hi,btic->bthc", self.w2.float(), wide))
+        for E, averaged in zip(state.unbind(-2), averaged_BTHE.chunk(2, -1), strict=True):
+            E = E.expand(B, T, self.arch.heads, -1) + torch.einsum("hg,btgc->bthc", p, averaged)
+            psi = F.silu(tokens.attention @ wx.T)
+            wide = torch.einsum("ih,bthc->btic", w1, E) * psi[..., None]
+            parts.append(E + torch.einsum("hi,btic->bthc", w2, wide))
         return torch.stack(parts, -2)
 
 
-def separate_calls(inputs: attention.Inputs) -> tuple[Tensor, Tensor | None]:
+def separate_calls(
+    scores: attention.Scores, v: Tensor, carried: Tensor | None, backend: str
+) -> tuple[Tensor, Tensor | None]:
     """One attention call for the values and one for each d columns of what is carried."""
-    out, _ = sdpa.compute(attention.Inputs(inputs.q, inputs.k, inputs.v, None, None, None, None))
-    if inputs.carried is None:
-        return out, None
-    parts = (
-        inputs.carried.to(inputs.v.dtype)
-        .expand(*inputs.q.shape[:3], -1)
-        .split(inputs.v.shape[-1], -1)
-    )
-    attended = [
-        sdpa.compute(attention.Inputs(inputs.q, inputs.k, p, None, None, None, None))[0]
-        for p in parts
-    ]
-    return out, torch.cat(attended, -1)
+    values, _ = attention.attend(scores, v, None, "sdpa")
+    if carried is None:
+        return values, None
+    parts = carried.to(v.dtype).expand(*v.shape[:3], -1).split(v.shape[-1], -1)
+    return values, torch.cat([attention.attend(scores, p, None, "sdpa")[0] for p in parts], -1)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def _passes(name: str, check: Callable[[Any], Any], model: Any, quiet: bool = Fa
     """Whether a check passes; a line says so, and where it does not, why and what it asks."""
     title = name.replace("_", " ")
     try:
-        check(model)
+        remark = check(model)
     except ConfigError:
         raise
     except Exception as error:
@@ -55,7 +55,7 @@ def _passes(name: str, check: Callable[[Any], Any], model: Any, quiet: bool = Fa
         print(f"          What is asked: {' '.join((check.__doc__ or '').split())}")
         return False
     if not quiet:
-        print(f"  passed  {title}")
+        print(f"  passed  {title}" + (f": {remark}" if isinstance(remark, str) else ""))
     return True
 
 

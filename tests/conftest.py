@@ -17,15 +17,12 @@ import torch
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 
-if (
-    not torch.cuda.is_available()
-):  # before anything below imports triton: its kernels then run in its interpreter
-    os.environ["TRITON_INTERPRET"] = "1"
-
+from tape_exp.models.attention import Scores
 from tape_exp.models.conformance import ARCH
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.kernels.causal import Piecewise
 from tape_exp.models.layers import kinds_of
+from tape_exp.models.positions.abacus import Abacus
+from tape_exp.models.positions.base import for_heads
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings import compose, plugins
 from tape_exp.settings.compose import compose_config
@@ -61,14 +58,26 @@ def make_position(name: str, arch: Arch, *overrides: str):
     """The first layer's positional encoding from its YAML."""
     node = model_of(name, *overrides)
     first = node.get("layers", [node])[0]
-    return kinds_of(first, arch)[0].position(arch)
+    return kinds_of(first)[0].position(arch)
 
 
 def make_decoder(
     name: str, arch: Arch, *overrides: str, seed: int = 0, backend: str = "auto"
 ) -> Decoder:
     """A decoder with the positional encoding of a YAML."""
-    return Decoder(arch, kinds_of(model_of(name, *overrides), arch), seed, backend)
+    return Decoder(arch, kinds_of(model_of(name, *overrides)), seed, backend)
+
+
+def bias_of(position, q, k, x, positions=None) -> torch.Tensor:
+    """What an encoding adds to the logits of all pairs, (B or 1, H, T, S); at 0 … S - 1, or at the
+    positions of each row.
+    """
+    places = torch.arange(k.shape[1], dtype=q.dtype)[None] if positions is None else positions
+    found = position.bias(q, for_heads(k, q.shape[2]), x, places)
+    biases = tuple(found) if isinstance(found, list) else (found,)
+    scores = Scores(q.transpose(1, 2), k.transpose(1, 2), biases, positions)
+    parts = [scores.addend(bias, 0, q.shape[1], slice(0, k.shape[1])) for bias in biases]
+    return sum(parts[1:], parts[0])
 
 
 def model_of(name: str, *overrides: str) -> dict[str, Any]:
@@ -87,16 +96,7 @@ def knows_digits(cfg: DictConfig) -> bool:
     """Whether the encoding of any layer of a config is told which tokens are digits."""
     model = OmegaConf.to_container(cfg.model, resolve=True)
     layers = model.get("layers", [model])
-    return any(locate(layer["_target_"], "model").knows_digits for layer in layers)
-
-
-def by_pair(pieces: Piecewise, T: int, S: int) -> torch.Tensor:
-    """A bias in pieces for every pair, (H, T, S)."""
-    places = torch.arange(S, device=pieces.near.device)
-    distance = places[S - T :, None] - places
-    x = pieces.near[distance.clamp(min=0)] * pieces.far[:, None]
-    piece = torch.searchsorted(pieces.bends, x.detach())
-    return pieces.level[:, piece] + pieces.rise[:, piece] * x
+    return any(issubclass(locate(layer["_target_"], "model"), Abacus) for layer in layers)
 
 
 def least_record(directory: RunDirectory) -> dict:

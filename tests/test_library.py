@@ -66,7 +66,7 @@ def test_what_is_built_computes_the_loss_of_a_batch():
         logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORE
     )
     loss.backward()
-    assert decoder.blocks()[0].position.p.grad.abs().sum() > 0
+    assert decoder.blocks()[0].position.update_net["p"].grad.abs().sum() > 0
     with pytest.raises(ConfigError, match=r"model=tap\W.*Did you mean 'tape'"):
         te.build("tap")
 

@@ -4,20 +4,20 @@ Shape suffixes: B batch, T query tokens, S key tokens, H heads, D head dimension
 distances, M frequencies.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import probabilities
+from tape_exp.models.attention import Scores
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.pope import PoPE
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.selective_rope import SelectiveRoPE
+from tape_exp.models.trace import rotation_matrices
 
 ROTATING = RoPE, PoPE, SelectiveRoPE  # and what inherits from them
 ROWS = 128  # of queries whose probabilities are in memory at once
@@ -65,46 +65,18 @@ def attention_use(
     """
     uses: dict[int, AttentionUse] = {}
 
-    def watch(
-        block: Block,
-        q_BTHD: Tensor,
-        k_BSKD: Tensor,
-        biases: dict[str, Any],
-        state: Tensor | None,
-    ) -> None:
-        parts = [
-            _measured(rows, A_BHTS, first, edges)
-            for rows, A_BHTS in by_rows(q_BTHD, k_BSKD, biases, at_once)
-        ]
-        first_BHT, distance, by_distance, entropy = (
-            torch.cat(pieces, 2) for pieces in zip(*parts, strict=True)
-        )
-        norms = _norms(block, q_BTHD, k_BSKD, state)
-        uses[block.layer + 1] = AttentionUse(first_BHT, distance, by_distance, entropy, norms)
+    def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
+        T, parts = scores.q.shape[2], []
+        for start in range(0, T, at_once):
+            rows = range(start, min(start + at_once, T))
+            A_BHTS = scores.probabilities(rows.start, rows.stop)
+            parts.append(_measured(rows, A_BHTS, first, edges))
+        near, distance, ranges, entropy = (torch.cat(x, 2) for x in zip(*parts, strict=True))
+        norms = _norms(block, scores, state)
+        uses[block.layer + 1] = AttentionUse(near, distance, ranges, entropy, norms)
 
     decoder(tokens_BT, sampler=sampler, last_only=True, watch=watch)
     return uses
-
-
-def by_rows(
-    q_BTHD: Tensor, k_BTKD: Tensor, biases: dict[str, Any], at_once: int
-) -> Iterator[tuple[range, Tensor]]:
-    """The probabilities of some queries at a time, with the keys up to the last of them.
-
-    Yields the range of the queries, and (B, H, rows, S) for the S keys before its end.
-    """
-    T = q_BTHD.shape[1]
-    for start in range(0, T, at_once):
-        end = min(start + at_once, T)
-        of_rows = dict(biases)
-        if (bias := biases.get("bias")) is not None:
-            rows = slice(start, end) if bias.shape[-2] > 1 else slice(None)
-            of_rows["bias"] = bias[..., rows, : end if bias.shape[-1] > 1 else 1]
-        if (key_bias := biases.get("key_bias")) is not None:
-            of_rows["key_bias"] = key_bias[:, :end]
-        if (scale := biases.get("scale")) is not None:
-            of_rows["scale"] = scale[:, start:end]
-        yield range(start, end), probabilities(q_BTHD[:, start:end], k_BTKD[:, :end], **of_rows)
 
 
 def _measured(rows: range, A_BHTS: Tensor, first: int, edges: Sequence[int]) -> tuple[Tensor, ...]:
@@ -123,21 +95,17 @@ def _measured(rows: range, A_BHTS: Tensor, first: int, edges: Sequence[int]) -> 
     return before[..., min(first, S)], distance, by_distance, entropy
 
 
-def _norms(block: Block, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None) -> Tensor | None:
+def _norms(block: Block, scores: Scores, state: Tensor | None) -> Tensor | None:
     """The mean norm of the channels of each frequency, queries and keys: (2, M); xPos's scales are
     in it. None where channels do not turn, or more than two of them together, as TAPE's blocks of R
     above 2 do.
     """
     if not isinstance(block.position, ROTATING):
         return None
-    matrices = block.position.matrices(state)
-    pairs = q_BTHD.shape[-1] // 2
+    matrices = rotation_matrices(block.position, state)
+    pairs = scores.q.shape[-1] // 2
     M = pairs if matrices is None else matrices[0].shape[3]
     if pairs > M:
         return None
-    return torch.stack(
-        [
-            x.float().unflatten(-1, (-1, M)).norm(dim=-2).mean(dim=(0, 1, 2))
-            for x in (q_BTHD, k_BTKD)
-        ]
-    )
+    both = (x.float().unflatten(-1, (-1, M)).norm(dim=-2) for x in (scores.q, scores.k))
+    return torch.stack([x.mean(dim=(0, 1, 2)) for x in both])

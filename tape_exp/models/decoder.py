@@ -12,11 +12,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tape_exp.machine.seeding import RowSampler, generator_for
-from tape_exp.models.attention import to_compile
-from tape_exp.models.block import Block, Watch, Where, matrix
+from tape_exp.models import cudnn
+from tape_exp.models.attention import prepare_to_compile
+from tape_exp.models.block import Block, ForwardContext, Watch, matrix
 from tape_exp.models.cache import Cache
-from tape_exp.models.layers import Kinds, LayerKind, whose_positions
-from tape_exp.models.positions.base import PositionEncoding, State, check_reach
+from tape_exp.models.layers import Kinds, LayerKind, random_positions
+from tape_exp.models.positions.abacus import Abacus
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.learned import Learned
+from tape_exp.models.positions.rope import BY_LENGTH, RoPE
 from tape_exp.settings.schema import Arch
 
 
@@ -67,24 +71,23 @@ class Decoder(nn.Module):
         self.head = matrix(arch.width, arch.vocab)
         if arch.tied:
             self.head.weight = self.embedding.weight
-        for chain in range(len(self.kinds)):
-            self._mark_ends([block for block in blocks if block.chain == chain])
-        self._positions_of = whose_positions([block.position for block in self.firsts()])
+        self.random = random_positions(self.kinds, arch)
+        for kind in range(len(self.kinds)):
+            self._mark_ends([block for block in blocks if block.kind == kind])
         self.init_weights(seed, blank)
 
     def _mark_ends(self, blocks: list[Block]) -> None:
         """Take from the layers of a kind what only its first or all but its last have."""
-        blocks[0].begins = True
-        # Only the first layer's encoding is asked for what is added to the input.
+        blocks[0].is_first_of_kind = True
         for block in blocks[1:]:
-            for name in block.position.embedding_parameters:
-                delattr(block.position, name)
+            if hasattr(block.position, "embedding"):
+                del block.position.embedding
         # Nobody reads the state after the last layer. The parameters of its update stay, since
         # published counts include them, but they are idle.
-        last = blocks[-1]
-        last.updates_state = False
-        for name, parameter in last.position.named_parameters():
-            parameter.requires_grad = name not in last.position.update_parameters
+        blocks[-1].updates_state = False
+        for name, parameter in blocks[-1].position.named_parameters():
+            if "update_net." in name:
+                parameter.requires_grad = False
 
     def init_weights(self, seed: int, blank: bool = False) -> None:
         """Every matrix N(0, 0.02), norms 1, positional encodings by their own ``init_weights``;
@@ -137,49 +140,60 @@ class Decoder(nn.Module):
                 :func:`~tape_exp.models.trace.trace`.
         """
         B, T = tokens_BT.shape
-        known_BS, consecutive = tokens_BT, self.consecutive
+        given, padding_B = positions_BT is not None, None
         if cache is not None:
-            positions_BT = cache.next_positions(T)
-            known_BS, sampler = cache.read(tokens_BT), cache.sampler
-        elif positions_BT is not None:
-            if not positions_BT.is_floating_point():
-                positions_BT = positions_BT.float()
-            for block in self.firsts():
-                check_reach(block.position, positions_BT)
-            consecutive = False
-        else:
+            known_BS, sampler, padding_B = cache.append(tokens_BT), cache.sampler, cache.padding_B
+            positions_BT = cache.positions_BS[:, : known_BS.shape[1]]
+            tokens_BT = tokens_BT if self.cacheable else known_BS
+        elif positions_BT is None:
             positions_BT = self.positions(B, T, tokens_BT.device, sampler)
-        every_id = [block.position.position_ids(known_BS, sampler) for block in self.firsts()]
-        ids = tuple(None if ids_BS is None else ids_BS[:, -T:] for ids_BS in every_id)
-        where = Where(positions_BT, consecutive, cache, watch, ids)
-        states: list[State] = [*self.initial_states(positions_BT, cache)]
+        elif not positions_BT.is_floating_point():
+            positions_BT = positions_BT.float()
+        own_BT = tokens_BT
+        if padding_B is not None:
+            S, places = positions_BT.shape[1], torch.arange(positions_BT.shape[1])
+            real_BS = places.to(padding_B.device) >= padding_B[:, None]
+            own_BT = tokens_BT.masked_fill(~real_BS[:, S - tokens_BT.shape[1] :], -1)
+        context = ForwardContext(
+            own_BT,
+            positions_BT,
+            self.random is None and not given,
+            sampler,
+            cache if self.cacheable else None,
+            padding_B,
+            watch,
+        )
+        last = None if cache is None else cache.positions_BS[:, -1:]
+        states = self.starts(positions_BT[:, -tokens_BT.shape[1] :], last)
+        self._try_cudnn(states)
         plain = cache is None and watch is None and self.training
         compute = self._compiled if self._compiled is not None and plain else self._compute
-        found = compute(tokens_BT, states, where, last_only, logits_at, labels_BT)
+        found = compute(tokens_BT, states, context, last_only, logits_at, labels_BT)
         if cache is not None:
             cache.length += T
+            found = found[:, -T:]
         return found
 
     def _compute(
         self,
         tokens_BT: Tensor,
-        states: list[State],
-        where: Where,
+        states: list[Tensor | None],
+        context: ForwardContext,
         last_only: bool,
         logits_at: Tensor | None,
         labels_BT: Tensor | None,
     ) -> Tensor:
-        """All of a forward pass that is a function of tokens, states and places: one graph."""
+        """All of a forward pass that is a function of tokens, states and context: one graph."""
         x_BTC = self.embedding(tokens_BT)
         recompute = self.recompute and self.training and torch.is_grad_enabled()
         states = list(states)
         for layer in self.blocks():
-            state = states[layer.chain]
+            state = states[layer.kind]
             if recompute:
-                x_BTC, state = checkpoint(layer, x_BTC, state, where, use_reentrant=False)
+                x_BTC, state = checkpoint(layer, x_BTC, state, context, use_reentrant=False)
             else:
-                x_BTC, state = layer(x_BTC, state, where)
-            states[layer.chain] = state
+                x_BTC, state = layer(x_BTC, state, context)
+            states[layer.kind] = state
         if last_only:
             x_BTC = x_BTC[:, -1:]
         if logits_at is not None:
@@ -194,44 +208,76 @@ class Decoder(nn.Module):
         every length, kind of output and reset of a part would be a graph of its own, which takes
         longer to build than most evaluations take, and after a few of them torch builds no more.
         """
-        to_compile()
+        prepare_to_compile()
         self._compiled = torch.compile(self._compute, **options)
 
     def positions(
         self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None
     ) -> Tensor:
-        """The positions that the encoding gives to the tokens: (1, T) or (rows, T), fp32."""
-        whose = self.firsts()[self._positions_of].position
-        return whose.positions(rows, length, device, sampler)
+        """The positions of the tokens: 0 … T-1, (1, T), or (rows, T) where they are random; fp32.
 
-    def initial_states(
-        self, positions_BT: Tensor, cache: Cache | None = None
-    ) -> list[Tensor | None]:
-        """The state that the first layer of each kind sees."""
-        return [initial_state(block.position, positions_BT, cache) for block in self.firsts()]
+        Raises:
+            ConfigError: there are fewer positions than tokens.
+        """
+        for block in self.firsts():
+            if isinstance(block.position, Learned):
+                block.position.require(length)
+        if self.random is not None:
+            return self.random.sample(rows, length, device, sampler)
+        return torch.arange(length, device=device, dtype=torch.float32)[None]
+
+    def starts(self, positions_BT: Tensor, last_B1: Tensor | None = None) -> list[Tensor | None]:
+        """The state that the first layer of each kind sees. In cached decoding the last position
+        that a row may have goes along, so that every step sees the same length.
+        """
+        more = positions_BT if last_B1 is None else torch.cat([positions_BT, last_B1], 1)
+        states = [block.position.start(more) for block in self.firsts()]
+        T = positions_BT.shape[1]
+        return [None if state is None else state[:, :T] for state in states]
+
+    def _try_cudnn(self, states: list[Tensor | None]) -> None:
+        """On a GPU find out, once, whether cuDNN averages what these states carry with the values.
+        It must be known before a graph is built.
+        """
+        weight, d = self.head.weight, self.arch.head_dim
+        if weight.device.type != "cuda":
+            return
+        cast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+        for block, state in zip(self.firsts(), states, strict=True):
+            if (carried := block.position.carry(state)) is not None:
+                cudnn.trial(weight.device, cast or weight.dtype, d, d + carried.shape[-1])
 
     @property
-    def consecutive(self) -> bool:
-        """Whether the encoding's positions are 0 … T-1."""
-        return all(block.position.consecutive for block in self.firsts())
+    def cacheable(self) -> bool:
+        """Whether earlier tokens need not be computed again when one is added."""
+        return all(block.position.cacheable for block in self.firsts())
 
     @property
     def reach(self) -> int | None:
         """The number of positions, where a table holds them."""
-        reaches = (block.position.reach for block in self.firsts())
-        return min((reach for reach in reaches if reach is not None), default=None)
+        encodings = [block.position for block in self.firsts()]
+        return min((x.length for x in encodings if isinstance(x, Learned)), default=None)
+
+    @property
+    def reads_length(self) -> bool:
+        """Whether what a token sees depends on the length of its row."""
+        encodings = [block.position for block in self.firsts()]
+        scaled = (x.scaling.method for x in encodings if isinstance(x, RoPE))
+        return any(method in BY_LENGTH for method in scaled)
 
     def firsts(self) -> list[Block]:
         """The first layer of each kind, in order."""
-        return [block for block in self.blocks() if block.begins]
+        return [block for block in self.blocks() if block.is_first_of_kind]
 
     def blocks(self) -> list[Block]:
         """The layers, with their type."""
         return [cast(Block, layer) for layer in self.layers]
 
     def knows_digits(self) -> bool:
-        """Whether the encoding of any layer is told which tokens are digits."""
-        return any(block.position.knows_digits for block in self.blocks())
+        """Whether the encoding of any layer is told which tokens are digits: a ceiling for those
+        that must find this out.
+        """
+        return any(isinstance(block.position, Abacus) for block in self.blocks())
 
     def parameter_count(self) -> int:
         """All parameters, trainable or not."""
@@ -277,19 +323,3 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
         chosen = logits.gather(-1, label.clamp(min=0)[:, None])[:, 0]
         nll.append((logits.logsumexp(-1) - chosen) * counts)
     return torch.cat(nll).view(labels_BT.shape)
-
-
-def initial_state(
-    position: PositionEncoding, positions_BT: Tensor, cache: Cache | None
-) -> Tensor | None:
-    """The state that an encoding's first layer sees.
-
-    Where it depends on the row's length, the last position that a cache may hold goes along, so
-    that all steps see the same length.
-    """
-    if cache is None or not position.by_length:
-        return position.initial_state(positions_BT)
-    last_B1 = cache.positions_BS[:, -1:]
-    state = position.initial_state(torch.cat([positions_BT, last_B1], 1))
-    assert state is not None
-    return state[:, :-1]

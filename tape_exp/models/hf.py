@@ -86,7 +86,7 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         if decoder is None:
             arch = Arch(**config.arch or {})
-            decoder = Decoder(arch, kinds_of(config.model or {}, arch))
+            decoder = Decoder(arch, kinds_of(config.model or {}))
         self.decoder = decoder
         for tensor in (*self.decoder.parameters(), *self.decoder.buffers()):
             tensor._is_hf_initialized = tensor.device.type != "meta"  # type: ignore[attr-defined]
@@ -99,8 +99,8 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             super()._init_weights(module)
             return
         with torch.device("cpu"):
-            (chain,) = (x.chain for x in self.decoder.blocks() if x.position is module)
-            fresh = self.decoder.kinds[chain].position(module.arch)
+            (kind,) = (x.kind for x in self.decoder.blocks() if x.position is module)
+            fresh = self.decoder.kinds[kind].position(module.arch)
             fresh.init_weights(torch.Generator().manual_seed(0))
         made = {**dict(fresh.named_parameters()), **dict(fresh.named_buffers())}
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tape_exp.models.positions.base import PositionEncoding, overrides
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.randpe import RandomPositions
 from tape_exp.settings.construct import as_dataclass, build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, AttentionConfig
@@ -31,7 +32,7 @@ class LayerKind:
 Kinds = Callable[[Arch], PositionEncoding] | Sequence[LayerKind]  # of a decoder's layers
 
 
-def kinds_of(model: Any, arch: Arch) -> list[LayerKind]:
+def kinds_of(model: Any) -> list[LayerKind]:
     """The kinds of a config's section ``model``: layer l has entry l modulo their number.
 
     Raises:
@@ -42,7 +43,7 @@ def kinds_of(model: Any, arch: Arch) -> list[LayerKind]:
     if OmegaConf.is_config(model):
         model = OmegaConf.to_container(model, resolve=True)
     if "layers" not in model:
-        return [_kind(model, arch, "model")]
+        return [_kind(model, "model")]
     if unknown := [key for key in model if key not in ("name", "layers")]:
         raise ConfigError(
             f"model.{unknown[0]} is not a key of a pattern of layers; give it to an entry, as in "
@@ -53,11 +54,11 @@ def kinds_of(model: Any, arch: Arch) -> list[LayerKind]:
     written = [json.dumps(entry, sort_keys=True) for entry in entries]
     for i, (text, entry) in enumerate(zip(written, entries, strict=True)):
         if text not in made:
-            made[text] = _kind(entry, arch, f"model.layers.{i}")
+            made[text] = _kind(entry, f"model.layers.{i}")
     return [made[text] for text in written]
 
 
-def _kind(node: Mapping[str, Any], arch: Arch, section: str) -> LayerKind:
+def _kind(node: Mapping[str, Any], section: str) -> LayerKind:
     known = AttentionConfig.__dataclass_fields__
     own = {key: value for key, value in node.items() if key not in known}
     chosen = {key: value for key, value in node.items() if key in known}
@@ -83,26 +84,17 @@ def _named(section: str) -> Iterator[None]:
         raise ConfigError(told) from error
 
 
-def whose_positions(encodings: Sequence[PositionEncoding]) -> int:
-    """Which of a pattern's encodings gives the positions, which are those of all layers.
+def random_positions(kinds: Sequence[LayerKind], arch: Arch) -> RandomPositions | None:
+    """The random positions of all layers of a pattern, if any has the key ``random_range``.
 
     Raises:
-        ConfigError: one samples them, and another reads positions too, which would be other ones.
+        ConfigError: entries ask for different ranges, and all layers have the same positions.
     """
-    sampling = [i for i, one in enumerate(encodings) if not one.consecutive]
-    reading = [i for i, one in enumerate(encodings) if reads_positions(one)]
-    if sampling and (others := [i for i in reading if i != sampling[0]]):
-        one, other = (type(encodings[i]).__name__ for i in (sampling[0], others[0]))
+    ranges = {r for kind in kinds if (r := kind.attention.random_range) is not None}
+    if len(ranges) > 1:
         raise ConfigError(
-            f"model.layers has {one}, which samples positions, and {other}, which would have "
-            "others, and all layers have the same; beside an entry that samples let the others be "
-            "such as nope, which read none."
+            "the entries of model.layers have random_range="
+            f"{' and '.join(map(str, sorted(ranges)))}, and all layers have the same positions; "
+            "give one."
         )
-    return sampling[0] if sampling else 0
-
-
-def reads_positions(position: PositionEncoding) -> bool:
-    """Whether what an encoding computes depends on the positions that it is given."""
-    embeds = overrides(position, "embed") and not overrides(position, "position_ids")
-    hooks = ("initial_state", "bias", "bias_by_distance", "piecewise")
-    return embeds or any(overrides(position, hook) for hook in hooks)
+    return RandomPositions(ranges.pop(), arch.max_length) if ranges else None

@@ -14,10 +14,10 @@ from torch.distributed.tensor import DTensor
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
-from tape_exp.models.attention import attend
+from tape_exp.models.attention import Scores, attend
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import for_heads, overrides
+from tape_exp.models.positions.base import PositionEncoding, Tokens, for_heads
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.construct import locate, takes
@@ -75,7 +75,7 @@ class Adaptation:
     The base model was trained with RoPE on C tokens. With every method, the first logits are those
     of the base model under RoPE with the new ``theta`` and ``interpolation``, or, where positions
     are dropped, without RoPE. A model with another encoding than the base's must begin as RoPE
-    (:attr:`~tape_exp.models.positions.base.PositionEncoding.unlike_rope`).
+    (:func:`begins_as_rope`).
 
     Args:
         name: of the YAML.
@@ -205,32 +205,51 @@ class Adaptation:
                 decoder.get_parameter(name).requires_grad_(name not in idle)
         if self.sparse_groups is not None:
             for block in decoder.blocks():
-                if not _in_queries_and_keys(block):
+                plain = type(block.position) is RoPE and block.window is None
+                if not plain or block.ssmax is not None:
                     raise ConfigError(
                         f"peft.sparse_groups={self.sparse_groups} needs positions in queries and "
-                        "keys only, and no window or scaled logits, as model=rope has."
+                        "keys only, and no window or scaled logits: model=rope."
                     )
                 block.attend = partial(sparse_in_training, block, self.sparse_groups)
 
 
-def _in_queries_and_keys(block: Block) -> bool:
-    """Whether attention averages nothing but values, sees all tokens, and whether the encoding
-    leaves the logits as they are.
+def begins_as_rope(position: PositionEncoding) -> bool:
+    """Whether a layer with fresh weights gives the logits of RoPE at its own theta and scaling, and
+    leaves the state to the next layer as it is: measured on random queries and keys.
     """
-    if block.window is not None or block.ssmax is not None:
+    arch, T = position.arch, 16
+    source = getattr(position, "rope", position)
+    if not isinstance(source, RoPE):
         return False
-    # Sparse attention would silently drop whatever these return.
-    names = ("bias", "bias_by_distance", "contextual_bias", "key_bias", "accumulated", "carried")
-    return not any(overrides(block.position, name) for name in names)
+    draw = torch.Generator().manual_seed(0)
+    sizes = ((arch.heads, arch.head_dim), (arch.key_heads, arch.head_dim), (arch.width,))
+    q, k, x = (torch.randn(1, T, *size, generator=draw) for size in sizes)
+    places = torch.arange(T, dtype=torch.float32)[None]
+    rope = RoPE(arch, source.theta, source.scaling)
+    logits = []
+    for one in (position, rope):
+        state = one.start(places)
+        keys = k if one.grouped_keys else for_heads(k, arch.heads)
+        turned_q, turned_k = one.rotate(q, keys, x, state)
+        product = torch.einsum("bthd,bshd->bhts", turned_q, for_heads(turned_k, arch.heads))
+        logits.append(product * turned_q.shape[-1] ** -0.5)
+    state = position.start(places)
+    carried = position.carry(state)
+    averaged = None if carried is None else carried.expand(1, T, arch.heads, -1)
+    after = position.update(state, averaged, Tokens(x, x, x))
+    pairs = [logits] if after is None or state is None else [logits, [after, state]]
+    return all(one.allclose(other, atol=1e-4) for one, other in pairs)
 
 
 def sparse_in_training(
-    block: Block, groups: int, q_BTHD: Tensor, k_BSKD: Tensor, v_BSKD: Tensor, **options: Any
+    block: Block, groups: int, scores: Scores, v: Tensor, carried: Tensor | None, backend: str
 ) -> tuple[Tensor, Tensor | None]:
     """:func:`shifted_sparse` while the block trains, full attention at evaluation."""
     if not block.training:
-        return attend(q_BTHD, k_BSKD, v_BSKD, **options)
-    return shifted_sparse(q_BTHD, k_BSKD, v_BSKD, groups, options["backend"]), None
+        return attend(scores, v, carried, backend)
+    q, k = scores.q.transpose(1, 2), scores.k.transpose(1, 2)
+    return shifted_sparse(q, k, v, groups, backend), None
 
 
 def shifted_sparse(
@@ -276,7 +295,8 @@ def _within_groups(qkv: Any, size: int, backend: str) -> Tensor:
     if T == 0:
         return qkv[0]
     grouped = [x.unflatten(1, (T // size, size)).flatten(0, 1) for x in qkv]
-    values, _ = attend(*grouped, backend=backend)
+    q, k, v = grouped
+    values, _ = attend(Scores(q.transpose(1, 2), k.transpose(1, 2)), v, backend=backend)
     return values.unflatten(0, (B, T // size)).flatten(1, 2)
 
 

@@ -1,14 +1,20 @@
-"""Times of several cases in turn, so that a slow moment meets them all."""
+"""A training step of a small decoder, and times of several cases in turn, so that a slow moment
+meets them all.
+"""
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch._functorch import config as autograd_config
+
+from tape_exp.machine.seeding import RowSampler
+from tape_exp.models.decoder import Decoder
+from tape_exp.models.layers import Kinds
+from tape_exp.settings.schema import Arch
 
 Row = dict[str, Any]
 LONG_ENOUGH, MOST_CALLS = 20.0, 50  # milliseconds of a round of one case on a GPU, and its calls
@@ -26,7 +32,7 @@ def round_robin(
     waiting, so that the CPU, which launches kernels, is ahead; what the L2 cache holds of the last
     call is overwritten before the next.
     """
-    timed = clock(device)
+    timed = timed_on_gpu(device) if device.type == "cuda" else timed_on_cpu
     often = {}
     for name, case in cases.items():
         timed(case, 1)
@@ -37,25 +43,6 @@ def round_robin(
         for name, case in cases.items():
             times[name].append(timed(case, often[name] if device.type == "cuda" else 1))
     return times
-
-
-def clock(device: torch.device) -> Callable[[Callable[[], Any], int], float]:
-    """What times calls on a device: :func:`timed_on_cpu`, or its like for a GPU."""
-    return timed_on_gpu(device) if device.type == "cuda" else timed_on_cpu
-
-
-@contextmanager
-def apart() -> Iterator[None]:
-    """Where what is computed, gradients included, does not show in the pass that it interrupts:
-    checkpointed activations do not count it, and inference does not forbid it.
-    """
-    # Detached, since an operation that kept its own output in this way would never be freed.
-    unchanged = torch.autograd.graph.saved_tensors_hooks(Tensor.detach, lambda x: x)
-    # While a graph is built, whose constant this is, no backward pass can be compiled by itself:
-    # torch would take it for a part of that compilation, and fail.
-    at_once = autograd_config.patch(force_non_lazy_backward_lowering=True)
-    with torch.inference_mode(False), torch.enable_grad(), unchanged, at_once:
-        yield
 
 
 def timed_on_cpu(case: Callable[[], Any], calls: int) -> float:
@@ -95,3 +82,60 @@ def summary(times: list[float], base: list[float]) -> Row:
         "ratio_quartiles": [round(ratio_quartiles[0], 4), round(ratio_quartiles[2], 4)],
         "rounds": len(times),
     }
+
+
+def step_case(
+    arch: Arch,
+    make: Kinds,
+    batch: int,
+    length: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    backend: str = "auto",
+    compiled: bool = False,
+    updates_last: bool = False,
+    attend: Callable[..., Any] | None = None,
+) -> Callable[[], None]:
+    """A whole training step as a case of :func:`round_robin`: forward, loss, backward, clipping,
+    fused AdamW.
+
+    Args:
+        arch: sizes of the decoder.
+        make: its positional encoding, or the kinds of its layers.
+        batch, length: rows and tokens of the input.
+        dtype: of the autocast; fp32: none.
+        device: where it runs.
+        backend: of attention.
+        compiled: by torch.compile, the model and the loss, as ``trainer.compile`` does.
+        updates_last: whether the last layer also updates the position state, which nobody reads.
+        attend: called instead of :func:`~tape_exp.models.attention.attend`.
+    """
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(arch.vocab, (batch, length + 1), generator=generator).to(device)
+    model = Decoder(arch, make, backend=backend).to(device)
+    model.blocks()[-1].updates_state = updates_last
+    for block in model.blocks():
+        block.attend = attend
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
+
+    loss = cross_entropy
+    if compiled:
+        model.compile()
+        loss = torch.compile(cross_entropy)
+
+    def step() -> None:
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+            logits = model(tokens[:, :-1], sampler=RowSampler(0))
+        loss(logits, tokens[:, 1:]).backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def cross_entropy(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
+    """The mean of -log softmax at the labels, in fp32."""
+    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten())

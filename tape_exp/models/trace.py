@@ -5,15 +5,16 @@ Shape suffixes: B batch, T tokens (queries, then keys), H heads, D head dimensio
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import probabilities
+from tape_exp.models.attention import Scores
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.precision import full_precision
 
 
@@ -28,8 +29,8 @@ class Trace:
 
     Args:
         attention: (B, H, T, T), fp32 or above: rows sum to 1, keys after the query are 0.
-        matrices: as :meth:`~tape_exp.models.positions.base.PositionEncoding.matrices` gives them;
-            None without a state.
+        matrices: as :meth:`~tape_exp.models.positions.rope.RoPE.matrices` gives them; None where
+            nothing of the kind turns queries and keys.
     """
 
     attention: Tensor
@@ -54,6 +55,15 @@ class Trace:
         averaged_over = M * L if "h" in sums.partition("->")[2] else H * M * L
         with full_precision(self.attention):
             return torch.einsum(sums, *self.matrices) / averaged_over
+
+
+def rotation_matrices(
+    position: PositionEncoding, state: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """The matrices of queries and keys that a layer's state stands for, where its encoding turns
+    them by such.
+    """
+    return position.matrices(state) if isinstance(position, RoPE) and state is not None else None
 
 
 @torch.no_grad()
@@ -88,16 +98,10 @@ def trace(
         )
     traces: dict[int, Trace] = {}
 
-    def watch(
-        block: Block,
-        q_BTHD: Tensor,
-        k_BSKD: Tensor,
-        biases: dict[str, Any],
-        state: Tensor | None,
-    ) -> None:
+    def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
         if block.layer + 1 in kept:
-            attention = probabilities(q_BTHD, k_BSKD, **biases)
-            traces[block.layer + 1] = Trace(attention, block.position.matrices(state))
+            matrices = rotation_matrices(block.position, state)
+            traces[block.layer + 1] = Trace(scores.probabilities(), matrices)
 
     decoder(tokens_BT, positions_BT=positions_BT, sampler=sampler, last_only=True, watch=watch)
     return traces

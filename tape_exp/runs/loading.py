@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.models import llama, peft
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.peft import Adaptation
+from tape_exp.models.peft import Adaptation, begins_as_rope
 from tape_exp.runs.starting_weights import base_of, fingerprint, read_checkpoint, run_config, title
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import literal
@@ -100,12 +100,16 @@ def _check_config(
     if adaptation is not None and (checkpoint.is_dir() if run is None else run.peft.name == "none"):
         keys, drop = {"model.ssmax", "model.qk_norm"}, adaptation.drop
         model = run.model if run is not None else {"_target_": ROPE}
-        same = all(model.get(key) == cfg.model.get(key) for key in ("_target_", "layers"))
+        fixed = ("_target_", "layers", "random_range")
+        same = all(model.get(key) == cfg.model.get(key) for key in fixed)
         if drop or not same:
-            reasons = [block.position.unlike_rope for block in decoder.blocks() if not drop]
-            if model.get("_target_") != ROPE:
-                reasons = [f"the base was trained with model={model['name']}"]
-            if reason := next(filter(None, reasons), None):
+            encodings = [] if drop else [block.position for block in decoder.firsts()]
+            reason = None
+            if model.get("_target_") != ROPE or model.get("random_range"):
+                reason = f"the base was trained with model={model['name']}"
+            elif decoder.random is not None or not all(map(begins_as_rope, encodings)):
+                reason = "its first logits are not RoPE's at the same theta and scaling"
+            if reason:
                 raise ConfigError(
                     f"peft={adaptation.name} with model={cfg.model.name} cannot continue from "
                     f"RoPE: {reason}."

@@ -25,7 +25,7 @@ from tape_exp.settings.redact import redact, redact_tree
 if TYPE_CHECKING:
     from tape_exp.runs.directory import RunDirectory
 
-PACKAGES = "torch lightning hydra-core numpy wandb datasets transformers lm_eval triton flash-attn"
+PACKAGES = "torch lightning hydra-core numpy wandb datasets transformers lm_eval flash-attn"
 
 Record = dict[str, Any]
 

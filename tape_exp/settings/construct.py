@@ -105,9 +105,8 @@ def _arguments_model(cls: Any, given: frozenset[str]) -> Any:
 
 def _strict(hint: Any) -> Any:
     """The type, whose dataclasses refuse unknown keys as the model itself does."""
-    if dataclasses.is_dataclass(hint):
-        hint.__pydantic_config__ = STRICT  # type: ignore[union-attr]
-        hint = typing.cast(Any, hint)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        hint.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
     for part in typing.get_args(hint):
         _strict(part)
     return hint

@@ -22,7 +22,7 @@ GROUPS = ("model", "task", "scale", "trainer", "logger", "peft", "debug")
 CHOICES = {
     "trainer.progress": ("auto", "rich", "lines", "none"),
     "trainer.strategy": ("auto", "ddp", "fsdp"),
-    "trainer.attention": ("auto", "reference", "sdpa", "flex", "flash", "triton", "fla"),
+    "trainer.attention": ("auto", "explicit", "sdpa", "flex", "flash"),
     "trainer.accelerator": ("auto", "cpu", "gpu"),
     # Not 16-mixed: a fused AdamW removes the scale of fp16 gradients after they are clipped.
     "trainer.precision": ("auto", "32-true", "bf16-mixed", "bf16-true"),
@@ -61,11 +61,12 @@ class TrainerConfig:
     # rows per device and forward pass; null: the whole share of the device
     micro_batch: int | None = None
     workers: int = 0  # processes that prepare data
-    compile: bool = False  # one graph of the model and one of the loss, by torch.compile
+    # one graph of the model and one of the loss, by torch.compile; null: on a GPU, without fsdp
+    compile: bool | None = None
     checkpoint_activations: bool = False  # recompute each block in the backward pass
     # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed
     frozen_bf16: bool = False
-    attention: str = "auto"  # auto | reference | sdpa | flex | flash | triton | fla
+    attention: str = "auto"  # auto | explicit | sdpa | flex | flash
     timeout: int = 600  # seconds that processes wait for one another before the run ends
     log_every: int = 10  # optimizer steps
     validate_every: int = 250  # optimizer steps
@@ -175,6 +176,8 @@ class AttentionConfig:
 
     - ``ssmax`` multiplies its logits by s · ln n, s learned per layer and head (Nakanishi,
       "Scalable-Softmax Is Superior for Attention", 2025),
+    - ``random_range`` draws the positions of each row, of all layers alike, from this multiple of
+      the task's longest sequence: see :class:`~tape_exp.models.positions.randpe.RandomPositions`,
     - ``qk_norm`` divides queries and keys, before they are rotated, by their root mean square over
       the channels of a head, and multiplies them by a gain per channel that all heads share, as
       Qwen3 does; OLMo 2 normalises over all heads at once.
@@ -184,6 +187,7 @@ class AttentionConfig:
     sinks: Annotated[int, Ge(0)] = 0  # the first tokens, which every query sees besides
     ssmax: bool = False
     qk_norm: bool = False
+    random_range: Annotated[float, Gt(1)] | None = None  # null: positions are 0 … T - 1
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from tape_exp.models.attention import Scores
+from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import Kinds
+from tape_exp.models.positions import path, tape_householder
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.cope import CoPE
+from tape_exp.models.positions.dape import DAPE
+from tape_exp.models.positions.fire import FIRE
+from tape_exp.models.positions.fox import FoX
+from tape_exp.models.positions.grape import GRAPE
+from tape_exp.models.positions.path import PaTH
+from tape_exp.models.positions.pope import PoPE
+from tape_exp.models.positions.repo import RePo
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.models.step import step_case
-from tape_exp.models.timing import round_robin, summary
+from tape_exp.models.positions.selective_rope import SelectiveRoPE
+from tape_exp.models.positions.tape import TAPE
+from tape_exp.models.positions.tape_householder import HouseholderTAPE
+from tape_exp.models.positions.wall import Wall
+from tape_exp.models.timing import round_robin, step_case, summary
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import at_least_one, between, positive
 from tape_exp.settings.schema import Arch
@@ -112,8 +128,7 @@ def paper_convention(decoder: Decoder, length: int) -> tuple[float, float]:
     """(MACs, FLOPs) of a forward pass of batch 1 as the paper's table counts them.
 
     Its counter sees linear layers, matrix products without regard to causality, and, only as FLOPs,
-    einsums, softmax and activation functions. What a positional encoding adds is its own
-    ``counted_operations``. Norms, residuals and rotations are not seen.
+    einsums, softmax and activation functions. Norms, residuals and rotations are not seen.
     """
     arch = decoder.arch
     linear = sum(
@@ -121,12 +136,63 @@ def paper_convention(decoder: Decoder, length: int) -> tuple[float, float]:
         for name, module in decoder.named_modules()
         if isinstance(module, torch.nn.Linear) and ".position." not in name
     )
-    extra = [block.position.counted_operations(length) for block in decoder.blocks()]
+    extra = [added(block.position, length) for block in decoder.blocks()]
     extra_macs, extra_flops = (sum(counts) for counts in zip(*extra, strict=True))
     scores = arch.layers * arch.heads * length**2
     macs = linear * length + 2 * scores * arch.head_dim + extra_macs
     flops = 2 * macs + scores + arch.layers * arch.ffn * length + extra_flops
     return float(macs), float(flops)
+
+
+def added(position: PositionEncoding, T: int) -> tuple[int, int]:
+    """(MACs, further FLOPs) that a layer's encoding adds, 0 where it is not named here. Of those in
+    the paper these are the operations of its public code, not of this one.
+    """
+    arch = position.arch
+    H, d, C = arch.heads, arch.head_dim, arch.width
+    size = {name: parameter.numel() for name, parameter in position.named_parameters()}
+    everything = sum(size.values())
+    if isinstance(position, FIRE):  # the MLP on every pair
+        hidden = position.inner.out_features
+        return T**2 * (hidden + hidden * H), T**2 * hidden
+    if isinstance(position, CoPE):  # logits of the gates, q·e; sigmoid, count, interpolation
+        return H * T * (T * d + size["e"]), 5 * H * T**2
+    if isinstance(position, DAPE):  # the logits once more, and f on every pair
+        hidden = position.inner.out_features
+        return T**2 * H * (d + 3 * hidden), T**2 * hidden
+    if isinstance(position, Wall):  # gates and logits; gates and exponentials
+        return T * size["w"] + T**2 * H * d // 2, 10 * T * H * d
+    if isinstance(position, FoX | PaTH):  # gate; gate, sum and difference
+        gates = size.get("w_forget", 0), H * T * (3 + T) if "w_forget" in size else 0
+        if isinstance(position, FoX):
+            return T * gates[0], gates[1]
+        c = min(T, path.BLOCK)  # maps; products and solves within blocks, four of two blocks
+        blocks, maps = -(-T // c), sum(size[name] for name in ("down", "up", "taps", "b"))
+        within = blocks * (3 * c**2 * d + 2 * c**3) * (1 if blocks == 1 else 2)
+        macs = T * (maps + gates[0]) + H * (within + 2 * blocks * (blocks - 1) * c**2 * d)
+        return macs, gates[1]
+    if isinstance(position, PoPE):  # the other half of the logits; softplus, phases, products
+        return H * d * T**2, 12 * H * d * T
+    if isinstance(position, RePo):  # three maps; SiLU and product
+        return T * everything, 5 * T * len(position.wg)
+    if isinstance(position, GRAPE):  # the map to the planes, the phase
+        planes = (H + arch.key_heads) * d**2 if "skew" in size else 0
+        return T * (planes + size.get("w", 0)), 0
+    if isinstance(position, SelectiveRoPE):  # maps; gate, bias, sum and rotation
+        maps = sum(size.get(name, 0) for name in ("down", "up", "taps", "w"))
+        return T * maps, 8 * T * position.taps.shape[1]
+    if not isinstance(position, TAPE):
+        return 0, 0
+    # Attention and ψ, for cosines and for sines; the einsums over heads.
+    inner = size.get("update_net.wx", 0) // C
+    attends = 1 if position.attention else 0
+    macs = attends * 2 * H * d * T**2 + 2 * T * inner * C
+    einsums = 2 * T * inner * H * 2 * d + attends * T * H * H * 2 * d
+    if isinstance(position, HouseholderTAPE):  # maps, Ξ Ξᵀ of a block, the solve, the sums
+        maps = sum(size[f"update_net.{name}"] for name in ("down", "up", "up_apart"))
+        macs += T * (maps + 5 * H * d * position.R)
+        macs += 8 * H * d * T * min(T, tape_householder.BLOCK)
+    return macs, 2 * einsums + 2 * T * inner
 
 
 def true_flops(arch: Arch, position: Kinds, length: int) -> float:
@@ -135,20 +201,17 @@ def true_flops(arch: Arch, position: Kinds, length: int) -> float:
     Torch counts them on a model without storage. Attention is counted there with a full square of
     scores; the fused kernels skip the half above the diagonal, which is taken off.
     """
+    full = 0
+
+    def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
+        nonlocal full
+        carried = block.position.carry(state) if block.updates_state else None
+        width = arch.head_dim + (0 if carried is None else carried.shape[-1])
+        full += 2 * arch.heads * length**2 * (scores.q.shape[-1] + width)
+
     with torch.inference_mode(False), torch.no_grad(), torch.device("meta"):
-        model = Decoder(arch, position, backend="reference")
-        positions = torch.zeros(1, length)
+        model = Decoder(arch, position, backend="explicit")
+        places, tokens = torch.zeros(1, length), torch.zeros(1, length, dtype=torch.long)
         with FlopCounterMode(display=False) as counter:
-            model(torch.zeros(1, length, dtype=torch.long), positions_BT=positions)
-        full = 0
-        states = model.initial_states(positions)
-        for layer in model.blocks():
-            state = states[layer.chain]
-            carried = layer.position.carried(state) if layer.updates_state else None
-            width = arch.head_dim + (0 if carried is None else carried.shape[-1])
-            first = None if state is None else state[:, :1]
-            one = torch.zeros(1, 1, arch.heads, arch.head_dim)
-            features = layer.position.features(torch.zeros(1, 1, arch.width), first, {})
-            q, _ = layer.position.rotate(one, one, first, features)
-            full += 2 * arch.heads * length**2 * (q.shape[-1] + width)
+            model(tokens, positions_BT=places, watch=watch)
     return float(counter.get_total_flops() - full / 2)

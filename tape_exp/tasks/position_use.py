@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tape_exp.models.attention import Scores
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.tape import TAPE
+from tape_exp.models.trace import rotation_matrices
 from tape_exp.tasks.sum_maps import positions_of_row
 
 # Parts of the update that are left out, as `without` names them: nothing, P, W2, or both
@@ -35,7 +37,7 @@ def without(decoder: Decoder, parts: tuple[str, ...]) -> Iterator[None]:
     """
     resets: dict[str, Any] = {}
     if "attention" in parts:
-        resets |= {"attention": False, "accumulated": nothing}
+        resets |= {"attention": False, "reflects": False}
     if "feed_forward" in parts:
         resets["feed_forward"] = False
     of_layers = [vars(block.position) for block in decoder.blocks()]
@@ -49,10 +51,6 @@ def without(decoder: Decoder, parts: tuple[str, ...]) -> Iterator[None]:
             for name in resets:
                 del own[name]
             own.update(values)
-
-
-def nothing(*_: Any) -> None:
-    """In place of what would enter the state."""
 
 
 @torch.no_grad()
@@ -72,16 +70,15 @@ def state_metrics(model: Callable[..., Tensor], tokens: Tensor, counts: Tensor) 
     first: dict[int, Tensor] = {}
     metrics = {}
 
-    def watch(
-        block: Block, q_BTHD: Tensor, k_BSKD: Tensor, biases: Any, state: Tensor | None
-    ) -> None:
+    def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
         if not isinstance(block.position, TAPE):
             return
-        matrices = block.position.matrices(state)
+        matrices = rotation_matrices(block.position, state)
         assert matrices is not None
-        E = matrices[0].expand(*q_BTHD.shape[:3], -1, -1, -1).flatten(4).double()
+        B, H, T, _ = scores.q.shape
+        E = matrices[0].expand(B, T, H, -1, -1, -1).flatten(4).double()
         E = E[counts.to(E.device)]
-        initial = first.setdefault(block.chain, E)
+        initial = first.setdefault(block.kind, E)
         size = E.norm(dim=-1).mean() / initial.norm(dim=-1).mean()
         metrics[f"state/size@{block.layer + 1}"] = float(size)
         metrics[f"state/turn@{block.layer + 1}"] = float(angle(E, initial).mean())

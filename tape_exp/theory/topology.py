@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tape_exp.models.attention import attend
+from tape_exp.models.attention import Scores, attend
 
 Attended = tuple[Tensor, Tensor | None]
 
@@ -46,7 +46,8 @@ class Causal:
         self, q_BTHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, carried: Tensor | None
     ) -> Attended:
         """Causal attention."""
-        return attend(q_BTHD, k_BSHD, v_BSHD, carried=carried)
+        scores = Scores(q_BTHD.transpose(1, 2), k_BSHD.transpose(1, 2))
+        return attend(scores, v_BSHD, carried)
 
     def invert(self, keys_BTR: Tensor, values_BTC: Tensor) -> Tensor:
         """w_i = v_i - Σ_{j<i} (k_i·k_j) w_j; earlier blocks are one R × C matrix, Σ_j k_j w_jᵀ."""

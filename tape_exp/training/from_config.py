@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.layers import kinds_of, whose_positions
+from tape_exp.models.layers import kinds_of, random_positions
 from tape_exp.models.peft import Adaptation
 from tape_exp.runs import loading
 from tape_exp.runs.starting_weights import base_of, find, init_checkpoint, title, trained_length
@@ -53,8 +53,10 @@ def check_parts(cfg: DictConfig) -> None:
     micro_batches(cfg, task)
     build_adaptation(cfg)
     with torch.device("meta"):
-        kinds = dict.fromkeys(kinds_of(model_section(cfg, None), task.arch))
-        whose_positions([kind.position(task.arch) for kind in kinds])
+        kinds = kinds_of(model_section(cfg, None))
+        random_positions(kinds, task.arch)
+        for kind in dict.fromkeys(kinds):
+            kind.position(task.arch)
 
 
 def make_task(cfg: DictConfig, folder: Path | None = None) -> Task:
@@ -100,7 +102,7 @@ def make_decoder(
     """
     checkpoint = task.surroundings.checkpoint
     blank = blank or (checkpoint is not None and base_of(checkpoint).is_dir())
-    kinds = kinds_of(model_section(cfg, adaptation), task.arch)
+    kinds = kinds_of(model_section(cfg, adaptation))
     decoder = Decoder(task.arch, kinds, cfg.seed, cfg.trainer.attention, blank)
     if checkpoint is not None:
         loading.load_and_adapt(decoder, cfg, checkpoint, adaptation, task.trains)

@@ -66,7 +66,7 @@ class LanguageModule(LightningModule):
         self.base_weights = None if base is None else fingerprint(base)
         self.strict_loading = base is None
         self._loss_sum: Callable[[Tensor, Tensor], Tensor] = loss_sum
-        if cfg.trainer.compile:  # else each step of the loss reads and writes all logits
+        if compiles(cfg.trainer):  # else each step of the loss reads and writes all logits
             decoder.compile()
             self._loss_sum = torch.compile(loss_sum)
         self._drops = any(isinstance(m, nn.Dropout) and m.p > 0 for m in decoder.modules())
@@ -249,11 +249,18 @@ class OnDevice:
         }
         decoder, tokens = self.decoder, to_device_async(tokens, self.device)
         length, more = tokens.shape[1], -tokens.shape[1] % self.multiple
-        by_length = any(block.position.by_length for block in decoder.blocks())
-        fits = not by_length and length + more <= (decoder.reach or math.inf)
-        if more and fits and decoder.consecutive and not moved.keys() - {"sampler"}:
+        fits = not decoder.reads_length and length + more <= (decoder.reach or math.inf)
+        if more and fits and decoder.random is None and not moved.keys() - {"sampler"}:
             return decoder(F.pad(tokens, (0, more)), **moved)[:, :length]
         return decoder(tokens, **moved)
+
+
+def compiles(trainer: DictConfig) -> bool:
+    """Whether training is compiled: ``trainer.compile``, by default where there is a GPU."""
+    if trainer.compile is not None:
+        return bool(trainer.compile)
+    on_gpu = trainer.accelerator != "cpu" and torch.cuda.is_available()
+    return on_gpu and trainer.strategy != "fsdp"
 
 
 def parameter_groups(trainable: Sequence[tuple[str, Tensor]], optim: Optim) -> list[dict[str, Any]]:

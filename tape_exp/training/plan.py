@@ -23,10 +23,9 @@ import torch
 from omegaconf import DictConfig
 
 from tape_exp.machine.hardware import PEAK_FLOPS, PEAK_FP32, device_memory, machine_name, peak_flops
-from tape_exp.models.attention.choose import CPU_SDPA_FROM
+from tape_exp.models.attention import CPU_SDPA_FROM, Dense
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import overrides
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.text import TextTask
 from tape_exp.training.from_config import (
@@ -126,7 +125,8 @@ def memory(decoder: Decoder, task: Task, devices: Devices, recompute: bool) -> d
         BT, Hd = devices.rows * arch.train_length, arch.heads * arch.head_dim
         read = arch.width + Hd + arch.key_heads * arch.head_dim
         plain = 16 * arch.width + 2 * w * read + 4 * w * arch.ffn
-        updates = [b.updates_state and overrides(b.position, "update") for b in blocks]  # as TAPE
+        idle = [not hasattr(block.position, "update_net") for block in blocks]  # not as TAPE
+        updates = [b.updates_state and not i for b, i in zip(blocks, idle, strict=True)]
         state, state_input = (8 + 3 * w) * Hd + 8 * arch.heads**2, (4 + w) * Hd + 4 * arch.heads**2
         pairs = [5 * arch.heads * arch.train_length * is_explicit(b, w, devices) for b in blocks]
         layers = [plain + state * u + pair for u, pair in zip(updates, pairs, strict=True)]
@@ -138,13 +138,23 @@ def memory(decoder: Decoder, task: Task, devices: Devices, recompute: bool) -> d
 
 
 def is_explicit(block: Block, width: int, devices: Devices) -> bool:
-    """Whether attention keeps something for each pair of tokens: probabilities or a bias."""
-    position, length = block.position, block.position.arch.train_length
-    contextual = overrides(position, "contextual_bias") and position.rows_at_once(length) == length
-    biased = overrides(position, "bias") and (devices.cpu or width == 4)  # else in the kernel
-    in_rows = overrides(position, "carried") or overrides(position, "key_bias")
-    on_cpu = devices.cpu and (in_rows or length < CPU_SDPA_FROM)
-    return block.backend == "reference" or contextual or biased or on_cpu
+    """Whether attention keeps something for each pair of tokens: probabilities or a bias. The
+    encoding is asked on tensors without storage.
+    """
+    position, arch = block.position, block.position.arch
+    T, heads = arch.train_length, arch.key_heads if position.grouped_keys else arch.heads
+    with torch.device("meta"):
+        x, places = torch.empty(1, T, arch.width), torch.empty(1, T)
+        q, k = (torch.empty(1, T, h, arch.head_dim) for h in (arch.heads, heads))
+        state = position.start(places)
+        q, k = position.rotate(q, k, x, state)
+        found = position.bias(q, k, x, places)
+        carries = position.carry(state) is not None
+    biases = found if isinstance(found, list) else [] if found is None else [found]
+    dense = any(isinstance(bias, Dense) for bias in biases)
+    biased = bool(biases) and (devices.cpu or width == 4)  # else in the kernel
+    on_cpu = devices.cpu and (carries or arch.train_length < CPU_SDPA_FROM)
+    return block.backend == "explicit" or dense or biased or on_cpu
 
 
 def print_plan(cfg: DictConfig) -> None:

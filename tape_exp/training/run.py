@@ -14,7 +14,6 @@ from omegaconf import DictConfig
 from tape_exp.drawing.terminal import brief, print_heatmaps
 from tape_exp.machine.preemption import Preemption, workers_dismissed
 from tape_exp.models import attention, peft
-from tape_exp.models.attention import fastest
 from tape_exp.runs.checkpoints import Checkpoints, newest
 from tape_exp.runs.directory import LOG, RunDirectory
 from tape_exp.runs.evaluation import Evaluation, is_result
@@ -33,7 +32,7 @@ from tape_exp.training.assembly import Run, assemble, make_trainer
 from tape_exp.training.callbacks import Progress, StepReport
 from tape_exp.training.faults import ProcessWatch, explained
 from tape_exp.training.logs import set_up_logging
-from tape_exp.training.module import LanguageModule, NotFiniteError
+from tape_exp.training.module import LanguageModule, NotFiniteError, compiles
 
 log = logging.getLogger("tape_exp")
 
@@ -98,7 +97,6 @@ def train_and_evaluate(
     if run.adaptation is not None and task.trains:
         log.info("%s", peft.table(run.decoder))
     attention.forget()
-    fastest.keep_in(task.surroundings.cache)
     checkpoint, step = newest(directory.checkpoints, directory.hash)
     if checkpoint:
         log.info("Resuming from step %d (%s).", step, checkpoint.name)
@@ -192,7 +190,7 @@ def record_of(
     steps, start = trainer.global_step, task.surroundings.checkpoint
     trained = peft.trained(decoder) if task.trains else []
     optional = {
-        "compiled": run.cfg.trainer.compile,
+        "compiled": compiles(run.cfg.trainer),
         "begun_from": start and title(start),
         "llama": start and llama_title(start),
         "knows_digits": decoder.knows_digits(),

@@ -8,22 +8,21 @@ import torch
 from torch import nn
 
 from tape_exp.models import conformance
+from tape_exp.models.attention import ByDistance, ByKey, Dense
 from tape_exp.models.conformance import CHECKS, NonconformingError
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.selective_rope import SelectiveRoPE
 from tests.conftest import model_of
+
+H = conformance.ARCH.heads
 
 
 class Peeks(PositionEncoding):
     """A bias that depends on the last of the keys."""
 
-    def features(self, x_BTC, state, past):
-        return {"x": x_BTC}
-
-    def contextual_bias(self, q_BTHD, k_BSKD, features, bias):
-        last = k_BSKD[:, -1].sum((1, 2))
-        shape = (-1, q_BTHD.shape[2], q_BTHD.shape[1], k_BSKD.shape[1])
-        return last.view(-1, 1, 1, 1).expand(shape) * torch.arange(k_BSKD.shape[1])
+    def bias(self, q, k, x, positions):
+        last = k[:, -1].sum((1, 2))[:, None, None, None]
+        return Dense(last * torch.arange(k.shape[1], dtype=k.dtype).expand(1, H, q.shape[1], -1))
 
 
 class Idle(PositionEncoding):
@@ -35,88 +34,47 @@ class Idle(PositionEncoding):
 
 
 class Rounds(PositionEncoding):
-    """Positions in bf16."""
+    """A state in bf16."""
 
-    def positions(self, batch, length, device, sampler=None):
-        return torch.arange(length, device=device).to(torch.bfloat16).float()[None]
-
-
-class Distances(PositionEncoding):
-    """A bias of rounded distances, which looks like fp32."""
-
-    def bias(self, q_positions, k_positions):
-        near = (q_positions[..., :, None] - k_positions[..., None, :])[:, None]
-        near = near if near.dtype == torch.float64 else (near / 32).round() * 32
-        return -near.expand(-1, conformance.ARCH.heads, -1, -1)
+    def start(self, positions):
+        return positions[..., None].to(torch.bfloat16).float()
 
 
 class Coarse(PositionEncoding):
-    """A bias of distances that were bf16, in whatever type it is asked for."""
+    """A bias of distances that were bf16."""
 
-    def bias(self, q_positions, k_positions):
-        near = (q_positions[..., :, None] - k_positions[..., None, :])[:, None]
-        return -near.to(torch.bfloat16).to(near.dtype).expand(-1, conformance.ARCH.heads, -1, -1)
+    def bias(self, q, k, x, positions):
+        return ByDistance(
+            lambda d: -(d if d.dtype == torch.float64 else d.bfloat16()).expand(H, -1)
+        )
 
 
 class Leaks(PositionEncoding):
     """A bias that depends on the other rows."""
 
-    def contextual_bias(self, q_BTHD, k_BSKD, features, bias):
-        shape = (len(q_BTHD), q_BTHD.shape[2], q_BTHD.shape[1], k_BSKD.shape[1])
-        return k_BSKD.mean(0).sum((1, 2)).expand(shape)
-
-    def features(self, x_BTC, state, past):
-        return {"x": x_BTC}
+    def bias(self, q, k, x, positions):
+        return ByKey(k.mean(0).sum(-1).expand(len(q), -1, -1))
 
 
 class Halves(PositionEncoding):
     """A bias in bf16."""
 
-    def bias(self, q_positions, k_positions):
-        distance = (q_positions[..., :, None] - k_positions[..., None, :])[:, None]
-        return -distance.to(torch.bfloat16).expand(-1, conformance.ARCH.heads, -1, -1)
+    def bias(self, q, k, x, positions):
+        return ByKey(k.bfloat16().sum(-1))
 
 
-class Denies(PositionEncoding):
-    """A bias by absolute position, which it does not own up to."""
+class Forgets(SelectiveRoPE):
+    """Angles that are summed over all tokens so far, which are said to be cached."""
 
-    def bias(self, q_positions, k_positions):
-        by_key = (k_positions[:, None, None] * 0.1).sin() * q_positions[:, None, :, None]
-        return by_key.expand(-1, conformance.ARCH.heads, -1, -1)
-
-
-class Claims(RoPE):
-    """Relative, but says the opposite."""
-
-    absolute_positions = True
-
-
-class Shifts(PositionEncoding):
-    """Positions that begin at 1, which it does not say."""
-
-    def positions(self, batch, length, device, sampler=None):
-        return torch.arange(1.0, length + 1, device=device)[None]
-
-
-class Forgets(RoPE):
-    """A cache in which keys are turned twice."""
-
-    changes_keys = True
-
-    def later_keys(self, k_BSKD, features):
-        return k_BSKD * 0.5
+    cacheable = True
 
 
 MISTAKES = [
     (Peeks, "future_tokens_do_not_matter", "later tokens change earlier logits"),
     (Idle, "every_parameter_learns", "takes no part"),
-    (Rounds, "positions_stay_distinct_under_autocast", "of 8192 apart"),
-    (Coarse, "positions_stay_distinct_under_autocast", "bias computes in torch.bfloat16"),
+    (Rounds, "positions_stay_distinct", "of 8192 positions apart"),
+    (Coarse, "positions_stay_distinct", "of its size from that in fp64"),
     (Halves, "sixteen_bit_weights_keep_positions_in_fp32", "is torch.bfloat16"),
-    (Denies, "absolute_positions_says_what_is_true", "is False, but shifts change"),
-    (Claims, "absolute_positions_says_what_is_true", "is True, but shifts change"),
-    (Shifts, "consecutive_says_what_is_true", "positions begins"),
-    (Distances, "positions_stay_distinct_under_autocast", "from that in fp64"),
     (Leaks, "padded_rows_are_rows_alone", "other rows change logits by"),
     (Forgets, "cached_decoding_is_full_decoding", "from those at once"),
 ]
@@ -146,7 +104,14 @@ def test_rows_that_disturb_each_other_are_found(section, monkeypatch):
     written = iter([[[1], [2], [3]], [[1]], [[2]], [[4]]])
     monkeypatch.setattr(conformance, "generate", lambda *_: next(written))
     with pytest.raises(NonconformingError, match="other rows are beside it"):
-        CHECKS["padded_rows_are_rows_alone"](section(Shifts))
+        CHECKS["padded_rows_are_rows_alone"](model_of("nope"))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("rope", "distances only"), ("fire", "the positions themselves")]
+)
+def test_what_a_shift_changes_is_said(name, told):
+    assert told in CHECKS["shifted_positions"](model_of(name))
 
 
 @pytest.mark.parametrize("name", ["[rope,rope,nope]", "[tape,nope]"])
@@ -156,5 +121,4 @@ def test_patterns_of_any_length_are_checked(name, check):
 
 
 def test_every_check_is_tried_with_a_mistake():
-    tried = {check for _, check, _ in MISTAKES} | {"padded_rows_are_rows_alone"}
-    assert tried == set(CHECKS)
+    assert {check for _, check, _ in MISTAKES} | {"shifted_positions"} == set(CHECKS)

@@ -90,7 +90,7 @@ def test_flops_count_matches_torchs_own_counter(arch):
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    model = make_decoder("rope", arch, backend="reference")
+    model = make_decoder("rope", arch, backend="explicit")
     tokens = torch.zeros(1, 32, dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
         model(tokens).sum().backward()
@@ -105,7 +105,7 @@ def test_a_frozen_matrix_saves_the_product_that_its_gradient_would_need(arch):
 
     counted, told = [], []
     for frozen in (False, True):
-        model = make_decoder("rope", arch, backend="reference")
+        model = make_decoder("rope", arch, backend="explicit")
         model.layers[1].up.weight.requires_grad = not frozen
         with FlopCounterMode(display=False) as counter:
             model(torch.zeros(1, 32, dtype=torch.long)).sum().backward()
@@ -155,13 +155,13 @@ def test_matrices_share_a_copy_of_what_they_read_and_positions_see_fp32(
     """PaTH and tape_householder compute in fp32 from what the norm gives."""
     seen = []
     model = make_decoder("path", arch)
-    features = type(model.blocks()[0].position).features
+    bias = type(model.blocks()[0].position).bias
 
-    def spied(self, x_BTC, *others):
-        seen.append(x_BTC.dtype)
-        return features(self, x_BTC, *others)
+    def spied(self, *tensors):
+        seen.extend(x.dtype for x in tensors)
+        return bias(self, *tensors)
 
-    monkeypatch.setattr(type(model.blocks()[0].position), "features", spied)
+    monkeypatch.setattr(type(model.blocks()[0].position), "bias", spied)
     read = {}
     for name, part in model.blocks()[1].named_children():
         if isinstance(part, torch.nn.Linear):

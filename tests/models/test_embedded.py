@@ -10,14 +10,8 @@ import torch
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
-from tape_exp.models.decoder import Decoder, token_nll
+from tape_exp.models.decoder import token_nll
 from tape_exp.models.generation import generate, new_cache
-from tape_exp.models.positions.abacus import Abacus
-from tape_exp.models.positions.alibi import alibi_slopes
-from tape_exp.models.positions.fire import FIRE
-from tape_exp.models.positions.learned import Learned
-from tape_exp.models.positions.randpe import RandomPositions, RandPE
-from tape_exp.settings.construct import constructor, takes
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.arithmetic import VOCABULARY
@@ -63,7 +57,7 @@ def embedded(name: str, model, tokens: list[int], offset: int) -> torch.Tensor:
         ids = [place + offset if place else 0 for place in ids]
     if name == "coupling":
         ids = [place + offset for place in ids]
-    return torch.stack([model.layers[0].position.table[i] for i in ids])
+    return torch.stack([model.layers[0].position.embedding[i] for i in ids])
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -101,27 +95,35 @@ def test_a_model_is_one_without_positions_on_other_embeddings(name, training, ar
 
 def test_only_the_first_layer_has_a_table(arch):
     model = make_decoder("learned", arch)
-    assert [n for n in model.state_dict() if "position" in n] == ["layers.0.position.table"]
+    assert [n for n in model.state_dict() if "position" in n] == ["layers.0.position.embedding"]
     assert model.positional_count() == 48 * 32
-    assert model.layers[0].position.table.std().item() == pytest.approx(0.02, rel=0.1)
+    assert model.layers[0].position.embedding.std().item() == pytest.approx(0.02, rel=0.1)
 
 
 def test_sinusoids_see_distances_in_their_products(arch):
     encoding = make_position("sinusoidal", arch)
-    E = encoding.embed(torch.arange(40, dtype=torch.float64)[None])[0]
+    positions = torch.arange(40, dtype=torch.float64)[None]
+    E = encoding.embed(torch.zeros(1, 40, 32), None, positions, None)[0]
     products = E @ E.T
     assert torch.allclose(products[3:, 3:], products[:-3, :-3], atol=1e-14)
     assert products[0, 0].item() == pytest.approx(0.02**2 * 16)
 
 
+def ids_of(encoding, tokens: torch.Tensor, sampler: RowSampler | None = None) -> torch.Tensor:
+    """The rows of the table that an encoding adds to its tokens, (B, T)."""
+    with torch.no_grad():
+        encoding.embedding.copy_(torch.arange(len(encoding.embedding))[:, None].float())
+        return encoding.embed(torch.zeros(*tokens.shape, 32), tokens, None, sampler)[..., 0].long()
+
+
 @pytest.mark.parametrize("name", ["abacus", "coupling"])
 def test_ids_of_a_sum(name, arch):
     encoding = make_position(name, arch).eval()
-    one, other = encoding.position_ids(rows("12+9=03", "7+805=5")).tolist()
+    one, other = ids_of(encoding, rows("12+9=03", "7+805=5")).tolist()
     assert one == [1, 2, 0, 1, 0, 1, 2]
     assert other == [1, 0, 1, 2, 3, 0, 1]
     encoding.train()
-    shifted = encoding.position_ids(rows("12+9=03"), RowSampler(5))
+    shifted = ids_of(encoding, rows("12+9=03"), RowSampler(5))
     k = int(shifted[0, 0]) - 1
     separators = k if name == "coupling" else 0
     expected = [k + 1, k + 2, separators, k + 1, separators, k + 1, k + 2]
@@ -130,11 +132,11 @@ def test_ids_of_a_sum(name, arch):
 
 def test_offsets_are_those_of_the_row_and_reach_both_ends(arch):
     encoding = make_position("abacus", arch, "model.max_offset=3")
-    found = encoding.position_ids(torch.full((400, 1), 4), RowSampler(5)).flatten() - 1
+    found = ids_of(encoding, torch.full((400, 1), 4), RowSampler(5)).flatten() - 1
     assert torch.bincount(found).tolist() == pytest.approx([100] * 4, abs=30)
-    later = encoding.position_ids(torch.full((390, 1), 4), RowSampler(5, first=10)).flatten() - 1
+    later = ids_of(encoding, torch.full((390, 1), 4), RowSampler(5, first=10)).flatten() - 1
     assert torch.equal(later, found[10:])
-    assert not (encoding.position_ids(torch.full((9, 1), 4)) - 1).any()
+    assert not (ids_of(encoding, torch.full((9, 1), 4)) - 1).any()
 
 
 @pytest.mark.parametrize("name", ["abacus", "coupling"])
@@ -178,12 +180,6 @@ def test_a_table_ends_in_a_sentence(arch):
     longer = make_decoder("learned", arch, "model.length=49").eval()
     assert len(generate(longer, [[4] * 40], 9)[0]) == 9
     tokens = torch.full((1, 40), 4)
-    for first, told in (
-        (9, r"position 48 is asked for; model\.length=49"),
-        (-1, "position -1 "),
-    ):
-        with pytest.raises(ConfigError, match=rf"model\.length=48 is .*0 to 47, and {told}"):
-            model(tokens, positions_BT=torch.arange(first, first + 40)[None])
     with pytest.raises(ConfigError, match=r"model\.length=50 would do"):
         shift_rows(model, tokens, 4, [1], shift=10)
 
@@ -194,75 +190,31 @@ def test_a_task_without_digits_is_told_apart(name):
         make_position(name, Arch(layers=1, width=8, heads=2, ffn=8))
 
 
-def test_alibi_and_fire_on_random_positions_are_those_on_the_positions_of_randpe(arch):
-    drawn = make_position("randpe", arch).positions(2, 9, CPU, RowSampler(5))
-    for name in ("alibi", "fire"):
-        encoding, plain = make_position(f"{name}_randpe", arch), make_position(name, arch)
-        encoding.init_weights(torch.Generator().manual_seed(0))
-        plain.init_weights(torch.Generator().manual_seed(0))
-        positions = encoding.positions(2, 9, CPU, RowSampler(5))
-        assert torch.equal(positions, drawn)
-        bias = encoding.bias(positions, positions)
-        assert torch.equal(bias, plain.bias(positions, positions))
-        if name == "alibi":
-            step = float(drawn[1, 7] - drawn[1, 4])
-            assert bias[1, :, 7, 4].tolist() == pytest.approx([-step * r for r in alibi_slopes(4)])
-        assert not torch.equal(bias[0], bias[1])
+@pytest.mark.parametrize("name", ["alibi", "fire"])
+def test_a_bias_on_random_positions_is_that_of_their_distances(name, arch):
+    """In a model, against the plain one on the positions that were drawn."""
+    model, plain = make_decoder(f"{name}_randpe", arch), make_decoder(name, arch)
+    tokens = rows(*SUMS)
+    positions = model.positions(2, tokens.shape[1], CPU, RowSampler(5))
+    with torch.no_grad():
+        found = model(tokens, sampler=RowSampler(5))
+        assert torch.equal(found, plain(tokens, positions_BT=positions))
+        assert not torch.allclose(found, plain(tokens), atol=1e-4)
 
 
-def test_a_draw_leaves_out_some_of_the_positions_that_the_encoding_gives(arch):
+def test_a_draw_leaves_out_some_of_the_positions(arch):
     """Step by step: the places of the smallest of so many numbers as there are positions."""
-    encoding = make_position("randpe", arch)
     numbers = RowSampler(5).integers(3, 96).tolist()
     expected = [sorted(sorted(range(96), key=row.__getitem__)[:9]) for row in numbers]
-    assert encoding.positions(3, 9, CPU, RowSampler(5)).tolist() == expected
+    found = make_decoder("randpe", arch).positions(3, 9, CPU, RowSampler(5))
+    assert found.tolist() == expected
 
 
 def test_an_encoding_on_random_positions_has_the_keys_of_both(arch):
-    fire = make_position("fire_randpe", arch, "model.hidden=5", "model.range_factor=3")
-    assert (fire.inner.out_features, fire.range) == (5, 144)
-    rope = make_position("randpe", arch, "+model.scaling.method=linear", "model.theta=9")
-    assert (rope.scaling.method, rope.theta, rope.range) == ("linear", 9, 96)
-    assert list(constructor(RandPE)[0]) == ["arch", "theta", "scaling", "range_factor"]
-    assert takes(RandPE, "scaling")
-    assert not takes(RandPE, "settings")
+    words = ("model.hidden=5", "model.random_range=3")
+    fire = make_decoder("fire_randpe", arch, *words)
+    assert (fire.blocks()[0].position.inner.out_features, fire.random.range) == (5, 144)
     with pytest.raises(ConfigError, match=r"model\.hiden is not known\. Did you mean 'hidden'"):
-        make_position("fire_randpe", arch, "+model.hiden=5")
-    with pytest.raises(ConfigError, match=r"model\.range_factor=many: "):
-        make_position("fire_randpe", arch, "model.range_factor=many")
-
-
-class RandomLearned(RandomPositions, Learned):
-    """As a user would write it."""
-
-
-class AbacusFIRE(Abacus, FIRE):
-    """As a user would write it."""
-
-
-def test_abacus_goes_with_a_relative_encoding(arch):
-    assert list(constructor(AbacusFIRE)[0]) == ["arch", "hidden", "c", "threshold", "max_offset"]
-    model = Decoder(arch, lambda a: AbacusFIRE(a, max_offset=7, hidden=5)).eval()
-    encodings = [block.position for block in model.blocks()]
-    assert encodings[0].table.std().item() == pytest.approx(0.02, rel=0.1)
-    assert encodings[1].inner.out_features == 5
-    randomise(model)
-    tokens = rows(*SUMS)
-    with torch.no_grad():
-        full, cache = model(tokens), new_cache(model, tokens.shape[1], None, 2)
-        parts = [model(part, cache=cache) for part in tokens.split(3, 1)]
-        assert (torch.cat(parts, 1) - full).abs().max() < 1e-4
-        encodings[0].table.zero_()
-        assert (model(tokens) - full).abs().max() > 1e-2
-        for encoding in encodings:
-            encoding.outer.weight.zero_()
-        nope = make_decoder("nope", arch)
-        nope.load_state_dict({k: v for k, v in model.state_dict().items() if "position" not in k})
-        assert (model(tokens) - nope(tokens)).abs().max() < 1e-5, "a constant bias changes nothing"
-
-
-def test_a_table_on_random_positions_must_hold_them_all(arch):
-    with pytest.raises(ConfigError, match=r"model\.length=96 would do"):
-        RandomLearned(arch).positions(2, 9, CPU, RowSampler(5))
-    encoding = RandomLearned(arch, length=96)
-    assert int(encoding.positions(50, 9, CPU, RowSampler(5)).max()) == 95
+        make_decoder("fire_randpe", arch, "+model.hiden=5")
+    with pytest.raises(ConfigError, match=r"model\.random_range=many: "):
+        make_decoder("fire_randpe", arch, "model.random_range=many")

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 
 from tape_exp.models.conformance import randomise
 from tape_exp.models.positions import wall
-from tape_exp.models.positions.alibi import alibi_slopes
 from tape_exp.models.trace import trace
-from tests.conftest import make_decoder, make_position
+from tests.conftest import bias_of, make_decoder, make_position
 
 TOKENS = torch.randint(0, 14, (2, 12), generator=torch.Generator().manual_seed(0))
 
@@ -37,7 +36,7 @@ def test_a_probability_is_multiplied_by_the_gates_of_the_tokens_between(name, wi
 
 def test_the_same_gate_everywhere_is_alibi(arch):
     fox, alibi = make_decoder("fox", arch), make_decoder("alibi", arch)
-    slopes = torch.tensor(alibi_slopes(arch.heads))
+    slopes = make_position("alibi", arch).slopes()
     with torch.no_grad():
         for block in fox.blocks():
             block.position.w_forget.zero_()
@@ -59,8 +58,7 @@ def test_open_gates_leave_the_encoding_without_them(name, without, gate, arch):
 
 def wall_logits(encoding, q, k, x):
     """Of the encoding, and by the equation, in the dtype of x and in fp64."""
-    d, features = q.shape[-1], encoding.features(x, None, {})
-    bias = encoding.contextual_bias(q, k, features, None)
+    d, bias = q.shape[-1], bias_of(encoding, q, k, x)
     logits = (torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(d) + bias).tril()
     gates = F.logsigmoid(x.double() @ encoding.w.double().T + encoding.b.double())
     sums = gates.unflatten(-1, (-1, d)).cumsum(1)

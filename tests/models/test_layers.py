@@ -13,9 +13,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import export
-from tape_exp.models.attention import BACKENDS, Inputs, attend, pick_backend
-from tape_exp.models.attention.fastest import Kind
-from tape_exp.models.attention.window import Window
+from tape_exp.models.attention import Window
 from tape_exp.models.conformance import randomise
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.hf import TapeExpForCausalLM
@@ -41,67 +39,6 @@ def shown(T: int, S: int, window: Window) -> torch.Tensor:
         for t in range(S - T, S)
     ]
     return torch.tensor(rows)
-
-
-@pytest.mark.parametrize(
-    ("backend", "T", "S", "sinks", "carries"),
-    [
-        ("reference", 12, 12, 2, False),
-        ("reference", 3, 12, 0, True),
-        ("sdpa", 12, 12, 0, False),
-        ("sdpa", 12, 12, 2, False),
-        ("sdpa", 3, 12, 2, True),
-        ("sdpa", 300, 300, 0, False),
-        ("sdpa", 300, 300, 2, True),
-        ("flex", 12, 12, 0, False),
-        ("flex", 3, 12, 2, True),
-    ],
-)
-def test_a_window_is_a_mask(backend, T, S, sinks, carries):
-    """On outputs and on every gradient, where a backend has them; also in blocks of rows."""
-    size = 5
-    window, generator = Window(size, sinks), torch.Generator().manual_seed(0)
-    shapes = [(1, T, 2, 8), (1, S, 1, 8), (1, S, 1, 8), (2, S), (1, S, 2, 4)]
-    learns = backend != "flex"
-    q, k, v, table, state = (
-        torch.randn(x, generator=generator).double().requires_grad_(learns) for x in shapes
-    )
-    if backend == "flex":
-        q, k, v, table, state = (x.float() for x in (q, k, v, table, state))
-    carried = state if carries else None
-    distance = (torch.arange(S - T, S)[:, None] - torch.arange(S)).clamp(min=0)
-    hidden = torch.zeros(T, S, dtype=q.dtype).masked_fill(~shown(T, S, window), float("-inf"))
-    options = {"carried": carried, "backend": backend}
-    found = attend(q, k, v, by_distance=table, window=window, **options)
-    options["backend"] = "reference"
-    expected = attend(q, k, v, bias=(table[:, distance] + hidden)[None], **options)
-    for one, other in zip(found, expected, strict=True):
-        assert (one is None) == (other is None) == (one is not found[0] and not carries)
-        assert one is None or torch.allclose(one, other, atol=1e-9 if learns else 1e-5)
-    if learns:
-        inputs = [q, k, v, table] + ([state] if carries else [])
-        gradients = (
-            torch.autograd.grad(sum(x.pow(3).sum() for x in out if x is not None), inputs)
-            for out in (found, expected)
-        )
-        for one, other in zip(*gradients, strict=True):
-            assert torch.allclose(one, other, atol=1e-9)
-
-
-def test_backends_say_whether_they_know_a_window(monkeypatch):
-    x = torch.zeros(1, 4, 1, 16)
-    with pytest.raises(ConfigError, match=r"triton: the Triton kernel knows no window\. These can"):
-        attend(x, x, x, window=Window(2), backend="triton")
-    monkeypatch.setattr("tape_exp.models.attention.flash.installed", lambda: True)
-    heads = torch.zeros(1, 1, 4, 16, dtype=torch.bfloat16, device="meta")
-    given = Inputs(heads, heads, heads, None, None, None, None, window=Window(2, 1))
-    monkeypatch.setattr("tape_exp.models.attention.flash.installed", lambda: True)
-    assert "only in fp16 and bf16, on a GPU" in BACKENDS["flash"].refuses(given)
-    assert pick_backend(replace(given, q=x, k=x, v=x)) == "reference"
-    kind = Kind(torch.device("cpu"), torch.float32, 2, 1, 8, 0, "none", 4)
-    assert "window" not in str(kind)
-    assert str(replace(kind, window=3, sinks=1)) == f"{kind}, window 3, sinks 1"
-    assert replace(kind, window=3, sinks=1).call()[0]["window"] == Window(3, 1)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +113,13 @@ def test_layers_of_a_kind_share_a_state(arch):
     """
     model = make_decoder("[tape,nope,{name:tape,theta:5.0}]", replace(arch, layers=6))
     randomise(model)
-    assert [block.chain for block in model.blocks()] == [0, 1, 2, 0, 1, 2]
+    assert [block.kind for block in model.blocks()] == [0, 1, 2, 0, 1, 2]
     assert [block.updates_state for block in model.blocks()] == [True] * 3 + [False] * 3
     idle = [n for n, p in model.named_parameters() if not p.requires_grad]
     assert {name.split(".")[1] for name in idle} == {"3", "5"}
     seen = {}
-    model(TOKENS, watch=lambda block, *given: seen.update({block.layer: given[-1]}))
-    initial = model.initial_states(torch.arange(24.0)[None])
+    model(TOKENS, watch=lambda block, scores, state: seen.update({block.layer: state}))
+    initial = model.starts(torch.arange(24.0)[None])
     for first, start in ((0, initial[0]), (2, initial[2])):
         assert torch.equal(seen[first], start)
         assert not torch.equal(
@@ -193,17 +130,17 @@ def test_layers_of_a_kind_share_a_state(arch):
 
 def test_what_is_embedded_is_added_before_the_first_layer_of_its_kind(arch):
     model = make_decoder("[rope,learned]", replace(arch, layers=4))
-    tables = [n for n in model.state_dict() if n.endswith("table")]
-    assert tables == ["layers.1.position.table"]
+    tables = [n for n in model.state_dict() if n.endswith("position.embedding")]
+    assert tables == ["layers.1.position.embedding"]
     inputs = []
     model.layers[1].attention_norm.register_forward_pre_hook(lambda _, x: inputs.append(x[0]))
     plain = logits_of(model)
     with torch.no_grad():
-        model.layers[1].position.table.zero_()
+        model.layers[1].position.embedding.zero_()
     assert not torch.equal(logits_of(model), plain)
     added = (inputs[0] - inputs[1]).std().item()
     assert added == pytest.approx(0.02, rel=0.1)
-    assert (model.reach, model.consecutive) == (48, True)
+    assert (model.reach, model.random) == (48, None)
 
 
 @pytest.mark.parametrize("window", [None, 5])
@@ -293,11 +230,17 @@ def test_a_command_and_a_yaml_give_the_same_layers_with_all_their_keys():
         (["model=[rope,nop]"], "model.layers.1=nop is not known. Did you mean 'nope'? Choose one"),
         (["model=[rope,rnope_swa]"], "model.layers.1=rnope_swa is itself a pattern"),
         (["model=[rope,nope]", "+model.window=3"], "model.window is not a key of a pattern"),
-        (["model=[randpe,rope]"], "RandPE, which samples positions, and RoPE, which would have"),
+        (
+            ["model=[randpe,{name:randpe,random_range:3}]"],
+            "have random_range=2.0 and 3.0, and all layers have the same positions",
+        ),
         (["model=rope", "+model.windo=3"], "model.windo is not known. Did you mean 'window'?"),
         (["model=rope_window", "model.window=0"], "model.window=0"),
         (["model=[{name:rope,window:0},nope]"], "model.layers.0.window=0"),
-        (["model=[nope,{name:p_rope,p:3}]"], "model.layers.1.p=3.0 must be from 0 to 1"),
+        (
+            ["model=[nope,{name:p_rope,p:3}]"],
+            "model.layers.1.p=3: Input should be less",
+        ),
         (["model=rope", "+model.ssmax=2"], "model.ssmax=2"),
         (["model=rope", '+model.window="8"'], "model.window=8"),
         (["model=rope_window", "model.windw=3"], "Did you mean 'model.window'?"),

@@ -41,10 +41,10 @@ def adapted(model: str, method: str, *overrides: str) -> tuple[Decoder, Decoder]
     section = adaptation.positions(OmegaConf.to_container(cfg.model))
     base = make_decoder("rope", ARCH)
     randomise(base)
-    ours = Decoder(ARCH, kinds_of(section, ARCH))
+    ours = Decoder(ARCH, kinds_of(section))
     ours.load_state_dict(base.state_dict(), strict=False)
     rope = adaptation.positions(OmegaConf.to_container(compose_config(["model=rope"]).model))
-    reference = Decoder(ARCH, kinds_of(rope, ARCH))
+    reference = Decoder(ARCH, kinds_of(rope))
     reference.load_state_dict(base.state_dict())
     adaptation.apply(ours, seed=0)
     return reference, ours

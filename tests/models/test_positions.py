@@ -11,10 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import OnDemand, attend
-from tape_exp.models.cache import Cache
 from tape_exp.models.conformance import CHECKS, randomise
-from tape_exp.models.positions.alibi import alibi_slopes
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.t5 import T5
 from tape_exp.settings.compose import compose_config
@@ -22,13 +19,19 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.arithmetic import row_length
-from tests.conftest import MODELS, by_pair, make_decoder, make_position, model_of
+from tests.conftest import MODELS, bias_of, make_decoder, make_position, model_of
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 
 
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(5)
+
+
+def of_tokens(length: int) -> tuple[torch.Tensor, ...]:
+    """Queries, keys and x of a row, which no bias by distance reads."""
+    heads = torch.zeros(1, length, 4, 8)
+    return heads, heads, torch.zeros(1, length, 32)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -40,45 +43,6 @@ def test_yaml_is_named_after_its_file(name):
 @pytest.mark.parametrize("check", CHECKS)
 def test_an_encoding_does_what_every_one_must(name, check):
     CHECKS[check](model_of(name))
-
-
-@pytest.mark.parametrize("length", [24, 700])
-def test_fire_in_pieces_is_fire(arch, length):
-    """Before and beyond the threshold, with units that never bend it, and those that bend it."""
-    encoding = make_position("fire", arch)
-    encoding.init_weights(torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        encoding.inner.weight[:2], encoding.inner.bias[:2] = 0, torch.tensor([1.0, -1.0])
-        encoding.inner.weight[2:4] = torch.tensor([[1.0], [-1.0]])
-        encoding.inner.bias[2:4] = torch.tensor([-0.2, 0.3])
-    positions = encoding.positions(1, length, torch.device("cpu"))
-    pieces = encoding.piecewise(length, torch.device("cpu"))
-    assert ((pieces.bends > 0) & (pieces.bends < 1)).sum() >= 2
-    expected = encoding.bias(positions, positions)[0]
-    assert torch.allclose(by_pair(pieces, length, length).tril(), expected.tril(), atol=2e-6)
-
-
-def test_a_bias_in_pieces_is_offered_for_whole_rows_only(arch):
-    model, offered = make_decoder("fire", arch), []
-    positions = torch.arange(26.0)[None]
-
-    def watched(*tensors, bias, **options):
-        offered.append(isinstance(bias, OnDemand))
-        return attend(*tensors, bias=bias, **options)
-
-    def whole(tokens, **options):
-        offered.clear()
-        with torch.no_grad():
-            model(tokens, **options)
-        return set(offered)
-
-    for block in model.blocks():
-        block.attend = watched
-    cache, padded = Cache(positions), Cache(positions, torch.tensor([1, 0]))
-    assert whole(TOKENS) == whole(TOKENS, cache=cache) == {True}
-    assert whole(TOKENS[:, :1], cache=cache) == whole(TOKENS, cache=padded) == {False}
-    assert whole(TOKENS, positions_BT=positions[:, 1:25]) == {False}
-    assert whole(TOKENS, watch=lambda *_: None) == {False}
 
 
 def test_the_walk_through_names_every_hook_and_attribute():
@@ -127,30 +91,37 @@ def test_extra_parameters_of_the_155_m_model(name, per_layer):
 
 
 def test_alibi_slopes():
-    assert alibi_slopes(8) == [2.0**-h for h in range(1, 9)]
-    assert alibi_slopes(12) == pytest.approx(
-        [2.0**-h for h in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
-    )
+    def slopes(heads: int) -> list[float]:
+        arch = Arch(layers=1, width=2 * heads, heads=heads, ffn=2)
+        return make_position("alibi", arch).to(torch.bfloat16).slopes().tolist()
+
+    assert slopes(8) == [2.0**-h for h in range(1, 9)]
+    later = [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
+    assert slopes(12) == pytest.approx([2.0**-h for h in range(1, 9)] + later)
 
 
 def test_alibi_bias_is_linear_in_distance(arch):
-    positions = torch.arange(6.0)[None]
-    bias = make_position("alibi", arch).bias(positions, positions)
-    assert bias[0, :, 5, 2].tolist() == pytest.approx([-3 * s for s in alibi_slopes(4)])
+    encoding = make_position("alibi", arch)
+    bias = bias_of(encoding, *of_tokens(6))
+    assert bias[0, :, 5, 2].tolist() == pytest.approx((-3 * encoding.slopes()).tolist())
     assert (bias[0, :, 2, 2] == 0).all()
 
 
 @pytest.mark.parametrize(
     ("name", "override", "message"),
     [
-        ("t5", "model.buckets=1", "model.buckets=1 must be at least 2"),
+        ("t5", "model.buckets=1", "model.buckets=1: Input should be greater than or equal to 2"),
         ("t5", "model.max_distance=32", "model.max_distance=32 must be above half of model.bu"),
-        ("fire", "model.hidden=0", "model.hidden=0 must be at least 1"),
-        ("rope", "model.theta=1e-300", "model.theta=1e-300 must be at least 1"),
-        ("tape", "model.theta=-1", "model.theta=-1.0 must be at least 1"),
-        ("rope_ntk", "model.scaling.factor=1e300", "must be from 1 to 1e+09"),
+        ("fire", "model.hidden=0", "model.hidden=0: Input should be greater than or equal to 1"),
+        ("rope", "model.theta=1e-300", "model.theta=1e-300: Input should be greater than or eq"),
+        ("tape", "model.theta=-1", "model.theta=-1: Input should be greater than or equal to 1"),
+        (
+            "rope_ntk",
+            "model.scaling.factor=1e300",
+            "model.scaling.factor=1e+300: Input",
+        ),
         ("rope_yarn", "model.theta=1", "needs model.theta above 1"),
-        ("xpos", "model.scale_base=0", "model.scale_base=0.0 must be positive"),
+        ("xpos", "model.scale_base=0", "model.scale_base=0: Input should be greater than 0"),
     ],
 )
 def test_sizes_that_make_no_encoding_are_refused(name, override, message, arch):
@@ -168,9 +139,8 @@ def test_rows_that_take_xpos_out_of_fp32_are_refused(arch):
     enough = int(re.search(r"model\.scale_base=(\d+) or more", str(told.value))[1])
     encoding = make_position("xpos", long, f"model.scale_base={enough}")
     ends = torch.tensor([[0.0, 2.0**17 - 1]])
-    q, k = encoding.rotate(
-        *torch.ones(2, 1, 2, arch.heads, arch.head_dim), encoding.initial_state(ends)
-    )
+    ones = torch.ones(1, 2, arch.heads, arch.head_dim)
+    q, k = encoding.rotate(ones, ones, ones, encoding.start(ends))
     assert torch.isfinite(q).all()
     assert torch.isfinite(k).all()
     with pytest.raises(ConfigError, match=rf"model\.scale_base={enough - 1}:"):
@@ -190,7 +160,7 @@ def test_fire_matches_its_formula_and_depends_on_the_query_beyond_the_threshold(
     encoding = make_position("fire", arch)
     encoding.init_weights(generator())
     positions = torch.tensor([[0.0, 100.0, 500.0, 1000.0, 1100.0]])
-    bias = encoding.bias(positions, positions)
+    bias = bias_of(encoding, *of_tokens(5), positions)
     ratio = math.log(0.1 * 400 + 1) / (math.log(0.1 * 512 + 1) + 1e-6)
     expected = encoding.outer(torch.relu(encoding.inner(torch.tensor([ratio]))))
     assert torch.allclose(bias[0, :, 2, 1], expected, atol=1e-6)
@@ -206,8 +176,7 @@ def test_the_threshold_of_fire_begins_beyond_every_row_of_addition(arch):
     digits = max(compose_config([f"scale={scale}"]).task.test_digits for scale in scales)
     assert (digits, row_length(digits)) == (80, 244)
     assert row_length(digits) < encoding.threshold * encoding.threshold_factor.item() == 512
-    positions = torch.arange(float(row_length(digits)))[None]
-    bias = encoding.bias(positions, positions)[0, 0].detach()
+    bias = bias_of(encoding, *of_tokens(row_length(digits)))[0, 0].detach()
     assert bias[:, 0].std() > 1e-3
     for distance in (1, 100, 200):
         assert bias.diagonal(-distance).max() - bias.diagonal(-distance).min() < 1e-6
@@ -217,13 +186,12 @@ def test_the_threshold_of_fire_begins_beyond_every_row_of_addition(arch):
 def test_kerple_matches_its_formula(kernel, arch):
     encoding = make_position(f"kerple_{kernel}", arch)
     randomise(encoding)
-    positions = torch.arange(5.0)[None]
     r1 = torch.nn.functional.softplus(encoding.raw_r1)
     if kernel == "log":
         expected = -r1 * torch.log(1 + torch.nn.functional.softplus(encoding.raw_r2) * 3)
     else:
         expected = -r1 * 3 ** (2 * encoding.raw_r2.sigmoid())
-    assert torch.allclose(encoding.bias(positions, positions)[0, :, 4, 1], expected)
+    assert torch.allclose(bias_of(encoding, *of_tokens(5))[0, :, 4, 1], expected)
 
 
 @pytest.mark.parametrize(("kernel", "slope", "power"), [("log", 2, 1), ("power", 1, 2)])
@@ -247,7 +215,7 @@ def test_rope_matches_transformers(arch):
     encoding = make_position("rope", arch)
     positions = torch.arange(9.0)[None]
     q, k = torch.randn(2, 1, 9, 4, 8, generator=generator()).unbind(0)
-    ours = encoding.rotate(q, k, encoding.initial_state(positions))
+    ours = encoding.rotate(q, k, q, encoding.start(positions))
     angles = positions[..., None] * 10_000.0 ** (-torch.arange(0, 8, 2) / 8)
     cos, sin = (torch.cat([f(angles)] * 2, -1) for f in (torch.cos, torch.sin))
     theirs = apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=2)
@@ -329,11 +297,13 @@ def test_frequencies_by_length_match_transformers(method, length):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (LONGROPE[:1], "method=longrope needs model.scaling.short_factor: a number for each"),
-        (LONGROPE[:2], "method=longrope needs model.scaling.long_factor: a number for each"),
+        (
+            LONGROPE[:1],
+            "model.scaling.short_factor holds 0 numbers, and a head of 8 channels",
+        ),
         (
             (*LONGROPE, "+model.scaling.long_factor=[1,2,4,-1]"),
-            "factor=-1.0 must be from 1e-09",
+            "long_factor.3=-1: Input should be greater than or equal to 0.",
         ),
         ((*LONGROPE, "+model.scaling.long_factor=[1,2]"), "a head of 8 channels has 4 frequencies"),
         ((*LONGROPE, "model.scaling.original=1"), "scaling.original=1 must be at least 2"),
@@ -354,8 +324,8 @@ def test_scaling_at_evaluation_leaves_training_alone(arch):
     encoding = make_position("rope_linear", arch, "model.scaling.when=evaluation")
     plain = make_position("rope", arch)
     positions = torch.arange(5.0)[None]
-    assert torch.equal(encoding.train().initial_state(positions), plain.initial_state(positions))
-    assert torch.equal(encoding.eval().initial_state(positions * 2), plain.initial_state(positions))
+    assert torch.equal(encoding.train().start(positions), plain.start(positions))
+    assert torch.equal(encoding.eval().start(positions * 2), plain.start(positions))
 
 
 def test_xpos_decays_with_distance(arch):
@@ -365,7 +335,7 @@ def test_xpos_decays_with_distance(arch):
     encoding = make_position("xpos", arch, "model.scale_base=4", "model.theta=1e30")
     x = torch.zeros(1, 20, 1, 8)
     x[..., 2] = 1.0  # one pair, all but standing still at this theta
-    q, k = encoding.rotate(x, x, encoding.initial_state(torch.arange(20.0)[None]))
+    q, k = encoding.rotate(x, x, x, encoding.start(torch.arange(20.0)[None]))
     zeta = (4 + 0.4 * 8) / (1.4 * 8)
     dots = (q[0, 15, 0] * k[0, :16, 0]).sum(-1)
     assert torch.allclose(
@@ -378,25 +348,24 @@ def test_xpos_has_the_scale_base_of_its_own_paper(arch):
 
 
 def test_randpe_is_sorted_distinct_and_not_rope(arch):
-    encoding = make_position("randpe", arch)
-    positions = encoding.positions(8, 24, torch.device("cpu"), RowSampler(5))
+    rope, randpe = make_decoder("rope", arch), make_decoder("randpe", arch)
+    positions = randpe.positions(8, 24, torch.device("cpu"), RowSampler(5))
     assert (positions.diff(dim=1) > 0).all()
     assert positions.min() >= 0
     assert positions.max() < 2 * arch.max_length
     assert positions.unique(dim=0).shape[0] == 8
-    rope, randpe = make_decoder("rope", arch), make_decoder("randpe", arch)
     assert not torch.allclose(rope(TOKENS), randpe(TOKENS, sampler=RowSampler(5)), atol=1e-3)
     assert torch.equal(randpe(TOKENS, sampler=RowSampler(5)), randpe(TOKENS, sampler=RowSampler(5)))
-    later = encoding.positions(5, 24, torch.device("cpu"), RowSampler(5, first=3))
+    later = randpe.positions(5, 24, torch.device("cpu"), RowSampler(5, first=3))
     assert torch.equal(later, positions[3:]), "row k is a function of k, not of its batch"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["+model.scaling.beta_fast=-3"], r"scaling\.beta_fast=-3\.0 must be positive"),
+        (["+model.scaling.beta_fast=-3"], r"scaling\.beta_fast=-3: .* greater than 0"),
         (["+model.scaling.beta_slow=40"], r"beta_slow=40\.0 must be below .*beta_fast=32\.0"),
-        (["+model.scaling.low_frequency=0"], r"scaling\.low_frequency=0\.0 must be positive"),
+        (["+model.scaling.low_frequency=0"], r"scaling\.low_frequency=0: .* greater than 0"),
     ],
 )
 def test_turns_of_scaling_are_positive_and_in_order(words, message, arch):
@@ -405,11 +374,10 @@ def test_turns_of_scaling_are_positive_and_in_order(words, message, arch):
 
 
 def test_randpe_says_what_to_change(arch):
-    with pytest.raises(ConfigError, match=r"range_factor=1\.001 is too near 1"):
-        make_position("randpe", arch, "model.range_factor=1.001")
-    with pytest.raises(ConfigError, match="positions to draw from, of which there may be"):
-        make_position("randpe", arch, "model.range_factor=1e9")
-    with pytest.raises(ConfigError, match=r"model\.range_factor=1\.0 must be above 1"):
-        make_position("randpe", arch, "model.range_factor=1.0")
-    with pytest.raises(ConfigError, match=r"model\.range_factor"):
-        make_position("randpe", arch).positions(1, 97, torch.device("cpu"), RowSampler(5))
+    for words in ("1.001", "1e9"):
+        with pytest.raises(ConfigError, match="positions to draw from, which must be above 48"):
+            make_decoder("randpe", arch, f"model.random_range={words}")
+    with pytest.raises(ConfigError, match=r"model\.random_range=1: .* greater than 1"):
+        make_decoder("randpe", arch, "model.random_range=1")
+    with pytest.raises(ConfigError, match=r"model\.random_range=4\.0 would do"):
+        make_decoder("randpe", arch).positions(1, 97, torch.device("cpu"), RowSampler(5))

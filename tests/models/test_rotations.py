@@ -12,15 +12,13 @@ import torch
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import peft
-from tape_exp.models.attention import attend, probabilities
 from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
-from tape_exp.models.positions.alibi import alibi_slopes
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tests.conftest import MODELS, make_decoder, make_position
+from tests.conftest import MODELS, bias_of, make_decoder, make_position
 
 GROUPED = Arch(
     layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24, kv_heads=2
@@ -54,8 +52,7 @@ def layer(name: str, *words: str, seed: int = 3):
 
 def logits(encoding, q, k, x, positions) -> torch.Tensor:
     """(B, H, T, T), before the mask."""
-    state = encoding.initial_state(positions)
-    q, k = encoding.rotate(q, k, state, encoding.features(x, state, {}))
+    q, k = encoding.rotate(q, k, x, encoding.start(positions))
     k = k.repeat_interleave(H // k.shape[2], 2)
     return torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(q.shape[-1])
 
@@ -158,12 +155,10 @@ def test_grape_is_the_exponential_of_its_generators(planes, phase):
 def test_the_unipotent_form_of_grape_is_a_bias_by_distance(arch):
     """(G(i) q̂)ᵀ G(j)⁻ᵀ k̂ of widened queries and keys, with the generator of rank 1."""
     encoding = make_position("grape_additive", arch)
-    assert torch.allclose(
-        encoding.at(torch.tensor([3.0]))[:, 0], -3 * torch.tensor(alibi_slopes(4)), rtol=1e-6
-    )
+    assert torch.allclose(encoding.slopes(), make_position("alibi", arch).slopes(), rtol=1e-6)
     randomise(encoding)
-    _, q, k, _, positions = layer("rope")
-    bias = encoding.double().bias(positions, positions)
+    _, q, k, x, _ = layer("rope")
+    bias = bias_of(encoding.double(), q, k, x)
     for h, i, j in itertools.product(range(H), range(N), range(N)):
         A = torch.zeros(D + 2, D + 2, dtype=torch.float64)
         A[D + 1, D] = -encoding.log_slopes[h].exp()
@@ -185,61 +180,6 @@ def test_the_logits_of_pope_are_its_formula():
         magnitudes = torch.log1p(torch.exp(q[b, i, h])) * torch.log1p(torch.exp(k[b, j, h // 2]))
         phases = ((i - j) * theta - encoding.delta[h // 2]).cos()
         assert abs(found[b, h, i, j] - (magnitudes * phases).sum() / math.sqrt(D)) < 1e-10
-
-
-@pytest.mark.parametrize("backend", ["reference", "sdpa"])
-@pytest.mark.parametrize(("T", "S"), [(9, 9), (2, 9), (100, 100), (260, 260)])
-def test_queries_and_keys_may_be_wider_than_values(T, S, backend):
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (
-        torch.randn(2, length, heads, width, generator=generator, dtype=torch.float64)
-        for length, heads, width in ((T, H, 2 * D), (S, K, 2 * D), (S, K, D))
-    )
-    for x in (q, k, v):
-        x.requires_grad_()
-    values, _ = attend(q, k, v, backend=backend)
-    expected = torch.einsum("bhts,bshd->bthd", probabilities(q, k), v.repeat_interleave(2, 2))
-    mix = torch.randn(values.shape, generator=generator, dtype=torch.float64)
-    assert values.shape == (2, T, H, D)
-    assert (values - expected).abs().max() < 1e-12
-    for found, wanted in zip(
-        *(torch.autograd.grad((x * mix).sum(), (q, k, v)) for x in (values, expected)), strict=True
-    ):
-        assert (found - wanted).abs().max() < 1e-12
-
-
-def test_fused_kernels_refuse_queries_wider_than_values(arch):
-    model = make_decoder("pope", arch, backend="triton")
-    with pytest.raises(ConfigError, match=r"trainer.attention=triton: .*These can: reference, sdp"):
-        model(TOKENS)
-
-
-def test_on_a_gpu_narrower_values_are_padded_for_fused_kernels(monkeypatch):
-    """Seen on tensors without storage."""
-    seen, kernel = [], torch.nn.functional.scaled_dot_product_attention
-
-    def spy(q, k, v, **options):
-        seen.append((q.shape[-1], k.shape[-1], v.shape[-1]))
-        return kernel(q, k, v, **options)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
-    for T in (5, 2):  # a prompt, and decoding
-        q, k, v = (
-            torch.zeros(1, *shape, device="meta")
-            for shape in ((T, H, 2 * D), (5, H, 2 * D), (5, H, D))
-        )
-        values, attended = attend(q, k, v, backend="sdpa")
-        assert (values.shape, attended) == ((1, T, H, D), None)
-    assert seen == [(2 * D,) * 3] * 2
-
-
-def test_sparse_attention_takes_rotations_that_tokens_choose(arch):
-    """It would drop what is added to logits or averaged."""
-    taken = {
-        name: peft._in_queries_and_keys(make_decoder(name, arch).blocks()[0])
-        for name in ("selective_rope", "repo", "grape", "pope", "path", "fox", "tape_householder")
-    }
-    assert [name for name, fits in taken.items() if not fits] == ["path", "fox", "tape_householder"]
 
 
 def test_uniform_phases_of_pope_lie_on_the_circle(arch):
@@ -309,17 +249,14 @@ def test_step_0_is_rope_and_learns(words):
 
 AS_ROPE = [("p_rope", "model.p=1"), ("selective_rope", "model.start=rope")]
 AS_ROPE += [("repo", "model.start=rope"), ("grape", "model.phase=tokens")]
-
-
 # Of one class, with other numbers, or with keys of attention.
-SIZES = ("tape_i", "rope_", "ssmax", "rnope_swa")
-WORDS = [*AS_ROPE, *((name,) for name in MODELS if not name.startswith(SIZES))]
+ALIKE = ("tape_i", "rope_", "ssmax", "rnope_swa")
+WORDS = [*AS_ROPE, *((name,) for name in MODELS if not name.startswith(ALIKE))]
 
 
 @pytest.mark.parametrize("words", WORDS, ids=str)
-def test_an_encoding_says_whether_it_begins_as_rope(words, arch):
-    """At its theta and scaling, from the same backbone."""
-    arch = dataclasses.replace(arch, layers=1)
+def test_it_is_measured_whether_an_encoding_begins_as_rope(words, arch):
+    """At its theta and scaling; here by the logits of two layers on the same backbone."""
     model = make_decoder(words[0], arch, *words[1:])
     own = model.blocks()[0].position
     settings = getattr(own, "rope", own)
@@ -330,12 +267,13 @@ def test_an_encoding_says_whether_it_begins_as_rope(words, arch):
             if isinstance(matrix, torch.nn.Linear):
                 matrix.weight.mul_(3)  # so that attention is far from uniform
         apart = (model(TOKENS, sampler=RowSampler(5)) - rope(TOKENS)).abs().max()
-    assert (apart < 1e-5) == (own.unlike_rope is None), own.unlike_rope
-    assert own.unlike_rope is None or words not in AS_ROPE
+    begins = model.random is None and peft.begins_as_rope(own)
+    assert begins == bool(apart < 1e-5)
+    assert begins or words not in AS_ROPE
 
 
 @pytest.mark.parametrize("name", ["selective_rope", "repo"])
-def test_constant_steps_are_rope(name, monkeypatch):
+def test_constant_steps_are_rope(name):
     """Angles of one step a token, and positions forced to 0 … T-1, in a model."""
     model = make_decoder(name, GROUPED, "model.theta=1000")
     rope = make_decoder("rope", GROUPED, "model.theta=1000")
@@ -345,8 +283,8 @@ def test_constant_steps_are_rope(name, monkeypatch):
             for parameter, value in (("up", 0), ("w", 0), ("c", 100), ("b", 0)):
                 getattr(block.position, parameter).data.fill_(value)
         else:
-            index = torch.arange(24.0)[None, :, None].expand(2, 24, 2)
-            monkeypatch.setattr(block.position, "features", lambda *_, z=index: {"positions": z})
+            block.position.wz.data.zero_()
+            block.position.from_index = True
     assert (model(TOKENS) - rope(TOKENS)).abs().max() < 1e-5
 
 
@@ -361,64 +299,45 @@ def test_what_comes_before_a_key_does_not_move_it(name):
 
 
 @pytest.mark.parametrize("name", BY_TOKENS)
-def test_padding_adds_nothing_to_angles(name):
-    """What a row leaves to later tokens is the same too."""
-    encoding, _, _, x, positions = layer(name, *BY_TOKENS[name])
-    padded = torch.cat([torch.zeros_like(x[:, :3]), x], 1)
-    repeated = torch.cat([positions[:, :1].expand(-1, 3), positions], 1)
-    past, past_padded = {}, {}
-    found = encoding.features(x, encoding.initial_state(positions), past)
-    shifted = encoding.features(padded, encoding.initial_state(repeated), past_padded)
-    for key, value in found.items():
-        assert (shifted[key][:, 3:] - value).abs().max() < 1e-12
-    assert past.keys() == past_padded.keys()
-    for key, value in past.items():
-        assert torch.allclose(past_padded[key], value, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", BY_TOKENS)
 def test_cache_and_padding(name):
-    """Chunks, single tokens, and rows of different lengths; what is kept does not grow."""
+    """Chunks, single tokens, and rows of different lengths."""
     model = make_decoder(name.partition(",")[0], GROUPED, *BY_TOKENS[name]).eval()
     randomise(model)
-    sizes = set()
     with torch.no_grad():
-        whole, cache, parts = model(TOKENS), new_cache(model, 24, None, 2), []
-        for part in TOKENS.split([9, 1, 1, 13], 1):
-            parts.append(model(part, cache=cache))
-            kept = [x for past in cache.past.values() for x in past.values()]
-            sizes.add(sum(x.untyped_storage().nbytes() for x in kept))
+        whole, cache = model(TOKENS), new_cache(model, 24, None, 2)
+        parts = [model(part, cache=cache) for part in TOKENS.split([9, 1, 1, 13], 1)]
     assert (torch.cat(parts, 1) - whole).abs().max() < 1e-4
-    assert len(sizes) == 1
     prompts = [TOKENS[0, :3], TOKENS[1, :11]]
     assert generate(model, prompts, 6) == [generate(model, [prompt], 6)[0] for prompt in prompts]
 
 
 @pytest.mark.parametrize("name", ["selective_rope", "grape, tokens"])
 def test_angles_stay_precise_over_8192_tokens(name):
-    """The sum in fp32, token by token from a cache, against fp64: no more than RoPE's own error."""
+    """The sum in fp32, against fp64: no more than RoPE's own error."""
     encoding = make_position(name.partition(",")[0], GROUPED, *BY_TOKENS[name])
     encoding.init_weights(torch.Generator().manual_seed(0))
     x = torch.randn(1, 8192, 32, generator=torch.Generator().manual_seed(0))
-    past = {}
-    parts = [encoding.features(part, torch.zeros(1, 1, 1, 1), past) for part in x.split(64, 1)]
-    exact = encoding.double().features(x.double(), torch.zeros(1, 1, 1, 1), {})
-    for key, value in exact.items():
-        found = torch.cat([part[key] for part in parts], 1)
-        assert (found - value)[:, -1].abs().max() < 0.02, key
+    q, state = torch.ones(1, 8192, 2, D), torch.zeros(1, 1, 1, 1)
+    turned, _ = encoding.rotate(q, q, x, state)
+    exact, _ = encoding.double().rotate(q.double(), q.double(), x.double(), state.double())
+    assert (turned - exact)[:, -1].abs().max() < 0.02
 
 
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        ("p_rope", "model.p=1.5", "model.p=1.5 must be from 0 to 1"),
-        ("pope", "model.phases=none", "model.phases=none is not known"),
-        ("pope", "model.theta=0.5", "model.theta=0.5 must be at least 1"),
+        ("p_rope", "model.p=1.5", "model.p=1.5: Input should be less than or equal to 1"),
+        ("pope", "model.phases=none", "model.phases=none: Input should be 'zero' or 'uniform'"),
+        ("pope", "model.theta=0.5", "model.theta=0.5: Input should be greater than or equal to 1"),
         ("repo", "model.reduction=33", "model.reduction=33 must be from 1 to task.arch.width=32"),
-        ("repo", "model.start=zero", "model.start=zero is not known"),
-        ("grape", "model.planes=axis", "Did you mean 'axes'?"),
-        ("grape", "model.step=0", "model.step=0.0 must be positive"),
-        ("selective_rope", "model.taps=0", "model.taps=0 must be at least 1"),
+        ("repo", "model.start=zero", "model.start=zero: Input should be 'content' or 'rope'"),
+        ("grape", "model.planes=axis", "model.planes=axis: Input should be 'axes' or 'learned'"),
+        ("grape", "model.step=0", "model.step=0: Input should be greater than 0"),
+        (
+            "selective_rope",
+            "model.taps=0",
+            "model.taps=0: Input should be greater than or equal",
+        ),
         (
             "selective_rope",
             "model.start=rope model.bias=false",
@@ -433,11 +352,11 @@ def test_wrong_options_name_the_key(name, words, message):
 
 def test_each_key_head_has_one_rotation_so_that_a_cache_stays_small():
     arch = dataclasses.replace(GROUPED, kv_heads=1)
-    for name in ("selective_rope", "repo", "grape", "pope"):
+    for name in ("repo", "grape", "pope"):
         model = make_decoder(name, arch)
         cache = new_cache(model, 24, None, 2)
         with torch.no_grad():
             model(TOKENS, cache=cache)
         width = 2 * D if name == "pope" else D
-        assert cache._buffers[0]["k"].shape == (2, 24, 1, width)
-        assert cache._buffers[0]["v"].shape == (2, 24, 1, D)
+        assert cache._buffers[0, "k"].shape == (2, 24, 1, width)
+        assert cache._buffers[0, "v"].shape == (2, 24, 1, D)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import attend
 from tape_exp.models.conformance import ARCH, randomise
 from tape_exp.models.generation import new_cache
+from tape_exp.models.positions.base import Tokens
 from tape_exp.models.positions.rope import RoPE, Scaling
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
@@ -90,11 +90,11 @@ def test_tape_yarn_is_stretched_from_the_first_step(arch):
     positions = torch.arange(24.0)[None]
     late = make_position("tape_yarn", arch, "model.scaling.when=evaluation")
     plain, yarn = (make_position(name, arch) for name in ("tape", "tape_yarn"))
-    unstretched, stretched = plain.initial_state(positions), yarn.eval().initial_state(positions)
+    unstretched, stretched = plain.start(positions), yarn.eval().start(positions)
     assert (stretched - unstretched).abs().max() > 0.1
-    assert torch.equal(yarn.train().initial_state(positions), stretched)
-    assert torch.equal(late.train().initial_state(positions), unstretched)
-    assert torch.equal(late.eval().initial_state(positions), stretched)
+    assert torch.equal(yarn.train().start(positions), stretched)
+    assert torch.equal(late.train().start(positions), unstretched)
+    assert torch.equal(late.eval().start(positions), stretched)
 
 
 def test_no_position_reaches_the_logits_of_the_public_code_for_addition(arch):
@@ -135,8 +135,8 @@ def test_gradients_reach_every_update_within_two_steps(arch):
         ).backward()
         optimizer.step()
     position = model.layers[0].position
-    for name in ("p", "w2", "w1", "wx"):
-        assert getattr(position, name).grad.abs().max() > 0, name
+    for name, parameter in position.update_net.items():
+        assert parameter.grad.abs().max() > 0, name
 
 
 def test_the_idle_update_of_the_last_layer_is_frozen(arch):
@@ -179,7 +179,7 @@ def test_complex_form_equals_the_general_one(options, arch):
 def state_and_input(encoding, arch: Arch, seed: int, N: int = 7):
     """A random general state with its token features, fp64."""
     generator = torch.Generator().manual_seed(seed)
-    M_L_R = encoding.initial_state(torch.zeros(1, 1)).shape[3:]
+    M_L_R = encoding.start(torch.zeros(1, 1)).shape[3:]
     E = torch.randn(1, N, arch.heads, *M_L_R, generator=generator, dtype=torch.float64)
     q, k, v = torch.randn(
         3, 1, N, arch.heads, arch.head_dim, generator=generator, dtype=torch.float64
@@ -190,7 +190,7 @@ def state_and_input(encoding, arch: Arch, seed: int, N: int = 7):
 
 def logits_of(encoding, E, q, k):
     """α, as ``attend`` scales it: by the width of the rotated queries."""
-    q, k = encoding.rotate(q, k, E)
+    q, k = encoding.rotate(q, k, E[..., 0], E)  # x is not read
     return torch.einsum("bthd,bshd->bhts", q, k) / q.shape[-1] ** 0.5
 
 
@@ -234,12 +234,13 @@ def test_both_maps_are_permutation_and_orthogonally_equivariant(seed, case):
     )[0]
 
     f, average = attention_without_mask(encoding, E, q, k, v)
-    g = encoding.update(E, average, x)
+    g = encoding.update(E, average, Tokens(x, x, x))
     moved = E[:, order] @ O
     f_moved, average_moved = attention_without_mask(
         encoding, moved, q[:, order], k[:, order], v[:, order]
     )
-    g_moved = encoding.update(moved, average_moved, x[:, order])
+    x = x[:, order]
+    g_moved = encoding.update(moved, average_moved, Tokens(x, x, x))
     assert (f_moved - f[:, order]).abs().max() < 1e-10
     assert (g_moved - g[:, order] @ O).abs().max() < 1e-10
 
@@ -254,8 +255,8 @@ def test_the_ablation_is_not_orthogonally_equivariant(layout, arch):
     )
     _, average = attention_without_mask(encoding, E, q, k, v)
     _, average_turned = attention_without_mask(encoding, E @ quarter_turn, q, k, v)
-    turned = encoding.update(E @ quarter_turn, average_turned, x)
-    assert (turned - encoding.update(E, average, x) @ quarter_turn).abs().max() > 1e-2
+    turned = encoding.update(E @ quarter_turn, average_turned, Tokens(x, x, x))
+    assert (turned - encoding.update(E, average, Tokens(x, x, x)) @ quarter_turn).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -286,18 +287,18 @@ def test_without_tensors_each_pair_starts_weighted_by_a_cosine(arch):
     dots = torch.einsum("bthcm,bshcm->bhtsm", q.unflatten(-1, (2, -1)), k.unflatten(-1, (2, -1)))
     expected = (dots * cosines).sum(-1) / 8**0.5
     assert (
-        logits_of(encoding, encoding.initial_state(positions[None]), q, k) - expected
+        logits_of(encoding, encoding.start(positions[None]), q, k) - expected
     ).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("method", ["none", "linear", "ntk", "yarn"])
 def test_flattened_layouts_begin_from_ropes_angles_however_stretched(method, arch):
     positions, scaling = torch.arange(20, dtype=torch.float64)[None], Scaling(method)
-    cos, sin = RoPE(arch, scaling=scaling).initial_state(positions).unbind(-2)
+    cos, sin = RoPE(arch, scaling=scaling).start(positions).unbind(-2)
     flat = torch.stack([cos, sin, -sin, cos], -1)
-    vectors = TensorTAPE(arch, scaling=scaling, L=1, R=4).initial_state(positions)
+    vectors = TensorTAPE(arch, scaling=scaling, L=1, R=4).start(positions)
     assert torch.allclose(vectors.squeeze(-2), flat / 2**0.5, atol=1e-12)
-    scalars = TensorTAPE(arch, scaling=scaling, L=4, R=1).initial_state(positions)
+    scalars = TensorTAPE(arch, scaling=scaling, L=4, R=1).start(positions)
     assert torch.equal(scalars.squeeze(-1), flat[..., ::2, :])
 
 
@@ -312,9 +313,7 @@ def test_scalar_blocks_depend_on_absolute_positions_from_the_first_step(arch):
     moved, size = [], []
     for layout in LAYOUTS:
         encoding = TensorTAPE(arch, **layout)
-        before, after = (
-            logits_of(encoding, encoding.initial_state(positions + by), q, k) for by in (0, 3)
-        )
+        before, after = (logits_of(encoding, encoding.start(positions + by), q, k) for by in (0, 3))
         moved.append((after - before).abs().max().item())
         size.append(before.std().item())
     assert max(moved[:2]) < 1e-12
@@ -354,7 +353,7 @@ def test_only_maps_over_heads_fit_the_papers_count():
     ]
     assert fits == [arch.heads]
     encoding = make_position("tape", arch)
-    assert encoding.w1.mT.shape == encoding.w2.shape == (arch.heads, inner)
+    assert encoding.update_net.w1.mT.shape == encoding.update_net.w2.shape == (arch.heads, inner)
 
 
 def test_the_papers_count_has_no_room_for_a_second_layer_of_psi():
@@ -363,7 +362,7 @@ def test_the_papers_count_has_no_room_for_a_second_layer_of_psi():
     added = counts["tape"] - counts["rope"]
     encoding = make_position("tape", Arch(layers=12, width=768, heads=12, ffn=3072))
     one = 12 * sum(p.numel() for p in encoding.parameters()) / 2**20
-    inner = encoding.wx.shape[0]
+    inner = encoding.update_net.wx.shape[0]
     assert one == pytest.approx(added, abs=0.01)  # each of the two is rounded to 0.01
     assert one + 12 * inner**2 / 2**20 > added + 0.01
 
@@ -389,33 +388,25 @@ def test_update_is_the_papers_mlp_on_the_attended_state(arch):
     E = torch.randn(1, 1, 4, 2, 4, generator=generator, dtype=torch.float64)
     attended = torch.randn(1, 1, 4, 8, generator=generator, dtype=torch.float64)
     x = torch.randn(1, 1, 32, generator=generator, dtype=torch.float64)
-    middle = E[0, 0].flatten(1) + encoding.p @ attended[0, 0]
-    psi = torch.nn.functional.silu(encoding.wx @ x[0, 0])
-    expected = middle + encoding.w2 @ torch.diag(psi) @ encoding.w1 @ middle
-    assert torch.allclose(encoding.update(E, attended, x)[0, 0].flatten(1), expected, atol=1e-12)
-
-
-def test_attended_state_uses_the_same_probabilities(arch):
-    encoding = make_position("tape", arch)
-    state = encoding.initial_state(torch.arange(6.0)[None])
-    q, k, v = torch.randn(3, 1, 6, 4, 8, generator=torch.Generator().manual_seed(0))
-    carried = encoding.carried(state)
-    _, attended = attend(q, k, v, carried=carried, backend="reference")
-    as_values, _ = attend(q, k, carried.expand(1, 6, 4, 8), backend="reference")
-    assert torch.allclose(attended, as_values, atol=1e-6)
+    net = encoding.update_net
+    middle = E[0, 0].flatten(1) + net.p @ attended[0, 0]
+    psi = torch.nn.functional.silu(net.wx @ x[0, 0])
+    expected = middle + net.w2 @ torch.diag(psi) @ net.w1 @ middle
+    found = encoding.update(E, attended, Tokens(0 * x, x, 0 * x))[0, 0].flatten(1)
+    assert torch.allclose(found, expected, atol=1e-12)
 
 
 def test_fourier_start_is_shift_invariant_and_decays(arch):
     encoding = TensorTAPE(arch, initial="fourier", R=8)
-    E = encoding.initial_state(torch.arange(30, dtype=torch.float64)[None])[0, :, 0]
+    E = encoding.start(torch.arange(30, dtype=torch.float64)[None])[0, :, 0]
     gram = torch.einsum("imlr,jmkr->ijmlk", E, E)
     assert (gram[5, 2] - gram[25, 22]).abs().max() < 1e-10
     assert gram[5, 5].abs().mean() > gram[25, 5].abs().mean()
 
 
 def test_wrong_options_name_the_key(arch):
-    with pytest.raises(ConfigError, match=r"model\.psi_input=values is not known.*attention, mlp"):
-        TAPE(arch, psi_input="values")
+    with pytest.raises(ConfigError, match=r"model\.psi_input=values: .*'attention' or 'mlp'"):
+        make_position("tape", arch, "model.psi_input=values")
     with pytest.raises(
         ConfigError, match=r"model\.L=2 model\.R=4 is no layout.*model\.L=1 model\.R=4"
     ):
@@ -434,7 +425,7 @@ def test_wrong_options_name_the_key(arch):
         match=r"task\.arch\.heads = 6 must be divisible by 4 .*task\.arch\.width=32 would do",
     ):
         TensorTAPE(Arch(layers=1, width=24, heads=4, ffn=8), L=4, R=1)
-    with pytest.raises(ConfigError, match=r"model\.R=1 leaves nothing to mix"):
+    with pytest.raises(ConfigError, match=r"model\.weights=heads and an R above 1"):
         TensorTAPE(arch, L=4, R=1, equivariant=False)
     with pytest.raises(ConfigError, match=r"model\.weights=heads"):
         TensorTAPE(arch, weights="full", equivariant=False)

@@ -9,10 +9,11 @@ import torch
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import block as block_module
-from tape_exp.models.attention import attend, probabilities
+from tape_exp.models.attention import attend
 from tape_exp.models.attention_use import attention_use
 from tape_exp.models.conformance import randomise
-from tape_exp.models.trace import trace
+from tape_exp.models.positions.base import Tokens
+from tape_exp.models.trace import rotation_matrices, trace
 from tape_exp.settings.schema import Arch
 from tests.conftest import DIGITS, MODELS, make_decoder, make_position
 
@@ -23,7 +24,7 @@ def has_products(name: str) -> bool:
     """Whether the encoding says what it multiplies queries and keys by."""
     sizes = {"layers": 1, "width": 32, "heads": 4, "ffn": 32, "digits": DIGITS}
     encoding = make_position(name, Arch(**sizes, train_length=32))
-    return encoding.matrices(encoding.initial_state(torch.arange(6.0)[None])) is not None
+    return rotation_matrices(encoding, encoding.start(torch.arange(6.0)[None])) is not None
 
 
 WITH_STATE = [name for name in MODELS if has_products(name)]
@@ -43,10 +44,10 @@ def random_decoder(name: str, arch: Arch):
 def test_probabilities_times_values_are_what_the_blocks_attend(name, arch, monkeypatch):
     model, seen = random_decoder(name, arch), []
 
-    def spy(q, k, v, **options):
-        values, attended = attend(q, k, v, **options)
-        seen.append((v, values, options["carried"], attended))
-        return values, attended
+    def spy(scores, v, carried, backend):
+        values, averaged = attend(scores, v, carried, backend)
+        seen.append((v, values, carried, averaged))
+        return values, averaged
 
     monkeypatch.setattr(block_module, "attend", spy)
     traces = trace(model, TOKENS, sampler=sampler())
@@ -102,15 +103,13 @@ def test_blocks_are_what_rotate_multiplies_by(name, arch):
     randomise(encoding)
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 6, 4, 8, generator=generator, dtype=torch.float64)
-    state = encoding.initial_state(torch.arange(6, dtype=torch.float64)[None])
-    if encoding.carried(state) is not None:
-        attended = torch.randn(
-            1, 6, 4, encoding.carried(state).shape[-1], generator=generator, dtype=torch.float64
-        )
-        state = encoding.update(
-            state, attended, torch.randn(1, 6, 32, generator=generator, dtype=torch.float64)
-        )
-    q_turned, k_turned = encoding.rotate(q, k, state)
+    state = encoding.start(torch.arange(6, dtype=torch.float64)[None])
+    x = torch.randn(1, 6, 32, generator=generator, dtype=torch.float64)
+    if (carried := encoding.carry(state)) is not None:
+        shape = (1, 6, 4, carried.shape[-1])
+        averaged = torch.randn(*shape, generator=generator, dtype=torch.float64)
+        state = encoding.update(state, averaged, Tokens(x, x, x))
+    q_turned, k_turned = encoding.rotate(q, k, x, state)
     got = torch.einsum("bthd,bshd->bhts", q_turned, k_turned) / q_turned.shape[-1] ** 0.5
     turned = [
         torch.einsum(
@@ -190,20 +189,6 @@ def test_fp64_positions_reach_the_state(arch):
     layer = trace(make_decoder("tape", arch), TOKENS, [2], positions)[2]
     assert layer.products.dtype == torch.float64
     assert layer.attention.dtype == torch.float32
-
-
-def test_grouped_queries_and_bias_are_those_of_attend():
-    generator = torch.Generator().manual_seed(0)
-    q, k = (
-        torch.randn(1, 5, 4, 8, generator=generator),
-        torch.randn(1, 7, 2, 8, generator=generator),
-    )
-    bias = torch.randn(1, 4, 5, 7, generator=generator)
-    one_hot = torch.eye(7)[None, :, None].expand(
-        1, 7, 2, 7
-    )  # as values, they give the probabilities back
-    values, _ = attend(q, k, one_hot, bias=bias, backend="reference")
-    assert torch.allclose(probabilities(q, k, bias=bias).transpose(1, 2), values, atol=1e-6)
 
 
 def test_unknown_layer(arch):

@@ -61,7 +61,7 @@ def test_a_package_comes_in_by_its_entry_point_or_by_hydras_search_path(site, en
     cfg = compose_config(["model=soft_window", "model.slope=0.2", *words])
     encoding = build(cfg.model, "model", arch=Arch(layers=1, width=8, heads=2, ffn=8))
     assert type(encoding).__module__ == "my_pe.soft_window"
-    assert encoding.slope.tolist() == pytest.approx([0.2, 0.2])
+    assert encoding.slope.flatten().tolist() == pytest.approx([0.2, 0.2])
     assert ("soft_window" in plugins.names_in("model")) == entry_point
     with pytest.raises(ConfigError, match=r"model\.slop is not known\. Did you mean 'model.slope'"):
         compose_config(["model=soft_window", "model.slop=1", *words])

@@ -12,9 +12,10 @@ from torch import nn
 from tape_exp.data.sources import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.drawing.diagnostics import diagnostic_panels
+from tape_exp.models.attention import ByDistance, ByKey
 from tape_exp.models.attention_use import attention_use
 from tape_exp.models.decoder import Decoder
-from tape_exp.models.positions.base import PositionEncoding, RelativeBias
+from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape_householder import HouseholderTAPE
 from tape_exp.runs.directory import RunDirectory
@@ -39,18 +40,18 @@ ARCH = Arch(
 )
 
 
-class Back(RelativeBias):
+class Back(PositionEncoding):
     """Looks at the token seven before its query; where there is none, everywhere."""
 
-    def at(self, distance):
-        return torch.where(distance == PERIOD - 1, 0.0, -1e4).expand(2, *distance.shape)
+    def bias(self, *_):
+        return ByDistance(lambda x: torch.where(x == PERIOD - 1, 0.0, -1e4).expand(2, -1))
 
 
 class First(PositionEncoding):
     """Looks at the first token."""
 
-    def bias(self, q_positions_BT, k_positions_BS):
-        return -1e4 * (k_positions_BS > 0).float()[:, None, None]
+    def bias(self, q_BTHD, k_BSHD, x_BTC, positions_BS):
+        return ByKey(-1e4 * (positions_BS > 0).float()[..., None].expand(-1, -1, 2))
 
 
 def planted(position) -> OnDevice:

@@ -6,7 +6,6 @@ import torch
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
-from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.trace import trace
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.arithmetic import PAD, Arithmetic
@@ -64,18 +63,6 @@ def test_a_part_is_left_out_as_if_its_weights_were_zero(name, parts):
     assert [dict(vars(block.position)) for block in decoder.blocks()] == own
     assert all(torch.equal(weights[k], v) for k, v in decoder.state_dict().items())
     assert torch.allclose(found, logits_of(zeroed(decoder, parts)), atol=1e-3)
-
-
-@pytest.mark.parametrize("parts", RESETS.values(), ids=RESETS)
-def test_a_part_is_left_out_of_fused_kernels_too(parts, monkeypatch):
-    """As on a GPU in 16 bits, where an update waits for the next layer's rotation."""
-    pytest.importorskip("triton", reason="triton is not installed: pip install triton")
-    model, found = trained("tape", small_task()), []
-    for fused in (False, True):
-        monkeypatch.setattr(RoPE, "fuses", lambda self, *_, fused=fused: fused)
-        with without(model.decoder, parts), torch.autocast("cpu", torch.bfloat16):
-            found.append(logits_of(model).float())
-    assert (found[1] - found[0]).norm() < 0.04 * found[0].norm()
 
 
 def test_the_update_is_there_again_after_an_error():

@@ -222,7 +222,7 @@ def test_paper_scale_is_the_papers():
     assert optim.warmup + optim.decay == 1
     arch = Arch(**cfg.task.arch, vocab=32_000, max_length=1024, train_length=1024)
     with torch.device("meta"):
-        assert Decoder(arch, kinds_of(cfg.model, arch)).parameter_count() == 162_417_408
+        assert Decoder(arch, kinds_of(cfg.model)).parameter_count() == 162_417_408
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_sizes_of_the_scales(scale, vocab, millions):
     assert cfg.task.tokenizer.vocab == vocab
     arch = Arch(**cfg.task.arch, vocab=vocab, max_length=64, train_length=64)
     with torch.device("meta"):
-        count = Decoder(arch, kinds_of(cfg.model, arch)).parameter_count()
+        count = Decoder(arch, kinds_of(cfg.model)).parameter_count()
     assert count == pytest.approx(1e6 * millions, rel=0.02)
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape_exp.models.attention import attend
+from tape_exp.models.attention import Scores
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape_tensor import TensorTAPE
 from tape_exp.theory import HOLDS
@@ -89,7 +89,7 @@ def test_two_frequencies_added_by_hand():
     positions = torch.arange(6, dtype=torch.float64)[None]
     gram = []
     for shift in (0.0, 1.3):
-        E = TensorTAPE(ARCH).initial_state(positions + shift)[0, :, 0]  # (T, M, 2, 2)
+        E = TensorTAPE(ARCH).start(positions + shift)[0, :, 0]  # (T, M, 2, 2)
         mixed = E[:, 0] + E[:, 1]
         gram.append(torch.einsum("ilr,jkr->ijlk", mixed, mixed))
         quarter = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
@@ -106,6 +106,11 @@ def test_flattened_to_scalars_the_start_is_not_turned_by_a_shift(case):
 # Printed formulas that change a value.
 
 
+def weights_of(q, k):
+    """What attention averages with, (T, T)."""
+    return Scores(q.transpose(1, 2), k.transpose(1, 2)).probabilities()[0, 0]
+
+
 def test_printed_denominator_sees_the_future():
     """Eq. (g_attn) prints M_{i,j} under the sum over j': weights then sum to less than 1 and depend
     on later tokens.
@@ -119,13 +124,13 @@ def test_printed_denominator_sees_the_future():
         exponentials = (torch.einsum("bthd,bshd->bhts", q, k) / 2).exp()[0, 0]
         return mask * exponentials / exponentials.sum(-1, keepdim=True)
 
-    weights = attend(q, k, torch.eye(8, dtype=torch.float64)[None, :, None])[0][0, :, 0]
+    weights = weights_of(q, k)
     assert torch.allclose(weights.sum(-1), torch.ones(8, dtype=torch.float64))
     assert (printed(k).sum(-1)[:-1] < 1 - 1e-3).all()
     later = k.clone()
     later[:, -1] += 1
     assert torch.equal(
-        attend(q, later, torch.eye(8, dtype=torch.float64)[None, :, None])[0][0, :-1, 0],
+        weights_of(q, later)[:-1],
         weights[:-1],
     )
     assert (printed(later)[:-1] - printed(k)[:-1]).abs().max() > 1e-3
@@ -140,7 +145,7 @@ def test_weights_of_one_block_are_not_those_that_all_blocks_share():
     logits = torch.einsum("btml,bsml->mts", *(x[:, :, 0].unflatten(-1, (3, 2)) for x in (q, k)))
     logits = (logits / 6**0.5).masked_fill(~torch.ones(8, 8, dtype=torch.bool).tril(), -torch.inf)
     shared, own = logits.sum(0).softmax(-1), logits.softmax(-1)
-    attended = attend(q, k, torch.zeros_like(q), carried=C)[1][0, :, 0].unflatten(-1, (3, 2))
+    attended = (weights_of(q, k) @ C[0, :, 0]).unflatten(-1, (3, 2))
     assert torch.allclose(attended, torch.einsum("ts,sml->tml", shared, C_TML))
     assert (attended - torch.einsum("mts,sml->tml", own, C_TML)).abs().max() > 0.1
 
@@ -162,7 +167,7 @@ def test_printed_rotation_of_fourier_features_shifts_backward():
     encoding = TensorTAPE(ARCH, initial="fourier", R=2)
     positions, shift = torch.arange(5, dtype=torch.float64)[None], 1.7
     E, later, earlier = (
-        encoding.initial_state(positions + by)[0, :, 0, 0] for by in (0.0, shift, -shift)
+        encoding.start(positions + by)[0, :, 0, 0] for by in (0.0, shift, -shift)
     )  # first block
     theta = encoding.theta ** -torch.tensor(0.6180339887498949, dtype=torch.float64)
     angle = theta * shift

@@ -122,7 +122,7 @@ def test_lengths_of_a_multiple_change_no_logits(name, overrides, arch):
     found = padded(tokens, sampler=RowSampler(5))
     assert found.shape == expected.shape == (2, 11, 14)
     assert torch.allclose(found, expected, atol=1e-5)
-    table_ends = module.decoder.blocks()[0].position.reach is not None  # after 12
+    table_ends = module.decoder.reach is not None  # after 12
     assert lengths == [11 if "randpe" in name or table_ends or overrides else 16]
     scored = padded(tokens, labels_BT=tokens, sampler=RowSampler(5))
     assert scored.shape == (2, 11)

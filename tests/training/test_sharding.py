@@ -14,7 +14,6 @@ from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.models.positions.tape import TAPE
 from tape_exp.settings.schema import Arch
 from tests.conftest import make_decoder
 from tests.processes import SERVER
@@ -51,48 +50,6 @@ def test_a_sharded_model_computes_the_same(name, mesh, arch):
     assert found.keys() == gradients.keys()
     for parameter, gradient in gradients.items():
         assert torch.allclose(found[parameter], gradient, atol=1e-6), parameter
-
-
-def fused_in_two(rank: int, folder: Path, recompute: bool) -> None:
-    """One of two processes, each with half of every parameter; leaves the largest error of a
-    gradient that two passes added up, relative to one process without kernels.
-    """
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / f"store-{recompute}"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    sizes = {"layers": 3, "width": 32, "heads": 4, "ffn": 48, "kv_heads": 2}
-    model = Decoder(Arch(**sizes, vocab=14, max_length=8, train_length=8), TAPE)
-    randomise(model, std=0.1)
-    RoPE.fuses = lambda *_: False
-    model(TOKENS[:, :4]).square().mean().backward()
-    expected = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    RoPE.fuses = lambda *_: True
-    model.recompute = recompute
-    for part in (*model.layers, model):
-        fully_shard(part, mesh=init_device_mesh("cpu", (2,)))
-    for _ in range(2):
-        model(TOKENS[:, :4]).square().mean().backward()
-    found = {n: p.grad.full_tensor() / 2 for n, p in model.named_parameters() if p.grad is not None}
-    assert found.keys() == expected.keys()
-    errors = [(found[n] - expected[n]).norm() / expected[n].norm() for n in expected]
-    if rank == 0:
-        (folder / f"error-{recompute}").write_text(str(float(max(errors))))
-    dist.destroy_process_group()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is off beside a GPU")
-@pytest.mark.parametrize("recompute", [False, True])
-def test_an_update_that_is_left_to_the_next_layer_is_sharded_too(recompute, tmp_path):
-    """FSDP2 frees a layer's parameters when its pass is over, before the next one uses its P."""
-    pytest.importorskip("triton")
-    both = [SERVER.Process(target=fused_in_two, args=(n, tmp_path, recompute)) for n in range(2)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join(600)
-    assert [process.exitcode for process in both] == [0, 0]
-    assert float((tmp_path / f"error-{recompute}").read_text()) < 1e-5
 
 
 def generating_in_two(rank: int, folder: Path) -> None:

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import RelativeBias
-from tape_exp.settings.errors import positive
-from tape_exp.settings.schema import Arch
+from tape_exp.models.attention import ByDistance
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.settings.schema import Arch, Positive
 
 
-class SoftWindow(RelativeBias):
+class SoftWindow(PositionEncoding):
     """b(i, j) = -s_h max(0, i - j - w_h): free within w_h tokens, then a slope as ALiBi has it.
 
     Args:
@@ -16,13 +16,11 @@ class SoftWindow(RelativeBias):
         slope: s_h at the beginning.
     """
 
-    def __init__(self, arch: Arch, width: float = 4.0, slope: float = 0.1) -> None:
-        positive("model", width=width, slope=slope)
+    def __init__(self, arch: Arch, width: Positive = 4.0, slope: Positive = 0.1) -> None:
         super().__init__(arch)
-        self.width = nn.Parameter(torch.full((arch.heads,), width))
-        self.slope = nn.Parameter(torch.full((arch.heads,), slope))
+        self.width = nn.Parameter(torch.full((arch.heads, 1), width))
+        self.slope = nn.Parameter(torch.full((arch.heads, 1), slope))
 
-    def at(self, distance: Tensor) -> Tensor:
-        """The bias of every head at each distance: (H, *shape of distance)."""
-        shape = (-1, *[1] * distance.ndim)
-        return -self.slope.view(shape) * (distance - self.width.view(shape)).clamp(min=0)
+    def bias(self, *_: Tensor) -> ByDistance:
+        """The bias of every head at each distance."""
+        return ByDistance(lambda distance: -self.slope * (distance - self.width).clamp(min=0))

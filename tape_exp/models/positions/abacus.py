@@ -1,14 +1,15 @@
-"""Abacus embeddings: the place of each digit in its number, added to the input."""
+"""Abacus embeddings and position coupling: the place of each digit in its number."""
 
-from typing import Any
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Interval
 from torch import Tensor, nn
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.settings.errors import ConfigError, between
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 
@@ -27,56 +28,74 @@ class Abacus(PositionEncoding):
     numbers begin with their least-significant digit. Which tokens are digits is told by the task
     (``arch.digits``), so this is a ceiling for what knowledge of the structure is worth, not a
     rival of encodings that must find the structure out. (After short training it need not be ahead
-    of them: it has then met each of the 100 offsets seldom.) It is NoPE otherwise; a class that
-    inherits first from this one and then from a relative encoding has both, with the keys of both:
-    the paper's Abacus + FIRE is ``class AbacusFIRE(Abacus, FIRE)``. Deliberately different from the
-    public code: k is drawn for each row, not for each batch.
+    of them: it has then met each of the 100 offsets seldom.) It is NoPE otherwise. Deliberately
+    different from the public code: k is drawn for each row, not for each batch.
 
     Args:
         max_offset: the largest k; 99 in the public code.
-        settings: of the other encoding.
     """
 
-    knows_digits = True
-    embedding_parameters = ("table",)
+    cacheable = False  # a digit's place depends on the tokens before it
     digits: Tensor  # (10,) int64, ids of the digits
 
-    def __init__(self, arch: Arch, max_offset: int = 99, **settings: Any) -> None:
-        between("model", 0, 2**20, max_offset=max_offset)
+    def __init__(
+        self, arch: Arch, max_offset: Annotated[int, Interval(ge=0, le=2**20)] = 99
+    ) -> None:
         if not arch.digits:
             raise ConfigError(
                 f"{type(self).__name__} must be told which tokens are digits, and this task names "
                 "none; task=arithmetic does, without index hints, and model=learned needs none."
             )
-        super().__init__(arch, **settings)
+        super().__init__(arch)
         self.max_offset = max_offset
         self.register_buffer("digits", torch.tensor(arch.digits), persistent=False)
-        self.table = nn.Parameter(torch.zeros(1 + arch.max_length + max_offset, arch.width))
+        self.embedding = nn.Parameter(torch.zeros(1 + arch.max_length + max_offset, arch.width))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """N(0, 0.02), whatever the other encoding has for its own."""
+        """N(0, 0.02), the generator's second draw, with which the recorded runs began."""
         super().init_weights(generator)
-        if hasattr(self, "table"):
-            nn.init.normal_(self.table, std=0.02, generator=generator)
+        super().init_weights(generator)
 
-    def position_ids(self, tokens_BS: Tensor, sampler: RowSampler | None = None) -> Tensor:
-        """i_t + k of digits, 0 of other tokens: (B, S)."""
-        places_BS = self.places(tokens_BS)
-        return places_BS + self.offsets(places_BS, sampler) * (places_BS > 0)
+    def embed(
+        self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, sampler: RowSampler | None
+    ) -> Tensor:
+        """x + w of every id."""
+        places_BT = self.places(tokens_BT)
+        offset_B1 = places_BT.new_zeros(1, 1)
+        if self.training and sampler is not None:
+            drawn_B1 = sampler.integers(len(tokens_BT), 1, x_BTC.device)
+            offset_B1 = drawn_B1 * (self.max_offset + 1) >> 32
+        return x_BTC + F.embedding(self.shifted(places_BT, offset_B1), self.embedding)
 
-    def embed(self, ids_BT: Tensor) -> Tensor:
-        """w of every id, (B, T, C)."""
-        return F.embedding(ids_BT.long(), self.table)
+    def shifted(self, places_BT: Tensor, offset_B1: Tensor) -> Tensor:
+        """i_t + k of digits, 0 of other tokens."""
+        return places_BT + offset_B1 * (places_BT > 0)
 
-    def places(self, tokens_BS: Tensor) -> Tensor:
-        """i_t, (B, S) int64: tokens since the last that is no digit; 0 for what is no digit."""
-        index_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
-        others_BS = torch.where(torch.isin(tokens_BS, self.digits), -1, index_S)
-        return index_S - others_BS.cummax(-1).values
+    def places(self, tokens_BT: Tensor) -> Tensor:
+        """i_t, (B, T) int64: tokens since the last that is no digit; 0 for what is no digit."""
+        index_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+        others_BT = torch.where(torch.isin(tokens_BT, self.digits), -1, index_T)
+        return index_T - others_BT.cummax(-1).values
 
-    def offsets(self, places_BS: Tensor, sampler: RowSampler | None) -> Tensor:
-        """k of every row, (B, 1) int64."""
-        rows = len(places_BS)
-        if not self.training or sampler is None:
-            return places_BS.new_zeros(rows, 1)
-        return sampler.integers(rows, 1, places_BS.device) * (self.max_offset + 1) >> 32
+
+class PositionCoupling(Abacus):
+    """Position coupling (Cho et al., "Position Coupling: Improving Length Generalization of
+    Arithmetic Transformers Using Task Structure", 2024)::
+
+        x_t ← x_t + w[i_t + k]    t is the i_t-th digit of its number; i_t = 0: t is no digit
+
+    w, the random offset k and what counts as a number are those of :class:`Abacus`, and so is what
+    is said there: it is told which tokens are digits, and is a ceiling. Digits of equal place share
+    an id in all numbers of a row. The difference is that ids of other tokens move along: ``+`` and
+    ``=`` have the one next to the least-significant digits, as in the public code.
+
+    Deliberately different from that code: it writes operands with the most-significant digit first
+    and counts their ids down, while here every number is written, and counted, from its
+    least-significant digit; k has the same range in all rows, while there it is what the row's
+    longest number leaves of a fixed number of ids; and EOS and padding, from which nothing is
+    predicted, have no id of their own.
+    """
+
+    def shifted(self, places_BT: Tensor, offset_B1: Tensor) -> Tensor:
+        """i_t + k."""
+        return places_BT + offset_B1

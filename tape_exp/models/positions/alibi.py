@@ -1,45 +1,69 @@
-"""ALiBi: a linear penalty on distance."""
+"""ALiBi: a linear penalty on distance, with fixed or learned slopes."""
 
 import math
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tape_exp.models.positions.base import RelativeBias
+from tape_exp.models.attention import ByDistance
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch
 
 
-class ALiBi(RelativeBias):
-    """ALiBi: b(i, j) = -r_h (i - j), r_h fixed (Press et al., "Train Short, Test Long", 2021)."""
+class ALiBi(PositionEncoding):
+    """ALiBi: b(i, j) = -r_h (i - j), r_h fixed (Press et al., "Train Short, Test Long", 2021).
 
-    r: Tensor  # (H,)
+    r_h = 2^(-8h/H), h = 1 … H, where H is a power of two; otherwise those of the power below, then
+    every other one of the next. For 12 heads: 2^-1 … 2^-8, then 2^-0.5, 2^-1.5, 2^-2.5, 2^-3.5.
+    """
+
+    exponents: Tensor  # (H,), in units of 1/P, P the power of two: no cast to 16 bits rounds them
 
     def __init__(self, arch: Arch) -> None:
         super().__init__(arch)
-        self.register_buffer("r", torch.tensor(alibi_slopes(arch.heads)), persistent=False)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "ALiBi":
-        """Move, and stay in fp32: 16-bit weights do not round the slopes."""
-        super()._apply(fn, recurse)
-        self.r = torch.tensor(alibi_slopes(self.arch.heads)).to(self.r.device)
-        return self
-
-    def at(self, distance: Tensor) -> Tensor:
-        """-r_h times the distance: (H, *shape of distance)."""
-        return -self.r.view(-1, *[1] * distance.ndim) * distance
+        self.power = 2 ** int(math.log2(arch.heads))
+        more = range(1, 2 * (arch.heads - self.power), 2)
+        exponents = [8 * h for h in range(1, self.power + 1)] + [4 * h for h in more]
+        self.register_buffer("exponents", torch.tensor(exponents), persistent=False)
 
     def slopes(self) -> Tensor:
-        """r, (H,)."""
-        return self.r
+        """r, (H,) fp32."""
+        return 2.0 ** (-self.exponents / self.power)
+
+    def bias(self, *_: Tensor) -> ByDistance:
+        """-r_h times the distance."""
+        slopes = self.slopes()
+        return ByDistance(lambda distance: -slopes[:, None] * distance, slopes)
 
 
-def alibi_slopes(heads: int) -> list[float]:
-    """2^(-8h/H), h = 1 … H, where H is a power of two; otherwise those of the power below, then
-    every other one of the next.
+class AdditiveGRAPE(ALiBi):
+    """Additive GRAPE (Zhang et al., "Group Representational Position Encoding", 2025): positions as
+    powers of a unipotent matrix.
 
-    For 12 heads: 2^-1 … 2^-8, then 2^-0.5, 2^-1.5, 2^-2.5, 2^-3.5.
+    With two more channels, q̂ = [q, 1, 0] and k̂ = [k, 0, 1], position n multiplies q̂ by G(n) and k̂
+    by G(n)⁻ᵀ::
+
+        G(n) = exp(n A) = I + n A        A = -β_h e_{d+2} e_{d+1}ᵀ, so that A² = 0
+        (G(i) q̂)ᵀ G(j)⁻ᵀ k̂ = q·k - β_h (i - j)
+
+    which is ALiBi with the slope β_h. Here the slopes are learned, per layer and head, and begin as
+    ALiBi's: step 0 is ALiBi.
+
+    Deliberately different: the term is a bias after the scaling by 1/√d, as ALiBi's, and no product
+    of wider queries and keys, which 16 bits would round to 897 different positions of 8192. Left
+    out: slopes that queries and keys gate, and the path-integral form.
     """
-    power = 2 ** math.floor(math.log2(heads))
-    first = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
-    return first + [2.0 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)][: heads - power]
+
+    def __init__(self, arch: Arch) -> None:
+        super().__init__(arch)
+        self.log_slopes = nn.Parameter(super().slopes().log())
+
+    def slopes(self) -> Tensor:
+        """β, (H,)."""
+        return precise(self.log_slopes).exp()
+
+    def bias(self, *_: Tensor) -> ByDistance:
+        """-β_h times the distance; flash-attn has no gradient for slopes."""
+        slopes = self.slopes()
+        return ByDistance(lambda distance: -slopes[:, None] * distance)

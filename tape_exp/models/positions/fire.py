@@ -4,11 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.kernels.causal import Piecewise
+from tape_exp.models.attention import Dense
 from tape_exp.models.positions.base import PositionEncoding, distances
-from tape_exp.models.precision import full_precision, precise
-from tape_exp.settings.errors import at_least_one
-from tape_exp.settings.schema import Arch
+from tape_exp.models.precision import precise
+from tape_exp.settings.schema import Arch, Count
 
 
 class FIRE(PositionEncoding):
@@ -25,12 +24,9 @@ class FIRE(PositionEncoding):
         threshold: initial L, in tokens.
     """
 
-    absolute_positions = True
-
     def __init__(
-        self, arch: Arch, hidden: int = 32, c: float = 0.1, threshold: float = 512.0
+        self, arch: Arch, hidden: Count = 32, c: float = 0.1, threshold: float = 512.0
     ) -> None:
-        at_least_one("model", hidden=hidden)
         super().__init__(arch)
         self.threshold = threshold
         self.inner = nn.Linear(1, hidden)
@@ -41,55 +37,30 @@ class FIRE(PositionEncoding):
 
     def init_weights(self, generator: torch.Generator) -> None:
         """Both maps uniform in ± 1/√inputs: a bias near zero would learn its shape late."""
-        for linear in (self.inner, self.outer):
-            bound = linear.in_features**-0.5
-            nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
-            nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
+        uniform(self.inner, generator)
+        uniform(self.outer, generator)
 
-    def bias(self, q_positions_BT: Tensor, k_positions_BS: Tensor) -> Tensor:
-        """f of the normalised log-distance, (B, H, T, S) fp32."""
-        with full_precision(q_positions_BT):
-            far = self._scale(q_positions_BT)[:, None, :, None]
-            relative = self._psi(distances(q_positions_BT, k_positions_BS)) / far
-            inner, outer = self._maps()
-            hidden = F.relu(F.linear(relative[..., None], *inner))
-            return F.linear(hidden, *outer).squeeze(1).permute(0, 3, 1, 2)
-
-    def piecewise(self, length: int, device: torch.device) -> Piecewise:
-        """f as lines: a unit of the hidden layer, ReLU(w x + b), bends it at -b / w, and is active
-        from there on if w > 0, up to there if w < 0.
-        """
-        positions = torch.arange(length, device=device, dtype=torch.float32)
-        with full_precision(positions):
-            (inner, b), (outer, constant) = self._maps()
-            w = inner[:, 0]
-            # Where w = 0 the unit does not bend f, and is active everywhere or nowhere.
-            bends, order = torch.where(w == 0, torch.inf, -b / w).detach().sort()
-            w, b, outer = w[order], b[order], outer[:, order]
-            unit = torch.arange(len(w), device=device)[:, None]
-            after = torch.arange(len(w) + 1, device=device) > unit  # (units, pieces)
-            active = (after == (w > 0)[:, None]) & ((w != 0) | (b > 0))[:, None]
-            # Sums instead of matrix products, which a GPU may round to TF32.
-            level, rise = (torch.where(active, (outer * x)[:, :, None], 0.0).sum(1) for x in (b, w))
-            near, far = self._psi(positions), 1 / self._scale(positions)
-            return Piecewise(near, far, bends, constant[:, None] + level, rise)
-
-    def counted_operations(self, length: int) -> tuple[int, int]:
-        """The MLP on every pair of tokens; its ReLU as FLOPs."""
-        hidden, heads = self.inner.out_features, self.outer.out_features
-        return length**2 * (hidden + hidden * heads), length**2 * hidden
-
-    def _maps(self) -> list[list[Tensor]]:
-        """Weight and bias of the inner and the outer map of f."""
-        return [
-            [precise(parameter) for parameter in (linear.weight, linear.bias)]
-            for linear in (self.inner, self.outer)
-        ]
-
-    def _scale(self, positions: Tensor) -> Tensor:
-        """ψ(max(i, L)), which is never 0."""
+    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Dense:
+        """f of the normalised log-distance, (B, H, T, S)."""
+        T = q_BTHD.shape[1]
         threshold = (self.threshold * precise(self.threshold_factor[0])).abs()
-        return self._psi(torch.maximum(positions, threshold)) + 1e-6
+        far_BT = self.psi(torch.maximum(positions_BS[:, -T:], threshold)) + 1e-6  # never 0
+        relative_BTS = self.psi(distances(positions_BS, T)) / far_BT[..., None]
+        hidden = F.relu(linear(self.inner, relative_BTS[..., None]))
+        return Dense(linear(self.outer, hidden).permute(0, 3, 1, 2))
 
-    def _psi(self, x: Tensor) -> Tensor:
+    def psi(self, x: Tensor) -> Tensor:
+        """log(|c| x + 1)."""
         return torch.log(precise(self.c[0]).abs() * x + 1)
+
+
+def uniform(layer: nn.Linear, generator: torch.Generator) -> None:
+    """Weights and biases uniform in ± 1/√inputs."""
+    bound = layer.in_features**-0.5
+    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+    nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+
+
+def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """The layer's map in at least fp32."""
+    return F.linear(x, precise(layer.weight), precise(layer.bias))

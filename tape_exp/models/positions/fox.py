@@ -1,14 +1,14 @@
-"""FoX: tokens fade by a forget gate, one for every head."""
-
-from typing import Any
+"""FoX: tokens fade by a forget gate, one for every head; alone, and beside PaTH."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Features, Past, PositionEncoding
-from tape_exp.models.precision import full_precision, precise
-from tape_exp.settings.schema import Arch
+from tape_exp.models.attention import Bias, ByKey
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.path import PaTH
+from tape_exp.models.precision import precise
+from tape_exp.settings.schema import Arch, Count
 
 
 class FoX(PositionEncoding):
@@ -28,46 +28,54 @@ class FoX(PositionEncoding):
     gates, norms and shifts of queries, keys and outputs.
 
     c is summed in fp64: at c = -10⁴ fp32 would round the logits of neighbours by 10⁻³.
-
-    A class that inherits first from this one and then from another encoding is that encoding with a
-    forget gate.
-
-    Args:
-        settings: of the other encoding.
     """
 
-    def __init__(self, arch: Arch, **settings: Any) -> None:
-        super().__init__(arch, **settings)
+    cacheable = False  # c is a sum over all tokens so far
+
+    def __init__(self, arch: Arch) -> None:
+        super().__init__(arch)
         self.w_forget = nn.Parameter(torch.empty(arch.heads, arch.width))
         self.b_forget = nn.Parameter(torch.zeros(arch.heads))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """w N(0, 0.02), b 0."""
+        """w N(0, 0.02), the generator's second draw, with which the recorded runs began; b 0."""
+        super().init_weights(generator)
+        super().init_weights(generator)
+
+    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> ByKey:
+        """-c."""
+        return ByKey(-log_gates(x_BTC, self.w_forget, self.b_forget).double().cumsum(1))
+
+
+class PaTHFoX(PaTH):
+    """PaTH-FoX (Yang et al., 2025): PaTH's products of reflections, and FoX's forget gate, one per
+    query head, which adds c_i - c_j to PaTH's scaled logits.
+
+    The logarithms of the gates are added after the scale 1/√d, as the paper's equation and
+    FoX have it; fla's kernel adds them before it.
+
+    Args:
+        rank: as in PaTH.
+    """
+
+    def __init__(self, arch: Arch, rank: Count = 32) -> None:
+        super().__init__(arch, rank)
+        self.w_forget = nn.Parameter(torch.empty(arch.heads, arch.width))
+        self.b_forget = nn.Parameter(torch.zeros(arch.heads))
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """PaTH's; w N(0, 0.02), b 0."""
         super().init_weights(generator)
         nn.init.normal_(self.w_forget, std=0.02, generator=generator)
 
-    def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> Features:
-        """``c``: (B, T, H), fp64. Later tokens need the last token's."""
-        features = super().features(x_BTC, state, past)
+    def bias(
+        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor
+    ) -> list[Bias]:
+        """PaTH's, and -c."""
         c_BTH = log_gates(x_BTC, self.w_forget, self.b_forget).double().cumsum(1)
-        if "c" in past:
-            c_BTH = c_BTH + past["c"]
-        past["c"] = c_BTH[:, -1:].clone()
-        return {**features, "c": c_BTH}
-
-    def key_bias(self, features: Features) -> Tensor:
-        """-c, (B, T, H), fp64."""
-        return -features["c"]
-
-    def counted_operations(self, length: int) -> tuple[int, int]:
-        """MACs of w·x; FLOPs of gate, sum and difference."""
-        macs, flops = super().counted_operations(length)
-        H = self.arch.heads
-        return macs + length * self.w_forget.numel(), flops + H * length * (3 + length)
+        return [self.dense(q_BTHD, k_BSHD, x_BTC), ByKey(-c_BTH)]
 
 
 def log_gates(x_BTC: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """log σ(w·x + b), at least fp32: (B, T, gates); 0 where x is, as it is for padding."""
-    with full_precision(x_BTC):
-        w, b = precise(w), precise(b)
-        return F.logsigmoid(x_BTC.to(w.dtype) @ w.T + b) * x_BTC.any(-1, keepdim=True)
+    return F.logsigmoid(x_BTC @ precise(w).T + precise(b)) * x_BTC.any(-1, keepdim=True)

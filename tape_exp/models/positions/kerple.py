@@ -1,15 +1,17 @@
 """Kerple: learned logarithmic or power decay."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import RelativeBias
-from tape_exp.settings.errors import one_of
+from tape_exp.models.attention import Bias, ByDistance
+from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.schema import Arch
 
 
-class Kerple(RelativeBias):
+class Kerple(PositionEncoding):
     """Kerple (Chi et al., "KERPLE: Kernelized Relative Positional Embedding for Length
     Extrapolation", 2022), with r1, r2 > 0 learned per layer and head:
 
@@ -21,13 +23,9 @@ class Kerple(RelativeBias):
 
     Deliberately different: softplus and sigmoid keep r1 and r2 in their range instead of clamping,
     so that no head gets stuck at a bound.
-
-    Args:
-        kernel: ``log`` or ``power``.
     """
 
-    def __init__(self, arch: Arch, kernel: str = "log") -> None:
-        one_of("model.kernel", kernel, ("log", "power"))
+    def __init__(self, arch: Arch, kernel: Literal["log", "power"] = "log") -> None:
         super().__init__(arch)
         self.kernel = kernel
         self.raw_r1 = nn.Parameter(torch.zeros(arch.heads))
@@ -44,13 +42,17 @@ class Kerple(RelativeBias):
             self.raw_r1.copy_(r1.expm1().log())  # the inverse of softplus
             self.raw_r2.copy_(r2.expm1().log() if self.kernel == "log" else (r2 / 2).logit())
 
-    def at(self, distance: Tensor) -> Tensor:
-        """The decay at each distance: (H, *shape of distance)."""
-        heads = -1, *[1] * distance.ndim
-        r1 = F.softplus(self.raw_r1.to(distance.dtype)).view(heads)
-        raw_r2 = self.raw_r2.to(distance.dtype).view(heads)
+    def bias(
+        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor
+    ) -> Bias | list[Bias] | None:
+        """The decay."""
+        return ByDistance(self.decay)
+
+    def decay(self, distance: Tensor) -> Tensor:
+        """At each distance, (N,): (H, N)."""
+        raw_r1, raw_r2 = (x.to(distance.dtype)[:, None] for x in (self.raw_r1, self.raw_r2))
         if self.kernel == "log":
-            return -r1 * torch.log1p(F.softplus(raw_r2) * distance)
+            return -F.softplus(raw_r1) * torch.log1p(F.softplus(raw_r2) * distance)
         # 0^r2 is 0, but its derivative by r2 is not finite: distance 0 is kept out of the power.
         power = distance.clamp(min=1) ** (2 * raw_r2.sigmoid())
-        return -r1 * torch.where(distance > 0, power, 0.0)
+        return -F.softplus(raw_r1) * torch.where(distance > 0, power, 0.0)

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.settings.errors import ConfigError, at_least_one
-from tape_exp.settings.schema import Arch
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Count
 
 
 class Learned(PositionEncoding):
@@ -22,32 +22,22 @@ class Learned(PositionEncoding):
         length: rows of the table; null: the task's longest sequence.
     """
 
-    absolute_positions = True
-    embedding_parameters = ("table",)
-
-    def __init__(self, arch: Arch, length: int | None = None) -> None:
-        at_least_one("model", length=length)
+    def __init__(self, arch: Arch, length: Count | None = None) -> None:
         super().__init__(arch)
-        self.reach = arch.max_length if length is None else length
-        if self.reach < arch.max_length:
-            raise self._too_long(arch.max_length)
-        self.table = nn.Parameter(torch.zeros(self.reach, arch.width))
+        self.length = arch.max_length if length is None else length
+        self.require(arch.max_length)
+        self.embedding = nn.Parameter(torch.zeros(self.length, arch.width))
 
-    def positions(
-        self, batch: int, length: int, device: torch.device, sampler: RowSampler | None = None
+    def require(self, length: int) -> None:
+        """Raise :class:`ConfigError` where the table has fewer rows."""
+        if length > self.length:
+            raise ConfigError(
+                f"model.length={self.length} is the number of positions that are learned, and "
+                f"there are {length} tokens; model.length={length} would do."
+            )
+
+    def embed(
+        self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, sampler: RowSampler | None
     ) -> Tensor:
-        """0 … T-1, (1, T) fp32. Raises ConfigError where the table is shorter."""
-        assert self.reach is not None
-        if length > self.reach:
-            raise self._too_long(length)
-        return super().positions(batch, length, device, sampler)
-
-    def embed(self, ids_BT: Tensor) -> Tensor:
-        """w of every position, (B, T, C)."""
-        return F.embedding(ids_BT.long(), self.table)
-
-    def _too_long(self, length: int) -> ConfigError:
-        return ConfigError(
-            f"model.length={self.reach} is the number of positions that are learned, and there are "
-            f"{length} tokens; model.length={length} would do."
-        )
+        """x + w of every position."""
+        return x_BTC + F.embedding(positions_BT.long(), self.embedding)

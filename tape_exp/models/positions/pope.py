@@ -1,14 +1,14 @@
 """PoPE: what a token is in magnitudes, where it is in phases."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Features, PositionEncoding
-from tape_exp.models.positions.rope import rotations
-from tape_exp.models.precision import full_precision, precise
-from tape_exp.settings.errors import at_least_one, one_of
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.rope import Theta, rotations
+from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch
 
 
@@ -36,11 +36,14 @@ class PoPE(PositionEncoding):
             [-2π, 0], which was better within the trained length.
     """
 
-    unlike_rope = "no start gives its softplus of queries and keys their signs back"
+    grouped_keys = True
 
-    def __init__(self, arch: Arch, theta: float = 10_000.0, phases: str = "zero") -> None:
-        at_least_one("model", theta=theta)
-        one_of("model.phases", phases, ("zero", "uniform"))
+    def __init__(
+        self,
+        arch: Arch,
+        theta: Theta = 10_000.0,
+        phases: Literal["zero", "uniform"] = "zero",
+    ) -> None:
         super().__init__(arch)
         self.theta = theta
         self.phases = phases
@@ -51,31 +54,25 @@ class PoPE(PositionEncoding):
         if self.phases == "uniform":
             nn.init.uniform_(self.delta, -2 * math.pi, 0.0, generator=generator)
 
-    def initial_state(self, positions_BT: Tensor) -> Tensor:
+    def start(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 2, d): cosine and sine of position · θ_c."""
         d = self.arch.head_dim
         channels = torch.arange(d, device=positions_BT.device, dtype=positions_BT.dtype)
         return rotations(positions_BT[:, :, None, None] * self.theta ** (-channels / d))
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Real and imaginary parts, (B, T, H, 2d) and (B, T, K, 2d). Logits are divided by √(2d),
         so both are multiplied by the fourth root of 2.
         """
         assert state is not None
-        with full_precision(q_BTHD):
-            delta = precise(self.delta)
-            cos, sin = state.unbind(-2)
-            turned = (cos * delta.cos() - sin * delta.sin(), sin * delta.cos() + cos * delta.sin())
-            return self._polar(q_BTHD, cos, sin), self._polar(k_BTKD, *turned)
+        delta = precise(self.delta)
+        cos, sin = state.unbind(-2)
+        turned = (cos * delta.cos() - sin * delta.sin(), sin * delta.cos() + cos * delta.sin())
+        return self._polar(q_BTHD, cos, sin), self._polar(k_BTHD, *turned)
 
     def _polar(self, x_BTHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         # Not F.softplus: what torch.compile expects of its backward pass has other strides.
-        magnitude = torch.logaddexp(x_BTHD.to(cos.dtype), cos.new_zeros(())) * 2**0.25
-        return torch.cat([magnitude * cos, magnitude * sin], -1).to(x_BTHD.dtype)
-
-    def counted_operations(self, length: int) -> tuple[int, int]:
-        """MACs of the second half of the logits; FLOPs of softplus, phases and products."""
-        H, d = self.arch.heads, self.arch.head_dim
-        return H * d * length**2, 12 * H * d * length
+        magnitude = torch.logaddexp(x_BTHD, x_BTHD.new_zeros(())) * 2**0.25
+        return torch.cat([magnitude * cos, magnitude * sin], -1)

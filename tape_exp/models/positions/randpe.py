@@ -1,84 +1,56 @@
-"""Randomised positions, for any encoding that reads positions."""
-
-from typing import Any
+"""Randomised positions, for every encoding that reads positions."""
 
 import torch
 from torch import Tensor
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.schema import Arch
 
 MOST = 2**22  # positions to draw from: each row of a batch shuffles them all
 
 
-class RandomPositions(PositionEncoding):
+class RandomPositions:
     """Randomised positions: a sorted random subset of 0 … L_max - 1 instead of 0 … T - 1 (Ruoss et
     al., "Randomized Positional Encodings Boost Length Generalization of Transformers", 2023).
 
-    Training then meets every position that longer sequences will need. A class that inherits first
-    from this one and then from an encoding is that encoding on random positions, with the keys of
-    both. One subset per sequence is drawn, also at evaluation, from the sampler that ``positions``
-    is given; every layer and every cached step of that sequence sees the same one.
+    Training then meets every position that longer sequences will need. With RoPE it is RandPE. One
+    subset per sequence is drawn, also at evaluation; every layer and every cached step of that
+    sequence sees the same one. Deliberately different from the TAPE paper's public code, which
+    draws S positions out of S for arithmetic and so computes RoPE.
 
     The subset has as many positions as the padded row, as in the authors' code: how far apart those
     of a short row are depends on the longest row of its batch, and so, at evaluation, on the task's
     ``rows_per_batch``.
 
     Args:
-        range_factor: L_max as a multiple of the task's longest sequence; above 1.
-        settings: of the encoding.
+        multiple: L_max as a multiple of the task's longest sequence, ``model.random_range``; above
+            1, as the schema checks.
+        max_length: the task's longest sequence, in tokens.
     """
 
-    consecutive = False
-    unlike_rope: str | None = "its positions are random"
-
-    def __init__(self, arch: Arch, range_factor: float = 2.0, **settings: Any) -> None:
-        super().__init__(arch, **settings)
-        if range_factor <= 1:
+    def __init__(self, multiple: float, max_length: int) -> None:
+        self.range, self.max_length = round(multiple * max_length), max_length
+        if not max_length < self.range <= MOST and max_length:
             raise ConfigError(
-                f"model.range_factor={range_factor} must be above 1: with 1 there is nothing to "
-                "draw from."
-            )
-        self.range = round(range_factor * arch.max_length)
-        if self.range == arch.max_length > 0:
-            raise ConfigError(
-                f"model.range_factor={range_factor} is too near 1: all of {self.range} positions "
-                "would be drawn; model.range_factor=2 is usual."
-            )
-        if self.range > MOST:
-            raise ConfigError(
-                f"model.range_factor={range_factor} makes {self.range:,} positions to draw "
-                f"from, of which there may be {MOST:,}; model.range_factor=2 is usual."
+                f"model.random_range={multiple} makes {self.range:,} positions to draw from, which "
+                f"must be above {max_length} and at most {MOST:,}; model.random_range=2 is usual."
             )
 
-    def positions(
-        self, batch: int, length: int, device: torch.device, sampler: RowSampler | None = None
+    def sample(
+        self, rows: int, length: int, device: torch.device, sampler: RowSampler | None
     ) -> Tensor:
-        """(B, T) fp32: a sorted sample, without replacement, of the encoding's first L_max."""
+        """(rows, length) fp32: for each row a sorted sample, without replacement.
+
+        Raises:
+            ConfigError: there are fewer positions than tokens.
+            ValueError: no sampler is given.
+        """
         if length > self.range:
             raise ConfigError(
                 f"{length} tokens do not fit in {self.range} random positions; "
-                f"model.range_factor={2 * length / self.arch.max_length:.1f} would do."
+                f"model.random_range={2 * length / max(self.max_length, 1):.1f} would do."
             )
         if sampler is None:
-            raise ValueError(f"{type(self).__name__} samples positions: pass a RowSampler.")
-        all_positions = super().positions(batch, self.range, device, sampler)
-        shuffled = sampler.integers(batch, self.range, device).argsort(dim=-1, stable=True)
-        chosen_BT = shuffled[:, :length].sort(-1).values
-        return all_positions.expand(batch, -1).gather(1, chosen_BT)
-
-
-class RandPE(RandomPositions, RoPE):
-    """RandPE: RoPE on :class:`RandomPositions`.
-
-    Deliberately different from the TAPE paper's public code, which draws S positions out of S for
-    arithmetic and so computes RoPE: here L_max is ``range_factor`` × the longest sequence of the
-    task.
-
-    Args:
-        range_factor: as in :class:`RandomPositions`.
-        theta, scaling: as in RoPE.
-    """
+            raise ValueError("The positions of this model are random: pass a RowSampler.")
+        shuffled = sampler.integers(rows, self.range, device).argsort(dim=-1, stable=True)
+        return shuffled[:, :length].sort(-1).values.float()

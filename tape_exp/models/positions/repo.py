@@ -1,14 +1,15 @@
 """RePo: RoPE at real positions that tokens give themselves."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Features, Past
-from tape_exp.models.positions.rope import RoPE, Scaling, rotations, turn_both
-from tape_exp.models.precision import full_precision, precise
-from tape_exp.settings.errors import ConfigError, one_of
-from tape_exp.settings.schema import Arch
+from tape_exp.models.positions.rope import RoPE, Scaling, Theta, rotations, turn_both
+from tape_exp.models.precision import precise
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Count
 
 
 class RePo(RoPE):
@@ -38,22 +39,19 @@ class RePo(RoPE):
     def __init__(
         self,
         arch: Arch,
-        theta: float = 10_000.0,
+        theta: Theta = 10_000.0,
         scaling: Scaling | None = None,
-        reduction: int = 8,
-        start: str = "content",
+        reduction: Count = 8,
+        start: Literal["content", "rope"] = "content",
     ) -> None:
         super().__init__(arch, theta, scaling)
         self.scaling.refuse_lengths()
-        one_of("model.start", start, ("content", "rope"))
-        if not 1 <= reduction <= arch.width:
+        if reduction > arch.width:
             raise ConfigError(
                 f"model.reduction={reduction} must be from 1 to task.arch.width={arch.width}: it "
                 "divides the width; 8 is the paper's."
             )
-        self.start = start
-        if start != "rope":
-            self.unlike_rope = "only model.start=rope begins at the indices"
+        self.from_index = start == "rope"
         inner = arch.width // reduction
         self.wg = nn.Parameter(torch.empty(inner, arch.width))
         self.wc = nn.Parameter(torch.empty(inner, arch.width))
@@ -62,35 +60,22 @@ class RePo(RoPE):
     def init_weights(self, generator: torch.Generator) -> None:
         """N(0, 0.02), and W_z = 0 where the start is RoPE."""
         super().init_weights(generator)
-        if self.start == "rope":
+        if self.from_index:
             nn.init.zeros_(self.wz)
 
-    def initial_state(self, positions_BT: Tensor) -> Tensor:
+    def start(self, positions_BT: Tensor) -> Tensor:
         """The indices, (B, T, 1)."""
         return positions_BT[..., None]
 
-    def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> Features:
-        """``positions``: z, or index + z, (B, T, K), fp32."""
-        assert state is not None
-        with full_precision(x_BTC):
-            wg, wc, wz = map(precise, (self.wg, self.wc, self.wz))
-            x_BTC = x_BTC.to(wg.dtype)
-            z_BTK = (F.silu(x_BTC @ wg.T) * (x_BTC @ wc.T)) @ wz.T
-            return {"positions": z_BTK + state if self.start == "rope" else z_BTK}
-
     def rotate(
-        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """q and k turned by z θ_m."""
-        assert features is not None
-        frequencies, magnitude = self.frequencies(features["positions"])
-        angles = features["positions"][..., None] * frequencies
-        return turn_both(q_BTHD, k_BTKD, rotations(angles) * magnitude)
+        wg, wc, wz = map(precise, (self.wg, self.wc, self.wz))
+        z_BTK = (F.silu(x_BTC @ wg.T) * (x_BTC @ wc.T)) @ wz.T
+        z_BTK = z_BTK + state if self.from_index and state is not None else z_BTK
+        frequencies, magnitude = self.frequencies(z_BTK)
+        return turn_both(q_BTHD, k_BTHD, rotations(z_BTK[..., None] * frequencies) * magnitude)
 
-    def matrices(self, state: Tensor | None) -> None:
+    def matrices(self, state: Tensor) -> None:
         """None: the state is not what queries and keys are multiplied by."""
-
-    def counted_operations(self, length: int) -> tuple[int, int]:
-        """MACs of the three maps; FLOPs of SiLU and of the product."""
-        maps = self.wg.numel() + self.wc.numel() + self.wz.numel()
-        return length * maps, 5 * length * len(self.wg)

@@ -1,22 +1,21 @@
 """Rotary positional encoding and the ways to stretch it to longer contexts."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Interval
 from torch import Tensor
 
-from tape_exp.models.attention import say
-from tape_exp.models.kernels import rotation
-from tape_exp.models.positions.base import Features, PositionEncoding, for_heads
-from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of, positive
-from tape_exp.settings.schema import Arch
+from tape_exp.models.positions.base import PositionEncoding, for_heads
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Count, Fraction, Positive
 
-METHODS = ("none", "linear", "ntk", "yarn", "llama3", "dynamic", "longrope")
 BY_LENGTH = ("dynamic", "longrope")  # the methods whose frequencies depend on a row's length
 LONGEST = 1e9  # that a context may become, as a multiple of the training length
+Theta = Annotated[float, Ge(1)]
+Divisors = tuple[Annotated[float, Interval(ge=1 / LONGEST, le=LONGEST)], ...]
 
 
 @dataclass(frozen=True)
@@ -47,67 +46,34 @@ class Scaling:
     A larger base ("theta scaling", Liu et al., 2023) is the encoding's own ``theta``.
     """
 
-    method: str = "none"
-    factor: float | None = None  # null: longest sequence of the task / original, at least 1
-    when: str = "always"  # always | evaluation: train unscaled, stretch afterwards
-    original: int | None = None  # training length before stretching, in tokens; null: the task's
+    method: Literal["none", "linear", "ntk", "yarn", "llama3", "dynamic", "longrope"] = "none"
+    # null: longest sequence of the task / original, at least 1
+    factor: Annotated[float, Interval(ge=1, le=LONGEST)] | None = None
+    # evaluation: train unscaled, stretch afterwards
+    when: Literal["always", "evaluation"] = "always"
+    original: Count | None = None  # training length before stretching, in tokens; null: the task's
     # Turns within the training length above which a frequency is kept, and below which it is
     # divided by s: of yarn, then of llama3.
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    low_frequency: float = 1.0
-    high_frequency: float = 4.0
+    beta_fast: Positive = 32.0
+    beta_slow: Positive = 1.0
+    low_frequency: Positive = 1.0
+    high_frequency: Positive = 4.0
     # Of longrope: what divides each of the d/2 frequencies, and what multiplies q and k.
-    short_factor: tuple[float, ...] | None = None
-    long_factor: tuple[float, ...] | None = None
-    attention_factor: float | None = None
+    short_factor: Divisors | None = None
+    long_factor: Divisors | None = None
+    attention_factor: Annotated[float, Interval(ge=0.01, le=100)] | None = None
 
     def __post_init__(self) -> None:
-        one_of("model.scaling.method", self.method, METHODS)
-        one_of("model.scaling.when", self.when, ("always", "evaluation"))
-        if self.factor is not None and not 1 <= self.factor <= LONGEST:
-            raise ConfigError(
-                f"model.scaling.factor={self.factor} must be from 1 to {LONGEST:g}: the context "
-                "grows by it."
-            )
-        if self.original is not None and self.original < 1:
-            raise ConfigError(
-                f"model.scaling.original={self.original} must be at least 1: it is a length in "
-                "tokens."
-            )
         for low, high in (("low_frequency", "high_frequency"), ("beta_slow", "beta_fast")):
-            ends = {low: getattr(self, low), high: getattr(self, high)}
-            positive("model.scaling", **ends)
-            if ends[low] >= ends[high]:
+            if getattr(self, low) >= getattr(self, high):
                 raise ConfigError(
-                    f"model.scaling.{low}={ends[low]} must be below model.scaling.{high}="
-                    f"{ends[high]}."
+                    f"model.scaling.{low}={getattr(self, low)} must be below model.scaling.{high}="
+                    f"{getattr(self, high)}."
                 )
-        if self.method == "longrope":
-            self._check_longrope()
-
-    def _check_longrope(self) -> None:
-        """Raise where keys of longrope are missing, or are no numbers that divide."""
-        lists = {"short_factor": self.short_factor, "long_factor": self.long_factor}
-        for key, numbers in lists.items():
-            if not numbers:
-                raise ConfigError(
-                    f"model.scaling.method=longrope needs model.scaling.{key}: a number for each "
-                    "frequency, which divides it."
-                )
-            for end in (min(numbers), max(numbers)):
-                between("model.scaling", 1 / LONGEST, LONGEST, **{key: end})
-        if self.attention_factor is not None:
-            between("model.scaling", 0.01, 100, attention_factor=self.attention_factor)
-
-    @property
-    def by_length(self) -> bool:
-        """Whether the frequencies depend on the length of the row."""
-        return self.method in BY_LENGTH
 
     def refuse_lengths(self) -> None:
         """Raise, for encodings whose layers have positions of their own, which tell no length."""
-        if self.by_length:
+        if self.method in BY_LENGTH:
             raise ConfigError(
                 f"model.scaling.method={self.method} reads the length of a row from its positions, "
                 "and the layers of this encoding have positions of their own; set "
@@ -129,28 +95,39 @@ class RoPE(PositionEncoding):
         scaling: see :class:`Scaling`.
     """
 
-    unlike_rope: str | None = None
-    factors: Tensor  # of LongRoPE, (2, d/2); kept on the device, since to send them stops a GPU
+    grouped_keys = True
 
-    def __init__(self, arch: Arch, theta: float = 10_000.0, scaling: Scaling | None = None) -> None:
-        at_least_one("model", theta=theta)
+    def __init__(self, arch: Arch, theta: Theta = 10_000.0, scaling: Scaling | None = None) -> None:
         super().__init__(arch)
         self.theta = theta
         self.scaling = scaling or Scaling()
-        self.by_length = self.scaling.by_length
         if self.scaling.method == "longrope":
             self._check_longrope()
-            self.register_buffer("factors", self._factors(), persistent=False)
         if theta == 1 and self.scaling.method == "yarn":
             raise ConfigError(
                 "model.scaling.method=yarn needs model.theta above 1: it tells frequencies apart."
             )
 
-    def initial_state(self, positions_BT: Tensor) -> Tensor:
+    def start(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 2, d/2): cos and sin of every angle, times the factor on q and k."""
         frequencies, magnitude = self.frequencies(positions_BT)
-        angles = positions_BT[:, :, None, None] * frequencies
-        return torch.stack([angles.cos(), angles.sin()], -2) * magnitude
+        return rotations(positions_BT[:, :, None, None] * frequencies) * magnitude
+
+    def rotate(
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """q · e^{iθ·position}, and k likewise."""
+        assert state is not None
+        return turn_both(q_BTHD, k_BTHD, state)
+
+    def matrices(self, state: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The matrices e of queries and those of keys, each (B, T, H, M, L, R) with 1 for B or H
+        where all agree, for analysis: with M pairs of channels (m, m + d/2) for q_m and k_m, the
+        logit of i and j is Σ_m q_{i,m}ᵀ e_{i,m} e_{j,m}ᵀ k_{j,m} / √d, eq. (f_attn) of the TAPE
+        paper. Here [[cos, sin], [-sin, cos]] for each m; None where other things turn them too.
+        """
+        matrices = as_matrices(state)
+        return matrices, matrices
 
     def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
         """θ_m in ``like``'s dtype and device, and the factor on q and k, 1 except for YaRN and
@@ -159,72 +136,41 @@ class RoPE(PositionEncoding):
         θ_m is (d/2,), or (B, 1, 1, d/2) where it depends on the lengths of the rows, whose
         positions ``like`` then holds, (B, T).
         """
-        if self.by_length:
-            return self._frequencies_by_length(like)
-        d = self.arch.head_dim
-        method, s = self.scaling.method, self._factor()
-        theta = self.base(s) if method == "ntk" else self.theta
-        frequencies = theta ** (-torch.arange(0, d, 2, device=like.device, dtype=like.dtype) / d)
-        if method == "linear":
-            frequencies = frequencies / s
-        if method == "llama3":
-            turns = self.original_length * frequencies / (2 * math.pi)
-            low, high = self.scaling.low_frequency, self.scaling.high_frequency
-            kept = ((turns - low) / (high - low)).clamp(0, 1)
-            frequencies = frequencies * kept + frequencies / s * (1 - kept)
-        if method != "yarn" or s == 1:
+        scaling, d, original = self.scaling, self.arch.head_dim, self.original_length
+        numbers: Any = {"device": like.device, "dtype": like.dtype}
+        powers = torch.arange(0, d, 2, **numbers) / d
+        frequencies, method, s = self.theta**-powers, scaling.method, self.stretch
+        if method == "none" or (scaling.when == "evaluation" and self.training):
             return frequencies, 1.0
-        original = self.original_length
-        low, high = (
+        if method in BY_LENGTH:
+            length_B111 = like.amax(-1)[..., None, None, None] + 1
+            if method == "dynamic":
+                grown = (s * length_B111 / max(original, 1) - (s - 1)).clamp(min=1)
+                return self.base(grown) ** -powers, 1.0
+            factors = (scaling.long_factor, scaling.short_factor)
+            long, short = (torch.tensor(x, **numbers) for x in factors)
+            return frequencies / torch.where(length_B111 > original, long, short), (
+                self.attention_factor
+            )
+        if method == "ntk":
+            return self.base(s) ** -powers, 1.0
+        if method == "linear" or s == 1:
+            return frequencies / s, 1.0
+        if method == "llama3":
+            low, high = scaling.low_frequency, scaling.high_frequency
+            turns = original * frequencies / (2 * math.pi)
+            kept = ((turns - low) / (high - low)).clamp(0, 1)
+            return frequencies * kept + frequencies / s * (1 - kept), 1.0
+        first, last = (
             d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
-            for turns in (self.scaling.beta_fast, self.scaling.beta_slow)
+            for turns in (scaling.beta_fast, scaling.beta_slow)
         )
-        low, high = max(math.floor(low), 0), min(math.ceil(high), d - 1)
-        index = torch.arange(d // 2, device=like.device, dtype=like.dtype)
-        interpolated = ((index - low) / (high - low or 1e-3)).clamp(0, 1)
+        first, last = max(math.floor(first), 0), min(math.ceil(last), d - 1)
+        interpolated = ((torch.arange(d // 2, **numbers) - first) / (last - first or 1e-3)).clamp(
+            0, 1
+        )
         frequencies = frequencies * (1 - interpolated) + frequencies / s * interpolated
         return frequencies, 0.1 * math.log(s) + 1
-
-    def _frequencies_by_length(self, positions_BT: Tensor) -> tuple[Tensor, float]:
-        scaling, original, d = self.scaling, self.original_length, self.arch.head_dim
-        numbers: Any = {"device": positions_BT.device, "dtype": positions_BT.dtype}
-        powers = torch.arange(0, d, 2, **numbers) / d
-        if scaling.when == "evaluation" and self.training:
-            return self.theta**-powers, 1.0
-        length_B111 = positions_BT.amax(-1)[..., None, None, None] + 1
-        if scaling.method == "dynamic":
-            s = self.stretch
-            grown = (s * length_B111 / max(original, 1) - (s - 1)).clamp(min=1)
-            return self.base(grown) ** -powers, 1.0
-        short, long = self.factors.to(**numbers)
-        factors = torch.where(length_B111 > original, long, short)
-        return 1 / (factors * self.theta**powers), self.attention_factor
-
-    def _factors(self) -> Tensor:
-        """LongRoPE's two lists, (2, d/2)."""
-        return torch.tensor([self.scaling.short_factor, self.scaling.long_factor])
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "RoPE":
-        """Move, and stay in fp32: 16-bit weights do not round LongRoPE's factors."""
-        super()._apply(fn, recurse)
-        if self.scaling.method == "longrope":
-            self.factors = self._factors().to(self.factors.device)
-        return self
-
-    def _check_longrope(self) -> None:
-        """Raise where the lists do not fit the head, or the original length has no logarithm."""
-        pairs = self.arch.head_dim // 2
-        for key in ("short_factor", "long_factor"):
-            if (given := len(getattr(self.scaling, key))) != pairs:
-                raise ConfigError(
-                    f"model.scaling.{key} holds {given} numbers, and a head of "
-                    f"{self.arch.head_dim} channels has {pairs} frequencies; give {pairs}."
-                )
-        if self.original_length < 2:
-            raise ConfigError(
-                f"model.scaling.original={self.original_length} must be at least 2 with "
-                "model.scaling.method=longrope, which divides by its logarithm."
-            )
 
     @property
     def attention_factor(self) -> float:
@@ -250,39 +196,51 @@ class RoPE(PositionEncoding):
         """The training length that the scaling starts from, in tokens."""
         return self.scaling.original or self.arch.train_length
 
-    def _factor(self) -> float:
-        if self.scaling.method == "none" or (self.scaling.when == "evaluation" and self.training):
-            return 1.0
-        return self.stretch
+    def _check_longrope(self) -> None:
+        """Raise where the lists do not fit the head, or the original length has no logarithm."""
+        pairs = self.arch.head_dim // 2
+        for key in ("short_factor", "long_factor"):
+            if (given := len(getattr(self.scaling, key) or ())) != pairs:
+                raise ConfigError(
+                    f"model.scaling.{key} holds {given} numbers, and a head of "
+                    f"{self.arch.head_dim} channels has {pairs} frequencies; give {pairs}."
+                )
+        if self.original_length < 2:
+            raise ConfigError(
+                f"model.scaling.original={self.original_length} must be at least 2 with "
+                "model.scaling.method=longrope, which divides by its logarithm."
+            )
 
-    def rotate(
-        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """q · e^{iθ·position}, and k likewise; where heads have states of their own (TAPE), a key
-        that several share is turned by that of each.
-        """
-        assert state is not None
-        if self.fuses("rotation", rotation.supports, q_BTHD, k_BTKD, state):
-            return rotation.rotated(q_BTHD, k_BTKD, state)
-        return turn(q_BTHD, state), turn(for_heads(k_BTKD, state.shape[2]), state)
 
-    def fuses(
-        self, what: str, supports: Callable[..., str | None], first: Tensor, *others: Tensor | None
-    ) -> bool:
-        """Whether a fused kernel computes ``what``: on a GPU, if it ``supports`` these tensors. The
-        choice is logged once.
-        """
-        if not self.fused or first.device.type != "cuda":
-            return False
-        reason = supports(first, *others)
-        say(f"{what} (cuda): {'fused' if reason is None else f'torch, unfused. {reason}'}")
-        return reason is None
+class PRoPE(RoPE):
+    """p-RoPE (Barbero et al., "Round and Round We Go! What makes Rotary Positional Encodings
+    useful?", 2024): the ⌊p d/2⌋ highest frequencies of RoPE turn their pairs as ever, the others
+    become 0, so that their pairs carry content alone at any distance.
 
-    def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """[[cos, sin], [-sin, cos]] for each m."""
-        assert state is not None
-        matrices = as_matrices(state)
-        return matrices, matrices
+    p = 1 is RoPE, p = 0 is NoPE. It is not partial RoPE, which lets the frequencies fall to the
+    lowest within fewer pairs.
+
+    Args:
+        theta, scaling: as in RoPE, of all frequencies before the lowest are dropped.
+        p: the fraction of the frequencies that stay.
+    """
+
+    def __init__(
+        self,
+        arch: Arch,
+        theta: Theta = 10_000.0,
+        scaling: Scaling | None = None,
+        p: Fraction = 0.75,
+    ) -> None:
+        super().__init__(arch, theta, scaling)
+        self.p = p
+
+    def frequencies(self, like: Tensor) -> tuple[Tensor, float]:
+        """RoPE's θ_m, 0 from m = ⌊p d/2⌋ on; its factor on q and k."""
+        frequencies, magnitude = super().frequencies(like)
+        pairs = frequencies.shape[-1]
+        index = torch.arange(pairs, device=like.device)
+        return frequencies * (index < int(self.p * pairs)), magnitude
 
 
 def as_matrices(state_BTHCM: Tensor) -> Tensor:
@@ -292,14 +250,14 @@ def as_matrices(state_BTHCM: Tensor) -> Tensor:
 
 
 def turn(x_BTHD: Tensor, state_BTHCM: Tensor) -> Tensor:
-    """x as complex numbers (x_m, x_{m+d/2}) times the state, in its dtype; returned in x's."""
+    """x as complex numbers (x_m, x_{m+d/2}) times the state."""
     real, imaginary = x_BTHD.to(state_BTHCM.dtype).chunk(2, -1)
     cos, sin = state_BTHCM.unbind(-2)
     turned = (
         torch.addcmul(real * cos, imaginary, sin, value=-1),
         torch.addcmul(real * sin, imaginary, cos),
     )
-    return torch.cat(turned, -1).to(x_BTHD.dtype)
+    return torch.cat(turned, -1)
 
 
 def rotations(angles_BTHM: Tensor) -> Tensor:

@@ -1,16 +1,18 @@
 """Selective RoPE: rotations whose angles are summed from what tokens choose."""
 
 import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Features, Past, PositionEncoding
-from tape_exp.models.positions.rope import RoPE, Scaling, rotations, turn_both
-from tape_exp.models.precision import full_precision, precise
-from tape_exp.settings.errors import ConfigError, at_least_one, one_of
-from tape_exp.settings.schema import Arch
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.path import convolved
+from tape_exp.models.positions.rope import RoPE, Scaling, Theta, rotations, turn_both
+from tape_exp.models.precision import precise
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Count
 
 
 class SelectiveRoPE(PositionEncoding):
@@ -36,27 +38,27 @@ class SelectiveRoPE(PositionEncoding):
         start: ``random``, as torch's layers begin, or ``rope``: φ = 1, so that step 0 is RoPE.
     """
 
+    cacheable = False  # the angles are sums over all tokens so far
+    grouped_keys = True
+
     def __init__(
         self,
         arch: Arch,
-        theta: float = 500_000.0,
-        rank: int = 16,
-        taps: int = 4,
+        theta: Theta = 500_000.0,
+        rank: Count = 16,
+        taps: Count = 4,
         silu: bool = True,
         bias: bool = True,
         gate: bool = True,
-        start: str = "random",
+        start: Literal["random", "rope"] = "random",
         scaling: Scaling | None = None,
     ) -> None:
-        at_least_one("model", rank=rank, taps=taps)
-        one_of("model.start", start, ("random", "rope"))
         if start == "rope" and not bias:
             raise ConfigError("model.start=rope needs model.bias=true: exp(b) is RoPE's step.")
         super().__init__(arch)
         self.rope = RoPE(arch, theta, scaling)  # for θ_m
         self.rope.scaling.refuse_lengths()
-        self.silu, self.start = silu, start
-        self.unlike_rope = None if start == "rope" else "only model.start=rope begins as RoPE"
+        self.silu, self.begins_as_rope = silu, start == "rope"
         K, pairs = arch.key_heads, arch.head_dim // 2
         self.down = nn.Parameter(torch.empty(rank, arch.width))
         self.up = nn.Parameter(torch.empty(K * pairs, rank))
@@ -73,49 +75,26 @@ class SelectiveRoPE(PositionEncoding):
             if matrix is not None:
                 bound = matrix.shape[1] ** -0.5
                 nn.init.uniform_(matrix, -bound, bound, generator=generator)
-        if self.start == "rope":
+        if self.begins_as_rope:
             nn.init.zeros_(self.up)
             if self.w is not None and self.b is not None:
                 nn.init.zeros_(self.w)
                 nn.init.constant_(self.b, math.log(2))
 
-    def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> Features:
-        """``rotations``: (B, T, K, 2, d/2), fp32. Later tokens need the last token's angles, and
-        W_up W_down u as far as the convolution reaches back.
-        """
-        with full_precision(x_BTC):
-            down, up, taps = map(precise, (self.down, self.up, self.taps))
-            u_BTC = F.normalize(x_BTC.to(down.dtype), dim=-1)
-            phi_BTKM = self._convolved(u_BTC @ down.T @ up.T, taps, past)
-            phi_BTKM = F.silu(phi_BTKM) if self.silu else phi_BTKM
-            if self.b is not None:
-                phi_BTKM = phi_BTKM + precise(self.b).exp()
-            if self.w is not None and self.c is not None:
-                gate_BTK = torch.sigmoid(u_BTC @ precise(self.w).T + precise(self.c))
-                phi_BTKM = phi_BTKM * gate_BTK[..., None]
-            phi_BTKM = phi_BTKM * x_BTC.any(-1)[..., None, None]  # of padding x is 0
-            frequencies, magnitude = self.rope.frequencies(down)
-            angles = (phi_BTKM * frequencies).cumsum(1) + past.get("angles", 0)
-            past["angles"] = angles[:, -1:].clone()
-            return {"rotations": rotations(angles) * magnitude}
-
     def rotate(
-        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """q and k turned by the angles of their tokens."""
-        assert features is not None
-        return turn_both(q_BTHD, k_BTKD, features["rotations"])
-
-    def _convolved(self, raw_BTE: Tensor, taps: Tensor, past: Past) -> Tensor:
-        """(B, T, K, d/2): Σ_n taps_n · what the token n before this one brings."""
-        T, reach = raw_BTE.shape[1], len(taps) - 1
-        before = past.get("raw", raw_BTE.new_zeros(len(raw_BTE), reach, raw_BTE.shape[2]))
-        raw_BSE = torch.cat([before, raw_BTE], 1)
-        past["raw"] = raw_BSE[:, T:].clone()
-        shifted = (raw_BSE[:, reach - n : reach - n + T] * tap for n, tap in enumerate(taps))
-        return sum(shifted, raw_BTE.new_zeros(())).unflatten(-1, (self.arch.key_heads, -1))
-
-    def counted_operations(self, length: int) -> tuple[int, int]:
-        """MACs of all maps; FLOPs of gate, bias, sum and rotation."""
-        maps = sum(p.numel() for p in (self.down, self.up, self.taps, self.w) if p is not None)
-        return length * maps, 8 * length * self.taps.shape[1]
+        down, up, taps = map(precise, (self.down, self.up, self.taps))
+        u_BTC = F.normalize(x_BTC, dim=-1)
+        phi_BTKM = convolved(u_BTC @ down.T @ up.T, taps).unflatten(-1, (self.arch.key_heads, -1))
+        phi_BTKM = F.silu(phi_BTKM) if self.silu else phi_BTKM
+        if self.b is not None:
+            phi_BTKM = phi_BTKM + precise(self.b).exp()
+        if self.w is not None and self.c is not None:
+            gate_BTK = torch.sigmoid(u_BTC @ precise(self.w).T + precise(self.c))
+            phi_BTKM = phi_BTKM * gate_BTK[..., None]
+        phi_BTKM = phi_BTKM * x_BTC.any(-1)[..., None, None]  # of padding x is 0
+        frequencies, magnitude = self.rope.frequencies(down)
+        angles = (phi_BTKM * frequencies).cumsum(1)
+        return turn_both(q_BTHD, k_BTHD, rotations(angles) * magnitude)

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.positions.base import PositionEncoding
-from tape_exp.settings.errors import at_least_one, positive
-from tape_exp.settings.schema import Arch
+from tape_exp.models.positions.rope import Theta
+from tape_exp.settings.schema import Arch, Positive
 
 
 class Sinusoidal(PositionEncoding):
@@ -23,17 +24,16 @@ class Sinusoidal(PositionEncoding):
         scale: s.
     """
 
-    absolute_positions = True
-
-    def __init__(self, arch: Arch, theta: float = 10_000.0, scale: float = 0.02) -> None:
-        at_least_one("model", theta=theta)
-        positive("model", scale=scale)
+    def __init__(self, arch: Arch, theta: Theta = 10_000.0, scale: Positive = 0.02) -> None:
         super().__init__(arch)
         self.theta, self.scale = theta, scale
 
-    def embed(self, ids_BT: Tensor) -> Tensor:
-        """s · PE, (B, T, C) in the positions' dtype."""
+    def embed(
+        self, x_BTC: Tensor, tokens_BT: Tensor, positions_BT: Tensor, sampler: RowSampler | None
+    ) -> Tensor:
+        """x + s · PE."""
         C = self.arch.width
-        exponents = torch.arange(0, C, 2, device=ids_BT.device, dtype=ids_BT.dtype) / C
-        angles = ids_BT[..., None] * self.theta**-exponents
-        return self.scale * torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :C]
+        exponents = torch.arange(0, C, 2, device=x_BTC.device, dtype=positions_BT.dtype) / C
+        angles = positions_BT[..., None] * self.theta**-exponents
+        waves = torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :C]
+        return x_BTC + self.scale * waves

@@ -1,16 +1,20 @@
 """The relative bias of T5."""
 
 import math
+from typing import Annotated
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import RelativeBias
+from tape_exp.models.attention import ByDistance
+from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.precision import precise
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 
 
-class T5(RelativeBias):
+class T5(PositionEncoding):
     """T5 bias: b(i, j) = r_h[bucket(i - j)], learned per layer and head (Raffel et al., "Exploring
     the Limits of Transfer Learning with a Unified Text-to-Text Transformer", 2020).
 
@@ -24,11 +28,9 @@ class T5(RelativeBias):
         max_distance: the distance at which the logarithm reaches the end of the table, in tokens.
     """
 
-    def __init__(self, arch: Arch, buckets: int = 64, max_distance: int = 128) -> None:
-        if buckets < 2:
-            raise ConfigError(
-                f"model.buckets={buckets} must be at least 2, as model.buckets=64 is."
-            )
+    def __init__(
+        self, arch: Arch, buckets: Annotated[int, Ge(2)] = 64, max_distance: int = 128
+    ) -> None:
         if max_distance <= buckets // 2:
             raise ConfigError(
                 f"model.max_distance={max_distance} must be above half of model.buckets={buckets}; "
@@ -38,9 +40,9 @@ class T5(RelativeBias):
         self.buckets, self.max_distance = buckets, max_distance
         self.table = nn.Parameter(torch.zeros(buckets, arch.heads))
 
-    def at(self, distance: Tensor) -> Tensor:
-        """The table's entry for each distance: (H, *shape of distance)."""
-        return self.table.float()[self.bucket(distance)].movedim(-1, 0)
+    def bias(self, *_: Tensor) -> ByDistance:
+        """The table's entry for each distance."""
+        return ByDistance(lambda distance: precise(self.table).T[:, self.bucket(distance)])
 
     def bucket(self, distance: Tensor) -> Tensor:
         """The bucket of each distance, int64."""

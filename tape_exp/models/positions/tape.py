@@ -1,16 +1,17 @@
 """TAPE: positions that the content updates from layer to layer, one complex number a block."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.kernels import maps, update
-from tape_exp.models.kernels.update import Update
-from tape_exp.models.positions.base import Features, State
-from tape_exp.models.positions.rope import RoPE, Scaling
-from tape_exp.models.precision import full_precision
-from tape_exp.settings.errors import ConfigError, one_of
-from tape_exp.settings.schema import Arch
+from tape_exp.models.positions.base import Tokens
+from tape_exp.models.positions.rope import RoPE, Scaling, Theta
+from tape_exp.settings.schema import Arch, Count
+
+PsiInput = Literal["attention", "mlp"]
+HeadMixing = Literal["linear", "scale"]
 
 
 class TAPE(RoPE):
@@ -47,52 +48,42 @@ class TAPE(RoPE):
         feed_forward: update E from x̃ (ablation).
     """
 
-    update_parameters: tuple[str, ...] = ("p", "wx", "w1", "w2")
-    maps_tokens = False  # whether its update reads tokens for more than ψ
+    grouped_keys = False  # heads turn by states of their own
 
     def __init__(
         self,
         arch: Arch,
-        theta: float = 10_000.0,
+        theta: Theta = 10_000.0,
         scaling: Scaling | None = None,
-        intermediate: int = 4,
-        psi_input: str = "attention",
-        head_mixing: str = "linear",
+        intermediate: Count = 4,
+        psi_input: PsiInput = "attention",
+        head_mixing: HeadMixing = "linear",
         attention: bool = True,
         feed_forward: bool = True,
     ) -> None:
         super().__init__(arch, theta, scaling)
-        one_of("model.psi_input", psi_input, ("attention", "mlp"))
-        one_of("model.head_mixing", head_mixing, ("linear", "scale"))
-        if intermediate < 1:
-            raise ConfigError(
-                f"model.intermediate={intermediate} must be at least 1: it is I as a multiple of "
-                "the heads."
-            )
-        self.context = psi_input
-        self.head_mixing = head_mixing
-        self.attention = attention
-        self.feed_forward = feed_forward
-        self._make_weights(
-            rows=arch.heads, attended_rows=arch.heads, inner=intermediate * arch.heads
-        )
+        self.psi_input, self.head_mixing = psi_input, head_mixing
+        self.attention, self.feed_forward = attention, feed_forward
+        self.update_net = nn.ParameterDict()
+        self._make_weights(arch.heads, intermediate * arch.heads)
 
-    def _make_weights(self, rows: int, attended_rows: int, inner: int) -> None:
-        """Make P over ``attended_rows``, W1 and W2 over ``rows`` of the flattened E, and W_x."""
+    def _make_weights(self, rows: int, inner: int) -> None:
+        """P over the heads, W1 and W2 over ``rows`` of the flattened E, and W_x."""
         if self.attention:
-            self.p = nn.Parameter(torch.zeros(attended_rows, attended_rows))
+            self.update_net["p"] = torch.zeros(self.arch.heads, self.arch.heads)
         if self.feed_forward:
-            self.wx = nn.Parameter(torch.zeros(inner, self.arch.width))
-            self.w1 = nn.Parameter(torch.zeros(inner, rows))  # transposed, as in linear layers
-            self.w2 = nn.Parameter(torch.zeros(rows, inner))
+            self.update_net["wx"] = torch.zeros(inner, self.arch.width)
+            self.update_net["w1"] = torch.zeros(inner, rows)  # transposed, as in linear layers
+            self.update_net["w2"] = torch.zeros(rows, inner)
 
     def init_weights(self, generator: torch.Generator) -> None:
         """N(0, 0.02); W1 by 1/√rows, so that W1ᵀ E is of E's size; P = W2 = 0: step 0 is RoPE."""
         if self.feed_forward:
-            nn.init.normal_(self.wx, std=0.02, generator=generator)
-            nn.init.normal_(self.w1, std=self.w1.shape[1] ** -0.5, generator=generator)
+            w1 = self.update_net["w1"]
+            nn.init.normal_(self.update_net["wx"], std=0.02, generator=generator)
+            nn.init.normal_(w1, std=w1.shape[1] ** -0.5, generator=generator)
 
-    def carried(self, state: Tensor | None) -> Tensor | None:
+    def carry(self, state: Tensor | None) -> Tensor | None:
         """E, its two parts side by side, (B, S, H, d); None if attention does not update it.
 
         Attention averages it in the values' dtype: under autocast Ẽ comes from a bf16 copy of E,
@@ -101,77 +92,34 @@ class TAPE(RoPE):
         assert state is not None
         return state.flatten(3) if self.attention else None
 
-    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> State:
-        """The next E from E, Ẽ and x̃, in fp32. On a GPU the next layer makes it, by the kernel that
-        rotates its queries and keys: :meth:`enter`.
-        """
+    def update(self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
+        """The next E: A E + A P Ẽ, in one batched product that reads E and Ẽ once."""
         assert state is not None
-        B, T = x_BTC.shape[:2]
-        with full_precision(x_BTC):
-            E_BTHd = state.flatten(3).expand(B, T, self.arch.heads, -1)
-            F_BTHH = self._changes(x_BTC, state.dtype) if self.feed_forward else None
-            P = self._p(state.dtype) if attended is not None else None
-            if self.fuses("TAPE's update", update.supports, E_BTHd, attended, P, F_BTHH):
-                # Where parameters are sharded, this layer's are not whole in the next one's pass.
-                return Update(E_BTHd, attended, None if P is None else P.clone(), F_BTHH)
-            return self._made(Update(E_BTHd, attended, P, F_BTHH))
+        B, T = tokens.x.shape[:2]
+        E_BTHd = state.flatten(3).expand(B, T, self.arch.heads, -1)
+        A_BTHH = self.token_maps(tokens, E_BTHd.dtype) if self.feed_forward else None
+        E = E_BTHd if A_BTHH is None else A_BTHH @ E_BTHd
+        if averaged_BTHE is not None:
+            P = self.head_map(E.dtype)
+            maps = P.expand(B, T, -1, -1) if A_BTHH is None else A_BTHH @ P
+            flat = (x.flatten(0, 1) for x in (E, maps, averaged_BTHE.to(E.dtype)))
+            E = torch.baddbmm(*flat).unflatten(0, (B, T))
+        return E.unflatten(-1, (2, -1))
 
-    def enter(
-        self, q_BTHD: Tensor, k_BTKD: Tensor, state: State, features: Features, keeps: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """The same of an update that the layer before left, in one kernel where it can."""
-        if not isinstance(state, Update):
-            return super().enter(q_BTHD, k_BTKD, state, features, keeps)
-        if not self.fuses("update with rotation", update.turns, q_BTHD, k_BTKD, state.E):
-            with full_precision(q_BTHD):
-                made = self._made(state)
-            return super().enter(q_BTHD, k_BTKD, made, features, keeps)
-        copies = keeps and self.attention and q_BTHD.dtype != state.E.dtype
-        q, k, E_BTHd, copy = update.updated(q_BTHD, k_BTKD, state, keeps, copies)
-        E = None if E_BTHd is None else E_BTHd.unflatten(-1, (2, -1))
-        return q, k, E, self.carried(E) if copy is None and E is not None else copy
+    def token_maps(self, tokens: Tokens, dtype: torch.dtype) -> Tensor:
+        """A = I + W2 diag(ψ) W1ᵀ of every token, (B, T, H, H), by one matrix product for all."""
+        H = self.arch.heads
+        wx, w1, w2 = (self.update_net[name].to(dtype) for name in ("wx", "w1", "w2"))
+        outer_IJ = (w2.T[:, :, None] * w1[:, None, :]).flatten(1)
+        changes = (self.psi(tokens, wx) @ outer_IJ).unflatten(-1, (H, H))
+        return torch.eye(H, dtype=dtype, device=changes.device) + changes
 
-    def _made(self, pending: Update) -> Tensor:
-        """E', by one batched product that reads E and Ẽ once."""
-        E_BTHd: Tensor = pending.E
-        _, attended, P, F_BTHH = pending
-        A = None if F_BTHH is None else self._identity(F_BTHH) + F_BTHH
-        if attended is not None and P is not None:
-            B, T = E_BTHd.shape[:2]
-            maps_NHH = (P.expand(B * T, -1, -1) if A is None else A @ P).flatten(0, -3)
-            kept_NHd = (E_BTHd if A is None else A @ E_BTHd).flatten(0, 1)
-            E_BTHd = torch.baddbmm(
-                kept_NHd, maps_NHH, attended.to(E_BTHd.dtype).flatten(0, 1)
-            ).unflatten(0, (B, T))
-        elif A is not None:
-            E_BTHd = A @ E_BTHd
-        return E_BTHd.unflatten(-1, (2, -1))
+    def psi(self, tokens: Tokens, wx: Tensor) -> Tensor:
+        """SiLU(W_x x̃), (B, T, I)."""
+        x_BTC = tokens.attention if self.psi_input == "attention" else tokens.mlp
+        return F.silu(x_BTC.to(wx.dtype) @ wx.T)
 
-    def _token_maps(self, x_BTC: Tensor) -> Tensor:
-        """A = I + W2 diag(ψ(x)) W1ᵀ of every token, (B, T, H, H)."""
-        return self._identity(x_BTC) + self._changes(x_BTC, x_BTC.dtype)
-
-    def _identity(self, like: Tensor) -> Tensor:
-        return torch.eye(self.arch.heads, dtype=like.dtype, device=like.device)
-
-    def _changes(self, x_BTC: Tensor, dtype: torch.dtype) -> Tensor:
-        """A - I of every token, (B, T, H, H) in this dtype, by one matrix product for all."""
-        wx_IC = self.wx.to(dtype)
-        outer_IJ = (self.w2.T[:, :, None] * self.w1[:, None, :]).flatten(1).to(dtype)
-        if self.fuses("TAPE's maps", maps.supports, x_BTC, wx_IC, outer_IJ):
-            F_BTJ = maps.maps(x_BTC, wx_IC, outer_IJ)
-        else:
-            F_BTJ = F.silu(x_BTC.to(dtype) @ wx_IC.T) @ outer_IJ
-        return F_BTJ.unflatten(-1, (self.arch.heads, self.arch.heads))
-
-    def counted_operations(self, length: int) -> tuple[int, int]:
-        """MACs of attention and ψ, for cosines and for sines; FLOPs of the einsums over heads."""
-        H, d, C = self.arch.heads, self.arch.head_dim, self.arch.width
-        inner = self.wx.shape[0] if self.feed_forward else 0
-        macs = (2 * H * d * length**2 if self.attention else 0) + 2 * length * inner * C
-        einsums = 2 * length * inner * H * 2 * d + (length * H * H * 2 * d if self.attention else 0)
-        return macs, 2 * einsums + 2 * length * inner
-
-    def _p(self, dtype: torch.dtype) -> Tensor:
-        p = self.p.to(dtype)
+    def head_map(self, dtype: torch.dtype) -> Tensor:
+        """P, (H, H)."""
+        p = self.update_net["p"].to(dtype)
         return torch.diag(p.sum(-1)) if self.head_mixing == "scale" else p

@@ -4,12 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Past
-from tape_exp.models.positions.rope import Scaling
+from tape_exp.models.positions.base import Tokens
+from tape_exp.models.positions.rope import Scaling, Theta
+from tape_exp.models.positions.tape import PsiInput
 from tape_exp.models.positions.tape_tensor import TensorTAPE
-from tape_exp.models.precision import full_precision
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.schema import Arch
+from tape_exp.settings.schema import Arch, Count
 
 BLOCK = 64  # tokens
 
@@ -46,43 +46,43 @@ class HouseholderTAPE(TensorTAPE):
         rank: of the maps from x to a and b.
     """
 
-    update_parameters = ("wx", "w1", "w2", "down", "up", "up_apart")
-    maps_tokens = True
+    cacheable = False  # the product runs over all tokens so far
 
     def __init__(
         self,
         arch: Arch,
-        theta: float = 10_000.0,
+        theta: Theta = 10_000.0,
         scaling: Scaling | None = None,
-        intermediate: int = 4,
-        psi_input: str = "attention",
+        intermediate: Count = 4,
+        psi_input: PsiInput = "attention",
         feed_forward: bool = True,
-        R: int = 8,
-        rank: int = 32,
+        R: Count = 8,
+        rank: Count = 32,
     ) -> None:
-        if R < 2 or R % 2 or arch.head_dim % R:
+        if R % 2 or arch.head_dim % R:
             raise ConfigError(
                 f"model.R={R} must be even and divide the head dimension task.arch.width / "
                 f"task.arch.heads = {arch.head_dim}; model.R=2 always does."
             )
-        if rank < 1:
-            raise ConfigError(f"model.rank={rank} must be at least 1, as model.rank=32 is.")
         super().__init__(
             arch, theta, scaling, intermediate, psi_input, "linear", False, feed_forward
         )
+        self.reflects = True  # without, the product is left out, to see what it does
         self.L = self.R = R
         self.M = arch.head_dim // R
-        self.down = nn.Parameter(torch.empty(rank, arch.width))
-        self.up = nn.Parameter(torch.empty(arch.heads * arch.head_dim, rank))
-        self.up_apart = nn.Parameter(torch.zeros(arch.heads * arch.head_dim, rank))
+        width = arch.heads * arch.head_dim
+        self.update_net["down"] = torch.empty(rank, arch.width)
+        self.update_net["up"] = torch.empty(width, rank)
+        self.update_net["up_apart"] = torch.zeros(width, rank)
 
     def init_weights(self, generator: torch.Generator) -> None:
         """U D keeps the size of x, U' is zero: every factor is the identity, and step 0 is RoPE."""
         super().init_weights(generator)
-        nn.init.normal_(self.down, std=self.down.shape[1] ** -0.5, generator=generator)
-        nn.init.normal_(self.up, std=self.up.shape[1] ** -0.5, generator=generator)
+        for name in ("down", "up"):
+            matrix = self.update_net[name]
+            nn.init.normal_(matrix, std=matrix.shape[1] ** -0.5, generator=generator)
 
-    def initial_state(self, positions_BT: Tensor) -> Tensor:
+    def start(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, M, R, R): pair l·M + m turns rows and columns l and l + R/2 of block m."""
         frequencies, magnitude = self.frequencies(positions_BT)
         angles = (
@@ -93,82 +93,55 @@ class HouseholderTAPE(TensorTAPE):
         cos, sin = (torch.diag_embed(x) * magnitude for x in (angles.cos(), angles.sin()))
         return torch.cat([torch.cat([cos, sin], -1), torch.cat([-sin, cos], -1)], -2)
 
-    def features(self, x_BTC: Tensor, state: Tensor | None, past: Past) -> dict[str, Tensor]:
-        """``xi``: ξ and ξ', (B, T, 2, H, M, R), fp32."""
+    def update(self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
+        """A E times the product of all factors so far, with A = I + W2 diag(ψ) W1ᵀ."""
         assert state is not None
-        with full_precision(x_BTC):
-            inner = x_BTC.to(state.dtype) @ self.down.to(state.dtype).T
-            a, b = (inner @ up.to(state.dtype).T for up in (self.up, self.up_apart))
-            both = torch.stack([a, a + b], 2).unflatten(-1, (self.arch.heads, self.M, self.R))
-            rows = torch.einsum(
-                "btnhml,bthmlr->btnhmr",
-                both,
-                state.expand(*x_BTC.shape[:2], *both.shape[3:4], -1, -1, -1),
-            )
-            return {"xi": 2**0.5 * F.normalize(rows, dim=-1)}
+        turned = state @ products(self.reflections(state, tokens.x)) if self.reflects else state
+        if not self.feed_forward:
+            return turned
+        rows = turned.expand(*tokens.x.shape[:2], self.arch.heads, -1, -1, -1).flatten(3)
+        return (self.token_maps(tokens, rows.dtype) @ rows).unflatten(-1, turned.shape[3:])
 
-    def accumulated(self, features: dict[str, Tensor], past: Past) -> Tensor:
-        """I - Σ_{j<=i} (ξ_j η_jᵀ + ξ'_j η'_jᵀ), the sum over the tokens before these as well: (B,
-        T, H, M, R, R).
+    def reflections(self, state: Tensor, x_BTC: Tensor) -> Tensor:
+        """ξ and ξ', (B, T, 2, H, M, R)."""
+        names = ("down", "up", "up_apart")
+        down, up, up_apart = (self.update_net[name].to(state.dtype) for name in names)
+        inner = x_BTC.to(state.dtype) @ down.T
+        a, b = inner @ up.T, inner @ up_apart.T
+        both = torch.stack([a, a + b], 2).unflatten(-1, (self.arch.heads, self.M, self.R))
+        E = state.expand(*x_BTC.shape[:2], self.arch.heads, -1, -1, -1)
+        rows = torch.einsum("btnhml,bthmlr->btnhmr", both, E)
+        return 2**0.5 * F.normalize(rows, dim=-1)
 
-        What later tokens need of all so far is the last of these products, R d numbers a head. More
-        than :data:`BLOCK` tokens are taken in blocks: the product within each by the triangular
-        inverse, and what it begins with as the product of the blocks before. So time and memory
-        grow with T, and not with its square.
-        """
-        xi_BTNHMR = features["xi"]
-        with full_precision(xi_BTNHMR):
-            products = self._within_blocks(xi_BTNHMR)
-            if "product" in past:
-                products = products @ past["product"]
-            past["product"] = products[:, -1:].clone()
-            return products
 
-    def _within_blocks(self, xi_BTNHMR: Tensor) -> Tensor:
-        """The same as if no token came before."""
-        B, T = xi_BTNHMR.shape[:2]
-        if T <= BLOCK:
-            return self._products(xi_BTNHMR)
-        padded = F.pad(xi_BTNHMR, (0, 0) * 4 + (0, -T % BLOCK))  # a factor of 0 is I
-        within = self._products(padded.unflatten(1, (-1, BLOCK)).flatten(0, 1))
-        within_BnSHMRR = within.unflatten(0, (B, -1))
-        before = [torch.eye(self.R, dtype=within.dtype, device=within.device)]
-        for block_BHMRR in within_BnSHMRR[:, :-1, -1].unbind(1):
-            before.append(block_BHMRR @ before[-1])
-        starts = torch.stack([x.expand_as(before[-1]) for x in before], 1)[:, :, None]
-        return (within_BnSHMRR @ starts).flatten(1, 2)[:, :T]
+def products(xi_BTNHMR: Tensor) -> Tensor:
+    """I - Σ_{j<=i} (ξ_j η_jᵀ + ξ'_j η'_jᵀ): (B, T, H, M, R, R).
 
-    def _products(self, xi_BSNHMR: Tensor) -> Tensor:
-        """The same of at most a block of tokens, by a matrix of all pairs of vectors."""
-        xi_BHMNR = xi_BSNHMR.flatten(1, 2).permute(0, 2, 3, 1, 4)  # N = 2 S vectors
-        # The solve reads only what is below the diagonal, and takes the diagonal for 1.
-        mixed_BHMNN = xi_BHMNR @ xi_BHMNR.transpose(-1, -2)
-        eta_BHMNR = torch.linalg.solve_triangular(
-            mixed_BHMNN, xi_BHMNR, upper=False, unitriangular=True
-        )
-        pairs = (x.unflatten(3, (-1, 2)) for x in (xi_BHMNR, eta_BHMNR))
-        sums_BHMSRR = torch.einsum("bhmsni,bhmsnj->bhmsij", *pairs).cumsum(3)
-        identity = torch.eye(self.R, dtype=xi_BHMNR.dtype, device=xi_BHMNR.device)
-        return (identity - sums_BHMSRR).permute(0, 3, 1, 2, 4, 5)
+    More than :data:`BLOCK` tokens are taken in blocks: the product within each by the triangular
+    inverse, and what it begins with as the product of the blocks before. So time and memory grow
+    with T, and not with its square.
+    """
+    B, T = xi_BTNHMR.shape[:2]
+    if T <= BLOCK:
+        return products_of_block(xi_BTNHMR)
+    padded = F.pad(xi_BTNHMR, (0, 0) * 4 + (0, -T % BLOCK))  # a factor of 0 is I
+    within = products_of_block(padded.unflatten(1, (-1, BLOCK)).flatten(0, 1))
+    within_BnSHMRR = within.unflatten(0, (B, -1))
+    before = [torch.eye(within.shape[-1], dtype=within.dtype, device=within.device)]
+    for block_BHMRR in within_BnSHMRR[:, :-1, -1].unbind(1):
+        before.append(block_BHMRR @ before[-1])
+    starts = torch.stack([x.expand_as(before[-1]) for x in before], 1)[:, :, None]
+    return (within_BnSHMRR @ starts).flatten(1, 2)[:, :T]
 
-    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
-        """A E times what :meth:`accumulated` gives, with A = I + W2 diag(ψ) W1ᵀ, in fp32."""
-        assert state is not None
-        with full_precision(x_BTC):
-            turned = state if attended is None else state @ attended
-            if not self.feed_forward:
-                return turned
-            A_BTHH = self._token_maps(x_BTC.to(turned.dtype))
-            rows = turned.expand(*x_BTC.shape[:2], self.arch.heads, -1, -1, -1).flatten(3)
-            return (A_BTHH @ rows).unflatten(-1, turned.shape[3:])
 
-    def counted_operations(self, length: int) -> tuple[int, int]:
-        """The maps, Ξ Ξᵀ of a block, the solve for η and the sums, not halved by causality; ψ as in
-        TAPE.
-        """
-        macs, flops = super().counted_operations(length)
-        H, d, R = self.arch.heads, self.arch.head_dim, self.R
-        maps = self.down.numel() + self.up.numel() + self.up_apart.numel()
-        return macs + length * (maps + H * d * R * 5) + H * d * 8 * length * min(
-            length, BLOCK
-        ), flops
+def products_of_block(xi_BSNHMR: Tensor) -> Tensor:
+    """The same of at most a block of tokens, by a matrix of all pairs of vectors."""
+    xi_BHMNR = xi_BSNHMR.flatten(1, 2).permute(0, 2, 3, 1, 4)  # N = 2 S vectors
+    # The solve reads only what is below the diagonal, and takes the diagonal for 1.
+    eta_BHMNR = torch.linalg.solve_triangular(
+        xi_BHMNR @ xi_BHMNR.mT, xi_BHMNR, upper=False, unitriangular=True
+    )
+    pairs = (x.unflatten(3, (-1, 2)) for x in (xi_BHMNR, eta_BHMNR))
+    sums_BHMSRR = torch.einsum("bhmsni,bhmsnj->bhmsij", *pairs).cumsum(3)
+    identity = torch.eye(xi_BHMNR.shape[-1], dtype=xi_BHMNR.dtype, device=xi_BHMNR.device)
+    return (identity - sums_BHMSRR).permute(0, 3, 1, 2, 4, 5)

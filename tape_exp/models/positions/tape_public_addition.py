@@ -4,7 +4,7 @@ import torch
 
 from tape_exp.models.positions.nope import NoPE
 from tape_exp.models.positions.tape import TAPE
-from tape_exp.settings.schema import Arch
+from tape_exp.settings.schema import Arch, Count
 
 
 class PublicAdditionTAPE(NoPE):
@@ -20,9 +20,7 @@ class PublicAdditionTAPE(NoPE):
         intermediate: I as a multiple of H, as in TAPE.
     """
 
-    update_parameters = tuple(f"unread.{name}" for name in TAPE.update_parameters)
-
-    def __init__(self, arch: Arch, intermediate: int = 4) -> None:
+    def __init__(self, arch: Arch, intermediate: Count = 4) -> None:
         super().__init__(arch)
         self.unread = TAPE(arch, intermediate=intermediate).requires_grad_(False)
 

@@ -1,16 +1,16 @@
 """TAPE in its general layout: E as a tensor (M, L, R) per token and head, as in the paper."""
 
+from typing import Literal
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tape_exp.machine.seeding import generator_for
-from tape_exp.models.positions.base import Features, for_heads
-from tape_exp.models.positions.rope import Scaling, as_matrices
-from tape_exp.models.positions.tape import TAPE
-from tape_exp.models.precision import full_precision
-from tape_exp.settings.errors import ConfigError, one_of
-from tape_exp.settings.schema import Arch
+from tape_exp.models.positions.base import Tokens
+from tape_exp.models.positions.rope import Scaling, Theta, as_matrices
+from tape_exp.models.positions.tape import TAPE, HeadMixing, PsiInput
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Count
 
 LAYOUTS = {(2, 2), (1, 4), (4, 1)}  # (L, R) that hold the four numbers of a rotation matrix
 
@@ -35,8 +35,7 @@ class TensorTAPE(TAPE):
       √d.
     - L = 4, R = 1, M = d/4: φ is the identity on B = 4 channels; θ is every second one of RoPE's. A
       shift mixes the components along L, which no O(R) does: logits depend on absolute positions
-      from step 0 on (:attr:`absolute_positions`, which ``weights`` and ``equivariant`` also
-      decide).
+      from step 0 on, as they do once ``weights`` or ``equivariant`` mix what turns differently.
 
     Args:
         initial: ``rope``, or ``fourier``: E[m, l] = √(2/R) [w_{mlr} cos(θ_{mr} i), w_{mlr}
@@ -57,28 +56,26 @@ class TensorTAPE(TAPE):
     def __init__(
         self,
         arch: Arch,
-        theta: float = 10_000.0,
+        theta: Theta = 10_000.0,
         scaling: Scaling | None = None,
-        intermediate: int = 4,
-        psi_input: str = "attention",
-        head_mixing: str = "linear",
+        intermediate: Count = 4,
+        psi_input: PsiInput = "attention",
+        head_mixing: HeadMixing = "linear",
         attention: bool = True,
         feed_forward: bool = True,
-        initial: str = "rope",
-        L: int = 2,
-        R: int = 2,
-        weights: str = "heads",
+        initial: Literal["rope", "fourier"] = "rope",
+        L: Count = 2,
+        R: Count = 2,
+        weights: Literal["heads", "full"] = "heads",
         equivariant: bool = True,
     ) -> None:
-        one_of("model.initial", initial, ("rope", "fourier"))
-        one_of("model.weights", weights, ("heads", "full"))
         if initial == "rope" and (L, R) not in LAYOUTS:
             raise ConfigError(
                 f"model.L={L} model.R={R} is no layout of the 2 × 2 matrices of "
                 "model.initial=rope; these are: model.L=2 model.R=2, model.L=1 model.R=4, "
                 "model.L=4 model.R=1."
             )
-        if initial == "fourier" and (L != 2 or R < 2 or R % 2):
+        if initial == "fourier" and (L != 2 or R % 2):
             raise ConfigError(
                 f"model.L={L} model.R={R}: model.initial=fourier needs model.L=2 and an even "
                 "model.R, as 4."
@@ -89,38 +86,30 @@ class TensorTAPE(TAPE):
                 "divisible by 4 with model.L=4; "
                 f"task.arch.width={arch.heads * (arch.head_dim + 2)} would do."
             )
-        if weights == "full" and not equivariant:
+        if not equivariant and (weights == "full" or R == 1):
             raise ConfigError(
-                "model.equivariant=false mixes over heads and R; it goes with model.weights=heads."
-            )
-        if R == 1 and not equivariant:
-            raise ConfigError(
-                "model.equivariant=false mixes over R, and model.R=1 leaves nothing to mix; set it "
-                "to true."
+                "model.equivariant=false mixes over heads and R; it goes with model.weights=heads "
+                "and an R above 1."
             )
         self.initial, self.weights, self.equivariant = initial, weights, equivariant
-        if initial != "rope" or L != R:
-            self.unlike_rope = "only model.initial=rope model.L=2 model.R=2 begins as RoPE"
         # A block has the two channels of a rotation, or one for each of its L vectors.
         self.L, self.R, self.M = L, R, arch.head_dim // max(L, 2)
         super().__init__(
             arch, theta, scaling, intermediate, psi_input, head_mixing, attention, feed_forward
         )
-        mixes = feed_forward and (weights == "full" or not equivariant)
-        self.absolute_positions = R == 1 or mixes
 
-    def _make_weights(self, rows: int, attended_rows: int, inner: int) -> None:
+    def _make_weights(self, rows: int, inner: int) -> None:
         if self.weights == "full":
             rows *= self.M * self.L
         elif not self.equivariant:
             rows *= self.R
-        super()._make_weights(rows, attended_rows, inner)
+        super()._make_weights(rows, inner)
 
-    def initial_state(self, positions_BT: Tensor) -> Tensor:
+    def start(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, M, L, R), the same for every head."""
         if self.initial == "rope":
             every = self.arch.head_dim // 2 // self.M
-            matrices = as_matrices(super().initial_state(positions_BT)[..., ::every])
+            matrices = as_matrices(super().start(positions_BT)[..., ::every])
             size = min(self.L / 2, 1) ** 0.5  # one vector of all four numbers has norm √2
             return size * matrices.flatten(-2).unflatten(-1, (self.L, self.R))
         M, pairs = self.M, self.R // 2
@@ -135,33 +124,29 @@ class TensorTAPE(TAPE):
         return (2 / self.R) ** 0.5 * waves.flatten(-2)
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """q̃ and k̃, d·R/L wide, scaled to keep the factor 1/√d of the logits."""
         assert state is not None
         restore = (self.R / self.L) ** 0.25
-        k_BTHD = for_heads(k_BTKD, state.shape[2])
         return contract(q_BTHD, state) * restore, contract(k_BTHD, state) * restore
 
-    def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def matrices(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """The state itself, for queries and for keys."""
-        assert state is not None
         return state, state
 
-    def update(self, state: Tensor | None, attended: Tensor | None, x_BTC: Tensor) -> Tensor:
-        """E + P Ẽ, then E + W2 diag(ψ) W1ᵀ E, step by step in fp32."""
+    def update(self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
+        """E + P Ẽ, then E + W2 diag(ψ) W1ᵀ E, step by step."""
         assert state is not None
-        B, T = x_BTC.shape[:2]
-        E = state.expand(B, T, self.arch.heads, *state.shape[3:])
-        with full_precision(x_BTC):
-            if attended is not None:
-                averaged = attended.to(E.dtype).unflatten(-1, state.shape[3:])
-                E = E + torch.einsum("hg,btgmlr->bthmlr", self._p(E.dtype), averaged)
-            if self.feed_forward:
-                psi_BTI = F.silu(x_BTC.to(E.dtype) @ self.wx.to(E.dtype).T)
-                rows = self._to_rows(E)
-                wide = torch.einsum("in,btnc->btic", self.w1.to(E.dtype), rows) * psi_BTI[..., None]
-                E = E + self._from_rows(torch.einsum("ni,btic->btnc", self.w2.to(E.dtype), wide), E)
+        E = state.expand(*tokens.x.shape[:2], self.arch.heads, *state.shape[3:])
+        if averaged_BTHE is not None:
+            averaged = averaged_BTHE.to(E.dtype).unflatten(-1, state.shape[3:])
+            E = E + torch.einsum("hg,btgmlr->bthmlr", self.head_map(E.dtype), averaged)
+        if self.feed_forward:
+            wx, w1, w2 = (self.update_net[name].to(E.dtype) for name in ("wx", "w1", "w2"))
+            rows = self._to_rows(E)
+            wide = torch.einsum("in,btnc->btic", w1, rows) * self.psi(tokens, wx)[..., None]
+            E = E + self._from_rows(torch.einsum("ni,btic->btnc", w2, wide), E)
         return E
 
     def _to_rows(self, E: Tensor) -> Tensor:
@@ -190,4 +175,4 @@ def contract(x_BTHD: Tensor, state: Tensor) -> Tensor:
     x_BTHGLM = x_BTHD.to(state.dtype).unflatten(-1, (-1, L, M))
     state = state.expand(*x_BTHD.shape[:3], -1, -1, -1)
     # R before M, so that with R = 2 the two halves are in the order of q's own halves.
-    return torch.einsum("bthglm,bthmlr->bthgrm", x_BTHGLM, state).flatten(3).to(x_BTHD.dtype)
+    return torch.einsum("bthglm,bthmlr->bthgrm", x_BTHGLM, state).flatten(3)

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import Features, PositionEncoding, for_heads
+from tape_exp.models.attention import Dense
+from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.fox import log_gates
-from tape_exp.models.precision import full_precision
 from tape_exp.settings.schema import Arch
 
 BLOCK = 64  # tokens, a power of two
@@ -29,69 +29,41 @@ class Wall(PositionEncoding):
     exp(P_i - P_r) and exp(P_r - P_j) are at most 1, and if one vanishes, so does the product. Such
     an r divides the pairs of tokens: the one before a block of queries, and within the block its
     middle, then that of each half, of each quarter … No exponent is above 0, and each is a sum from
-    r on, which loses no bits. What this adds to q·k / √d is a contextual bias, in fp32.
+    r on, which loses no bits. What this adds to q·k / √d is a bias.
 
-    From a cache keys come as they have faded so far. Keys that serve several queries are repeated,
-    since the gates differ. Left out are that layer's optional scalar gate (FoX's), sink and window.
+    Left out are that layer's optional scalar gate (FoX's), sink and window.
 
     Args:
         start: of b.
     """
 
-    changes_keys = True
+    cacheable = False  # keys fade with every later token
 
     def __init__(self, arch: Arch, start: float = 8.0) -> None:
         super().__init__(arch)
         self.w = nn.Parameter(torch.empty(arch.heads * arch.head_dim, arch.width))
         self.b = nn.Parameter(torch.full((arch.heads * arch.head_dim,), start))
 
-    def features(self, x_BTC: Tensor, state: Tensor | None, past: dict[str, Tensor]) -> Features:
-        """``log_f``: (B, T, H, D), at most 0, fp32."""
-        log_f_BTE = log_gates(x_BTC, self.w, self.b)
-        return {"log_f": log_f_BTE.unflatten(-1, (self.arch.heads, -1))}
-
-    def rotate(
-        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """q, and a key head for each of its heads."""
-        return q_BTHD, for_heads(k_BTKD, q_BTHD.shape[2])
-
-    def contextual_bias(
-        self, q_BTHD: Tensor, k_BSKD: Tensor, features: Features, bias: Tensor | None
-    ) -> Tensor | None:
-        """The logit less that of q and the keys as given, (B, H, T, S)."""
-        (T, H, D), S = q_BTHD.shape[1:], k_BSKD.shape[1]
-        with full_precision(q_BTHD):
-            log_f = features["log_f"].transpose(1, 2)
-            k_BSHD = for_heads(k_BSKD, H)
-            q, k = (x.to(log_f.dtype).transpose(1, 2) for x in (q_BTHD, k_BSHD))
-            size = min(BLOCK, 1 << (T - 1).bit_length())
-            new = [F.pad(x, (0, 0, 0, -T % size)) for x in (q, k[:, :, S - T :], log_f)]
-            blocks = [x.unflatten(2, (-1, size)) for x in new]
-            earlier, rows = k[:, :, : S - T], []
-            for q_c, k_c, log_f_c, logits in zip(
-                *(x.unbind(2) for x in (*blocks, _within(*blocks))), strict=True
-            ):
-                faded = log_f_c.cumsum(2)
-                row = torch.cat([(q_c * faded.exp()) @ earlier.mT, logits], -1)
-                rows.append(F.pad(row, (0, S - T + new[0].shape[2] - row.shape[-1])))
-                later = k_c * _after(log_f_c).exp()
-                earlier = torch.cat([earlier * faded[:, :, -1:].exp(), later], 2)
-            logits = torch.cat(rows, 2)[:, :, :T, :S]
-            return (logits - q @ k.mT) / math.sqrt(D)
-
-    def later_keys(self, k_BSHD: Tensor, features: Features) -> Tensor:
-        """The keys as the last token leaves them."""
-        with full_precision(k_BSHD):
-            log_f = features["log_f"].transpose(1, 2)
-            whole = log_f.sum(2, keepdim=True)
-            earlier = whole.expand(-1, -1, k_BSHD.shape[1] - log_f.shape[2], -1)
-            return k_BSHD * torch.cat([earlier, _after(log_f)], 2).exp().transpose(1, 2)
-
-    def counted_operations(self, length: int) -> tuple[int, int]:
-        """MACs of the gates and of the logits; FLOPs of gates and exponentials."""
-        width = self.arch.heads * self.arch.head_dim
-        return length * self.w.numel() + length**2 * width // 2, 10 * length * width
+    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Dense:
+        """The logit less that of q and k as they are, (B, H, T, T)."""
+        T, H = q_BTHD.shape[1:3]
+        log_f_BTHD = log_gates(x_BTC, self.w, self.b).unflatten(-1, (H, -1))
+        q, k, log_f = (x.transpose(1, 2) for x in (q_BTHD, k_BSHD, log_f_BTHD))
+        size = min(BLOCK, 1 << (T - 1).bit_length())
+        padded = [F.pad(x, (0, 0, 0, -T % size)) for x in (q, k, log_f)]
+        length = padded[0].shape[2]
+        blocks = [x.unflatten(2, (-1, size)) for x in padded]
+        earlier, rows = k[:, :, :0], []
+        for q_c, k_c, log_f_c, logits in zip(
+            *(x.unbind(2) for x in (*blocks, _within(*blocks))), strict=True
+        ):
+            faded = log_f_c.cumsum(2)
+            row = torch.cat([(q_c * faded.exp()) @ earlier.mT, logits], -1)
+            rows.append(F.pad(row, (0, length - row.shape[-1])))
+            later = k_c * _after(log_f_c).exp()
+            earlier = torch.cat([earlier * faded[:, :, -1:].exp(), later], 2)
+        logits = torch.cat(rows, 2)[:, :, :T, :T]
+        return Dense((logits - q @ k.mT) / math.sqrt(q.shape[-1]))
 
 
 def _after(log_f: Tensor) -> Tensor:

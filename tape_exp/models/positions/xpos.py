@@ -5,10 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from tape_exp.models.positions.base import Features
-from tape_exp.models.positions.rope import RoPE, as_matrices, turn
-from tape_exp.settings.errors import ConfigError, positive
-from tape_exp.settings.schema import Arch
+from tape_exp.models.positions.rope import RoPE, Theta, as_matrices, turn
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Positive
 
 LARGEST = 80.0  # e^88 is the end of fp32, and of bf16
 
@@ -31,10 +30,7 @@ class XPos(RoPE):
         ConfigError: the scales of rows as long as the task's leave the range of fp32.
     """
 
-    unlike_rope = "its logits decay with the distance from the start"
-
-    def __init__(self, arch: Arch, theta: float = 10_000.0, scale_base: float = 512.0) -> None:
-        positive("model", scale_base=scale_base)
+    def __init__(self, arch: Arch, theta: Theta = 10_000.0, scale_base: Positive = 512.0) -> None:
         super().__init__(arch, theta)
         self.scale_base = scale_base
         exponent = arch.max_length / 2 * math.log(1.4 / 0.4)  # of 1/ζ_0 at either end, times B
@@ -45,29 +41,29 @@ class XPos(RoPE):
                 f"{math.ceil(exponent / LARGEST)} or more keeps them in it."
             )
 
-    def initial_state(self, positions_BT: Tensor) -> Tensor:
+    def start(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 3, d/2): cosines, sines and the scale of the queries."""
         d = self.arch.head_dim
         zeta = (
             torch.arange(0, d, 2, device=positions_BT.device, dtype=positions_BT.dtype) + 0.4 * d
         ) / (1.4 * d)
         exponent = (positions_BT - self.arch.max_length / 2)[:, :, None, None] / self.scale_base
-        return torch.cat([super().initial_state(positions_BT), (zeta**exponent)[..., None, :]], -2)
+        return torch.cat([super().start(positions_BT), (zeta**exponent)[..., None, :]], -2)
 
     def rotate(
-        self, q_BTHD: Tensor, k_BTKD: Tensor, state: Tensor | None, features: Features | None = None
+        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Queries turned and scaled, keys turned and scaled by the inverse."""
+        assert state is not None
         q_state, k_state = self._scaled(state)
-        return turn(q_BTHD, q_state), turn(k_BTKD, k_state)
+        return turn(q_BTHD, q_state), turn(k_BTHD, k_state)
 
-    def matrices(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def matrices(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """RoPE's matrices, times the scale for queries and its inverse for keys."""
         q_state, k_state = self._scaled(state)
         return as_matrices(q_state), as_matrices(k_state)
 
-    def _scaled(self, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _scaled(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """The complex numbers that turn queries and those that turn keys: (B, T, 1, 2, d/2)."""
-        assert state is not None
         rotation, scale = state[..., :2, :], state[..., 2:, :]
         return rotation * scale, rotation / scale

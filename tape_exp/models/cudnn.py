@@ -1,17 +1,19 @@
-"""cuDNN's attention: where it comes first, and whether it takes values wider than q and k."""
+"""cuDNN's kernels of attention: where they come first, and which widths of values they take.
 
-import functools
+torch takes flash's kernels for values of another width than the queries only after padding; cuDNN's
+take them as they are, which serves what positions carry beside the values.
+"""
+
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.backends.cuda import SDPAParams, can_use_cudnn_attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tape_exp.models.timing import apart
-
 LOST = 0.05  # of the norm of an output or a gradient, which bf16 and fp16 may lose in a trial
+Case = tuple[torch.device, torch.dtype, int, int]
+_tried: dict[Case, bool] = {}
 
 
 def comes_first(device: torch.device) -> bool:
@@ -32,29 +34,25 @@ def priority(device: torch.device) -> AbstractContextManager[None]:
     return sdpa_kernel(order, set_priority=True)
 
 
-def takes_wide_values(
-    device: torch.device, dtype: torch.dtype, width: int, value_width: int
-) -> bool:
-    """Whether cuDNN comes first and attends to values of ``value_width`` by q and k of ``width``,
-    causally, forward and backward; flash would need q and k padded with zeros to that width.
+def takes(device: torch.device, dtype: torch.dtype, width: int, value_width: int) -> bool:
+    """Whether a :func:`trial` has shown that it attends to such values."""
+    return _tried.get((device, dtype, width, value_width), False)
+
+
+def trial(device: torch.device, dtype: torch.dtype, width: int, value_width: int) -> None:
+    """Find out, once, whether cuDNN attends to values of ``value_width`` by q and k of ``width``,
+    forward and backward: a small call must give what the explicit softmax gives.
+
+    Its backward pass adds up in any order, so torch leaves it out where that is forbidden.
     """
-    # Its backward pass adds up in any order, so that torch leaves it out where that is forbidden.
-    if not comes_first(device) or torch.are_deterministic_algorithms_enabled():
-        return False
-    return _agrees(device, dtype, width, value_width)
-
-
-@functools.cache
-def _agrees(device: torch.device, dtype: torch.dtype, width: int, value_width: int) -> bool:
-    """Whether a small call gives what the explicit softmax gives, and the same gradients.
-
-    PyTorch asks of each width by itself whether it is a multiple of 8 and at most 128 (256 on some
-    GPUs), forward and backward alike (check_cudnn_tensor_shapes in its sdp_utils.cpp). Whether this
-    cuDNN has kernels for the pair is not known before it is asked for them: so that is tried.
-    """
+    case = (device, dtype, width, value_width)
+    if case in _tried or dtype not in (torch.float16, torch.bfloat16) or not comes_first(device):
+        return
+    if torch.are_deterministic_algorithms_enabled():
+        return
     generator = torch.Generator(device).manual_seed(0)
 
-    def make(columns: int) -> Tensor:
+    def made(columns: int) -> Tensor:
         shape = (2, 128, 2, columns)  # laid out as projections leave heads
         return torch.randn(shape, generator=generator, device=device, dtype=dtype).transpose(1, 2)
 
@@ -64,16 +62,17 @@ def _agrees(device: torch.device, dtype: torch.dtype, width: int, value_width: i
             out = F.scaled_dot_product_attention(a, b, c, is_causal=True)
         return out, *torch.autograd.grad(out, (a, b, c), weights.to(dtype))
 
-    plain = torch.autocast(device.type, enabled=False)
-    with apart(), plain:
-        q, k = make(width), make(width)
-        v, weights = make(value_width).contiguous(), make(value_width).contiguous()
-        if not can_use_cudnn_attention(SDPAParams(q, k, v, None, 0.0, True, False)):
-            return False
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),
+    ):
+        q, k, v, weights = made(width), made(width), made(value_width), made(value_width)
         try:
             found = results(SDPBackend.CUDNN_ATTENTION, dtype)
         except RuntimeError:  # it has no plan for these widths
-            return False
+            _tried[case] = False
+            return
         exact = results(SDPBackend.MATH, torch.float32)
     pairs = zip(found, exact, strict=True)
-    return all(bool((a.float() - b).norm() <= LOST * b.norm()) for a, b in pairs)
+    _tried[case] = all(bool((a.float() - b).norm() <= LOST * b.norm()) for a, b in pairs)

@@ -1,0 +1,495 @@
+"""Attention: causal softmax attention that also averages what positions carry, and what may be
+added to its logits.
+
+:func:`attend` computes it by one of the :data:`BACKENDS`, of which ``explicit`` is the reference
+for all others. :class:`Scores` is what the probabilities are made of; a bias is one of
+:class:`ByDistance`, :class:`ByKey` and :class:`Dense`.
+
+Shape suffixes: B batch, T query tokens, S key tokens (S >= T: earlier ones come from a cache), H
+query heads, K heads of keys and values (K divides H), D head dimension, C width of what is carried,
+N distances.
+"""
+
+import functools
+import importlib.util
+import logging
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tape_exp.models import cudnn
+from tape_exp.models.precision import full_precision, precise
+from tape_exp.settings.errors import ConfigError
+
+log = logging.getLogger("tape_exp")
+
+ROWS = 128  # queries whose probabilities a CPU holds at once
+CPU_SDPA_FROM = 64  # tokens from which on torch's fused kernel pays off on a CPU
+FLEX_SIZES = 64  # sizes that FlexAttention may be compiled for in one process
+_find_spec = functools.cache(importlib.util.find_spec)  # it looks in every folder
+
+
+@dataclass(frozen=True)
+class ByDistance:
+    """A bias that depends on the distance of query and key alone.
+
+    Args:
+        at: the bias of every head at distances (N,) fp32: (H, N).
+        slopes: (H,), where the bias is -slope · distance, which flash-attn computes itself.
+    """
+
+    at: Callable[[Tensor], Tensor]
+    slopes: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ByKey:
+    """A bias of a key, whatever the query.
+
+    What depends on the query alone cancels in the softmax: a sum from key to query, c_i - c_j, is
+    -c_j. Only differences within a row count; in fp64 they keep their bits where sums are large.
+
+    Args:
+        values: (B, S, H).
+    """
+
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A bias of pairs that is held in memory: it broadcasts to (B, H, T, S), in at least fp32."""
+
+    pairs: Tensor
+
+
+Bias = ByDistance | ByKey | Dense
+
+
+@dataclass(frozen=True)
+class Window:
+    """A query sees the last ``size`` tokens, itself included (sliding window attention, Beltagy et
+    al., 2020), and besides the first ``sinks`` tokens of its row (attention sinks, Xiao et al.,
+    2023).
+    """
+
+    size: int
+    sinks: int = 0
+
+    def shows(self, distance: Tensor, key: Tensor) -> Tensor:
+        """Whether a query sees keys so far before it, which have these numbers in their row."""
+        return (distance < self.size) | (key < self.sinks)
+
+    def count(self, before: Tensor) -> Tensor:
+        """How many of the tokens up to itself, so many, a query sees."""
+        return before.clamp(max=self.size) + (before - self.size).clamp(0, self.sinks)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the probabilities of one layer are made of; head-major, as kernels want it.
+
+    The logit of query t and key s is factor · (q_t·k_s / √D + biases), for s <= t + S - T.
+
+    Args:
+        q, k: (B, H, T, D) and (B, K, S, D); each key head serves H / K query heads in turn.
+        biases: what is added to q·k / √D.
+        positions: of the keys, (1 or B, S), for biases by distance; None: 0 … S - 1.
+        padding: (B,), how many of the first keys of each row no query sees. What queries at these
+            places give is finite and means nothing.
+        window: the keys that a query sees; None: all up to its own.
+        factor: (B or 1, H, T), of the logits (SSMax).
+    """
+
+    q: Tensor
+    k: Tensor
+    biases: tuple[Bias, ...] = ()
+    positions: Tensor | None = None
+    padding: Tensor | None = None
+    window: Window | None = None
+    factor: Tensor | None = None
+
+    def probabilities(self, first: int = 0, last: int | None = None) -> Tensor:
+        """Those of the queries ``first`` … ``last`` - 1 over the keys that :meth:`keys` names: (B,
+        H, last - first, S'), at least fp32 whatever the dtype of q and k.
+        """
+        last = self.q.shape[2] if last is None else last
+        return self.softmax(first, last, slice(0, self.offset + last))
+
+    def softmax(self, first: int, last: int, keys: slice) -> Tensor:
+        """The same over some of the keys that these queries see, which must hold all of them."""
+        q = precise(self.q[:, :, first:last])
+        k = repeated(precise(self.k[:, :, keys]), q.shape[1])
+        with full_precision(q):
+            logits = (q / math.sqrt(q.shape[-1])) @ k.mT
+            for bias in self.biases:
+                logits = logits + self.addend(bias, first, last, keys)
+            if self.factor is not None:
+                logits = logits * self.factor[:, :, first:last, None]
+            return logits.masked_fill(~self.visible(first, last, keys), float("-inf")).softmax(-1)
+
+    def addend(self, bias: Bias, first: int, last: int, keys: slice) -> Tensor:
+        """What a bias adds for some queries and keys: it broadcasts to (B, H, last - first, S')."""
+        if isinstance(bias, Dense):
+            rows = slice(first, last) if bias.pairs.shape[2] > 1 else slice(None)
+            return bias.pairs[:, :, rows, keys if bias.pairs.shape[3] > 1 else slice(None)]
+        if isinstance(bias, ByKey):
+            # Less what it adds at the query's own key, which the softmax does not see: what is left
+            # is small where probabilities are not, and of sums of thousands has lost no bits.
+            values = bias.values.transpose(1, 2)
+            own = values[:, :, self.offset + first : self.offset + last, None].detach()
+            return (values[:, :, None, keys] - own).to(precise(self.q[..., :0]).dtype)
+        if self.positions is None:
+            S = self.offset + last
+            table = bias.at(torch.arange(S, device=self.q.device, dtype=torch.float32))
+            return table[:, self.distances(first, last, keys).clamp(min=0)][None]
+        queries = self.positions[:, self.offset + first : self.offset + last]
+        distance = (queries[:, :, None] - self.positions[:, None, keys]).clamp(min=0)
+        return bias.at(distance.flatten()).unflatten(1, distance.shape).transpose(0, 1)
+
+    def distances(self, first: int, last: int, keys: slice) -> Tensor:
+        """How many tokens each key is before each query, (last - first, S')."""
+        places = torch.arange(self.k.shape[2], device=self.q.device)
+        return places[self.offset + first : self.offset + last, None] - places[keys]
+
+    def visible(self, first: int, last: int, keys: slice) -> Tensor:
+        """Where a query may look at a key: booleans that broadcast to (B, H, last - first, S')."""
+        distance = self.distances(first, last, keys)
+        seen = distance >= 0
+        if self.padding is None and self.window is None:
+            return seen
+        number = torch.arange(self.k.shape[2], device=self.q.device)[keys]
+        if self.padding is not None:
+            number = (number - self.padding[:, None])[:, None, None]
+        if self.window is not None:
+            seen = seen & self.window.shows(distance, number)
+        # A query that is padding sees itself, so that it stays finite.
+        return seen if self.padding is None else (seen & (number >= 0)) | (distance == 0)
+
+    @property
+    def offset(self) -> int:
+        """The number of keys before those of the queries themselves."""
+        return self.k.shape[2] - self.q.shape[2]
+
+    @property
+    def slopes(self) -> Tensor | None:
+        """(H,) where ALiBi's slopes are all that is added to the logits."""
+        alone = len(self.biases) == 1 and self.positions is None and self.factor is None
+        bias = self.biases[0] if alone else None
+        return bias.slopes if isinstance(bias, ByDistance) else None
+
+    def without_factor(self) -> "Scores":
+        """The same with the factor in the queries and in one dense bias."""
+        if self.factor is None:
+            return self
+        T, S = self.q.shape[2], self.k.shape[2]
+        scale = self.factor[..., None]
+        pairs = [self.addend(bias, 0, T, slice(0, S)) for bias in self.biases]
+        biases = (Dense(sum(pairs[1:], pairs[0]) * scale),) if pairs else ()
+        return replace(self, q=(self.q * scale).to(self.q.dtype), biases=biases, factor=None)
+
+
+def attend(
+    scores: Scores, v_BSKD: Tensor, carried_BSHC: Tensor | None = None, backend: str = "auto"
+) -> tuple[Tensor, Tensor | None]:
+    """Causal attention: softmax(logits) v, and the same probabilities times what is carried.
+
+    This is eq. (f_attn) and eq. (g_attn) of the TAPE paper in one call.
+
+    Args:
+        scores: what the logits are made of.
+        v_BSKD: values, of as many heads as the keys.
+        carried_BSHC: what each query head averages besides, with 1 for B or H where all agree.
+        backend: one of :data:`BACKENDS`, or ``auto``: see :func:`choose`.
+
+    Returns:
+        The averages of the values, (B, T, H, D), and of what is carried, (B, T, H, C) or None.
+
+    Raises:
+        ConfigError: the backend cannot do this; the message says why.
+    """
+    v = v_BSKD.transpose(1, 2)
+    carried = None if carried_BSHC is None else carried_BSHC.transpose(1, 2)
+    if backend == "auto":
+        backend = choose(scores, carried)
+    elif (reason := refusal(backend, scores, v, carried)) is not None:
+        able = [name for name in BACKENDS if refusal(name, scores, v, carried) is None]
+        raise ConfigError(f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}.")
+    if backend == "explicit":
+        values, averaged = explicit(scores, v, carried)
+    else:
+        D, both = v.shape[-1], v
+        if carried is not None:
+            v = repeated(v, scores.q.shape[1])
+            both = torch.cat([v, carried.to(v.dtype).expand(*v.shape[:3], -1)], -1)
+        both = BACKENDS[backend](scores.without_factor(), both)
+        values, averaged = both[..., :D], None if carried is None else both[..., D:]
+    return values.transpose(1, 2), None if averaged is None else averaged.transpose(1, 2)
+
+
+def choose(scores: Scores, carried: Tensor | None) -> str:
+    """The backend that ``auto`` is, said once in the log of a run and kept in its record.
+
+    On a CPU the explicit softmax, but for rows of at least :data:`CPU_SDPA_FROM` tokens to which
+    torch's fused kernel brings its gradients. On a GPU FlexAttention for biases and windows in
+    training and prefill, flash-attn for ALiBi's slopes where it is installed, and torch's fused
+    kernels for everything else.
+    """
+    q, T = scores.q, scores.q.shape[2]
+    if q.device.type != "cuda":
+        learns = bool(scores.biases) and torch.is_grad_enabled()
+        narrow = scores.window is not None and 2 * scores.window.size < T
+        fused = T >= CPU_SDPA_FROM and carried is None and not learns and not narrow
+        name, why = ("sdpa", "fused on a CPU") if fused else ("explicit", "a CPU's softmax")
+    elif scores.k.shape[2] > T or scores.padding is not None or q.element_size() > 2:
+        name, why = "sdpa", "decoding, padding or full precision"
+    elif scores.slopes is not None and carried is None and flash_installed():
+        name, why = "flash", "ALiBi's slopes are native"
+    elif scores.biases or scores.window is not None:
+        name, why = "flex", "the bias or window is fused into the scores"
+    else:
+        name, why = "sdpa", "values and what is carried side by side"
+    kind = "bias" if scores.biases else "plain"
+    kind = "carried state" if carried is not None else kind
+    say(f"attention ({kind}, {q.device.type}, {q.dtype}): {name}, {why}")
+    return name
+
+
+def refusal(backend: str, scores: Scores, v: Tensor, carried: Tensor | None) -> str | None:
+    """Why a backend cannot serve this call; None: it can."""
+    q = scores.q
+    if backend == "flex":
+        learns = any(x.requires_grad for x in (q, scores.k, v)) and torch.is_grad_enabled()
+        if q.device.type == "cpu" and learns:
+            return "FlexAttention has no backward pass on a CPU"
+        return "FlexAttention is not asked for padded rows" if scores.padding is not None else None
+    if backend != "flash":
+        return None
+    width = v.shape[-1] + (0 if carried is None else carried.shape[-1])
+    if not flash_installed():
+        return "flash-attn is not installed (docs/faq.md says how)"
+    if q.device.type != "cuda" or q.dtype not in (torch.float16, torch.bfloat16):
+        return "flash-attn computes only in fp16 and bf16, on a GPU"
+    if scores.biases and scores.slopes is None:
+        return "flash-attn knows no bias but ALiBi's slopes"
+    if scores.padding is not None or (scores.window is not None and scores.window.sinks):
+        return "flash-attn knows neither padding nor attention sinks"
+    if q.shape[-1] > width or width > 256:
+        return "flash-attn needs values and state together from the queries' width to 256"
+    return None
+
+
+def explicit(scores: Scores, v: Tensor, carried: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The explicit softmax in at least fp32, the reference for all others: on a CPU for
+    :data:`ROWS` queries at a time, over only the keys that they may see.
+    """
+    T, averaged = scores.q.shape[2], [repeated(v, scores.q.shape[1])]
+    averaged += [] if carried is None else [carried]
+    rows = ROWS if scores.q.device.type == "cpu" else T
+    parts = []
+    for first in range(0, T, rows):
+        last = min(first + rows, T)
+        begin, end = 0, scores.offset + last
+        if scores.window is not None and not scores.window.sinks:
+            begin = max(scores.offset + first - scores.window.size + 1, 0)
+        keys = slice(begin, end)
+        p = scores.softmax(first, last, keys).to(v.dtype)
+        parts.append([p @ x[:, :, keys].to(p.dtype) for x in averaged])
+    outputs = [torch.cat(x, 2) if len(x) > 1 else x[0] for x in zip(*parts, strict=True)]
+    return outputs[0], None if carried is None else outputs[1]
+
+
+def sdpa(scores: Scores, v: Tensor) -> Tensor:
+    """torch's scaled_dot_product_attention.
+
+    Its fused kernels want values as wide as queries and keys. So the narrower of the two are padded
+    with zeros, but where cuDNN takes wider values as they are (:mod:`tape_exp.models.cudnn`).
+    """
+    q, H = scores.q, scores.q.shape[1]
+    k, v = repeated(scores.k, H), repeated(v, H)
+    (T, D), (S, width) = q.shape[2:], v.shape[2:]
+    scale, on_cpu = 1 / math.sqrt(D), q.device.type == "cpu"
+    plain = not scores.biases and scores.window is None and scores.padding is None and T == S
+    if width > D and not (plain and cudnn.takes(q.device, q.dtype, D, width)):
+        q, k = F.pad(q, (0, width - D)), F.pad(k, (0, width - D))
+    if width < D:
+        v = F.pad(v, (0, D - width))
+    if plain:
+        with cudnn.priority(q.device):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)[..., :width]
+    everything = (0, T, slice(0, S))
+    mask = scores.visible(*everything)
+    if scores.biases:
+        bias = sum((scores.addend(x, *everything) for x in scores.biases), q.new_zeros(()))
+        bias = bias if on_cpu else bias.to(q.dtype)
+        mask = torch.where(mask, bias, float("-inf")).expand(*q.shape[:2], T, S)
+    # Autocast would round the mask, which a CPU's kernel takes in fp32.
+    with full_precision(q) if on_cpu else nullcontext():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)[..., :width]
+
+
+def flash(scores: Scores, v: Tensor) -> Tensor:
+    """flash-attn with its native slopes and windows; q and k are padded to the width of values."""
+    from flash_attn import flash_attn_func
+
+    scale, wider = 1 / math.sqrt(scores.q.shape[-1]), v.shape[-1] - scores.q.shape[-1]
+    k = repeated(scores.k, v.shape[1])
+    q, k, v = (x.transpose(1, 2) for x in (F.pad(scores.q, (0, wider)), F.pad(k, (0, wider)), v))
+    slopes = None if scores.slopes is None else scores.slopes.float()
+    before = -1 if scores.window is None else scores.window.size - 1
+    out = flash_attn_func(
+        q, k, v, softmax_scale=scale, causal=True, window_size=(before, -1), alibi_slopes=slopes
+    )
+    return out.transpose(1, 2)
+
+
+def flex(scores: Scores, v: Tensor) -> Tensor:
+    """FlexAttention: a score_mod adds the biases, blocks that no query sees are skipped.
+
+    It is compiled for every size that it meets, so lengths are padded to a few: what is added lies
+    behind all real keys, where no real query looks, and the kernel wants multiples of 128.
+    """
+    T, S = scores.q.shape[2], scores.k.shape[2]
+    more = bucket(T) - T
+    heads = (repeated(x, scores.q.shape[1]) for x in (scores.q, scores.k, v))
+    q, k, v = (F.pad(x, (0, 0, 0, more)) for x in heads)
+    out = flex_function(q.device.type)(
+        q,
+        k,
+        v,
+        score_mod=score_mod(scores, more) if scores.biases else None,
+        block_mask=causal_blocks(T + more, S + more, str(q.device), scores.window),
+        scale=1 / math.sqrt(q.shape[-1]),
+    )
+    return out[:, :, :T]
+
+
+def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
+    """What adds the biases to a score, where ``more`` tokens are added to queries and keys."""
+    B, H, T, _ = scores.q.shape
+    S, offset = scores.k.shape[2], scores.offset
+    added: list[Callable[..., Tensor]] = []
+    for bias in scores.biases:
+        if isinstance(bias, ByDistance) and scores.positions is None:
+            distance = torch.arange(S, device=scores.q.device, dtype=torch.float32)
+            table = F.pad(bias.at(distance), (0, more))
+            added.append(lambda b, h, t, s, x=table: x[h, (t + offset - s).clamp(min=0)])
+        elif isinstance(bias, ByKey):
+            # Two fp32 numbers hold one of fp64. The kernel's gradient of a buffer that is indexed
+            # twice in one score_mod is wrong: a query's own number is a buffer of its own.
+            keys = F.pad(bias.values.transpose(1, 2).expand(B, -1, -1), (0, more))
+            high = keys.float()
+            low, own = (keys - high.to(keys.dtype)).float(), high[:, :, offset:].detach().clone()
+            added.append(
+                lambda b, h, t, s, x=high, y=low, z=own: (x[b, h, s] - z[b, h, t]) + y[b, h, s]
+            )
+        else:
+            # Indexed by a constant where rows share it: gradients of rows meet in atomic additions.
+            pairs = scores.addend(bias, 0, T, slice(0, S)).expand(-1, H, T, S)
+            pairs = F.pad(pairs, (0, more, 0, more))
+            if len(pairs) == 1:
+                added.append(lambda b, h, t, s, x=pairs[0]: x[h, t, s])
+            else:
+                added.append(lambda b, h, t, s, x=pairs: x[b, h, t, s])
+
+    def modified(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        for add in added:
+            score = score + add(b, h, t, s)
+        return score
+
+    return modified
+
+
+def bucket(length: int) -> int:
+    """The length that a row is padded to: a multiple of 128, beyond 1024 of an eighth of the power
+    of two above, so that at most a quarter is added and there are few lengths.
+    """
+    unit = max(128, (1 << (length - 1).bit_length()) // 8)
+    return -(-length // unit) * unit
+
+
+@functools.cache
+def flex_function(device: str) -> Callable[..., Any]:
+    """Compiled on a GPU, where eager FlexAttention would hold all scores."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if device != "cuda":
+        return flex_attention
+    import torch._dynamo
+
+    # By default a ninth size would be computed eagerly, with no word about it.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FLEX_SIZES)
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
+
+
+@functools.lru_cache(maxsize=32)
+def causal_blocks(T: int, S: int, device: str, window: Window | None = None) -> Any:
+    """The blocks of (T, S) in which query t looks at keys up to t + S - T, of a window only at
+    those that it shows. What evaluation made serves training too.
+    """
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def seen(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        distance = t + (S - T) - s
+        causal = distance >= 0
+        return causal if window is None else causal & window.shows(distance, s)
+
+    with torch.inference_mode(False):
+        return create_block_mask(seen, None, None, T, S, device=device)
+
+
+BACKENDS: dict[str, Callable[..., Any]] = {
+    "explicit": explicit,
+    "sdpa": sdpa,
+    "flex": flex,
+    "flash": flash,
+}
+
+
+def repeated(x_BKSD: Tensor, heads: int) -> Tensor:
+    """(B, heads, S, D): each key head once for each query head that it serves."""
+    groups = heads // x_BKSD.shape[1]
+    return x_BKSD if groups == 1 else x_BKSD.repeat_interleave(groups, 1)
+
+
+def flash_installed() -> bool:
+    """Whether there is flash-attn."""
+    return _find_spec("flash_attn") is not None
+
+
+_said: dict[str, None] = {}
+
+
+def say(text: str) -> None:
+    """Log a choice once in a run."""
+    if text not in _said:
+        _said[text] = None
+        log.info(text)
+
+
+def choices() -> list[str]:
+    """What was chosen since :func:`forget`, as the log has it."""
+    return list(_said)
+
+
+def forget() -> None:
+    """A new run begins, whose choices are told again."""
+    _said.clear()
+
+
+def prepare_to_compile() -> None:
+    """Tell torch.compile what to call once, as it builds the graph, which then is one graph; and
+    not to autocast in the backward pass, which would multiply in 16 bits what the forward pass
+    multiplied in fp32: gradients are those of a model that is not compiled.
+    """
+    import torch._functorch.config as functorch_config
+
+    functorch_config.backward_pass_autocast = "off"
+    for fact in (say, flash_installed, cudnn.takes):
+        torch.compiler.assume_constant_result(fact)
