@@ -129,10 +129,12 @@ class Scores:
         with full_precision(q):
             logits = (q / math.sqrt(q.shape[-1])) @ k.mT
             for bias in self.biases:
-                logits = logits + self.addend(bias, first, last, keys)
+                logits = logits.add_(self.addend(bias, first, last, keys))
             if self.factor is not None:
                 logits = logits * self.factor[:, :, first:last, None]
-            return logits.masked_fill(~self.visible(first, last, keys), float("-inf")).softmax(-1)
+            # Added, since a fill would be undone in the backward pass, which softmax makes 0 anyway.
+            hidden = ~self.visible(first, last, keys)
+            return logits.add_(logits.new_zeros(()).masked_fill(hidden, float("-inf"))).softmax(-1)
 
     def addend(self, bias: Bias, first: int, last: int, keys: slice) -> Tensor:
         """What a bias adds for some queries and keys: it broadcasts to (B, H, last - first, S')."""
@@ -146,9 +148,8 @@ class Scores:
             own = values[:, :, self.offset + first : self.offset + last, None].detach()
             return (values[:, :, None, keys] - own).to(precise(self.q[..., :0]).dtype)
         if self.positions is None:
-            S = self.offset + last
-            table = bias.at(torch.arange(S, device=self.q.device, dtype=torch.float32))
-            return table[:, self.distances(first, last, keys).clamp(min=0)][None]
+            table = bias.at(torch.arange(self.offset + last, device=self.q.device).float())
+            return by_distance(table, last - first)[None, :, :, keys]
         queries = self.positions[:, self.offset + first : self.offset + last]
         distance = (queries[:, :, None] - self.positions[:, None, keys]).clamp(min=0)
         return bias.at(distance.flatten()).unflatten(1, distance.shape).transpose(0, 1)
@@ -243,7 +244,7 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
     """
     q, T = scores.q, scores.q.shape[2]
     if q.device.type != "cuda":
-        learns = bool(scores.biases) and torch.is_grad_enabled()
+        learns = bool(scores.biases) and scores.slopes is None and torch.is_grad_enabled()
         narrow = scores.window is not None and 2 * scores.window.size < T
         fused = T >= CPU_SDPA_FROM and carried is None and not learns and not narrow
         name, why = ("sdpa", "fused on a CPU") if fused else ("explicit", "a CPU's softmax")
@@ -456,6 +457,21 @@ def repeated(x_BKSD: Tensor, heads: int) -> Tensor:
     """(B, heads, S, D): each key head once for each query head that it serves."""
     groups = heads // x_BKSD.shape[1]
     return x_BKSD if groups == 1 else x_BKSD.repeat_interleave(groups, 1)
+
+
+def by_distance(table_HS: Tensor, T: int) -> Tensor:
+    """The entries of the last T of S tokens as queries and all as keys, (H, T, S); at later keys
+    that of distance 0.
+
+    Rows are the same S + T - 1 numbers, each begun one further on: written one after the other with
+    a number left out at each end, which costs no look-up and no scattered gradient.
+    """
+    H, S = table_HS.shape
+    if T == 1:
+        return table_HS.flip(-1)[:, None]
+    end, N = table_HS.flip(-1), S + T - 1
+    row = torch.cat([end[:, T - 1 :], end[:, -1:].expand(-1, T - 1), end[:, : T - 1]], 1)
+    return row[:, None].expand(-1, T, -1).reshape(H, -1)[:, : T * (N - 1)].view(H, T, -1)[..., :S]
 
 
 def flash_installed() -> bool:
