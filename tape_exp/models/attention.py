@@ -132,7 +132,7 @@ class Scores:
                 logits = logits.add_(self.addend(bias, first, last, keys))
             if self.factor is not None:
                 logits = logits * self.factor[:, :, first:last, None]
-            # Added, since a fill would be undone in the backward pass, which softmax makes 0 anyway.
+            # Added: a fill would be undone in the backward pass, where softmax gives 0 anyway.
             hidden = ~self.visible(first, last, keys)
             return logits.add_(logits.new_zeros(()).masked_fill(hidden, float("-inf"))).softmax(-1)
 

@@ -18,9 +18,8 @@ from safetensors.torch import save_file
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import PLAIN
-from tape_exp.models.llama import llama_name
+from tape_exp.models.llama import INDEX, llama_name
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.models.stored import INDEX
 from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError
 

@@ -498,7 +498,7 @@ LLAMA_FILES = {
     "model-1.safetensors": b"1",
     "model-2.safetensors": b"2",
     "tokenizer.json": b"{}",
-    "tokenizer_config.json": b"{}",
+    "tokenizer_config.json": b'{"bos_token": "<s>", "eos_token": "</s>"}',
     "pytorch_model.bin": b"not wanted",
     "original/consolidated.safetensors": b"not wanted",
 }
