@@ -8,19 +8,31 @@ import pytest
 import torch
 
 from tape_exp.data.batch import IGNORE
-from tape_exp.data.problems import PROBLEMS
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch, Optim
-from tape_exp.tasks.battery import Battery
-from tests.data.solvers import NEXT, length
+from tape_exp.tasks.battery import PROBLEMS, Battery
+from tape_exp.tasks.sequences import SequenceTask
+from tests.tasks.solvers import NEXT, length
 
 ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
 OPTIM = Optim(batch=8, max_steps=2, lr=1e-3)
 
 
-def make(problem="copy", train_length=6, lengths=(6, 9), seed=0, samples_per_length=6) -> Battery:
-    return Battery(ARCH, OPTIM, seed, problem, train_length, lengths, samples_per_length)
+def make(problem="copy", train_length=6, lengths=(6, 9), seed=0, samples=6) -> SequenceTask:
+    return Battery(
+        problem,
+        arch=ARCH,
+        optim=OPTIM,
+        seed=seed,
+        train_length=train_length,
+        lengths=lengths,
+        samples_per_length=samples,
+    )
+
+
+def symbols(task, row):
+    return [task.vocabulary[token] for token in row if token]
 
 
 def silent(items, description):
@@ -30,20 +42,19 @@ def silent(items, description):
 class Solver:
     """A model that knows what follows a prefix, up to a length of row; beyond, it is wrong once."""
 
-    def __init__(self, task: Battery, reach: int) -> None:
-        self.task, self.reach = task, reach
-        self.name, self.symbols = task.problem.name, list(task.problem.symbols)
+    def __init__(self, name: str, task: SequenceTask, reach: int) -> None:
+        self.name, self.task, self.reach = name, task, reach
 
     def __call__(self, tokens, sampler=None):
         answers = torch.zeros_like(tokens)
         for row, answer in zip(tokens.tolist(), answers, strict=True):
-            prefix = self.task.problem.text(row)
+            prefix = symbols(self.task, row)
             musts = [NEXT[self.name](prefix[: i + 1]) for i in range(len(prefix))]
             known = [i for i, must in enumerate(musts) if must]
-            answer[known] = torch.tensor([self.symbols.index(musts[i]) for i in known])
+            answer[known] = torch.tensor([self.task.number_of[musts[i]] for i in known])
             if self.asked(prefix, musts) > self.reach:
                 answer[known[-1]] = 0
-        return torch.nn.functional.one_hot(answers, len(self.symbols)).float()
+        return torch.nn.functional.one_hot(answers, self.task.arch.vocab).float()
 
     def asked(self, prefix, musts):
         """The length of the row, of which the inputs lack the last symbol."""
@@ -55,10 +66,10 @@ class Solver:
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_solver_is_right_and_a_wrong_one_is_not(problem):
     task = make(problem)
-    metrics = task.evaluate(Solver(task, 9), silent).metrics
+    metrics = task.evaluate(Solver(problem, task, 9), silent).metrics
     rights = [value for name, value in metrics.items() if not name.endswith("_stderr")]
-    assert rights == [100] * (10 + 2 * len(task.problem.others))
-    metrics = task.evaluate(Solver(task, 6), silent).metrics
+    assert rights == [100] * (10 + 4 * (problem == "flip_flop"))
+    metrics = task.evaluate(Solver(problem, task, 6), silent).metrics
     assert metrics["id/exact_match"] == metrics["test/exact_match@6"] == 100
     assert metrics["ood/exact_match"] == metrics["test/exact_match@9"] == 0
     assert metrics["test/exact_match"] == 50
@@ -69,21 +80,24 @@ def test_a_solver_is_right_and_a_wrong_one_is_not(problem):
 
 def test_lengths_that_are_not_given_follow_the_trained_one():
     task = make("flip_flop", 8, None)
-    evaluation = task.evaluate(Solver(task, 8), silent)
+    evaluation = task.evaluate(Solver("flip_flop", task, 8), silent)
     assert task.axes == {"length (instructions)": [4, 8, 12, 16, 32, 64]}
     assert evaluation.heatmap.trained == (2, 2)
     assert evaluation.heatmap.to_rows()[0] == [100, 100, 0, 0, 0, 0]
     assert evaluation.metrics["sparse/exact_match"] == 100
-    assert "sparse/exact_match" not in task.evaluate(Solver(task, 8), silent, limit=1).metrics
+    assert (
+        "sparse/exact_match"
+        not in task.evaluate(Solver("flip_flop", task, 8), silent, limit=1).metrics
+    )
 
 
 def test_the_test_is_of_different_rows_and_does_not_depend_on_the_seed():
-    task, other = make(lengths=(6, 64), samples_per_length=60), make(seed=1)
+    task, other = make(lengths=(6, 64), samples=60), make(seed=1)
     for _, batch in task.test_batches():
         assert len(batch["inputs"].unique(dim=0)) == 60
     assert other.test_fingerprint() == make().test_fingerprint()
     assert other.fingerprint() != make().fingerprint()
-    own, fewer = (t.test_batches()[0][1]["inputs"] for t in (make(samples_per_length=50), make()))
+    own, fewer = (t.test_batches()[0][1]["inputs"] for t in (make(samples=50), make()))
     assert torch.equal(own[:6], fewer)
 
 
@@ -93,7 +107,8 @@ def test_training_shows_every_length_and_stays_within_the_model():
         batch = task.train_batch(10**12, 200)
         assert batch["inputs"].shape == batch["labels"].shape == (200, task.arch.train_length)
         assert batch["inputs"].max() < task.arch.vocab
-        rows = [task.problem.text(row) for row in task.problem.rows(1, 0, 200, task.trained)[0]]
+        stream = task.rows(1, 0, 200, task.trained, task.draws(8))
+        rows = [symbols(task, row) for row, _ in stream]
         assert {length(name, row) for row in rows} == set(task.trained)
         longest = max(batch["inputs"].shape[1] for _, batch in task.test_batches())
         assert longest == task.arch.max_length
@@ -101,8 +116,8 @@ def test_training_shows_every_length_and_stays_within_the_model():
 
 def test_the_page_lists_every_problem():
     page = (ROOT / "docs" / "battery.md").read_text()
-    for name, summary in Battery.problems().items():
-        assert re.search(rf"^\| `{name}` +\| {summary} +\|", page, re.M), name
+    for name, problem in PROBLEMS.items():
+        assert re.search(rf"^\| `{name}` +\| {problem.summary} +\|", page, re.M), name
 
 
 @pytest.mark.parametrize(
@@ -111,26 +126,25 @@ def test_the_page_lists_every_problem():
         ({"problem": "coppy"}, r"task\.problem=coppy is not known\. Did you mean 'copy'\?"),
         (
             {"problem": "induction", "train_length": 1},
-            r"task\.train_length=1 must be from 2 to 10000, the lengths in symbols of "
-            r"task\.problem=induction",
+            r"task\.train_length=1 must be from 2 to 10000, the lengths in symbols of the task",
         ),
         (
             {"problem": "scan", "lengths": [47]},
-            r"task\.lengths=\[47\] has 47, but task\.problem=scan has no rows of 47 actions; 48",
+            r"task\.lengths=\[47\] has 47, but the task has no rows of 47 actions; 48",
         ),
         ({"problem": "mqar", "lengths": [400]}, r"no rows of 400 pairs; 256 would do"),
         ({"lengths": [4]}, r"ends below task\.train_length=6; task\.train_length=4 or less would"),
         ({"lengths": "8"}, r"task\.lengths=8 must list numbers of letters above 0"),
         (
             {"train_length": 1, "lengths": [1]},
-            r"task\.problem=copy makes only 2 different rows of length 1; "
+            r"the task makes only 2 different rows of length 1; "
             r"task\.samples_per_length=2 would do",
         ),
         (
-            {"problem": "flip_flop", "train_length": 3, "samples_per_length": 11},
-            r"task\.problem=flip_flop makes only \d+ different rows of length 3",
+            {"problem": "flip_flop", "train_length": 3, "samples": 11},
+            r"the task makes only \d+ different rows of length 3",
         ),
-        ({"samples_per_length": 0}, r"task\.samples_per_length=0 must be at least 1"),
+        ({"samples": 0}, r"task\.samples_per_length=0 must be at least 1"),
     ],
 )
 def test_mistakes_name_the_key_and_a_value_that_works(wrong, message):

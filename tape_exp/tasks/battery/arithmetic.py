@@ -1,0 +1,122 @@
+"""Sums and products, binary and decimal; the least-significant digits first."""
+
+from collections.abc import Sequence
+
+from tape_exp.tasks.sequences import Draws, SequenceTask
+
+DIGITS = 3  # of an operand of an addition, at most
+
+
+class BinaryAddition(SequenceTask):
+    """``1001+0110=1111<eos>`` (9 + 6 = 15): two numbers and the result.
+
+    Of Delétang et al. (2023): a length counts the symbols before the equals sign; where the
+    operator stands is uniform; each number is uniform among those above 0 that its bits can write,
+    and ends in zeros where it is smaller; the result has none and is followed by EOS.
+
+    Deviations: the answer follows an equals sign; there are no rows of one or two symbols, for
+    which theirs have no operator.
+    """
+
+    summary = "add two binary numbers"
+    symbols = "+=01"
+    digits = "01"
+    shortest = 3
+
+    def width(self, n: int) -> int:
+        return 2 * n + 1  # the result has at most n - 1 bits
+
+    def draws(self, n: int) -> int:
+        return 1 + 2 * (-(-n // 32) + 1)  # 32 bits more than a number has
+
+    def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
+        bits = 1 + rng.below(n - 2)
+        (a, first), (b, second) = (
+            self.operand(width, part)
+            for width, part in zip((bits, n - 1 - bits), rng.split(2), strict=True)
+        )
+        return f"{first}{self.symbols[0]}{second}=", f"{self.result(a, b):b}"[::-1]
+
+    def operand(self, bits: int, rng: Draws) -> tuple[int, str]:
+        """A number above 0, and how it is written."""
+        number = 1 + rng.large(2**bits - 1)
+        return number, f"{number:0{bits}b}"[::-1]
+
+    def result(self, a: int, b: int) -> int:
+        """The sum."""
+        return a + b
+
+
+class BinaryMultiplication(BinaryAddition):
+    """``11*01=011<eos>`` (3 * 2 = 6), see :class:`BinaryAddition`."""
+
+    summary = "multiply two binary numbers"
+    symbols = "*=01"
+
+    def result(self, a: int, b: int) -> int:
+        """The product."""
+        return a * b
+
+
+class MultiAddition(SequenceTask):
+    """``21+5+99=611<eos>`` (12 + 5 + 99 = 116): a length counts operands.
+
+    Numbers are written as in McLeish et al. (2024, "Transformers Can Do Arithmetic with the Right
+    Embeddings") and our task ``arithmetic``, from their least-significant digit, without padding,
+    and their length is drawn first (1 … 3 digits), then the number. To add more operands than were
+    trained on is a task of Cho et al. (2025, "Arithmetic Transformers Can Length-Generalize in Both
+    Operand Length and Count").
+
+    Deviations from Cho et al.: no scratchpad; operands are short, and only their count grows.
+    """
+
+    summary = "add many numbers of up to three digits"
+    unit = "operands"
+    symbols = "+=0123456789"
+    digits = "0123456789"
+    shortest = 2
+
+    def width(self, n: int) -> int:
+        return n * (DIGITS + 1) + len(str(n * (10**DIGITS - 1))) + 1
+
+    def draws(self, n: int) -> int:
+        return 2 * n
+
+    def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
+        powers = (10 ** rng.below(DIGITS) for _ in range(n))
+        numbers = [power + rng.below(9 * power) for power in powers]
+        return "+".join(str(number)[::-1] for number in numbers) + "=", str(sum(numbers))[::-1]
+
+
+class Multiplication(SequenceTask):
+    """``21*5=06<eos>`` (12 * 5 = 60): a length counts the digits of the longer factor.
+
+    As in McLeish et al. (2024): digits from the least-significant one, without padding, factors
+    uniform among the numbers of their lengths.
+
+    Deviation: the length of the longer factor is drawn first, then that of the other one from
+    1 … the same, and which of them is first; theirs are independent. A cell of their grid of two
+    lengths is scored under the larger one.
+    """
+
+    summary = "multiply two numbers"
+    unit = "digits of the longer factor"
+    symbols = "*=0123456789"
+    digits = "0123456789"
+    longest = 2000  # Python writes integers of up to 4,300 digits
+
+    def width(self, n: int) -> int:
+        return 4 * n + 3
+
+    def draws(self, n: int) -> int:
+        return 2 + 2 * (n // 9 + 2)  # two numbers, with 32 bits to spare
+
+    def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
+        powers = 10 ** (n - 1), 10 ** rng.below(n)
+        swap = rng.below(2)
+        factors = [
+            power + part.large(9 * power) for power, part in zip(powers, rng.split(2), strict=True)
+        ]
+        first, second = factors[::-1] if swap else factors
+        prompt = f"{str(first)[::-1]}*{str(second)[::-1]}="
+        return prompt, str(first * second)[::-1]

@@ -1,0 +1,206 @@
+"""Recall: letters and values that were seen before, asked for in several ways."""
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tape_exp.data.batch import Batch
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.tasks.sequences import Draws, SequenceTask
+from tape_exp.tasks.slices import Scores, split_means
+
+WORDS = 256  # keys, and as many values
+POWER = 0.01
+REACH = 9  # places
+
+
+class IndirectIndexing(SequenceTask):
+    """``QEzHO|z-2Q``: the letter two places to the left of ``z`` is ``Q``.
+
+    Of Gopalakrishnan et al. (2025, "Decoupling the What and Where With Polar Coordinate Positional
+    Embeddings"), section 4: a string of the 52 letters of both cases, a letter of it and a shift.
+    The letter that is asked about is in the string once; the others are uniform and independent.
+    Its place is uniform, and so is the place asked for among the other ones within nine.
+
+    Deviations: shifts have one digit, so that longer strings bring no new symbols (theirs are not
+    stated); commas are left out.
+    """
+
+    summary = "find a letter in a string, and the letter at a given distance from it"
+    unit = "letters"
+    symbols = "|+-123456789" + string.ascii_letters
+    shortest = 2
+    ends = False
+
+    def width(self, n: int) -> int:
+        return n + 5
+
+    def draws(self, n: int) -> int:
+        return n + 3
+
+    def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
+        letters, asked, place = string.ascii_letters, rng.below(52), rng.below(n)
+        left, right = min(place, REACH), min(n - 1 - place, REACH)
+        shift = rng.below(left + right) - left
+        shift += shift >= 0  # not the letter itself
+        others = letters[:asked] + letters[asked + 1 :]
+        row = rng.choice(others, n)
+        row[place] = letters[asked]
+        return [*row, "|", letters[asked], *f"{shift:+}"], row[place + shift]
+
+
+class AssociativeRecall(SequenceTask):
+    """``k3 v7 k1 v4 k1 v4 k3 v7``: pairs of a key and a value, then each key and its value again.
+
+    MQAR of Arora et al. (2023, "Zoology: Measuring and Improving Recall in Efficient Language
+    Models"), as in the repository zoology: keys and values are drawn without replacement; a pair
+    is asked for at a slot k = 1, 2, … drawn with weight k^(a - 1), a = 0.01, in the order of the
+    pairs, each slot once, so that early pairs tend to be asked for early.
+
+    Deviations: rows are the shortest that zoology allows, four tokens a pair, and so have no filler
+    between queries; values follow their queries, as next tokens do, where zoology has a random
+    token; 256 keys and 256 values instead of a vocabulary of 8,192, which sets the longest
+    row; a length is a number of pairs, and one row has any number up to it in training.
+    """
+
+    summary = "recall the values of keys, asked for in another order"
+    unit = "pairs"
+    symbols = tuple(f"{kind}{i}" for kind in "kv" for i in range(WORDS))
+    longest = WORDS
+    ends = False
+
+    def width(self, n: int) -> int:
+        return 4 * n
+
+    def draws(self, n: int) -> int:
+        return 3 * n
+
+    def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
+        keys, values, queries = rng.split(3)
+        pairs = [
+            (f"k{key}", f"v{value}")
+            for key, value in zip(distinct(WORDS, n, keys), distinct(WORDS, n, values), strict=True)
+        ]
+        asked = [pairs[i] for i in query_order(n, queries)]
+        return sum(pairs, ()), sum(asked, ())
+
+    def scored(self, answer: Sequence[str]) -> Sequence[bool]:
+        return [symbol[0] == "v" for symbol in answer]
+
+
+def distinct(limit: int, count: int, rng: Draws) -> list[int]:
+    """Different integers in 0 … limit - 1: a shuffle's first steps."""
+    pool = list(range(limit))
+    for i in range(count):
+        other = i + rng.below(limit - i)
+        pool[other], pool[i] = pool[i], pool[other]
+    return pool[:count]
+
+
+def query_order(count: int, rng: Draws) -> list[int]:
+    """Which pair is asked for at each slot.
+
+    Times of arrival are exponential with the slots' weights as rates; then their order is that of
+    draws without replacement. Pair i is asked for at the i-th slot to arrive.
+    """
+    weights = (np.arange(count) + 1) ** (1 - POWER)
+    arrival = -np.log((rng.words(count) + 0.5) / 2**32) * weights
+    order = np.argsort(np.argsort(arrival, kind="stable"), kind="stable")
+    return [int(pair) for pair in order]
+
+
+class Induction(SequenceTask):
+    """``da#cb#c``: after the second ``#`` comes what came after the first.
+
+    Of Fu et al. (2023, "Hungry Hungry Hippos") and Gu and Dao (2023, "Mamba", section 4.1.2) after
+    Olsson et al. (2022): 16 symbols, of which one is the mark; the letters and the mark's place are
+    uniform. A length counts the symbols before the second mark.
+
+    Deviation: training shows all lengths up to n, theirs one length (256).
+    """
+
+    summary = "recall the letter that followed the mark"
+    symbols = "#abcdefghijklmno"
+    shortest = 2
+    ends = False
+
+    def width(self, n: int) -> int:
+        return n + 2
+
+    def draws(self, n: int) -> int:
+        return n + 1
+
+    def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
+        place = rng.below(n - 1)
+        row = rng.choice(self.symbols[1:], n)
+        row[place] = "#"
+        return [*row, "#"], row[place + 1]
+
+
+class FlipFlop(SequenceTask):
+    """``w1i0r1w0r0``: instructions with a bit each; the bit of ``r`` is that of the last ``w``.
+
+    FFL(p) of Liu et al. (2023, "Exposing Attention Glitches with Flip-Flop Language Modeling"): the
+    first instruction writes and the last reads; each of the others ignores its bit with probability
+    p, and writes or reads with (1 - p) / 2 each; bits of ``w`` and ``i`` are uniform. As there,
+    training has p = 0.8, and at the trained length a model is also tested on p = 0.98
+    (``sparse/…``) and 0.1 (``dense/…``).
+
+    Deviations: the loss is on the bits of ``r`` only, as their "clean" evaluation is, and not on
+    what nobody can predict; rows have any number of instructions up to n, theirs 256.
+    """
+
+    summary = "read the bit that was written last, among bits to ignore"
+    unit = "instructions"
+    symbols = "wir01"
+    shortest = 2
+    ends = False
+    ignore, others = 0.8, {"sparse": 0.98, "dense": 0.1}  # p
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        for name in self.others:
+            self.enough(self.trained_length, name)
+
+    def width(self, n: int) -> int:
+        return 2 * n
+
+    def draws(self, n: int) -> int:
+        return 2 * n
+
+    def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
+        random, row, written = rng.words(2 * n).tolist(), [], ""
+        for i in range(n):
+            share, bit = random[2 * i] / 2**32, "01"[random[2 * i + 1] >> 31]
+            writes, ignores = i == 0 or share < (1 + self.ignore) / 2, share < self.ignore
+            kind = "r" if i == n - 1 else "i" if ignores and i else "w" if writes else "r"
+            written = bit if kind == "w" else written
+            row += [kind, written if kind == "r" else bit]
+        return "", row
+
+    def scored(self, answer: Sequence[str]) -> Sequence[bool]:
+        return [i > 0 and answer[i - 1] == "r" for i in range(len(answer))]
+
+    def test_rows(self, n: int, slice_: Any = None) -> Any:
+        usual, self.ignore = self.ignore, self.others.get(slice_, self.ignore)
+        try:
+            return super().test_rows(n, slice_)
+        finally:
+            self.ignore = usual
+
+    def test_batches(self) -> list[tuple[Any, Batch]]:
+        n = self.trained_length
+        apart = [(name, self.batch(self.test_rows(n, name), self.width(n))) for name in self.others]
+        return super().test_batches() + apart
+
+    def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
+        """Means and lengths of p = 0.8, and the other distributions apart."""
+        own = {n: rows for n, rows in scores.items() if n not in self.others}
+        evaluation = super().summarise(own)
+        for name in self.others.keys() & scores.keys():
+            apart = split_means({0: scores[name]}, self.measures, bool)  # no length is trained
+            for metric in [metric for metric in apart if metric.startswith("ood/")]:
+                evaluation.metrics[metric.replace("ood", name)] = apart[metric]
+        return evaluation

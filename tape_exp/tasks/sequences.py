@@ -1,0 +1,255 @@
+"""A task whose rows are a prompt and an answer: a class with its symbols and ``sample``."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from tape_exp.data.batch import Batch
+from tape_exp.machine.seeding import lanes, seed_for, uniform_ints
+from tape_exp.runs.evaluation import Evaluation
+from tape_exp.settings.errors import ConfigError, at_least_one
+from tape_exp.settings.schema import Arch, Optim
+from tape_exp.tasks.base import Task
+from tape_exp.tasks.slices import Scores, check_lengths, next_tokens
+
+PAD, EOS = 0, 1
+Row = tuple[list[int], list[bool]]
+"""The tokens of a row, without padding, and which of them are scored."""
+TRIES = 64  # times as many rows are drawn until enough of them differ
+
+
+class Draws:
+    """The random numbers of one row: they depend on the stream's key and the row's number only."""
+
+    def __init__(self, words: np.ndarray, key: int, row: int) -> None:
+        self._words, self._key, self._row = words, key, row
+        self._next = 0
+
+    def words(self, count: int) -> np.ndarray:
+        """(count,) uint32, uniform."""
+        begin, self._next = self._next, self._next + count
+        if self._next > len(self._words):  # in a part of Philox that lanes never reach
+            more = np.random.Philox(key=self._key, counter=[0, 1 + self._row, 0, 0])
+            blocks = -(-2 * self._next // 8)
+            self._words = np.append(self._words, more.random_raw(4 * blocks).view(np.uint32))
+        return self._words[begin : self._next]
+
+    def below(self, limit: int) -> int:
+        """A uniform integer in 0 … limit - 1."""
+        return int(self.words(1)[0]) * limit >> 32
+
+    def integers(self, limit: int, count: int) -> np.ndarray:
+        """(count,) of them."""
+        return uniform_ints(limit, self.words(count)).astype(np.int64)
+
+    def choice(self, options: Sequence[str], count: int) -> list[str]:
+        """As many of the options, with replacement."""
+        return [options[i] for i in self.integers(len(options), count).tolist()]
+
+    def large(self, limit: int) -> int:
+        """A uniform integer in 0 … limit - 1, of any size, from all numbers that are left."""
+        rest = self.words(len(self._words) - self._next).astype("<u4")
+        return int.from_bytes(rest.tobytes(), "little") * limit >> 32 * len(rest)
+
+    def split(self, parts: int) -> list["Draws"]:
+        """What is left in equal parts, for a row whose length must not move its later numbers."""
+        rest = np.split(self._words[self._next :], parts)
+        return [Draws(words, self._key, self._row) for words in rest]
+
+
+class SequenceTask(Task):
+    """Rows ``<prompt><answer><eos>`` of lengths up to ``train_length``; the test has longer ones.
+
+    A subclass has ``symbols`` and :meth:`sample`. The loss and the score are on the answer and EOS.
+    Training draws the length of a row uniformly from those up to ``train_length``, and sample k is
+    a function of (seed, k). The test rows of a length do not depend on the seed and are all
+    different: they are the first different ones of a stream of their own. (Short ones also occur in
+    training.)
+
+    Metrics, in percent: ``exact_match`` (rows that are right at all scored tokens) and
+    ``token_accuracy``, as ``test/…``, ``id/…`` and ``ood/…``, and as ``test/…@n`` at each length n.
+
+    Args:
+        train_length: n, the longest in training; what a length counts is up to the task.
+        lengths: of the test; None: those of :meth:`usual` of which there are enough rows.
+        samples_per_length: test rows of each length.
+    """
+
+    symbols: Sequence[str]  # a string, or words; <pad> and <eos> come before them
+    unit = "symbols"  # what a length counts
+    shortest, longest = 1, 10_000
+    ends = True  # whether EOS follows the answer
+    digits: Sequence[str] = ()  # the symbols of digits, if numbers begin with the least one
+
+    def sample(self, n: int, rng: Draws) -> tuple[Sequence[str], Sequence[str]]:
+        """A prompt and an answer of length ``n``, in symbols, of random numbers of ``rng``."""
+        raise NotImplementedError(f"{type(self).__name__} has no sample(n, rng).")
+
+    def scored(self, answer: Sequence[str]) -> Sequence[bool]:
+        """Which symbols of an answer are scored: those that the ones before them determine."""
+        return [True] * len(answer)
+
+    def width(self, n: int) -> int:
+        """Tokens of the longest row of lengths up to n: by default of 256 rows of length n."""
+        rows = self.rows(seed_for(0, "width", n), 0, 256, [n], self.draws(n))
+        return max(len(tokens) for tokens, _ in rows)
+
+    def draws(self, n: int) -> int:
+        """How many random numbers of a row are made at once; a row may take more."""
+        return 2 * n + 5
+
+    def has(self, n: int) -> bool:
+        """Whether there are rows of this length."""
+        return self.shortest <= n <= self.longest
+
+    def usual(self, n: int) -> Sequence[int]:
+        """Lengths to test a model on that is trained on those up to n."""
+        return n // 2, n, 3 * n // 2, 2 * n, 4 * n, 8 * n
+
+    def __init__(
+        self,
+        arch: Arch,
+        optim: Optim,
+        seed: int,
+        train_length: int,
+        lengths: Sequence[int] | None = None,
+        samples_per_length: int = 100,
+    ) -> None:
+        at_least_one("task", samples_per_length=samples_per_length)
+        self.vocabulary = ["<pad>", "<eos>", *self.symbols]
+        self.number_of = {symbol: token for token, symbol in enumerate(self.vocabulary)}
+        self.samples, self._tested = samples_per_length, dict[Any, list[Row]]()
+        if lengths is None:
+            usual = filter(self.has, self.usual(train_length))
+            lengths = [n for n in usual if len(self.test_rows(n)) == samples_per_length]
+            lengths = lengths or [train_length]
+        self.check_lengths(train_length, lengths)
+        lengths = sorted(set(lengths))
+        super().__init__(
+            arch,
+            optim,
+            seed,
+            vocab=len(self.vocabulary),
+            max_length=self.width(lengths[-1]) - 1,
+            train_length=self.width(train_length) - 1,
+            digits=tuple(self.number_of[digit] for digit in self.digits),
+        )
+        self.axes, self.trained_length = {f"length ({self.unit})": lengths}, train_length
+        self.lengths, self.trained = lengths, list(filter(self.has, range(train_length + 1)))
+        for n in lengths:
+            self.enough(n, n)
+
+    @property
+    def eos(self) -> int | None:
+        return EOS if self.ends else None
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text; symbols of more than one letter have spaces between them."""
+        symbols = text.split() if self.spaced else re.findall(r"<\w+>|.", text, re.DOTALL)
+        if unknown := [symbol for symbol in symbols if symbol not in self.number_of]:
+            known = " ".join(self.symbols)
+            raise ConfigError(f"{unknown[0]!r} is no symbol of the task; it knows {known}")
+        return [self.number_of[symbol] for symbol in symbols]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The symbols of tokens, without padding."""
+        return (" " if self.spaced else "").join(self.vocabulary[i] for i in ids if i != PAD)
+
+    @property
+    def spaced(self) -> bool:
+        """Whether a symbol has more than one letter."""
+        return max(map(len, self.symbols)) > 1
+
+    def rows(
+        self, key: int, first: int, count: int, lengths: Sequence[int], draws: int
+    ) -> Iterator[Row]:
+        """Rows ``first`` … of a stream, the length of each drawn uniformly from ``lengths``."""
+        for row, words in enumerate(lanes(key, first, count, 1 + draws), first):
+            rng = Draws(words, key, row)
+            prompt, answer = self.sample(lengths[rng.below(len(lengths))], rng)
+            end = [EOS] * self.ends
+            tokens = [self.number_of[symbol] for symbol in (*prompt, *answer)] + end
+            yield tokens, [False] * len(prompt) + [*self.scored(answer)] + [True] * len(end)
+
+    def batch(self, rows: Sequence[Row], width: int) -> Batch:
+        """Rows as a batch, padded on the right to ``width`` tokens."""
+        tokens, scored = np.zeros((2, len(rows), width), dtype=np.int64)
+        for i, (row, marks) in enumerate(rows):
+            if len(row) > width:
+                raise ValueError(
+                    f"a row of {type(self).__name__} has {len(row)} tokens, and others of the "
+                    f"same length at most {width}: give the class its width(n)."
+                )
+            tokens[i, : len(row)], scored[i, : len(row)] = row, marks
+        return next_tokens(tokens, scored.astype(bool))
+
+    def stream(self, key: int, first: int, count: int) -> Batch:
+        """Rows of all trained lengths, padded to the longest possible one."""
+        rows = self.rows(key, first, count, self.trained, self.draws(self.trained[-1]))
+        return self.batch(list(rows), self.arch.train_length + 1)
+
+    def train_batch(self, first: int, count: int) -> Batch:
+        return self.stream(seed_for(self.seed, "train"), first, count)
+
+    def validation_batches(self) -> list[Batch]:
+        """256 rows of the trained lengths, the same for every seed."""
+        return [self.stream(seed_for(0, "validation"), first, 128) for first in (0, 128)]
+
+    def test_batches(self) -> list[tuple[Any, Batch]]:
+        """A batch for each length."""
+        return [(n, self.batch(self.test_rows(n), self.width(n))) for n in self.lengths]
+
+    def test_rows(self, n: int, slice_: Any = None) -> list[Row]:
+        """The first different rows of length ``n`` of a slice's stream."""
+        slice_ = n if slice_ is None else slice_
+        if slice_ not in self._tested:
+            key, draws, many = seed_for(0, "test", slice_), self.draws(n), self.samples
+            found: dict[tuple[int, ...], Row] = {}
+            for first in range(0, TRIES * many, many):
+                for row in self.rows(key, first, many, [n], draws):
+                    found.setdefault(tuple(row[0]), row)
+                if len(found) >= many:
+                    break
+            self._tested[slice_] = list(islice(found.values(), many))
+        return self._tested[slice_]
+
+    def enough(self, n: int, slice_: Any) -> None:
+        """Raise :class:`ConfigError` where there are fewer test rows than were asked for."""
+        if (found := len(self.test_rows(n, slice_))) < self.samples:
+            raise ConfigError(
+                f"the task makes only {found} different rows of length {n}; "
+                f"task.samples_per_length={found} would do, or longer task.lengths."
+            )
+
+    def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
+        """Means over lengths, and at each length."""
+        evaluation = super().summarise(scores)
+        for n, rows in scores.items():
+            for measure in self.measures:
+                evaluation.metrics[f"test/{measure}@{n}"] = 100 * float(rows[measure].mean())
+        return evaluation
+
+    def check_lengths(self, trained: int, tested: Any) -> None:
+        """Refuse lengths that there are not, and a test that ends below the trained one."""
+        if not self.shortest <= trained <= self.longest:
+            raise ConfigError(
+                f"task.train_length={trained} must be from {self.shortest} to {self.longest}, "
+                f"the lengths in {self.unit} of the task."
+            )
+        check_lengths(tested, self.unit, f"[{trained},{2 * trained}]")
+        for n in tested:
+            if not self.has(n):
+                known = filter(self.has, range(self.shortest, self.longest + 1))
+                near = min(known, key=lambda other: abs(other - n))
+                raise ConfigError(
+                    f"task.lengths={list(tested)} has {n}, but the task has no rows of {n} "
+                    f"{self.unit}; {near} would do."
+                )
+        if max(tested) < trained:
+            raise ConfigError(
+                f"task.lengths={list(tested)} ends below task.train_length={trained}; "
+                f"task.train_length={max(tested)} or less would do."
+            )

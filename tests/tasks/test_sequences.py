@@ -1,0 +1,72 @@
+"""A small task is symbols and a sample: what the base class makes of them."""
+
+import pytest
+import torch
+
+from tape_exp.data.batch import IGNORE
+from tape_exp.machine.seeding import lanes
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Optim
+from tape_exp.tasks.sequences import Draws, SequenceTask
+
+ARCH = Arch(layers=2, width=32, heads=4, ffn=32)
+
+
+class Reverse(SequenceTask):
+    symbols = "abcdefgh|"
+
+    def sample(self, n, rng):
+        word = rng.choice("abcdefgh", n)
+        return [*word, "|"], word[::-1]
+
+
+class Doubled(SequenceTask):
+    symbols = ("one", "two", "->")
+
+    def sample(self, n, rng):
+        row = rng.choice(("one", "two"), n)
+        return [*row, "->"], [each for each in row for _ in range(1 + (each == "two"))]
+
+
+def make(cls=Reverse, seed=0, lengths=None):
+    return cls(ARCH, Optim(batch=4, max_steps=2, lr=1e-3), seed, 4, lengths)
+
+
+def test_symbols_and_a_sample_are_a_task():
+    task = make()
+    assert (task.arch.vocab, task.arch.train_length, task.arch.max_length) == (11, 9, 65)
+    assert task.axes == {"length (symbols)": [4, 6, 8, 16, 32]}  # there are 64 words of two letters
+    [row] = task.train_batch(7, 1)["inputs"].tolist()
+    word = task.decode(row).partition("|")[0]
+    assert task.decode([*row[: 2 * len(word) + 1], task.eos]) == f"{word}|{word[::-1]}<eos>"
+    assert task.encode(f"{word}|") == row[: len(word) + 1]
+    labels = task.test_batches()[0][1]["labels"]
+    assert (labels[:, :4] == IGNORE).all()
+    assert (labels[:, 4:] != IGNORE).all()
+    with pytest.raises(ConfigError, match="'9' is no symbol of the task"):
+        task.encode("a9|")
+
+
+def test_training_rows_depend_on_the_seed_and_their_number():
+    whole, parts = make().train_batch(5, 4), [make().train_batch(k, 1) for k in range(5, 9)]
+    for key, rows in whole.items():
+        assert torch.equal(rows, torch.cat([part[key] for part in parts]))
+    assert not torch.equal(whole["inputs"], make(seed=1).train_batch(5, 4)["inputs"])
+
+
+def test_words_and_answers_of_any_length():
+    task = make(Doubled, lengths=[7])
+    assert task.arch.max_length == 7 + 1 + 14
+    assert task.decode(task.encode("one two ->")) == "one two ->"
+    task.width = lambda n: 3
+    with pytest.raises(ValueError, match="give the class its width"):
+        task.test_batches()
+
+
+def test_a_row_may_take_more_numbers_than_it_was_given():
+    few, many = (Draws(lanes(3, 5, 1, width)[0], 3, 5) for width in (4, 8))
+    assert (few.words(4) == many.words(8)[:4]).all()
+    again = Draws(lanes(3, 5, 1, 4)[0], 3, 5)
+    assert (again.words(40)[4:] == few.words(36)).all()
+    other = Draws(lanes(3, 6, 1, 4)[0], 3, 6)
+    assert (other.words(40)[4:] != again._words[4:40]).any()
