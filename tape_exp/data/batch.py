@@ -5,6 +5,4 @@ from torch import Tensor
 IGNORE = -100  # label of a position without loss
 
 Batch = dict[str, Tensor]
-"""``inputs`` (B, T) token ids and ``labels`` (B, T), next tokens or IGNORE; in training also
-``loss_tokens``, ``first``.
-"""
+"""``inputs`` (B, T) token ids and ``labels`` (B, T), next tokens or IGNORE."""

@@ -2,8 +2,7 @@
 
 import copy
 import itertools
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.index_hints import Rows, letter, with_hints
 from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
 from tape_exp.tasks.slices import LazyBatches, Scores, next_tokens
 from tape_exp.tasks.sum_faults import fault_metrics, fault_tables, longest_carry_chain, sum_scores
@@ -41,45 +39,15 @@ class Arithmetic(Task):
     and ``causal/<what is reset>/…``, the exact match of up to :attr:`diagnosed_per_cell` samples a
     cell with updates of the state left out (:mod:`~tape_exp.tasks.position_use`).
 
-    With index hints (Zhou et al., "What Algorithms can Transformers Learn?", 2023) a letter is
-    before each digit of the operands and of the answer, the same for digits of equal place:
-    ``a1b2+a9=a0b3<eos>``. This tells which digits belong together, whatever the encoding: a result
-    with hints is a ceiling for those without. The model writes the letters of its answer, so the
-    loss counts them, and a sum is right if greedy decoding writes all of it; places and faults are
-    counted by digits as ever. Test rows begin with ``a``; in training a row begins with any letter
-    from which the longest trained sum stays within those of the longest test, so that all are
-    trained. The sums are those without hints.
-
     Args:
         train_digits: n, the longest operand in training.
         test_digits: the longest operand in the test; above n to measure generalisation.
         samples_per_cell: test samples for each pair of lengths.
         rows_per_batch: rows of an evaluation batch, at least one cell.
-        index_hints: whether letters are before digits.
     """
 
     measures = ("exact_match",)
-
-    @property
-    def eos(self) -> int:
-        """``<eos>``."""
-        return EOS
-
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a row as people read it, least-significant digits first: ``21+9=`` asks for
-        12 + 9. With index hints a letter is before each digit.
-        """
-        letters = [letter(n) for n in range(self.arch.vocab - len(VOCABULARY))]
-        number_of = {word: number for number, word in enumerate([*VOCABULARY, *letters])}
-        words = re.findall(r"<\w+>|[a-z]+|.", text, re.DOTALL)
-        if unknown := [word for word in words if word not in number_of]:
-            raise ConfigError(f"{unknown[0]!r} is no token of addition; a row begins like 21+9=.")
-        return [number_of[word] for word in words]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """:func:`text`."""
-        return text(ids)
-
+    vocabulary = VOCABULARY
     diagnosed_per_cell = 10
 
     def __init__(
@@ -91,7 +59,6 @@ class Arithmetic(Task):
         test_digits: int,
         samples_per_cell: int = 100,
         rows_per_batch: int = 1000,
-        index_hints: bool = False,
     ) -> None:
         at_least_one("task", train_digits=train_digits, samples_per_cell=samples_per_cell)
         at_least_one("task", rows_per_batch=rows_per_batch)
@@ -105,37 +72,27 @@ class Arithmetic(Task):
             arch,
             optim,
             seed,
-            vocab=len(VOCABULARY) + (test_digits + 1 if index_hints else 0),
-            max_length=row_length(test_digits, index_hints) - 1,
-            train_length=row_length(train_digits, index_hints) - 1,
-            digits=() if index_hints else tuple(range(ZERO, ZERO + 10)),  # numbers are no runs then
+            vocab=len(VOCABULARY),
+            max_length=row_length(test_digits) - 1,
+            train_length=row_length(train_digits) - 1,
+            digits=tuple(range(ZERO, ZERO + 10)),
         )
-        self.index_hints = index_hints
         lengths = range(1, test_digits + 1)
-        self.axes = {
-            "digits of the first operand": lengths,
-            "digits of the second operand": lengths,
-        }
-        self.trained_length = train_digits
-        self.train_digits, self.test_digits = train_digits, test_digits
+        self.axes = {f"digits of the {operand} operand": lengths for operand in ("first", "second")}
+        self.trained_length = self.train_digits = train_digits
+        self.test_digits = test_digits
         self.samples_per_cell, self.rows_per_batch = samples_per_cell, rows_per_batch
 
-    def train_batch(self, first: int, count: int) -> Batch:
+    def train_batch(self, first: int, count: int, purpose: str = "train") -> Batch:
         """Samples of the bucket method, right-padded to the longest possible row."""
-        return self.bucket_batch(self.seed, "train", first, count)
+        n, seed = self.train_digits, self.seed if purpose == "train" else 0
+        random = lanes(seed_for(seed, purpose), first, count, 2 * n + 2)
+        lengths = uniform_ints(n, random[:, :2]).astype(np.int64) + 1
+        return next_tokens(*write_rows(lengths[:, 0], lengths[:, 1], random[:, 2:]))
 
     def validation_batches(self) -> list[Batch]:
         """512 fresh samples of the trained lengths, the same for every seed."""
-        return [self.bucket_batch(0, "validation", first, 256) for first in (0, 256)]
-
-    def bucket_batch(self, seed: int, purpose: str, first: int, count: int) -> Batch:
-        """Samples of trained lengths, with hints that begin anywhere if there are any."""
-        rows = bucket_samples(seed_for(seed, purpose), first, count, self.train_digits)
-        if self.index_hints:
-            lane = lanes(seed_for(seed, purpose, "index hints"), first, count, 1)[:, 0]
-            offset = uniform_ints(self.test_digits - self.train_digits + 1, lane).astype(np.int64)
-            rows = with_hints(rows, ZERO, len(VOCABULARY), offset)
-        return as_batch(*rows)
+        return [self.train_batch(first, 256, "validation") for first in (0, 256)]
 
     def test_batches(self) -> LazyBatches:
         """The grid in batches of cells, the shortest rows first so that there is little padding."""
@@ -173,7 +130,7 @@ class Arithmetic(Task):
             for key, matrix in maps_of_row(model, batch, row, end).items():
                 if key.startswith("attention") or not evaluation.tables["mapped_sums"]:
                     evaluation.matrices[f"{key} {name}"] = matrix
-            written = text([*batch["inputs"][row, :end].tolist(), EOS])
+            written = self.decode([*batch["inputs"][row, :end].tolist(), EOS])
             evaluation.tables["mapped_sums"].append({"sum": name, "text": written})
 
     def position_metrics(
@@ -204,8 +161,7 @@ class Arithmetic(Task):
 
     def score_rows(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Exact match, and what :func:`~tape_exp.tasks.sum_faults.sum_scores` tells of mistakes."""
-        step = 2 if self.index_hints else 1
-        own = sum_scores(logits, labels, EOS, places=self.test_digits + 1, step=step)
+        own = sum_scores(logits, labels, EOS, places=self.test_digits + 1)
         return super().score_rows(logits, labels) | own
 
     def summarise(self, scores: dict[Any, Scores]) -> Evaluation:
@@ -228,103 +184,65 @@ class Arithmetic(Task):
 
     def carry_chains(self, cell: tuple[int, int]) -> np.ndarray:
         """The longest carry chain of each test sample of a cell."""
-        (a, b), (tokens, _, _) = cell, self.grid_rows([cell])
-        tokens = tokens.astype(np.int64)
-        return longest_carry_chain(tokens[:, :a] - ZERO, tokens[:, a + 1 : a + 1 + b] - ZERO)
+        (a, b), (tokens, _) = cell, self.grid_rows([cell])
+        tokens = tokens.astype(np.int64) - ZERO
+        return longest_carry_chain(tokens[:, :a], tokens[:, a + 1 : a + 1 + b])
 
     def grid_batch(self, cells: Iterable[tuple[int, int]]) -> Batch:
         """All test samples of the given cells; those of a cell depend only on its two lengths."""
-        rows = self.grid_rows(list(cells))
-        if self.index_hints:
-            rows = with_hints(rows, ZERO, len(VOCABULARY), np.zeros(len(rows[0]), dtype=np.int64))
-        tokens, equals, end = rows
-        return as_batch(tokens[:, : int(end.max())], equals, end)
+        tokens, answer = self.grid_rows(list(cells))
+        width = int(np.flatnonzero(answer.any(0))[-1]) + 1
+        return next_tokens(tokens[:, :width], answer[:, :width])
 
-    def grid_rows(self, cells: list[tuple[int, int]]) -> Rows:
-        """The same without hints, as :func:`write_rows` returns them."""
+    def grid_rows(self, cells: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        """The same as :func:`write_rows` returns them."""
         longest, rows = max(map(max, cells)), self.samples_per_cell
-        lane = np.zeros((len(cells), rows, 2, longest), dtype=np.uint32)
-        for cell, (a, b) in zip(lane, cells, strict=True):
+        random = np.zeros((len(cells), rows, 2, longest), dtype=np.uint32)
+        for of_cell, (a, b) in zip(random, cells, strict=True):
             drawn = lanes(seed_for(0, "test", a, b), 0, rows, a + b)
-            cell[:, 0, :a], cell[:, 1, :b] = drawn[:, :a], drawn[:, a:]
+            of_cell[:, 0, :a], of_cell[:, 1, :b] = drawn[:, :a], drawn[:, a:]
         lengths = np.repeat(np.array(cells, dtype=np.int64), rows, 0)
-        return write_rows(lengths[:, 0], lengths[:, 1], lane.reshape(len(lengths), -1))
+        return write_rows(lengths[:, 0], lengths[:, 1], random.reshape(len(lengths), -1))
 
 
-def row_length(digits: int, index_hints: bool = False) -> int:
-    """Tokens of the longest row: two operands, a sum of one digit more, ``+``, ``=`` and EOS; with
-    hints two for each digit.
-    """
-    return (3 * digits + 1) * (1 + index_hints) + 3
+def row_length(digits: int) -> int:
+    """Tokens of the longest row: two operands, a sum of one digit more, ``+``, ``=`` and EOS."""
+    return 3 * digits + 4
 
 
-def bucket_samples(key: int, first: int, count: int, digits: int) -> Rows:
-    """Rows ``first`` … of the bucket method, with lengths from 1 … digits: :func:`write_rows`."""
-    lane = lanes(key, first, count, 2 * digits + 2)
-    lengths = uniform_ints(digits, lane[:, :2]).astype(np.int64) + 1
-    return write_rows(lengths[:, 0], lengths[:, 1], lane[:, 2:])
-
-
-def write_rows(a: np.ndarray, b: np.ndarray, lane: np.ndarray) -> Rows:
-    """Additions of operands of lengths ``a`` and ``b``; ``lane`` (rows, 2 n) gives their digits.
+def write_rows(a: np.ndarray, b: np.ndarray, random: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Additions of operands of ``a`` and ``b`` digits, which ``random`` (rows, 2 n) gives.
 
     Returns:
-        tokens (rows, 3 n + 4) uint8, right-padded; the index of ``=`` in each row; the length of
-        each row.
+        tokens (rows, 3 n + 4) uint8, right-padded, and which of them are the answer and its EOS.
     """
-    rows, n = lane.shape[0], lane.shape[1] // 2
-    operands = []
-    for length, part in ((a, lane[:, :n]), (b, lane[:, n:])):
-        digit = uniform_ints(10, part).astype(np.uint8)
-        digit[np.arange(n) >= length[:, None]] = 0
-        last = np.arange(rows), length - 1  # the most significant digit is not 0
-        digit[last] = uniform_ints(9, part[last]) + 1
-        operands.append(digit)
-    total = np.zeros(
-        (n + 1, rows), dtype=np.uint8
-    )  # digit-major: the carry runs over contiguous rows
-    total[:n] = operands[0].T
-    total[:n] += operands[1].T
+    rows, n = random.shape[0], random.shape[1] // 2
+    place, row = np.arange(n + 1), np.arange(rows)
+    operands = np.zeros((2, rows, n), dtype=np.uint8)
+    for digits, length, part in zip(operands, (a, b), (random[:, :n], random[:, n:]), strict=True):
+        digits[:] = uniform_ints(10, part) * (place[:n] < length[:, None])
+        # The most significant digit is not 0.
+        digits[row, length - 1] = uniform_ints(9, part[row, length - 1]) + 1
+    total = np.zeros((n + 1, rows), dtype=np.uint8)  # place by place: the carry runs over rows
+    total[:n] = operands.sum(0, dtype=np.uint8).T
     for t in range(n):
         carry = total[t] >= 10
         total[t] -= 10 * carry.astype(np.uint8)
         total[t + 1] += carry
     longest = np.maximum(a, b)
-    c = longest + (total[longest, np.arange(rows)] > 0)
+    c = longest + (total[longest, row] > 0)
 
-    def column(value: int) -> np.ndarray:
-        return np.full((rows, 1), value, dtype=np.uint8)
-
-    one = np.ones_like(a)
-    parts = [
-        operands[0] + ZERO,
-        column(PLUS),
-        operands[1] + ZERO,
-        column(EQUALS),
-        total.T + ZERO,
-        column(EOS),
-    ]
-    lengths = (a, one, b, one, c, one)
-    used = [
-        np.arange(part.shape[1]) < length[:, None]
-        for part, length in zip(parts, lengths, strict=True)
-    ]
-    end = a + b + c + 3
-    tokens = np.zeros((rows, row_length(n)), dtype=np.uint8)
-    tokens[np.arange(row_length(n)) < end[:, None]] = np.concatenate(parts, 1)[
-        np.concatenate(used, 1)
-    ]
-    return tokens, a + b + 1, end
-
-
-def as_batch(tokens: np.ndarray, equals: np.ndarray, end: np.ndarray) -> Batch:
-    """The batch of rows as :func:`write_rows` returns them; the loss is on the answer and EOS."""
-    position = np.arange(tokens.shape[1])
-    return next_tokens(tokens, (position > equals[:, None]) & (position < end[:, None]))
-
-
-def text(tokens: Iterable[int]) -> str:
-    """A row as people read it, without padding: ``12+9=03<eos>`` is 21 + 9 = 30."""
-    after = len(VOCABULARY)  # letters of index hints
-    words = (VOCABULARY[t] if t < after else letter(t - after) for t in tokens if t != PAD)
-    return "".join(words)
+    sign = np.ones((rows, 1), dtype=np.uint8)
+    parts = (
+        (operands[0] + ZERO, a),
+        (sign * PLUS, 1),
+        (operands[1] + ZERO, b),
+        (sign * EQUALS, 1),
+        (total.T + ZERO, c),
+        (sign * EOS, 1),
+    )
+    used = [np.arange(p.shape[1]) < np.broadcast_to(k, rows)[:, None] for p, k in parts]
+    column, end = np.arange(3 * n + 4), (a + b + c + 3)[:, None]
+    tokens = np.zeros((rows, 3 * n + 4), dtype=np.uint8)
+    tokens[column < end] = np.concatenate([part for part, _ in parts], 1)[np.concatenate(used, 1)]
+    return tokens, (column > (a + b + 1)[:, None]) & (column < end)

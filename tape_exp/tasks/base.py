@@ -2,9 +2,10 @@
 
 import dataclasses
 import hashlib
+import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine.hardware import to_device_async
@@ -79,6 +80,7 @@ class Task(LightningDataModule, ABC):
     # lengths. The evaluation then has a heatmap.
     axes: Mapping[str, Sequence[int]] = {}
     trained_length = 0  # id/… are the slices of lengths up to this one, ood/… the others
+    vocabulary: Sequence[str] = ()  # the symbol of each token, where rows are symbols
 
     def __init__(self, arch: Arch, optim: Optim, seed: int, **sizes: Any) -> None:
         super().__init__()
@@ -98,17 +100,37 @@ class Task(LightningDataModule, ABC):
     @property
     def eos(self) -> int | None:
         """The token that ends what a model writes, where there is one."""
-        return None
+        return list(self.vocabulary).index("<eos>") if self.vocabulary else None
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a row that begins like this. Raises :class:`ConfigError` where rows of the
-        task are no text.
+        """The tokens of a row that begins like this; symbols of more than a letter have spaces
+        between them.
+
+        Raises:
+            ConfigError: rows of the task are no text, or there is no such symbol.
         """
-        raise ConfigError(f"rows of {type(self).__name__} are no text; give the ids of tokens.")
+        if not self.vocabulary:
+            raise ConfigError(f"rows of {type(self).__name__} are no text; give the ids of tokens.")
+        symbols = text.split() if self.spaced else re.findall(r"<\w+>|.", text, re.DOTALL)
+        number_of = {symbol: token for token, symbol in enumerate(self.vocabulary)}
+        if unknown := [symbol for symbol in symbols if symbol not in number_of]:
+            raise ConfigError(
+                f"{unknown[0]!r} is no symbol of the task; its symbols are "
+                f"{' '.join(self.vocabulary)}"
+            )
+        return [number_of[symbol] for symbol in symbols]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """What tokens say; of a task whose rows are no text their ids."""
-        return " ".join(map(str, ids))
+        """What tokens say, without padding; of a task whose rows are no text their ids."""
+        if not self.vocabulary:
+            return " ".join(map(str, ids))
+        words = [self.vocabulary[i] for i in ids]
+        return (" " if self.spaced else "").join(word for word in words if word != "<pad>")
+
+    @property
+    def spaced(self) -> bool:
+        """Whether symbols have more than one letter, apart from ``<pad>`` and ``<eos>``."""
+        return any(len(word) > 1 and word[0] != "<" for word in self.vocabulary)
 
     @abstractmethod
     def train_batch(self, first: int, count: int) -> Batch:
@@ -243,15 +265,14 @@ class Task(LightningDataModule, ABC):
         assert self.trainer is not None
         share = self.optim.batch // self.trainer.world_size
         rows = share // self.trainer.accumulate_grad_batches
-        dataset = StreamSlices(self, rows, share, self.trainer.global_rank, self.trainer.world_size)
+        dataset = MicroBatches(self, rows, share, self.trainer.global_rank, self.trainer.world_size)
         per_step = self.trainer.accumulate_grad_batches
-        sampler = Upward(self.trainer.global_step * per_step, self.optim.max_steps * per_step)
         workers = self.surroundings.workers
         return TimedLoader(
             self,
             dataset,
             batch_size=None,
-            sampler=sampler,
+            sampler=range(self.trainer.global_step * per_step, self.optim.max_steps * per_step),
             num_workers=workers,
             # A task is not pickled. Python's own choice is another in `paper run --cores`, and
             # from 3.14 on.
@@ -299,7 +320,6 @@ class TimedLoader(DataLoader):
         self.task = task
 
     def __iter__(self) -> Any:
-        """The batches."""
         batches = super().__iter__()
         while True:
             began = time.perf_counter()
@@ -309,15 +329,21 @@ class TimedLoader(DataLoader):
                 return
             yield batch
 
+    def __len__(self) -> int:
+        """The number at which the last step ends: Lightning counts batches from 0, also where a
+        resumed run begins later.
+        """
+        return int(self.sampler.stop)  # type: ignore[attr-defined]
 
-class StreamSlices(Dataset):
+
+class MicroBatches(Dataset):
     """Item i is micro-batch i of one process, a slice of its share of a global batch."""
 
     def __init__(self, task: Task, rows: int, share: int, rank: int, world: int) -> None:
         self.task, self.rows, self.share, self.rank, self.world = task, rows, share, rank, world
         self._made: tuple[int, Batch] | None = None  # the share that is being sliced
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index: int) -> dict[str, Any]:
         """The slice, ``loss_tokens`` of the whole share, and the number of its ``first`` row."""
         step, slice_ = divmod(index, self.share // self.rows)
         if self.task.surroundings.overfit:
@@ -325,31 +351,10 @@ class StreamSlices(Dataset):
         first = (step * self.world + self.rank) * self.share
         if self._made is None or self._made[0] != first:
             self._made = first, self.task.train_batch(first, self.share)
-        batch = self._made[1]
-        facts = {
-            "loss_tokens": (batch["labels"] != IGNORE).sum(),
-            "first": torch.tensor(first + slice_ * self.rows),
-        }
-        rows = slice(slice_ * self.rows, (slice_ + 1) * self.rows)
+        batch, begin = self._made[1], slice_ * self.rows
         # A part that is not contiguous would go to the GPU by way of memory that is not pinned.
-        return {key: value[rows].contiguous() for key, value in batch.items()} | facts
-
-
-class Upward(Sampler[int]):
-    """Counts first, first + 1, … end - 1 for a trainer that keeps the step at which it goes on.
-
-    Its length counts from 0, as Lightning's batch index does: after a resumption too the epoch ends
-    at ``end``.
-    """
-
-    def __init__(self, first: int, end: int) -> None:
-        self.first, self.end = first, end
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.first, self.end))
-
-    def __len__(self) -> int:
-        return self.end
+        rows = {name: x[begin : begin + self.rows].contiguous() for name, x in batch.items()}
+        return {**rows, "loss_tokens": (batch["labels"] != IGNORE).sum(), "first": first + begin}
 
 
 @lru_cache(maxsize=2)

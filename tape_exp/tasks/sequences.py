@@ -1,6 +1,5 @@
 """A task whose rows are a prompt and an answer: a class with its symbols and ``sample``."""
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -15,7 +14,7 @@ from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.slices import Scores, check_lengths, next_tokens
 
-PAD, EOS = 0, 1
+EOS = 1  # padding is 0
 Row = tuple[list[int], list[bool]]
 """The tokens of a row, without padding, and which of them are scored."""
 TRIES = 64  # times as many rows are drawn until enough of them differ
@@ -141,27 +140,6 @@ class SequenceTask(Task):
         self.lengths, self.trained = lengths, list(filter(self.has, range(train_length + 1)))
         for n in lengths:
             self.enough(n, n)
-
-    @property
-    def eos(self) -> int | None:
-        return EOS if self.ends else None
-
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a text; symbols of more than one letter have spaces between them."""
-        symbols = text.split() if self.spaced else re.findall(r"<\w+>|.", text, re.DOTALL)
-        if unknown := [symbol for symbol in symbols if symbol not in self.number_of]:
-            known = " ".join(self.symbols)
-            raise ConfigError(f"{unknown[0]!r} is no symbol of the task; it knows {known}")
-        return [self.number_of[symbol] for symbol in symbols]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The symbols of tokens, without padding."""
-        return (" " if self.spaced else "").join(self.vocabulary[i] for i in ids if i != PAD)
-
-    @property
-    def spaced(self) -> bool:
-        """Whether a symbol has more than one letter."""
-        return max(map(len, self.symbols)) > 1
 
     def rows(
         self, key: int, first: int, count: int, lengths: Sequence[int], draws: int

@@ -14,13 +14,10 @@ Cell = tuple[int, int]
 FAULTS = ("wrong_digit", "eos_early", "eos_late")  # numbered from 1; 0 is a sum without a fault
 
 
-def sum_scores(
-    logits: Tensor, labels: Tensor, eos: int, places: int, step: int = 1
-) -> dict[str, Tensor]:
+def sum_scores(logits: Tensor, labels: Tensor, eos: int, places: int) -> dict[str, Tensor]:
     """How the arg-max of ``logits`` (B, T, V) fails, given the right answer so far.
 
-    Greedy decoding makes the same first mistake, and goes its own way only after it. ``step``
-    tokens write a digit, of which it is the last; a mistake in the others is one of the digit.
+    Greedy decoding makes the same first mistake, and goes its own way only after it.
 
     Returns:
         ``fault`` (B,): the first mistake, 0 where there is none: 1, another token than EOS instead
@@ -37,8 +34,7 @@ def sum_scores(
     barred = logits.clone()
     barred[..., eos] = -torch.inf
     forced = ((barred.argmax(-1) == labels) | ~of_digits).all(1)
-    first = labelled.int().argmax(1, keepdim=True) + step - 1
-    columns = first + step * torch.arange(places, device=labels.device)
+    columns = labelled.int().argmax(1, keepdim=True) + torch.arange(places, device=labels.device)
     columns = columns.clamp(max=labels.shape[1] - 1)  # no digit is there: a row ends with EOS
     right = (chosen == labels).gather(1, columns).to(torch.int8)
     digits = right.masked_fill(~of_digits.gather(1, columns), -1)

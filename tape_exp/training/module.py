@@ -96,18 +96,9 @@ class LanguageModule(LightningModule):
                 ": see that runs= is the same folder on all nodes, and give the command again."
             )
 
-    def transfer_batch_to_device(
-        self, batch: Any, device: torch.device, dataloader_idx: int
-    ) -> Any:
-        """Move a batch, and keep ``first`` where reading it waits for no GPU."""
-        moved = super().transfer_batch_to_device(batch, device, dataloader_idx)
-        if isinstance(batch, dict) and "first" in batch:
-            moved["first"] = batch["first"]
-        return moved
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """This micro-batch's part of the mean loss, times what Lightning and DDP divide by."""
-        first = int(batch["first"])
+        first = batch["first"]
         sampler = RowSampler(self.cfg.seed, "positions", first=first)
         if self._drops:  # masks that depend on the rows alone, like all that is random here
             torch.manual_seed(seed_for(self.cfg.seed, "dropout", first))

@@ -20,9 +20,7 @@ from tape_exp.tasks.arithmetic import (
     PAD,
     VOCABULARY,
     Arithmetic,
-    bucket_samples,
     row_length,
-    text,
 )
 from tape_exp.tasks.slices import row_scores
 from tape_exp.training.assembly import make_task
@@ -37,6 +35,17 @@ def make(train_digits=3, test_digits=6, seed=0, **options) -> Arithmetic:
     return Arithmetic(ARCH, OPTIM, seed, train_digits, test_digits, **options)
 
 
+def text(tokens) -> str:
+    return make().decode(tokens)
+
+
+def rows_of(digits, count, seed) -> list[list[int]]:
+    """The first rows of a training stream, with their EOS."""
+    batch = make(digits, digits, seed).train_batch(0, count)
+    last = batch["labels"][:, -1:].clamp(min=0)
+    return torch.cat([batch["inputs"], last], 1).tolist()
+
+
 def parse(tokens) -> tuple[int, int, int, int, int]:
     """(a, b, a + b as written, length of a, length of b) of a row of tokens, least-significant
     digit first.
@@ -48,15 +57,13 @@ def parse(tokens) -> tuple[int, int, int, int, int]:
 
 @pytest.mark.parametrize("digits", [1, 2, 5, 20, 40])
 def test_rows_are_true_additions(digits):
-    tokens, equals, end = bucket_samples(7, 0, 500, digits)
-    assert tokens.shape == (500, row_length(digits))
-    for row, equal, stop in zip(tokens, equals, end, strict=True):
+    for row in rows_of(digits, 500, 7):
+        assert len(row) == row_length(digits)
         a, b, c, length_a, length_b = parse(row)
         assert a + b == c
         assert len(str(a)) == length_a
         assert len(str(b)) == length_b
-        assert (row[equal], row[stop - 1]) == (EQUALS, EOS)
-        assert (row[stop:] == PAD).all()
+        assert row == sorted(row, key=lambda token: token == PAD)
 
 
 def test_paper_row_lengths():
@@ -64,8 +71,7 @@ def test_paper_row_lengths():
 
 
 def test_lengths_and_digits_are_uniform_and_independent():
-    tokens, _, _ = bucket_samples(3, 0, 40_000, 4)
-    rows = [parse(row) for row in tokens]
+    rows = [parse(row) for row in rows_of(4, 40_000, 3)]
     counts = np.zeros((4, 4))
     for *_, a, b in rows:
         counts[a - 1, b - 1] += 1
@@ -226,56 +232,6 @@ def test_evaluate_fills_the_grid_in_the_right_cells():
     assert np.array_equal(evaluation.heatmap.values, 100.0 * np.tril(np.ones((4, 4)), -1))
     partial = task.evaluate(model, lambda items, description: items, limit=2)
     assert np.isnan(partial.heatmap.values).sum() == 14
-
-
-@pytest.mark.parametrize(("n", "tested"), [(3, 6), (2, 2)])
-def test_index_hints_are_letters_before_the_digits_of_the_same_sums(n, tested):
-    """In training from any letter of the longest test row on, in the test from a on."""
-    plain, hinted = (make(n, tested, index_hints=hints) for hints in (False, True))
-    assert hinted.arch.vocab == 14 + tested + 1
-    assert (hinted.arch.max_length, hinted.arch.train_length) == (6 * tested + 4, 6 * n + 4)
-    assert hinted.train_batch(0, 300)["inputs"].shape == (300, 6 * n + 4)
-    cells = [(n, 1), (1, n)]
-    pairs = [(task.train_batch(0, 300), task.grid_batch(cells)) for task in (plain, hinted)]
-    begun: list[set[str]] = [set(), set()]
-    answered: set[str] = set()
-    for which, (without, with_) in enumerate(zip(*pairs, strict=True)):
-        sums = [text(row.tolist()).removesuffix("<eos>") for row in without["inputs"]]
-        for expected, row, labels in zip(sums, with_["inputs"], with_["labels"], strict=True):
-            written = text(row[: int((labels == EOS).nonzero()) + 1].tolist())
-            assert re.sub("[a-z]", "", written) == expected
-            numbers = [re.findall("([a-z])[0-9]", part) for part in re.split("[+=]", written)]
-            first = numbers[0][0]
-            for number in numbers:
-                assert number == [chr(ord(first) + place) for place in range(len(number))]
-            assert (labels[: row.tolist().index(EQUALS)] == IGNORE).all()
-            assert (labels != IGNORE).sum() == 2 * len(numbers[2]) + 1
-            begun[which].add(first)
-            answered |= set(numbers[2]) if which == 0 else set()
-    assert begun == [{chr(ord("a") + k) for k in range(tested - n + 1)}, {"a"}]
-    assert len(answered) == tested + 1, "each letter is trained as a part of an answer"
-
-
-def test_with_index_hints_digits_are_scored_by_their_place():
-    """A mistake in the letter of a digit, or in the digit, is a mistake in the sum."""
-    task = make(2, 4, samples_per_cell=3, index_hints=True)
-    batch = task.grid_batch([(4, 4)])
-    labels = batch["labels"]
-    answers = labels[0][labels[0] != IGNORE]
-    start = int((labels[0] != IGNORE).nonzero()[0])
-    for wrong, exact, places in ((None, 1, []), (3, 0, [1]), (2, 0, []), (len(answers) - 1, 0, [])):
-        chosen = labels.clamp(min=0).clone()
-        if wrong is not None:
-            chosen[0, start + wrong] = 2
-        scores = task.score_rows(torch.nn.functional.one_hot(chosen, 19).float(), labels)
-        assert scores["exact_match"].tolist() == [exact, 1, 1]
-        assert scores["digits"].shape == (3, 5)
-        assert (scores["digits"][0] == 0).nonzero().flatten().tolist() == places
-        assert (scores["digits"][0] >= 0).sum() == (len(answers) - 1) // 2
-    plain = make(2, 4, samples_per_cell=3)
-    assert np.array_equal(task.carry_chains((4, 4)), plain.carry_chains((4, 4)))
-    with pytest.raises(ConfigError, match="task=arithmetic does, without index hints"):
-        make_decoder("abacus", task.arch)
 
 
 def test_wrong_values_name_the_key():

@@ -25,17 +25,6 @@ def module_of(model, arch, *overrides):
     return LanguageModule(decoder, task, compose_config([]))
 
 
-def test_the_number_of_the_first_row_never_waits_for_the_device(arch):
-    module = module_of("rope", arch)
-    batch = module.task.train_batch(0, 4) | {"first": torch.tensor(8)}
-    moved = module.transfer_batch_to_device(batch, torch.device("meta"), 0)
-    assert {name: x.device.type for name, x in moved.items()} == {
-        "inputs": "meta",
-        "labels": "meta",
-        "first": "cpu",
-    }
-
-
 def test_a_validation_tells_the_sizes_of_the_position_state(arch):
     """As if the whole batch were looked at; models whose state never changes have no gauges."""
     sent = []
@@ -72,9 +61,7 @@ def test_dropped_values_depend_on_the_seed_and_the_rows_alone(arch):
             global_step=0, accumulate_grad_batches=1, world_size=1, loggers=[]
         )
         batch = module.task.train_batch(0, 4)
-        again.training_step(
-            batch | {"first": torch.tensor(first), "loss_tokens": torch.tensor(8)}, 0
-        )
+        again.training_step(batch | {"first": first, "loss_tokens": torch.tensor(8)}, 0)
         found = torch.rand(3).tolist()
         assert seen.setdefault((seed, first), found) == found
     assert len({tuple(found) for found in seen.values()}) == 3
@@ -82,7 +69,7 @@ def test_dropped_values_depend_on_the_seed_and_the_rows_alone(arch):
     before = torch.random.get_rng_state()
     plain = module_of("rope", arch)
     plain._trainer = again._trainer
-    plain.training_step(batch | {"first": torch.tensor(0), "loss_tokens": torch.tensor(8)}, 0)
+    plain.training_step(batch | {"first": 0, "loss_tokens": torch.tensor(8)}, 0)
     assert torch.equal(torch.random.get_rng_state(), before), "where nothing is dropped"
 
 

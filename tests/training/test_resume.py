@@ -50,10 +50,10 @@ def stopping(*words: str) -> None:
     """``train.py words``, whose first process has SIGUSR1 while it makes the samples of a step."""
     make = Arithmetic.train_batch
 
-    def train_batch(self, first: int, count: int):
+    def train_batch(self, first: int, count: int, *purpose):
         if first == self.optim.batch * int(os.environ["STOP_AT"]):
             os.kill(os.getpid(), signal.SIGUSR1)
-        return make(self, first, count)
+        return make(self, first, count, *purpose)
 
     Arithmetic.train_batch = train_batch
     script(*words)
