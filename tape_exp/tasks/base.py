@@ -167,7 +167,7 @@ class Task(LightningDataModule, ABC):
         batches = self.test_batches()
         every, each = max(-(-len(batches) // SHOWN), 1), max(SHOWN // max(len(batches), 1), 1)
         shown: list[Sample] = []
-        scored: list[tuple[list[Any], dict[str, Tensor]]] = []
+        own: list[tuple[Any, dict[str, Any]]] = []  # of each slice the scores of its rows
         for number, counts in progress(share(range(len(batches))[:limit]), "evaluating"):
             slices, batch = batches[number]
             logits = model(batch["inputs"], sampler=self.test_sampler(number))
@@ -175,20 +175,18 @@ class Task(LightningDataModule, ABC):
                 continue
             names = slices if isinstance(slices, list) else [slices]
             labels = to_device_async(batch["labels"], logits.device)
-            scored.append((names, self.score_rows(logits, labels)))
+            parts = {k: v.chunk(len(names)) for k, v in self.score_rows(logits, labels).items()}
+            own += [(name, {k: v[i] for k, v in parts.items()}) for i, name in enumerate(names)]
             if number % every == 0:
                 shown += samples_of(names, batch["inputs"], labels, logits, each)
-        own: list[tuple[Any, Scores]] = []
-        for names, rows in scored:  # only now: a GPU is not waited for between its batches
-            split = [np.split(values.cpu().numpy(), len(names)) for values in rows.values()]
-            for name, *values in zip(names, *split, strict=True):
-                own.append((name, dict(zip(rows, values, strict=True))))
-        parts: dict[Any, list[Scores]] = {}
-        for name, part in (pair for process in gather(own) for pair in process):
-            parts.setdefault(name, []).append(part)
+        # Only now, so that a GPU is not waited for between its batches.
+        mine = [(name, {k: v.cpu().numpy() for k, v in its.items()}) for name, its in own]
+        found: dict[Any, list[Scores]] = {}
+        for name, its in (pair for process in gather(mine) for pair in process):
+            found.setdefault(name, []).append(its)
         scores = {
-            name: {key: np.concatenate([part[key] for part in its]) for key in its[0]}
-            for name, its in parts.items()
+            name: {key: np.concatenate([its[key] for its in all_]) for key in all_[0]}
+            for name, all_ in found.items()
         }
         evaluation = self.summarise(scores)
         written = [one.told(self.decode) for one in shown]

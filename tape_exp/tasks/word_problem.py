@@ -13,7 +13,7 @@ from tape_exp.runs.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.slices import Scores, check_lengths
+from tape_exp.tasks.slices import Scores, check_lengths, split_means
 
 
 class WordProblem(Task):
@@ -131,16 +131,12 @@ class WordProblem(Task):
             metrics[f"test/state@{end}"] = 100 * float(right[:, begin:end].mean())
             metrics[f"test/word@{end}"] = 100 * float(whole[:, end - 1].mean())
             begin = end
-        for split, part in (
-            ("id", right[:, : self.train_letters]),
-            ("ood", right[:, self.train_letters :]),
-        ):
-            if part.size:
-                by_word = part.mean(1)
-                metrics[f"{split}/state"] = 100 * float(by_word.mean())
-                metrics[f"{split}/state_stderr"] = 100 * float(
-                    by_word.std() / max(len(by_word) - 1, 1) ** 0.5
-                )
+        id_, ood = np.split(right, [self.train_letters], axis=1)
+        parts = {
+            name: {"state": part.mean(1)} for name, part in (("id", id_), ("ood", ood)) if part.size
+        }
+        means = split_means(parts, ["state"], lambda name: name == "id")
+        metrics |= {key: mean for key, mean in means.items() if not key.startswith("test/")}
         heatmap = Heatmap(
             np.array(
                 [[metrics[f"test/{row}@{n}"] for n in self.lengths] for row in ("state", "word")]
