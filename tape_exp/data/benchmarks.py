@@ -17,7 +17,7 @@ import yaml
 
 from tape_exp.data import benchmarks_builtin
 from tape_exp.data.cache import writing_cache
-from tape_exp.data.sources import check_hub, hub_refusal
+from tape_exp.data.hub import reason as hub_reason
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError, did_you_mean
@@ -48,8 +48,6 @@ def check_source(source: str, path: str | None, cache: Path, trust: bool = False
             "task=benchmarks needs the package lm-eval; install it with pip install lm-eval, in a "
             "clone with pip install -c constraints.txt -e '.[eval]'."
         )
-    if source == "hub" and not _prepared(cache).exists():
-        check_hub("task.source=hub", OFFLINE)
     if source == "local" and (path is None or not path_of("task.path", path).is_dir()):
         raise ConfigError(
             f"task.path={path} is not a folder; task.source=local needs one of lm-eval task YAMLs "
@@ -231,7 +229,6 @@ def _loaded(manager: Any, names: Sequence[str], folder: Path | None, prepared: P
         if folder is not None:
             with _reading(prepared, folder, offline=True):
                 raise _refusal(manager, names, folder, error) from error
-    check_hub("task.source=hub", OFFLINE)
     log.info("Fetching %s from the hub.", ", ".join(names))
     with _reading(prepared, None, offline=False):
         try:
@@ -256,8 +253,7 @@ def _refusal(
             entry = manager.task_index[name]
             reason = " ".join(str(cause).split()) or type(cause).__name__
             if folder is None:
-                reason = hub_refusal(f"datasets/{(entry.cfg or {}).get('dataset_path')}", cause)
-                return ConfigError(f"task.tasks: {name}: {reason} {OFFLINE}")
+                return ConfigError(f"task.tasks: {name}: {hub_reason(cause)} {OFFLINE}")
             return ConfigError(
                 f"{entry.yaml_path}: the benchmark {name} cannot be loaded ({reason}). Correct it "
                 "or its data."

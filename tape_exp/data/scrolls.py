@@ -1,9 +1,8 @@
 """The seven SCROLLS sets: read in one schema, and cut to prompts and answers of a given length."""
 
 import json
+import logging
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +12,13 @@ from torch import Tensor
 
 from tape_exp.data import scrolls_builtin
 from tape_exp.data.batch import IGNORE
-from tape_exp.data.sources import Part, Skipped, check_hub, hub_refusal, log
+from tape_exp.data.hub import reason
+from tape_exp.data.text import lines
 from tape_exp.data.tokenizers import Tokenizer
-from tape_exp.machine.files import parse_json
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import path_of
 
+log = logging.getLogger("tape_exp")
 ELSEWHERE = (
     "scale.text=local with task.path=<a folder> reads a copy (<data set>/<split>.jsonl, .jsonl.gz, "
     "or the hub's zips); scale.text=builtin needs no files."
@@ -89,72 +89,51 @@ def read(
     path: str | None = None,
     repository: str = "tau/scrolls",
     revision: str = "main",
-    skipped: Skipped | None = None,
 ) -> list[Example]:
     """The examples of a split in the order of their first rows. Examples of one document share its
-    string.
+    string. Rows that are not what they should be are left out, and a warning says how many.
 
     Args:
         source: ``hub`` (a zip a set, streamed), ``local`` (files under ``path``) or ``builtin``
             (generated).
         path: local: a folder with ``<dataset>/<split>.jsonl``, ``<split>.jsonl``, either also with
             .gz, or ``<dataset>.zip``.
-        skipped: counts the rows that are not what they should be; the first few are named in the
-            log.
 
     Raises:
-        ConfigError: unknown set or source, no files, no network, a damaged file, no example.
+        ConfigError: no files, no network, a damaged file, no example.
     """
-    one_of("task.dataset", dataset, DATASETS)
-    one_of("task.source", source, ("hub", "local", "builtin"))
-    one_of("split", split, scrolls_builtin.SIZES)
-    skipped = Skipped() if skipped is None else skipped
-    before = skipped.rows
     examples: dict[str, Example] = {}
     documents: dict[str, str] = {}
-    for place, line in _lines(
-        dataset, split, source, path, f"datasets/{repository}@{revision}/{dataset}.zip"
-    ):
-        if not line.strip():
-            continue
-        example = _example(dataset, split, line)
+    skipped: list[str] = []
+    for number, row in enumerate(_rows(dataset, split, source, path, repository, revision), 1):
+        example = _example(dataset, split, row)
         if isinstance(example, str):
-            skipped.add(f"{place} {example}")
+            skipped.append(f"row {number} {example}")
             continue
         first = examples.setdefault(example.id, example)
         if first is example:
             example.document = documents.setdefault(example.document, example.document)
         else:
             first.references.extend(example.references)
+    if skipped:
+        log.warning(
+            "SCROLLS %s, %s: %d rows are skipped; %s.", dataset, split, len(skipped), skipped[0]
+        )
     if not examples:
         raise ConfigError(f"SCROLLS {dataset}: its split {split} holds no example. {ELSEWHERE}")
-    if skipped.rows > before:
-        rows = skipped.rows - before
-        log.warning(
-            "SCROLLS %s, %s: %d rows were skipped, %d examples are used.",
-            dataset,
-            split,
-            rows,
-            len(examples),
-        )
     return list(examples.values())
 
 
-def _example(dataset: str, split: str, line: str) -> Example | str:
-    """The example of one row, or what is wrong with it."""
-    try:
-        row: Any = parse_json(line)
-    except ValueError as error:
-        return f"is not JSON ({error})"
+def _example(dataset: str, split: str, row: Any) -> Example | str:
+    """The example of a row, or what is wrong with it."""
     if not isinstance(row, dict):
-        return f"is no object but a {type(row).__name__}"
+        return "is no JSON object"
     fields: dict[str, Any] = {key: row.get(key) for key in ("id", "input", "output")}
     if split == "test" and "output" in row and fields["output"] is None:
         fields["output"] = ""
     for key, value in fields.items():
-        if not isinstance(value, str) or not (
-            value.strip() or (split == "test" and key == "output")
-        ):
+        may_be_empty = split == "test" and key == "output"
+        if not isinstance(value, str) or not (value.strip() or may_be_empty):
             return f"has no text in its field {key!r} (it has: {', '.join(row)})"
         # A lone surrogate is not text; what cannot be written as UTF-8 is replaced.
         fields[key] = value.encode("utf-8", "replace").decode().strip()
@@ -162,87 +141,46 @@ def _example(dataset: str, split: str, line: str) -> Example | str:
     if "{question}" in DATASETS[dataset].closing:
         match = (WITH_OPTIONS if dataset == "quality" else ASKED).match(document)
         if match is None:
-            return (
-                "has no blank line after its "
-                f"question{' and four options' if dataset == 'quality' else ''}"
-            )
+            return "has no blank line after its question"
         question, document = match[0].strip(), document[match.end() :]
-    return Example(
-        dataset, fields["id"], question, document, [fields["output"]] if fields["output"] else []
-    )
+    references = [fields["output"]] if fields["output"] else []
+    return Example(dataset, fields["id"], question, document, references)
 
 
-def _lines(
-    dataset: str, split: str, source: str, path: str | None, on_hub: str
-) -> Iterator[tuple[str, str]]:
-    """Every line with its place."""
+def _rows(
+    dataset: str, split: str, source: str, path: str | None, repository: str, revision: str
+) -> Iterator[Any]:
+    """Every row of a split; None where it is no JSON."""
     if source == "builtin":
-        for number, row in enumerate(scrolls_builtin.rows(dataset, split), 1):
-            yield f"builtin line {number}", json.dumps(row)
+        yield from scrolls_builtin.rows(dataset, split)
         return
-    number, url = 0, f"hf://{on_hub}"
+    zipped = f"hf://datasets/{repository}@{revision}/{dataset}.zip"
+    url = _local(dataset, split, path) if source == "local" else zipped
+    if url.endswith(".zip"):
+        url = f"zip://{dataset}/{split}.jsonl::{url}"
     try:
-        if source == "local":
-            url = _local(dataset, split, path)
-        else:
-            check_hub(f"SCROLLS {dataset}", ELSEWHERE)
-            from huggingface_hub import HfFileSystem
-
-            # The listing says why the hub refuses; a zip's reader does not.
-            if not HfFileSystem().glob(on_hub):
-                raise ConfigError(
-                    f"SCROLLS {dataset}: the hub has no {on_hub}. Correct task.revision. "
-                    f"{ELSEWHERE}"
-                )
-        name = url
-        if url.endswith(".zip"):
-            url = f"zip://{_member(url, split)}::{url}"
-        for number, row in enumerate(Part("lines", [url]).rows(0), 1):
-            yield f"{url} line {number}", row["text"]
-    except (EOFError, OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, ConfigError):
-            raise
-        if source == "hub":
-            reason = f"{hub_refusal(on_hub.split('@')[0], error)} {ELSEWHERE}"
-            raise ConfigError(f"SCROLLS {dataset}: {reason}") from error
-        raise ConfigError(
-            f"{name} cannot be read beyond line {number}: {error}. Fetch the file again."
-        ) from error
+        for line in lines(url):
+            try:
+                row = json.loads(line) if line.strip() else {}
+            except ValueError:
+                row = None
+            if row != {}:
+                yield row
+    except Exception as error:  # whatever a codec raises on broken content
+        why = f"{reason(error)} {ELSEWHERE}" if source == "hub" else f"{error}. Fetch it again."
+        raise ConfigError(f"SCROLLS {dataset}: {url} cannot be read: {why}") from error
 
 
 def _local(dataset: str, split: str, path: str | None) -> str:
     """The file that holds a split."""
-    if path is None:
-        raise ConfigError(f"SCROLLS {dataset}: source=local needs a path. {ELSEWHERE}")
-    folder = path_of("task.path", path)
-    names = [f"{part}{split}.jsonl{end}" for part in (f"{dataset}/", "") for end in ("", ".gz")] + [
-        f"{dataset}.zip"
-    ]
-    for name in names:
-        if (folder / name).is_file():
-            return str(folder / name)
-    reason = "it does not exist"
-    if folder.is_dir():
-        reason = "there is: " + (
-            ", ".join(sorted(f.name for f in folder.iterdir())[:8]) or "nothing"
-        )
+    names = [f"{part}{split}.jsonl{end}" for part in (f"{dataset}/", "") for end in ("", ".gz")]
+    names.append(f"{dataset}.zip")
+    for name in names if path else ():
+        if (file := path_of("task.path", str(path)) / name).is_file():
+            return str(file)
     raise ConfigError(
-        f"SCROLLS {dataset}: {path} holds none of {', '.join(names)} ({reason}). {ELSEWHERE}"
+        f"SCROLLS {dataset}: task.path={path} holds none of {', '.join(names)}. {ELSEWHERE}"
     )
-
-
-def _member(url: str, split: str) -> str:
-    """The name that a split's file has in a zip, in whatever folder."""
-    from fsspec.implementations.zip import ZipFileSystem
-
-    members = ZipFileSystem(url).find("")
-    matches = [name for name in members if name.rsplit("/", 1)[-1] == f"{split}.jsonl"]
-    if not matches:
-        raise ConfigError(
-            f"{url} holds no {split}.jsonl (there is: {', '.join(members[:8]) or 'nothing'}). "
-            f"{ELSEWHERE}"
-        )
-    return min(matches, key=lambda name: name.count("/"))
 
 
 def encode(

@@ -7,21 +7,24 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import tokenizers
+from annotated_types import Interval, MinLen
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tape_exp.data.cache import writing_cache
+from tape_exp.data.hub import OFFLINE, hub
 from tape_exp.data.retrieval import vocabulary
-from tape_exp.data.sources import OFFLINE, Text, check_hub, hub_errors, hub_refusal
-from tape_exp.machine.files import file_lock, sha256, write_atomically
-from tape_exp.settings.errors import ConfigError, at_least_one, one_of
+from tape_exp.data.text import Text
+from tape_exp.machine.files import file_lock, write_atomically
+from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import path_of
+from tape_exp.settings.schema import Count
 
 log = logging.getLogger("tape_exp")
-LARGEST = 1_000_000  # vocabulary of a BPE that is trained here
-SIGNATURE = ".sha256"  # suffix of its checksum
+NotEmpty = Annotated[str, MinLen(1)]
 
 
 @dataclass(frozen=True)
@@ -39,26 +42,19 @@ class Tokenization:
         sample_mb: bpe: megabytes of the corpus, from its beginning, that it is trained on.
     """
 
-    kind: str = "bpe"
-    vocab: int = 2048
-    path: str | None = None
-    bos: str = "<s>"
-    eos: str = "</s>"
-    sample_mb: int = 32
+    kind: Literal["bpe", "byte", "words", "file", "hub"] = "bpe"
+    vocab: Annotated[int, Interval(ge=1, le=1_000_000)] = 2048
+    path: NotEmpty | None = None
+    bos: NotEmpty = "<s>"
+    eos: NotEmpty = "</s>"
+    sample_mb: Count = 32
 
     def __post_init__(self) -> None:
-        at_least_one("task.tokenizer", sample_mb=self.sample_mb, vocab=self.vocab)
-        for key in ("bos", "eos", "path"):
-            if getattr(self, key) == "":
-                raise ConfigError(f"task.tokenizer.{key}='' is empty; leave it out.")
-        one_of("task.tokenizer.kind", self.kind, ("bpe", "byte", "words", "file", "hub"))
         if self.kind == "bpe" and self.vocab < 258:
             raise ConfigError(
                 f"task.tokenizer.vocab={self.vocab} must be at least 258: 256 bytes and two "
                 "special tokens."
             )
-        if self.vocab > LARGEST:
-            raise ConfigError(f"task.tokenizer.vocab={self.vocab} must be at most {LARGEST:,}.")
         if self.kind in ("file", "hub") and self.path is None:
             raise ConfigError(
                 f"task.tokenizer.kind={self.kind} needs task.tokenizer.path: a tokenizer.json, or "
@@ -78,19 +74,11 @@ class Tokenization:
             return self._from_hub()
         key = hashlib.sha256(f"{text.fingerprint('train')} {self} 1".encode()).hexdigest()[:12]
         path = cache / "tokenizers" / f"bpe{self.vocab}-{text.name}-{key}.json"
-        if not _is_intact(path):
+        if not path.exists():
             with writing_cache(cache), file_lock(path.with_suffix(".lock")):
-                if not _is_intact(path):  # another process may have made it meanwhile
-                    self._train_into(path, text)
-        return load(path, self.bos, self.eos, advice="; remove it, and it is trained again")
-
-    def _train_into(self, path: Path, text: Text) -> None:
-        """Write the trained tokenizer, and first its checksum: one that is there is signed."""
-        if path.exists():
-            log.warning("%s is damaged: training the tokenizer again.", path)
-        content = self._trained(text).to_str().encode()
-        write_atomically(path.with_suffix(SIGNATURE), hashlib.sha256(content).hexdigest() + "\n")
-        write_atomically(path, content)
+                if not path.exists():  # another process may have made it meanwhile
+                    write_atomically(path, self._trained(text).to_str())
+        return load(path, self.bos, self.eos)
 
     def _trained(self, text: Text) -> tokenizers.Tokenizer:
         log.info("Training a BPE of %d tokens on %s.", self.vocab, text.told)
@@ -111,18 +99,12 @@ class Tokenization:
         from huggingface_hub.errors import LocalEntryNotFoundError
 
         assert self.path is not None
-        what = f"task.tokenizer.path={self.path}"
-        try:
+        instead = f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}"
+        with hub(f"task.tokenizer.path={self.path}", instead):
             try:
                 path = hf_hub_download(self.path, "tokenizer.json", local_files_only=True)
             except LocalEntryNotFoundError:
-                check_hub(what, f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}")
                 path = hf_hub_download(self.path, "tokenizer.json")
-        except hub_errors() as error:
-            raise ConfigError(
-                f"{what}: {hub_refusal(self.path, error)} task.tokenizer.kind=file "
-                "task.tokenizer.path=<a tokenizer.json> needs no hub."
-            ) from error
         return load(Path(path), self.bos, self.eos)
 
 
@@ -174,23 +156,9 @@ class Tokenizer:
         return self.backend.to_str()
 
 
-def _is_intact(path: Path) -> bool:
-    """Whether a trained tokenizer is there, and as it was written; an old one has no checksum."""
-    try:
-        signed = path.with_suffix(SIGNATURE).read_bytes().strip()
-        return sha256(path).encode() == signed
-    except FileNotFoundError:
-        return path.exists() and not path.with_suffix(SIGNATURE).exists()
-
-
-def load(path: Path, bos: str = "<s>", eos: str = "</s>", advice: str = "") -> Tokenizer:
-    """A ``tokenizer.json``.
-
-    Args:
-        advice: what ends the sentence where it is none.
-
-    Raises:
-        ConfigError: it is none, or lacks one of the two special tokens.
+def load(path: Path, bos: str = "<s>", eos: str = "</s>") -> Tokenizer:
+    """A ``tokenizer.json``. Raises :class:`ConfigError` where it is none, or lacks one of the two
+    special tokens.
     """
     if not path.is_file():
         raise ConfigError(
@@ -201,7 +169,7 @@ def load(path: Path, bos: str = "<s>", eos: str = "</s>", advice: str = "") -> T
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare exceptions
         raise ConfigError(
-            f"{path} is not a tokenizer.json of the tokenizers library ({error}){advice}."
+            f"{path} is not a tokenizer.json of the tokenizers library ({error}); remove it."
         ) from error
     return Tokenizer(backend, bos, eos)
 
@@ -227,7 +195,7 @@ def _with_words(settings: Tokenization) -> tokenizers.Tokenizer:
 def _beginning(text: Text, limit: int) -> Iterator[str]:
     """Training documents until ``limit`` characters are reached."""
     seen = 0
-    for _, document in text.documents("train"):
+    for document in text.documents("train"):
         yield document[: limit - seen]
         seen += len(document)
         if seen >= limit:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from tape_exp.data.sources import check_hub, hub_errors, hub_refusal
+from tape_exp.data.hub import hub
 from tape_exp.models.decoder import Decoder
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -82,7 +82,7 @@ def fetch(repository: str, what: str) -> Path:
         f"{what.split('=')[0]}=<a folder with config.json, model*.safetensors and tokenizer.json> "
         "needs no network."
     )
-    try:
+    with hub(what, instead):
         try:
             here = snapshot_download(repository, allow_patterns=FILES, local_files_only=True)
             needed = (Path(here, "config.json"), Path(here, "tokenizer.json"), *files(Path(here)))
@@ -90,11 +90,8 @@ def fetch(repository: str, what: str) -> Path:
                 return Path(here)
         except (LocalEntryNotFoundError, ConfigError):
             pass  # nothing in the cache, or a download that was cut short
-        check_hub(what, instead)
         read_config(Path(snapshot_download(repository, allow_patterns="config.json")))
         return Path(snapshot_download(repository, allow_patterns=FILES))
-    except hub_errors() as error:
-        raise ConfigError(f"{what}: {hub_refusal(repository, error)} {instead}") from error
 
 
 def read_config(folder: Path) -> Llama:

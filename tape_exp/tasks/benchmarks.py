@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tape_exp.data import benchmarks
-from tape_exp.data.sources import Text
+from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, one_of
@@ -50,7 +50,7 @@ class Benchmarks(NothingTrained, TextTask):
         tokenizer: Tokenization,
         train_length: int,
         longest: int | None = None,
-        source: str = "builtin",
+        source: Source = "builtin",
         path: str | None = None,
         trust: bool = False,
         shots: int | None = None,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tape_exp.data.batch import IGNORE
-from tape_exp.data.sources import SPLITS, Text
+from tape_exp.data.text import Split, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler
@@ -21,7 +21,7 @@ from tape_exp.models.attention_use import AttentionUse, attention_use
 from tape_exp.models.peft import without_autocast
 from tape_exp.runs import starting_weights
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of
+from tape_exp.settings.errors import ConfigError, at_least_one, between
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained
 from tape_exp.tasks.text import TextTask
@@ -77,14 +77,13 @@ class Diagnostics(NothingTrained, TextTask):
         margin: float = 0.01,
         sinks: int = 4,
         tokens_per_batch: int = 8192,
-        split: str = "test",
+        split: Split = "test",
     ) -> None:
         self.length = 2 * train_length if length is None else length
         at_least_one("task", rows=rows, traced=traced, sinks=sinks)
         at_least_one("task", tokens_per_batch=tokens_per_batch)
         between("task", 2, math.inf, length=self.length)
         between("task", 0, 1, margin=margin)
-        one_of("task.split", split, SPLITS)
         super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, self.length)
         if contexts is None:
             doubled = [1 << n for n in range(self.length.bit_length())]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tape_exp.data.retrieval import scattered
-from tape_exp.data.sources import Text
+from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.seeding import seed_for
 from tape_exp.runs.evaluation import Evaluation

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tape_exp.data.sources import Text
+from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models.peft import without_autocast
 from tape_exp.models.trace import trace

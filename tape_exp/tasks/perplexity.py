@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tape_exp.data.batch import IGNORE, Batch
-from tape_exp.data.packing import Tokens
-from tape_exp.data.sources import SPLITS, Text
+from tape_exp.data.text import Split, Text
 from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.tokens import Tokens
 from tape_exp.machine.processes import share, sum_over_processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.runs.evaluation import Evaluation
@@ -88,10 +88,9 @@ class Perplexity(NothingTrained, TextTask):
         tokenizer: Tokenization,
         train_length: int,
         windows: Windows,
-        split: str = "test",
+        split: Split = "test",
     ) -> None:
         super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, max(windows.lengths))
-        one_of("task.split", split, SPLITS)
         self.windows, self.split = windows, split
 
     def prepare(self) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from tape_exp.data.batch import Batch
-from tape_exp.data.sources import SPLITS, Text
+from tape_exp.data.text import Split, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models.peft import without_autocast
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, at_least_one, one_of
+from tape_exp.settings.errors import ConfigError, at_least_one
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import epoch_order
 from tape_exp.tasks.perplexity import Windows, perplexity
@@ -60,7 +60,7 @@ class Pretrain(TextTask):
         train_length: int,
         windows: Windows,
         tests: dict[str, Text],
-        test_split: str = "test",
+        test_split: Split = "test",
         validation_rows: int = 64,
         train_tokens: int | None = None,
         validation: Text | None = None,
@@ -68,7 +68,6 @@ class Pretrain(TextTask):
     ) -> None:
         super().__init__(arch, optim, seed, text, tokenizer, train_length, max(windows.lengths))
         at_least_one("task", validation_rows=validation_rows, train_tokens=train_tokens)
-        one_of("task.test_split", test_split, SPLITS)
         self.windows, self.tests, self.test_split = windows, tests, test_split
         self.validation = validation or text
         self.validation_rows = validation_rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tape_exp.data.sources import Text
+from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler

@@ -9,7 +9,7 @@ import numpy as np
 
 from tape_exp.data.batch import Batch
 from tape_exp.data.retrieval import DIGITS, KINDS, WORDS, Question
-from tape_exp.data.sources import Text
+from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.seeding import seed_for
 from tape_exp.runs.evaluation import Evaluation, Heatmap

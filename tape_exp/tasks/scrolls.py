@@ -22,7 +22,7 @@ from tape_exp.data import scrolls
 from tape_exp.data.batch import Batch
 from tape_exp.data.scrolls import Example
 from tape_exp.data.scrolls_metrics import DATASETS, Scores, first_three, score
-from tape_exp.data.sources import Text
+from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import parse_json, write_atomically
 from tape_exp.machine.processes import gather, rank_and_world, share
@@ -71,7 +71,7 @@ class Scrolls(TextTask):
         dataset: str,
         tokenizer: Tokenization,
         max_length: int = 1024,
-        source: str = "builtin",
+        source: Source = "builtin",
         path: str | None = None,
         repository: str = "tau/scrolls",
         revision: str = "main",

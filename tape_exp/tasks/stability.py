@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tape_exp.data.sources import Text
+from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.decoder import Decoder

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from tape_exp.data import tokenizers
-from tape_exp.data.packing import Tokens, tokenise
-from tape_exp.data.sources import SPLITS, Text
+from tape_exp.data.text import Split, Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
+from tape_exp.data.tokens import Tokens, tokenise
 from tape_exp.runs import starting_weights
-from tape_exp.settings.errors import ConfigError, at_least_one, one_of
+from tape_exp.settings.errors import ConfigError, at_least_one
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 
@@ -92,7 +92,7 @@ class TextTask(Task):
         begun = None if self.trains else self.surroundings.checkpoint
         return (starting_weights.trained_length(begun) if begun else None) or self.train_length
 
-    def tokens(self, text: Text, split: str, needed: int | None = None) -> Tokens:
+    def tokens(self, text: Text, split: Split, needed: int | None = None) -> Tokens:
         """A split's tokens, from the cache where they are there."""
         return tokenise(text, split, self.tokenizer, self.surroundings.cache, needed)
 
@@ -153,7 +153,7 @@ class Analysis(NothingTrained, TextTask):
         tokenizer: Tokenization,
         train_length: int,
         layers: tuple[int, ...],
-        split: str,
+        split: Split,
         rows: int,
         length: int | None,
         extra: int = 0,
@@ -167,7 +167,6 @@ class Analysis(NothingTrained, TextTask):
                 f"task.arch.layers={arch.layers}; they count from 1."
             )
         super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, self.length + extra)
-        one_of("task.split", split, SPLITS)
         self.split, self.rows = split, rows
 
     def prepare(self) -> None:

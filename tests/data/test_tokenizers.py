@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tape_exp.data import tokenizers
-from tape_exp.data.sources import Text
+from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.settings.errors import ConfigError
 
@@ -57,25 +57,11 @@ def test_bpe_has_the_size_that_was_asked_for_and_is_kept(corpus, tmp_path):
     assert len(made.encode(["the cat sat on the mat"])[0]) < 12
 
 
-def test_a_damaged_bpe_is_trained_again(corpus, tmp_path, caplog):
-    """One of an older cache has no checksum: it is taken, or told where it cannot be read."""
-    made = Tokenization(vocab=280).make(corpus, tmp_path)
+def test_a_damaged_bpe_is_told(corpus, tmp_path):
+    Tokenization(vocab=280).make(corpus, tmp_path)
     (kept,) = (tmp_path / "tokenizers").glob("bpe280-tiny-*.json")
-    whole = kept.read_text()
-    assert "damaged" not in caplog.text
-    (other := json.loads(whole))["model"]["merges"].pop()
-    for content in (whole[: len(whole) // 2], json.dumps(other)):
-        caplog.clear()
-        kept.write_text(content)
-        assert Tokenization(vocab=280).make(corpus, tmp_path).fingerprint == made.fingerprint
-        assert kept.read_text() == whole
-        assert f"{kept} is damaged: training the tokenizer again." in caplog.text
-    kept.with_suffix(".sha256").unlink()
-    caplog.clear()
-    assert Tokenization(vocab=280).make(corpus, tmp_path).fingerprint == made.fingerprint
-    assert not caplog.text
-    kept.write_text(whole[: len(whole) // 2])
-    with pytest.raises(ConfigError, match=r"\w+\.json is not a .*; remove it, and it is trained"):
+    kept.write_text(kept.read_text()[:99])
+    with pytest.raises(ConfigError, match=r"\w+\.json is not a tokenizer\.json .*; remove it"):
         Tokenization(vocab=280).make(corpus, tmp_path)
 
 
@@ -131,11 +117,8 @@ def test_llama_files_are_understood(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "wordpiece"}, "task.tokenizer.kind=wordpiece is not known"),
         ({"vocab": 100}, "task.tokenizer.vocab=100 must be at least 258"),
         ({"kind": "file"}, "needs task.tokenizer.path"),
-        ({"sample_mb": -1}, "task.tokenizer.sample_mb=-1 must be at least 1"),
-        ({"vocab": 99999999999}, "task.tokenizer.vocab=99999999999 must be at most 1,000,000"),
     ],
 )
 def test_wrong_settings_name_the_key(options, message):
@@ -152,16 +135,6 @@ def test_wrong_files_are_named(corpus, tmp_path):
     (tmp_path / "good.json").write_text(Tokenization("byte").make(corpus, tmp_path).save())
     with pytest.raises(ConfigError, match=r"has no token '<bos>'; set task\.tokenizer\.bos"):
         tokenizers.load(tmp_path / "good.json", bos="<bos>")
-
-
-def test_hub_tokenizer_without_a_network_says_what_works(corpus, tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise OSError("no route to host")
-
-    monkeypatch.setattr("urllib.request.urlopen", refuse)
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"cannot be reached .*no route to host"):
-        Tokenization("hub", path="nobody/no-such-tokenizer").make(corpus, tmp_path)
 
 
 def test_truncation_and_padding_of_a_file_are_switched_off(corpus, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from tape_exp.data import benchmarks
-from tape_exp.data.sources import Text
+from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models.conformance import randomise
 from tape_exp.settings.errors import ConfigError

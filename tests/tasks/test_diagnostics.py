@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tape_exp.data.sources import Text
+from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.drawing.diagnostics import diagnostic_panels
 from tape_exp.models.attention import ByDistance, ByKey

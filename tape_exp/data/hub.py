@@ -1,0 +1,48 @@
+"""The Hugging Face hub: what it raises, told in a sentence."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tape_exp.settings.errors import ConfigError
+
+OFFLINE = (
+    "Two sources need no network: scale.text=local with task.text.path=<a folder of .jsonl, "
+    ".jsonl.gz, .parquet or .txt>, and scale.text=builtin."
+)
+
+
+def hub_errors() -> tuple[type[Exception], ...]:
+    """What the hub's client raises: of an answer of the hub, and where none comes."""
+    from huggingface_hub import errors
+
+    of_http: type[Exception] = errors.HfHubHTTPError.__bases__[0]  # the HTTP library's own
+    of_disk = (errors.LocalEntryNotFoundError, FileNotFoundError, ConnectionError)
+    return of_http, errors.HFValidationError, errors.HfUriError, *of_disk
+
+
+@contextmanager
+def hub(what: str, instead: str = OFFLINE) -> Iterator[None]:
+    """Where the hub is asked for ``what``.
+
+    Raises:
+        ConfigError: it does not answer, or refuses; the sentence ends with what to do ``instead``.
+    """
+    try:
+        yield
+    except hub_errors() as error:
+        raise ConfigError(f"{what}: {reason(error)} {instead}") from error
+
+
+def reason(error: Exception) -> str:
+    """Why the hub did not give something, and what to do."""
+    from huggingface_hub import constants, errors
+
+    cause: BaseException | None = error  # datasets and fsspec raise errors of their own from it
+    while cause is not None and not isinstance(cause, errors.HfHubHTTPError):
+        cause = cause.__cause__ or cause.__context__
+    told = " ".join(str(cause or error).split())[:300]
+    if cause is None:
+        return f"the hub at {constants.ENDPOINT} cannot be reached ({told})."
+    if cause.response.status_code in (401, 403, 404):
+        return f"the hub refuses it ({told}). Correct the name, or log in with `hf auth login`."
+    return f"the hub cannot give it ({told}). Start again later."

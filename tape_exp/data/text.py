@@ -1,0 +1,286 @@
+"""Text as a stream of documents: from the Hugging Face hub, local files, or Python itself."""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from tape_exp.data.hub import hub, reason
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import path_of
+
+log = logging.getLogger("tape_exp")
+SPLITS = ("train", "validation", "test")
+FORMATS = (".jsonl", ".json", ".parquet", ".txt", ".py")
+COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
+LONGEST = 4 << 20  # characters of a document of a .txt, which is cut at a line end
+BUILTIN = "builtin_"  # what metrics on built-in text begin with
+LEFT_OUT = {  # of the standard library
+    *("site-packages", "dist-packages", "test", "tests", "idle_test"),
+    *("__pycache__", "pydoc_data", "_pyrepl"),
+}
+Split = Literal["train", "validation", "test"]
+Source = Literal["hub", "local", "builtin"]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A corpus: a YAML of ``conf/text``.
+
+    Args:
+        name: what tables call it, and metrics where it is read: :attr:`label`.
+        source: ``hub`` (Hugging Face), ``local`` (files under ``path``) or ``builtin`` (Python's
+            standard library).
+        path: local: a folder with files named after the split (``train*.jsonl.gz``,
+            ``validation/*.parquet``, …) or laid out as in the repository, or one file, which has no
+            splits. .jsonl, .json (one object a line), .parquet, .txt; also compressed.
+        repository, revision: of the hub. A revision of 40 hexadecimal digits needs no network once
+            its tokens are cached.
+        files: patterns of the files of each split, in the repository and, if it has such files, in
+            the folder.
+        column: the field that holds the text.
+        where: keep rows whose (dotted) field has this value: ``{meta.pile_set_name: Github}``.
+        builtin: which built-in text is used for this corpus: ``code`` (the standard library's
+            sources), ``english`` (the language reference of ``pydoc``) or ``both``. One file in
+            twenty is validation, one test.
+    """
+
+    name: Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # becomes a folder
+    source: Source = "builtin"
+    path: str | None = None
+    repository: str | None = None
+    revision: str = "main"
+    files: dict[Split, list[str]] = field(default_factory=dict)
+    column: str = "text"
+    where: dict[str, str] = field(default_factory=dict)
+    builtin: Literal["code", "english", "both"] = "both"
+
+    @property
+    def label(self) -> str:
+        """What metrics on it are called: the corpus, or ``builtin_<corpus>``."""
+        return f"{BUILTIN}{self.name}" if self.source == "builtin" else self.name
+
+    @property
+    def told(self) -> str:
+        """What logs call it: the corpus, or ``built-in text for <corpus>``."""
+        return f"built-in text for {self.name}" if self.source == "builtin" else self.name
+
+    def documents(self, split: Any) -> Iterator[str]:
+        """Every document of a split. Memory holds one, or a batch of rows of a .parquet.
+
+        Rows without text are left out, and a warning says how many. Bytes that are not UTF-8 are
+        read as U+FFFD.
+
+        Raises:
+            ConfigError: no files, no network, a damaged file; the sentence says which and what to
+                do.
+        """
+        if self.source == "builtin" and self.builtin != "code":
+            yield from (text for topic, text in _topics() if _split_of(topic) == split)
+        for url in self.urls(split):
+            skipped: list[str] = []
+            try:
+                yield from self._documents(url, skipped)
+            except ConfigError:
+                raise
+            except Exception as error:  # whatever a codec or parser raises on broken content
+                of_hub = url.startswith("hf://")
+                why = reason(error) if of_hub else f"{error}. Fetch the file again, or remove it."
+                raise ConfigError(f"{url} cannot be read: {why}") from error
+            if skipped:
+                log.warning("%s: %d rows are skipped; %s.", url, len(skipped), skipped[0])
+
+    def urls(self, split: Any) -> list[str]:
+        """The files of a split, in order."""
+        if self.source == "builtin":
+            return [] if self.builtin == "english" else _library(split)
+        urls = self._on_hub(split) if self.source == "hub" else self._in_folder(split)
+        for url in urls:
+            if _format(url) not in FORMATS:
+                raise ConfigError(
+                    f"{url}: text is read from {', '.join(FORMATS)} files, also compressed."
+                )
+        return urls
+
+    def fingerprint(self, split: Any) -> str:
+        """A hash of where the text comes from: of files their names, sizes and times of change."""
+        told: list[Any] = [self.column, sorted(self.where.items())]
+        if self.source == "hub":
+            told += [self.repository, self._commit(), self.files.get(split)]
+        else:
+            files = [(Path(url).name, os.stat(url)) for url in self.urls(split)]
+            told += [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
+            told += [self.builtin if self.source == "builtin" else None]
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+    def check_path(self, key: str) -> None:
+        """Raise :class:`ConfigError` where the files of a local text, of ``key``, are absent."""
+        path = self.path
+        if self.source == "local" and (path is None or not path_of(f"{key}.path", path).exists()):
+            raise ConfigError(
+                f"{key}.path={path} does not exist, and {key}.source=local reads its files; set "
+                f"{key}.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>."
+            )
+
+    @property
+    def file(self) -> Path | None:
+        """The file of a local text that is one."""
+        if self.source != "local" or self.path is None:
+            return None
+        path = path_of(f"text {self.name}: path", self.path)
+        return path.resolve() if path.is_file() else None
+
+    def _documents(self, url: str, skipped: list[str]) -> Iterator[str]:
+        """The documents of a file; what is no document is told in ``skipped``."""
+        kind = _format(url)
+        if kind in (".txt", ".py"):
+            yield from _pieces(url)
+            return
+        for number, row in enumerate(_rows(url, kind, skipped), 1):
+            text = row.get(self.column) if isinstance(row, dict) else None
+            if not isinstance(text, str):
+                skipped.append(f"row {number} has no text in its field {self.column!r}")
+            elif text and all(_field(row, key) == value for key, value in self.where.items()):
+                yield text.encode("utf-8", "replace").decode()  # half a character is no text
+
+    def _in_folder(self, split: str) -> list[str]:
+        if self.path is None:
+            raise ConfigError(
+                f"text {self.name}: source=local needs a path: a folder with {split}*.jsonl, "
+                ".jsonl.gz, .parquet or .txt. scale.text=builtin needs none."
+            )
+        path = path_of(f"text {self.name}: path", self.path)
+        if path.is_file():
+            return [str(path)]
+        own: dict[Any, list[str]] = dict(self.files)
+        for patterns in (own.get(split, []), [f"{split}*", f"{split}/**/*"]):
+            found = [f for p in patterns for f in sorted(path.glob(p)) if f.is_file()]
+            names = [str(f) for f in found if not _hidden(f.relative_to(path))]
+            if names:
+                return names
+        present = ", ".join(sorted(f.name for f in path.glob("*"))[:8]) or "nothing"
+        raise ConfigError(
+            f"text {self.name}: no file of the split {split} in {self.path} (there is: {present}). "
+            f"Name files {split}*.jsonl, or give their patterns, as in "
+            f"task.text.files.{split}=[{split}*] (of a test set task.tests.<name>.files.{split})."
+        )
+
+    def _on_hub(self, split: Any) -> list[str]:
+        if self.repository is None or split not in self.files:
+            raise ConfigError(
+                f"text {self.name}: source=hub needs repository and files.{split}, the patterns of "
+                "its files."
+            )
+        from huggingface_hub import HfFileSystem
+
+        base, found = f"datasets/{self.repository}@{self._commit()}", []
+        with hub(f"text {self.name}"):
+            for pattern in self.files[split]:
+                found += sorted(map(str, HfFileSystem().glob(f"{base}/{pattern}")))
+        if not found:
+            raise ConfigError(
+                f"text {self.name}: {self.repository} has no file like {self.files[split]} at "
+                f"{self.revision}. Set files.{split} to the patterns of its files."
+            )
+        return [f"hf://{url}" for url in found]
+
+    def _commit(self) -> str:
+        """The commit that the revision names."""
+        if re.fullmatch("[0-9a-f]{40}", self.revision) or self.repository is None:
+            return self.revision
+        from huggingface_hub import HfApi
+
+        with hub(f"text {self.name}"):
+            return str(HfApi().dataset_info(self.repository, revision=self.revision).sha)
+
+
+def lines(url: str) -> Iterator[str]:
+    """The lines of a file anywhere that fsspec reads, also of a compressed one."""
+    import fsspec
+
+    with fsspec.open(url, "rt", encoding="utf-8", errors="replace", compression="infer") as file:
+        yield from file
+
+
+def _rows(url: str, kind: str, skipped: list[str]) -> Iterator[Any]:
+    """The rows of a .parquet, or the objects of the lines of a .jsonl."""
+    if kind == ".parquet":
+        import fsspec
+        from pyarrow import parquet
+
+        with fsspec.open(url, "rb") as file:
+            for batch in parquet.ParquetFile(file).iter_batches(1024):
+                yield from batch.to_pylist()
+        return
+    for number, line in enumerate(lines(url), 1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                skipped.append(f"line {number} is not JSON ({error})")
+
+
+def _pieces(url: str) -> Iterator[str]:
+    """A file as documents of :data:`LONGEST` characters or so, cut at the ends of its lines."""
+    piece: list[str] = []
+    length = 0
+    for line in lines(url):
+        piece.append(line)
+        length += len(line)
+        if length > LONGEST:
+            yield "".join(piece)
+            piece, length = [], 0
+    if piece:
+        yield "".join(piece)
+
+
+def _field(row: Any, key: str) -> Any:
+    """The value of a dotted field."""
+    for step in key.split("."):
+        row = row.get(step) if isinstance(row, dict) else None
+    return row
+
+
+def _hidden(path: Path) -> bool:
+    """Whether it is, or is in, what a dot hides, such as the copies in .ipynb_checkpoints."""
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _format(url: str) -> str:
+    """The suffix, but for that of a compression."""
+    suffixes = [s for s in Path(url).suffixes if s not in COMPRESSED]
+    return suffixes[-1] if suffixes else ""
+
+
+@cache
+def _library(split: str) -> list[str]:
+    """The sources of the standard library without tests."""
+    library = Path(sysconfig.get_path("stdlib"))
+    names = sorted(str(path.relative_to(library)) for path in library.rglob("*.py"))
+    kept = (
+        name
+        for name in names
+        if not LEFT_OUT & set(Path(name).parts) and not Path(name).name.startswith("_sysconfigdata")
+    )
+    return [str(library / name) for name in kept if _split_of(name) == split]
+
+
+def _topics() -> list[tuple[str, str]]:
+    """The language reference that ``help()`` shows, by topic."""
+    from pydoc_data.topics import topics
+
+    return sorted(topics.items())
+
+
+def _split_of(name: str) -> str:
+    """One name in twenty is validation, one test."""
+    return {0: "validation", 1: "test"}.get(hashlib.sha256(name.encode()).digest()[0] % 20, "train")

@@ -1,0 +1,213 @@
+"""Text sources: every format gives the same documents, bad rows are named and counted, and errors
+say what to change.
+"""
+
+import gzip
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from tape_exp.data import text as text_module
+from tape_exp.data.text import Text
+from tape_exp.settings.errors import ConfigError
+
+DOCUMENTS = [
+    "A first document.\nIt has two lines.",
+    "Ünïcode — ≥ 3 bytes: 漢字",
+    'A third, "quoted" \\ one.',
+    "last",
+]
+
+
+def write(folder: Path, name: str, documents: list[str]) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(
+        json.dumps({"text": d, "meta": {"set": "odd" if i % 2 else "even"}}) + "\n"
+        for i, d in enumerate(documents)
+    )
+    if name.endswith(".parquet"):
+        pq.write_table(pa.table({"text": documents, "number": list(range(len(documents)))}), path)
+    elif name.endswith(".gz"):
+        path.write_bytes(gzip.compress(lines.encode()))
+    elif name.endswith(".zst"):
+        path.write_bytes(zstandard.compress(lines.encode()))
+    elif name.endswith(".jsonl"):
+        path.write_text(lines)
+    else:
+        for i, document in enumerate(documents):
+            path.with_name(f"{path.stem}{i}.txt").write_text(document)
+
+
+def local(folder: Path, **options) -> Text:
+    return Text("set", source="local", path=str(folder), **options)
+
+
+def read(text: Text, split: str = "train") -> list[str]:
+    return list(text.documents(split))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train.jsonl",
+        "train.jsonl.gz",
+        "train.jsonl.zst",
+        "train.parquet",
+        "train/part.json.gz",
+        "train.txt",
+    ],
+)
+def test_every_format_gives_the_same_documents(name, tmp_path):
+    write(tmp_path, name, DOCUMENTS)
+    assert read(local(tmp_path)) == DOCUMENTS
+
+
+def test_layout_of_the_hub_is_read_from_a_folder(tmp_path):
+    write(tmp_path, "en/c4-train.00000-of-2.json.gz", DOCUMENTS[:2])
+    write(tmp_path, "en/c4-train.00001-of-2.json.gz", DOCUMENTS[2:])
+    write(tmp_path, "en/c4-validation.00000-of-1.json.gz", ["other"])
+    text = local(
+        tmp_path, files={"train": ["en/c4-train.*.json.gz"], "validation": ["en/c4-validation.*"]}
+    )
+    assert read(text) == DOCUMENTS
+    assert read(text, "validation") == ["other"]
+
+
+def test_long_plain_text_is_cut_at_line_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_module, "LONGEST", 100)
+    lines = [f"line {i} of a long file\n" for i in range(40)]
+    (tmp_path / "train.txt").write_text("".join(lines))
+    pieces = read(local(tmp_path))
+    assert "".join(pieces) == "".join(lines)
+    assert len(pieces) > 5
+    assert all(piece.endswith("\n") and len(piece) < 150 for piece in pieces)
+
+
+def test_copies_in_hidden_folders_are_no_text(tmp_path):
+    for place in ("train", "train/.ipynb_checkpoints"):
+        (tmp_path / place).mkdir()
+        write(tmp_path / place, "part.jsonl", DOCUMENTS)
+    assert read(local(tmp_path)) == DOCUMENTS
+
+
+def test_rows_are_chosen_by_a_field(tmp_path):
+    write(tmp_path, "train.jsonl", DOCUMENTS)
+    assert read(local(tmp_path, where={"meta.set": "odd"})) == DOCUMENTS[1::2]
+
+
+def test_broken_rows_are_skipped_and_counted(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
+    broken = ['{"text": "cut', "", json.dumps({"body": "no text"}), json.dumps(["list"])]
+    rows = [json.dumps({"text": "good"}), *broken, json.dumps({"text": "also good"})]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows) + "\n")
+    with caplog.at_level(logging.WARNING, "tape_exp"):
+        assert read(local(tmp_path)) == ["good", "also good"]
+    (told,) = caplog.messages
+    assert "train.jsonl: 3 rows are skipped; line 2 is not JSON" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train.jsonl.gz", b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 99),
+        ("train.jsonl.xz", b"\xfd7zXZ\0" + b"\xff" * 99),
+        ("train.jsonl.zst", b"(\xb5/\xfd" + b"\xff" * 99),
+        ("train.jsonl.bz2", b"BZh9" + b"\xff" * 99),
+        ("train.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1"),
+    ],
+)
+def test_broken_content_names_the_file(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"{name} cannot be read: .* Fetch the file again"):
+        read(local(tmp_path))
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    write(tmp_path, "train.jsonl.gz", [d * 400 for d in DOCUMENTS])
+    path = tmp_path / "train.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(
+        ConfigError, match=r"train\.jsonl\.gz cannot be read: .* Fetch the file again"
+    ):
+        read(local(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda f: Text("set", source="local"), "source=local needs a path"),
+        (lambda f: local(f / "nowhere"), r"no file of the split train .*\(there is: nothing\)"),
+        (lambda f: local(f), r"no file of the split train in .* \(there is: notes\.md\)"),
+        (
+            lambda f: local(f / "notes.md"),
+            r"text is read from \.jsonl, \.json, \.parquet, \.txt, \.py files",
+        ),
+        (lambda f: Text("set", source="hub"), "source=hub needs repository"),
+    ],
+)
+def test_wrong_sources_say_what_to_do(make, message, tmp_path):
+    (tmp_path / "notes.md").write_text("no text")
+    with pytest.raises(ConfigError, match=message):
+        read(make(tmp_path))
+
+
+def test_builtin_text_is_split_without_overlap():
+    for kind in ("code", "english"):
+        text = Text("set", builtin=kind)
+        documents = {split: set(read(text, split)) for split in ("train", "validation", "test")}
+        sizes = {split: sum(map(len, held)) for split, held in documents.items()}
+        assert sizes["train"] > 8 * sizes["validation"] > 0
+        assert sizes["test"] > 10_000
+        assert not documents["train"] & documents["validation"]
+        assert not documents["train"] & documents["test"]
+
+
+def test_fingerprint_follows_the_files(tmp_path):
+    write(tmp_path, "train.jsonl", DOCUMENTS)
+    before = local(tmp_path).fingerprint("train")
+    assert before == local(tmp_path / "train.jsonl").fingerprint("train")
+    assert before != local(tmp_path, where={"meta.set": "odd"}).fingerprint("train")
+    write(tmp_path, "train.jsonl", DOCUMENTS[::-1])
+    assert before != local(tmp_path).fingerprint("train")
+
+
+def test_memory_stays_flat(tmp_path):
+    """Once its buffers are filled, reading three times as much takes no more memory."""
+    line = json.dumps({"text": "some words of text " * 200}) + "\n"
+    for megabytes in (32, 96):
+        folder = tmp_path / str(megabytes)
+        folder.mkdir()
+        with (folder / "train.jsonl").open("w") as file:
+            for _ in range((megabytes << 20) // len(line)):
+                file.write(line)
+    program = (
+        "import resource, sys\nfrom tape_exp.data.text import Text\n"
+        "n = sum(1 for _ in Text('set', source='local', path=sys.argv[1]).documents('train'))\n"
+        "print(n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"
+    )
+    found = {}
+    for megabytes in (32, 96):
+        command = [sys.executable, "-c", program, str(tmp_path / str(megabytes))]
+        rows, peak = map(
+            int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        )
+        assert rows == (megabytes << 20) // len(line)
+        found[megabytes] = peak
+    assert found[96] - found[32] < 20
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "txt", "txt.gz"])
+def test_bytes_that_are_not_utf8_and_halves_of_characters_are_replaced(suffix, tmp_path):
+    line = b'{"text": "caf\xe9 \\ud800"}\n'
+    content = gzip.compress(line) if suffix.endswith("gz") else line
+    (tmp_path / f"train.{suffix}").write_bytes(content)
+    expected = "caf\ufffd ?" if "jsonl" in suffix else line.decode(errors="replace")
+    assert read(local(tmp_path)) == [expected]
