@@ -17,7 +17,7 @@ import yaml
 
 from tape_exp.data import benchmarks_builtin
 from tape_exp.data.cache import writing_cache
-from tape_exp.data.hub import reason as hub_reason
+from tape_exp.data.hub import hub, reach, reason
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError, did_you_mean
@@ -229,6 +229,8 @@ def _loaded(manager: Any, names: Sequence[str], folder: Path | None, prepared: P
         if folder is not None:
             with _reading(prepared, folder, offline=True):
                 raise _refusal(manager, names, folder, error) from error
+    with hub("task.source=hub", OFFLINE):
+        reach()
     log.info("Fetching %s from the hub.", ", ".join(names))
     with _reading(prepared, None, offline=False):
         try:
@@ -251,12 +253,12 @@ def _refusal(
             manager.load([name])
         except Exception as cause:
             entry = manager.task_index[name]
-            reason = " ".join(str(cause).split()) or type(cause).__name__
             if folder is None:
-                return ConfigError(f"task.tasks: {name}: {hub_reason(cause)} {OFFLINE}")
+                return ConfigError(f"task.tasks: {name}: {reason(cause)} {OFFLINE}")
+            why = " ".join(str(cause).split()) or type(cause).__name__
             return ConfigError(
-                f"{entry.yaml_path}: the benchmark {name} cannot be loaded ({reason}). Correct it "
-                "or its data."
+                f"{entry.yaml_path}: the benchmark {name} cannot be loaded ({why}). Correct it or "
+                "its data."
             )
     return ConfigError(
         f"task.tasks={list(names)} cannot be loaded ({' '.join(str(error).split())}). Correct it."

@@ -33,6 +33,13 @@ def hub(what: str, instead: str = OFFLINE) -> Iterator[None]:
         raise ConfigError(f"{what}: {reason(error)} {instead}") from error
 
 
+def reach() -> None:
+    """Raise at once what the hub's client would raise after trying for half a minute."""
+    from huggingface_hub import constants, get_session
+
+    get_session().head(constants.ENDPOINT, timeout=10)
+
+
 def reason(error: Exception) -> str:
     """Why the hub did not give something, and what to do."""
     from huggingface_hub import constants, errors
@@ -42,7 +49,7 @@ def reason(error: Exception) -> str:
         cause = cause.__cause__ or cause.__context__
     told = " ".join(str(cause or error).split())[:300]
     if cause is None:
-        return f"the hub at {constants.ENDPOINT} cannot be reached ({told})."
+        return f"the hub at {constants.ENDPOINT} cannot be reached, or has nothing there ({told})."
     if cause.response.status_code in (401, 403, 404):
         return f"the hub refuses it ({told}). Correct the name, or log in with `hf auth login`."
     return f"the hub cannot give it ({told}). Start again later."

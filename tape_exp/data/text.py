@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tape_exp.data.hub import hub, reason
+from tape_exp.data.hub import hub, reach, reason
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import path_of
 
@@ -184,6 +184,7 @@ class Text:
 
         base, found = f"datasets/{self.repository}@{self._commit()}", []
         with hub(f"text {self.name}"):
+            reach()
             for pattern in self.files[split]:
                 found += sorted(map(str, HfFileSystem().glob(f"{base}/{pattern}")))
         if not found:
@@ -200,6 +201,7 @@ class Text:
         from huggingface_hub import HfApi
 
         with hub(f"text {self.name}"):
+            reach()
             return str(HfApi().dataset_info(self.repository, revision=self.revision).sha)
 
 

@@ -15,7 +15,7 @@ from annotated_types import Interval, MinLen
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tape_exp.data.cache import writing_cache
-from tape_exp.data.hub import OFFLINE, hub
+from tape_exp.data.hub import OFFLINE, hub, reach
 from tape_exp.data.retrieval import vocabulary
 from tape_exp.data.text import Text
 from tape_exp.machine.files import file_lock, write_atomically
@@ -104,6 +104,7 @@ class Tokenization:
             try:
                 path = hf_hub_download(self.path, "tokenizer.json", local_files_only=True)
             except LocalEntryNotFoundError:
+                reach()
                 path = hf_hub_download(self.path, "tokenizer.json")
         return load(Path(path), self.bos, self.eos)
 

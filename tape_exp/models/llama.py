@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from tape_exp.data.hub import hub
+from tape_exp.data.hub import hub, reach
 from tape_exp.models.decoder import Decoder
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -90,6 +90,7 @@ def fetch(repository: str, what: str) -> Path:
                 return Path(here)
         except (LocalEntryNotFoundError, ConfigError):
             pass  # nothing in the cache, or a download that was cut short
+        reach()
         read_config(Path(snapshot_download(repository, allow_patterns="config.json")))
         return Path(snapshot_download(repository, allow_patterns=FILES))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tape_exp.data.text import Text
+from tape_exp.data.text import Split, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models.peft import without_autocast
 from tape_exp.models.trace import trace
@@ -34,7 +34,7 @@ class Patterns(Analysis):
         tokenizer: Tokenization,
         train_length: int,
         layers: tuple[int, ...] = (1, 4, 8, 12),
-        split: str = "test",
+        split: Split = "test",
         length: int | None = 64,
     ) -> None:
         super().__init__(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tape_exp.data.text import Text
+from tape_exp.data.text import Split, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.decoder import Decoder
@@ -47,7 +47,7 @@ class Stability(Analysis):
         tokenizer: Tokenization,
         train_length: int,
         layers: tuple[int, ...] = (1, 2, 4, 8),
-        split: str = "test",
+        split: Split = "test",
         rows: int = 4,
         length: int | None = None,
         shift: int = 3,

@@ -278,13 +278,19 @@ def test_wrong_names_and_missing_things_are_told(cache, monkeypatch):
         benchmarks.check_source("builtin", None, cache)
 
 
-def test_no_network_is_told_at_once(monkeypatch, tmp_path):
+def only_arc(*_) -> TaskManager:
+    """lm-eval's index, cut to ARC, since all of it takes ten seconds to read."""
+    return TaskManager(include_path=ARC, include_defaults=False)
+
+
+def test_without_a_network_other_sources_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmarks, "_manager", only_arc)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(
         ConfigError,
-        match=r"HF_HUB_OFFLINE is set.*task\.source=local with task\.path=.*task\.source=builtin",
+        match=r"task\.source=hub: .*task\.source=local with task\.path=.*task\.source=builtin",
     ):
-        benchmarks.check_source("hub", None, tmp_path)
+        benchmarks.load(["arc_easy"], "hub", None, tmp_path)
 
 
 def arc(split: str) -> bytes:
@@ -297,21 +303,14 @@ def arc(split: str) -> bytes:
 
 
 def test_arc_is_read_from_the_hub_and_once_fetched_without(hub, tmp_path, monkeypatch):  # noqa: F811
-    """In the layout of allenai/ai2_arc; lm-eval's index is cut to ARC, since all of it takes ten
-    seconds to read.
-    """
-    monkeypatch.setattr(
-        benchmarks, "_manager", lambda *_: TaskManager(include_path=ARC, include_defaults=False)
-    )
+    """In the layout of allenai/ai2_arc."""
+    monkeypatch.setattr(benchmarks, "_manager", only_arc)
     splits = ("train", "validation", "test")
     places = "".join(f"  - split: {split}\n    path: ARC-Easy/{split}-*\n" for split in splits)
     card = f"---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n{places}---\n"
     files = {f"ARC-Easy/{split}-00000-of-00001.parquet": arc(split) for split in splits}
     benchmarks.check_source("hub", None, tmp_path)
-    with pytest.raises(
-        ConfigError,
-        match=r"task\.tasks: arc_easy: .*allenai/ai2_arc (does not exist|cannot be read)",
-    ):
+    with pytest.raises(ConfigError, match=r"task\.tasks: arc_easy: .*allenai/ai2_arc"):
         benchmarks.load(["arc_easy"], "hub", None, tmp_path)
     hub.commit("datasets/allenai/ai2_arc", files | {"README.md": card.encode()})
     fetched = benchmarks.load(["arc_easy"], "hub", None, tmp_path)
@@ -321,6 +320,6 @@ def test_arc_is_read_from_the_hub_and_once_fetched_without(hub, tmp_path, monkey
     again = benchmarks.load(["arc_easy"], "hub", None, tmp_path)
     assert benchmarks.fingerprint(again) == benchmarks.fingerprint(fetched)
     with pytest.raises(
-        ConfigError, match=r"task\.source=hub: .* cannot be reached .*task\.source=builtin"
+        ConfigError, match=r"task\.source=hub: .* cannot be reached.*task\.source=builtin"
     ):
         benchmarks.load(["arc_challenge"], "hub", None, tmp_path)

@@ -16,7 +16,6 @@ from rouge_score.rouge_scorer import RougeScorer
 from tape_exp.data.scrolls_metrics import (
     DATASETS,
     bootstrap_means,
-    common_subsequence,
     exact_match,
     f1,
     normalise,
@@ -132,21 +131,6 @@ def test_rouge_is_the_librarys(prediction, references):
     assert rouge(prediction, references) == pytest.approx(
         library(prediction, references), abs=1e-12
     )
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    st.lists(st.sampled_from("abcd"), max_size=150),
-    st.lists(st.sampled_from("abcde"), max_size=150),
-)
-def test_common_subsequence_against_the_table(first, second):
-    table = np.zeros((len(first) + 1, len(second) + 1), dtype=int)
-    for i, a in enumerate(first):
-        for j, b in enumerate(second):
-            table[i + 1, j + 1] = (
-                table[i, j] + 1 if a == b else max(table[i, j + 1], table[i + 1, j])
-            )
-    assert common_subsequence(first, second) == common_subsequence(second, first) == table[-1, -1]
 
 
 @pytest.mark.skipif(not QMSUM.exists(), reason="QMSum's validation split is not on this machine")
