@@ -39,6 +39,8 @@ class Tokenization:
         vocab: bpe: size of the vocabulary, with the two special tokens.
         path: file: of the ``tokenizer.json``; hub: the repository.
         bos, eos: the special tokens before a document and after an answer.
+        digits: bpe: ``single``, each is a token, as in Llama-2's tokenizer; or ``runs``, which may
+            grow together, so that a number is cut at places which differ from number to number.
         sample_mb: bpe: megabytes of the corpus, from its beginning, that it is trained on.
     """
 
@@ -47,6 +49,7 @@ class Tokenization:
     path: NotEmpty | None = None
     bos: NotEmpty = "<s>"
     eos: NotEmpty = "</s>"
+    digits: Literal["single", "runs"] = "single"
     sample_mb: Count = 32
 
     def __post_init__(self) -> None:
@@ -84,6 +87,9 @@ class Tokenization:
         log.info("Training a BPE of %d tokens on %s.", self.vocab, text.told)
         began = time.monotonic()
         tokenizer = _byte_level(self)
+        if self.digits == "single":
+            each = pre_tokenizers.Digits(individual_digits=True)
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([each, tokenizer.pre_tokenizer])
         trainer = trainers.BpeTrainer(
             vocab_size=self.vocab,
             special_tokens=[self.bos, self.eos],

@@ -46,6 +46,17 @@ def test_words_of_questions_are_tokens_and_digits_too(corpus, tmp_path):
     assert parts[12:] == ["\n", "Let", " winter", " be", " camel", "."]
 
 
+def test_digits_are_tokens_of_their_own_unless_runs_are_asked_for(tmp_path):
+    (tmp_path / "train.txt").write_text("the year 2024 and 2025, x12 " * 200)
+    text = Text("years", source="local", path=str(tmp_path))
+    said = "the year 2024 and x1225"
+    for digits, at_once in (("single", 1), ("runs", 4)):
+        tokenizer = Tokenization(vocab=300, digits=digits).make(text, tmp_path)
+        tokens = [tokenizer.decode([i]) for i in tokenizer.encode([said])[0]]
+        assert "".join(tokens) == said
+        assert max(sum(c.isdigit() for c in token) for token in tokens) == at_once
+
+
 def test_bpe_has_the_size_that_was_asked_for_and_is_kept(corpus, tmp_path):
     made = Tokenization(vocab=280).make(corpus, tmp_path)
     (kept,) = (tmp_path / "tokenizers").glob("bpe280-tiny-*.json")
