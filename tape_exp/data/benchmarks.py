@@ -13,7 +13,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import yaml
 
 from tape_exp.data import benchmarks_builtin
 from tape_exp.data.cache import writing_cache
@@ -82,26 +81,26 @@ def load(
         needed: what benchmarks take that make their documents: :func:`ruler`.
 
     Raises:
-        ConfigError: an unknown name, a damaged YAML, missing data; the sentence says which.
+        ConfigError: an unknown name, or what lm-eval says of a YAML or of data it cannot read.
     """
-    folder = None
-    if source == "local":
-        folder = path_of("task.path", str(path)).resolve()
-    if source == "builtin":
-        folder = benchmarks_builtin.write(cache.resolve() / "benchmarks" / "builtin")
+    folder = {
+        "hub": lambda: None,
+        "local": lambda: path_of("task.path", str(path)).resolve(),
+        "builtin": lambda: benchmarks_builtin.write(cache.resolve() / "benchmarks" / "builtin"),
+    }[source]()
     with _quiet(), _seeded(), contextlib.redirect_stdout(io.StringIO()):
-        manager = _manager(folder, needed)
+        from lm_eval.tasks import TaskManager
+
+        own = {} if folder is None else {"include_path": folder, "include_defaults": False}
+        manager = TaskManager(metadata=needed, **own)
         for name in names:
             if name not in manager.task_index:
-                known = (
-                    "`lm-eval ls tasks` lists them."
-                    if folder is None
-                    else f"Known: {', '.join(manager.all_tasks)}."
-                )
+                listed = "`lm-eval ls tasks` lists them."
+                known = listed if folder is None else f"Known: {', '.join(manager.all_tasks)}."
                 raise ConfigError(
                     f"task.tasks: {name}{did_you_mean(name, manager.all_tasks)} {known}"
                 )
-        loaded = _loaded(manager, names, folder, _prepared(cache))
+        loaded = _loaded(manager, list(names), folder, cache)
         for task in loaded["tasks"].values():
             _check_metric(task)
             fixed = task.get_config("num_fewshot")
@@ -191,94 +190,29 @@ class Lengths:
         return iter([length for length in RULER if length <= self.longest])
 
 
-def _manager(folder: Path | None, needed: dict[str, Any] | None) -> Any:
-    """lm-eval's index of its own or a folder's benchmarks; here a damaged YAML is an error."""
-    from lm_eval.tasks import TaskManager
-
-    if folder is None:
-        return TaskManager(metadata=needed)
-    files = sorted(folder.rglob("[!.]*.yaml"))
-    if not files:
-        raise ConfigError(
-            f"task.path={folder} holds no .yaml file; lm-eval reads its tasks from such. {OFFLINE}"
-        )
-    for file in files:
-        try:
-            yaml.compose(file.read_text())
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"{file} is not YAML ({' '.join(str(error).split())}). Correct or remove it."
-            ) from error
-    return TaskManager(include_path=folder, include_defaults=False, metadata=needed)
-
-
-def _loaded(manager: Any, names: Sequence[str], folder: Path | None, prepared: Path) -> Any:
+def _loaded(manager: Any, names: list[str], folder: Path | None, cache: Path) -> Any:
     """The benchmarks, without a network where they are there, else from the hub."""
     try:
-        with _reading(prepared, folder, offline=True):
-            return manager.load(list(names))
+        with _reading(cache, folder, offline=True):
+            return manager.load(names)
     except ConfigError:
         raise
-    except ImportError as error:
-        raise ConfigError(
-            f"task.tasks={list(names)} needs a package that is missing "
-            f"({' '.join(str(error).split())}); install it."
-        ) from error
-    # lm-eval and datasets raise whatever a wrong YAML, or one whose data is elsewhere, leads to
+    # lm-eval and datasets raise whatever a wrong YAML, or one whose data is elsewhere, leads to.
     except Exception as error:
-        if folder is not None:
-            with _reading(prepared, folder, offline=True):
-                raise _refusal(manager, names, folder, error) from error
+        if folder is not None or isinstance(error, ImportError):
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise ConfigError(
+                f"task.tasks={names} cannot be loaded from {folder or 'lm-eval'} ({why}). "
+                "Correct it or its data, or install the package that is missing."
+            ) from error
     with hub("task.source=hub", OFFLINE):
         reach()
     log.info("Fetching %s from the hub.", ", ".join(names))
-    with _reading(prepared, None, offline=False):
-        try:
-            return manager.load(list(names))
-        except Exception as error:
-            raise _refusal(manager, names, folder, error) from error
-
-
-def _prepared(cache: Path) -> Path:
-    """Where ``datasets`` keeps what it has read."""
-    return cache.resolve() / "benchmarks" / "datasets"
-
-
-def _refusal(
-    manager: Any, names: Sequence[str], folder: Path | None, error: Exception
-) -> ConfigError:
-    """The error to raise: the first single benchmark that does not load, its file, and why."""
-    for name in (leaf for wanted in names for leaf in _leaves(manager, wanted)):
-        try:
-            manager.load([name])
-        except Exception as cause:
-            entry = manager.task_index[name]
-            if folder is None:
-                return ConfigError(f"task.tasks: {name}: {reason(cause)} {OFFLINE}")
-            why = " ".join(str(cause).split()) or type(cause).__name__
-            return ConfigError(
-                f"{entry.yaml_path}: the benchmark {name} cannot be loaded ({why}). Correct it or "
-                "its data."
-            )
-    return ConfigError(
-        f"task.tasks={list(names)} cannot be loaded ({' '.join(str(error).split())}). Correct it."
-    )
-
-
-def _leaves(manager: Any, name: str) -> Iterator[str]:
-    """The single benchmarks of a task, group or tag, those that are in the index."""
-    entry = manager.task_index.get(name)
-    if entry is None:
-        return
-    members = sorted(entry.tags) if entry.kind.name == "TAG" else (entry.cfg or {}).get("task")
-    if isinstance(members, list):
-        for member in members:
-            yield from _leaves(
-                manager,
-                member if isinstance(member, str) else str(member.get("task", member.get("group"))),
-            )
-    else:
-        yield name
+    try:
+        with _reading(cache, None, offline=False):
+            return manager.load(names)
+    except Exception as error:
+        raise ConfigError(f"task.tasks={names}: {reason(error)} {OFFLINE}") from error
 
 
 def _check_metric(task: Any) -> None:
@@ -291,8 +225,9 @@ def _check_metric(task: Any) -> None:
 
 
 @contextlib.contextmanager
-def _reading(prepared: Path, folder: Path | None, offline: bool) -> Iterator[None]:
+def _reading(cache: Path, folder: Path | None, offline: bool) -> Iterator[None]:
     """Read documents with prepared data in the cache, paths from a folder, perhaps no network."""
+    prepared = cache.resolve() / "benchmarks" / "datasets"
     import datasets
     from huggingface_hub import constants
 

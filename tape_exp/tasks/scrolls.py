@@ -5,12 +5,11 @@ FILE|FOLDER] [--split validation]`` scores predictions made elsewhere.
 """
 
 import argparse
-import gzip
 import hashlib
 import json
 import sys
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from tape_exp.data import scrolls
 from tape_exp.data.batch import Batch
 from tape_exp.data.scrolls import Example
 from tape_exp.data.scrolls_metrics import DATASETS, Scores, first_three, score
-from tape_exp.data.text import Source, Text
+from tape_exp.data.text import Source, Text, lines
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.files import parse_json, write_atomically
 from tape_exp.machine.processes import gather, rank_and_world, share
@@ -275,50 +274,39 @@ def read_references(source: Path, dataset: str, split: str) -> dict[str, list[st
             either.
 
     Raises:
-        ConfigError: no such file, a line that is not JSON or not in the schema.
+        ConfigError: no such file, or a line that is not JSON or not in the schema.
     """
-    path = _find(source, dataset, split)
+    path, number = _find(source, dataset, split), 0
     references: dict[str, list[str]] = {}
-    for number, row in _rows(path):
-        if (
-            not isinstance(row, dict)
-            or not isinstance(row.get("id"), str)
-            or not isinstance(row.get("output"), str)
-        ):
-            raise ConfigError(
-                f"{path} line {number} needs the strings id and output. The benchmark does not "
-                "publish those of its test split."
-            )
-        references.setdefault(row["id"], []).append(row["output"])
+    try:
+        for number, line in enumerate(lines(str(path)), 1):  # noqa: B007  of the messages
+            if line.strip():
+                row = parse_json(line)
+                if not all(isinstance(row[key], str) for key in ("id", "output")):
+                    raise KeyError
+                references.setdefault(row["id"], []).append(row["output"])
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path} line {number} needs the strings id and output. The benchmark does not "
+            "publish those of its test split."
+        ) from error
+    except Exception as error:  # whatever a codec raises on broken content
+        raise ConfigError(
+            f"{path} cannot be read from line {max(number, 1)} on ({error})."
+        ) from error
     return references
 
 
 def _find(source: Path, dataset: str, split: str) -> Path:
     """The file itself, or the one of a dataset and split in a folder."""
-    if source.is_file():
-        return source
     wanted = [f"{split}.jsonl", f"{split}.jsonl.gz"]
-    for path in [source / folder / name for folder in (dataset, ".") for name in wanted]:
+    for path in [source, *(source / folder / name for folder in (dataset, ".") for name in wanted)]:
         if path.is_file():
             return path
     raise ConfigError(
         f"--references={source} is neither a .jsonl or .jsonl.gz file nor a folder with "
         f"{' or '.join(wanted)}, which may also be in its folder {dataset}."
     )
-
-
-def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Numbered lines of a .jsonl or .jsonl.gz."""
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield number, parse_json(line)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"{path} cannot be read beyond line {number} ({error}).") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} line {number} is not JSON ({error}).") from error
 
 
 def read_predictions(path: Path) -> dict[str, Any]:
@@ -329,98 +317,66 @@ def read_predictions(path: Path) -> dict[str, Any]:
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        content: dict[str, Any] = {}
-        twice = {}
-        for key, value in pairs:
-            if key in content:
-                twice[key] = True
-            content[key] = value
-        if twice:
+        counts = Counter(key for key, _ in pairs)
+        if twice := [key for key, count in counts.items() if count > 1]:
             raise ConfigError(
-                f"{path} has ids more than once, {len(twice)} in all: {first_three(list(twice))}."
+                f"{path} has ids more than once, {len(twice)} in all: {first_three(twice)}."
             )
-        return content
+        return dict(pairs)
 
     try:
         predictions = parse_json(path.read_bytes(), object_pairs_hook=unique)
-    except ConfigError:
-        raise
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}).") from error
     except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(f"{path} is not JSON ({error}).") from error
     if not isinstance(predictions, dict):
         raise ConfigError(f'{path} must hold one JSON object, {{"<id>": "<prediction>", …}}.')
     return predictions
 
 
-def score_lines(dataset: str, scores: Scores) -> str:
-    """Scores as lines: each value with its interval."""
-    lines = [
-        f"{dataset}: {len(scores.per_example)} examples, percent with the bootstrap's 95 % interval"
-    ]
-    for name, value in scores.values.items():
-        low, high = scores.intervals[name]
-        lines.append(f"{name:20} {value:6.2f}  [{low:.2f}, {high:.2f}]")
-    return "\n".join(lines)
-
-
-def to_json(dataset: str, scores: Scores) -> str:
-    """Scores and every example, as they are written to a file."""
-    content = {
-        "dataset": dataset,
-        "scores": scores.values,
-        "intervals": scores.intervals,
-        "examples": scores.per_example,
-    }
-    return json.dumps(content, indent=1) + "\n"
-
-
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; mistakes are told before anything is written."""
     parser = argparse.ArgumentParser(prog="tape-exp score", description="The SCROLLS benchmark.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    score = commands.add_parser(
+    add = parser.add_subparsers(dest="command", required=True).add_parser(
         "score",
         help="score predictions as the benchmark does",
         description="Score a file of predictions against the references of a set of SCROLLS, as "
         "the benchmark does, and print each metric with its interval.",
     )
-    score.add_argument("predictions", type=Path, help="a JSON object, id -> prediction")
-    score.add_argument("--dataset", required=True, help=", ".join(DATASETS))
-    score.add_argument(
-        "--references",
-        type=Path,
-        default=REFERENCES,
-        help=f"a file, or a folder (default: {REFERENCES})",
-    )
-    score.add_argument(
-        "--split",
-        default="validation",
-        help="whose file is taken from a folder (default: validation)",
-    )
-    score.add_argument("--out", type=Path, help="a file for the score of every example, JSON")
+    add.add_argument("predictions", type=Path, help="a JSON object, id -> prediction")
+    add.add_argument("--dataset", required=True, help=", ".join(DATASETS))
+    where = f"a file, or a folder (default: {REFERENCES})"
+    add.add_argument("--references", type=Path, default=REFERENCES, help=where)
+    whose = "whose file is taken from a folder (default: validation)"
+    add.add_argument("--split", default="validation", help=whose)
+    add.add_argument("--out", type=Path, help="a file for the score of every example, JSON")
     given = parser.parse_args(arguments)
-    score_file(given.predictions, given.dataset, given.references, given.split, given.out)
-    return 0
-
-
-def score_file(
-    predictions: Path, dataset: str, references: Path, split: str, out: Path | None
-) -> None:
-    """Score a file of predictions, print the scores and write every example to ``out``."""
-    one_of("--dataset", dataset, DATASETS)
-    source = _find(references, dataset, split)
-    if out is not None and out.resolve() in (predictions.resolve(), source.resolve()):
-        raise ConfigError(f"--out={out} would overwrite what is read; name another file.")
-    scores = score(dataset, read_predictions(predictions), read_references(source, dataset, split))
-    if out is not None:
+    one_of("--dataset", given.dataset, DATASETS)
+    source = _find(given.references, given.dataset, given.split)
+    if given.out is not None and given.out.resolve() in (
+        given.predictions.resolve(),
+        source.resolve(),
+    ):
+        raise ConfigError(f"--out={given.out} would overwrite what is read; name another file.")
+    references = read_references(source, given.dataset, given.split)
+    scores = score(given.dataset, read_predictions(given.predictions), references)
+    if given.out is not None:
+        content = {"dataset": given.dataset, "scores": scores.values}
+        content |= {"intervals": scores.intervals, "examples": scores.per_example}
         try:
-            write_atomically(out, to_json(dataset, scores))
+            write_atomically(given.out, json.dumps(content, indent=1) + "\n")
         except OSError as error:
-            raise ConfigError(f"--out={out} cannot be written ({error.strerror}).") from error
-    print(score_lines(dataset, scores))
+            raise ConfigError(f"--out={given.out} cannot be written ({error.strerror}).") from error
+    number = len(scores.per_example)
+    print(f"{given.dataset}: {number} examples, percent with the bootstrap's 95 % interval")
+    for name, value in scores.values.items():
+        low, high = scores.intervals[name]
+        print(f"{name:20} {value:6.2f}  [{low:.2f}, {high:.2f}]")
+    return 0
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def test_broken_rows_are_skipped_and_counted(tmp_path, caplog, monkeypatch):
     (tmp_path / "train.jsonl").write_text("\n".join(rows) + "\n")
     with caplog.at_level(logging.WARNING, "tape_exp"):
         assert read(local(tmp_path)) == ["good", "also good"]
-    (told,) = caplog.messages
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "tape_exp"]
     assert "train.jsonl: 3 rows are skipped; line 2 is not JSON" in told
 
 

@@ -150,8 +150,8 @@ def test_wrong_predictions(content, message, folder, capsys):
     [
         (b"{}\n", "validation.jsonl line 1 needs the strings id and output"),
         (rows([("q1", None)]).encode(), "validation.jsonl line 1 needs the strings id and output"),
-        (rows().encode() + b"{", "validation.jsonl line 5 is not JSON"),
-        (b'"\xff"', "validation.jsonl line 1 is not JSON"),
+        (rows().encode() + b"{", "validation.jsonl cannot be read from line 5"),
+        (b'"\xff"', "validation.jsonl line 1 needs the strings id and output"),
         (b"", "there are no references"),
     ],
 )
@@ -163,11 +163,11 @@ def test_wrong_references(content, message, folder, capsys):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (rows().encode(), "cannot be read beyond line 0"),
-        (gzip.compress(rows().encode())[:-9], "validation.jsonl.gz cannot be read beyond line"),
+        (rows().encode(), "cannot be read from line 1"),
+        (gzip.compress(rows().encode())[:-9], "validation.jsonl.gz cannot be read from line"),
         (
             gzip.compress(rows().encode())[:10] + b"\xff" * 40,
-            "validation.jsonl.gz cannot be read beyond line",
+            "validation.jsonl.gz cannot be read from line",
         ),
     ],
     ids=[
