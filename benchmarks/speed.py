@@ -94,10 +94,10 @@ def measure(
     for T in shapes.step_lengths:
         for name in (*TIMED[1:], "tape_separate"):
             parts.append(("rows", f"step T {T} {name}", partial(steps, shapes, T, device, name)))
+        if device.type == "cuda":
+            compiled = partial(steps, shapes, T, device, "tape", compiled=True)
+            parts.insert(1, ("rows", f"compiled step T {T}", compiled))
     parts.append(("decoding", "decoding", partial(decoding, device)))
-    for T in shapes.step_lengths if device.type == "cuda" else ():
-        compiled = partial(steps, shapes, T, device, "tape", compiled=True)
-        parts.append(("rows", f"compiled step T {T}", compiled))
     for T, backward in product(shapes.lengths, (False, True)):
         core = partial(cores, shapes, T, backward, device, record["failed"])
         parts.append(("rows", f"core T {T}", core))

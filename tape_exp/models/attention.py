@@ -22,7 +22,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.compiler import is_compiling
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import cudnn
 from tape_exp.models.precision import full_precision, precise
 from tape_exp.settings.errors import ConfigError
@@ -32,6 +35,9 @@ log = logging.getLogger("tape_exp")
 ROWS = 128  # queries whose probabilities a CPU holds at once
 CPU_SDPA_FROM = 64  # tokens from which on torch's fused kernel pays off on a CPU
 FLEX_SIZES = 64  # sizes that FlexAttention may be compiled for in one process
+# FlexAttention's kernels hold a tile of each bias for each stage of their pipeline: with the three
+# stages that are usual, more than the shared memory of a GPU.
+STAGES = {"num_stages": 2}
 _find_spec = functools.cache(importlib.util.find_spec)  # it looks in every folder
 
 
@@ -180,8 +186,9 @@ class Scores:
 
     @property
     def slopes(self) -> Tensor | None:
-        """(H,) where ALiBi's slopes are all that is added to the logits."""
-        alone = len(self.biases) == 1 and self.positions is None and self.factor is None
+        """(H,) where ALiBi's slopes are all that is added to the logits of whole rows."""
+        others = (self.positions, self.factor, self.padding)
+        alone = len(self.biases) == 1 and all(x is None for x in others)
         bias = self.biases[0] if alone else None
         return bias.slopes if isinstance(bias, ByDistance) else None
 
@@ -240,7 +247,7 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
     On a CPU the explicit softmax, but for rows of at least :data:`CPU_SDPA_FROM` tokens to which
     torch's fused kernel brings its gradients. On a GPU FlexAttention for biases and windows in
     training and prefill, flash-attn for ALiBi's slopes where it is installed, and torch's fused
-    kernels for everything else.
+    kernels for everything else, decoding and full precision among them.
     """
     q, T = scores.q, scores.q.shape[2]
     if q.device.type != "cuda":
@@ -248,8 +255,10 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
         narrow = scores.window is not None and 2 * scores.window.size < T
         fused = T >= CPU_SDPA_FROM and carried is None and not learns and not narrow
         name, why = ("sdpa", "fused on a CPU") if fused else ("explicit", "a CPU's softmax")
-    elif scores.k.shape[2] > T or scores.padding is not None or q.element_size() > 2:
-        name, why = "sdpa", "decoding, padding or full precision"
+    elif scores.k.shape[2] > T or q.element_size() > 2:
+        name, why = "sdpa", "decoding or full precision"
+    elif scores.padding is not None and scores.window is not None:
+        name, why = "sdpa", "a window of padded rows"
     elif scores.slopes is not None and carried is None and flash_installed():
         name, why = "flash", "ALiBi's slopes are native"
     elif scores.biases or scores.window is not None:
@@ -269,7 +278,13 @@ def refusal(backend: str, scores: Scores, v: Tensor, carried: Tensor | None) -> 
         learns = any(x.requires_grad for x in (q, scores.k, v)) and torch.is_grad_enabled()
         if q.device.type == "cpu" and learns:
             return "FlexAttention has no backward pass on a CPU"
-        return "FlexAttention is not asked for padded rows" if scores.padding is not None else None
+        if scores.padding is not None and scores.window is not None:
+            return "FlexAttention is not asked for windows of padded rows"
+        return None
+    if backend == "sdpa" and q.device.type == "cuda" and q.element_size() < 4:
+        learned = any(not isinstance(bias, ByDistance) for bias in scores.biases)
+        if learned and torch.is_grad_enabled():
+            return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
     if backend != "flash":
         return None
     width = v.shape[-1] + (0 if carried is None else carried.shape[-1])
@@ -360,21 +375,26 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
     more = bucket(T) - T
     heads = (repeated(x, scores.q.shape[1]) for x in (scores.q, scores.k, v))
     q, k, v = (F.pad(x, (0, 0, 0, more)) for x in heads)
+    modifier = score_mod(scores, more) if scores.biases or scores.padding is not None else None
+    blocks = causal_blocks.__wrapped__ if is_compiling() else causal_blocks  # a graph caches it
     out = flex_function(q.device.type)(
         q,
         k,
         v,
-        score_mod=score_mod(scores, more) if scores.biases else None,
-        block_mask=causal_blocks(T + more, S + more, str(q.device), scores.window),
+        score_mod=modifier,
+        block_mask=blocks(T + more, S + more, str(q.device), scores.window),
         scale=1 / math.sqrt(q.shape[-1]),
+        kernel_options=STAGES if modifier else None,
     )
     return out[:, :, :T]
 
 
 def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
-    """What adds the biases to a score, where ``more`` tokens are added to queries and keys."""
+    """What adds the biases to a score and hides padding, where ``more`` tokens are added to queries
+    and keys.
+    """
     B, H, T, _ = scores.q.shape
-    S, offset = scores.k.shape[2], scores.offset
+    S, offset, padding = scores.k.shape[2], scores.offset, scores.padding
     added: list[Callable[..., Tensor]] = []
     for bias in scores.biases:
         if isinstance(bias, ByDistance) and scores.positions is None:
@@ -402,7 +422,9 @@ def score_mod(scores: Scores, more: int) -> Callable[..., Tensor]:
     def modified(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         for add in added:
             score = score + add(b, h, t, s)
-        return score
+        if padding is None:
+            return score
+        return torch.where((s >= padding[b]) | (s == t + offset), score, float("-inf"))
 
     return modified
 
@@ -415,14 +437,16 @@ def bucket(length: int) -> int:
     return -(-length // unit) * unit
 
 
-@functools.cache
 def flex_function(device: str) -> Callable[..., Any]:
-    """Compiled on a GPU, where eager FlexAttention would hold all scores."""
-    from torch.nn.attention.flex_attention import flex_attention
+    """Compiled on a GPU, where eager FlexAttention would hold all scores; within a model that is
+    compiled, what becomes part of its graph.
+    """
+    return compiled_flex() if device == "cuda" and not is_compiling() else flex_attention
 
-    if device != "cuda":
-        return flex_attention
-    import torch._dynamo
+
+@functools.cache
+def compiled_flex() -> Callable[..., Any]:
+    import torch._dynamo  # takes a second
 
     # By default a ninth size would be computed eagerly, with no word about it.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FLEX_SIZES)
@@ -430,11 +454,10 @@ def flex_function(device: str) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=32)
-def causal_blocks(T: int, S: int, device: str, window: Window | None = None) -> Any:
+def causal_blocks(T: int, S: int, device: str, window: Window | None = None) -> BlockMask:
     """The blocks of (T, S) in which query t looks at keys up to t + S - T, of a window only at
     those that it shows. What evaluation made serves training too.
     """
-    from torch.nn.attention.flex_attention import create_block_mask
 
     def seen(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         distance = t + (S - T) - s
@@ -499,6 +522,7 @@ def forget() -> None:
     _said.clear()
 
 
+@functools.cache
 def prepare_to_compile() -> None:
     """Tell torch.compile what to call once, as it builds the graph, which then is one graph; and
     not to autocast in the backward pass, which would multiply in 16 bits what the forward pass
@@ -509,3 +533,4 @@ def prepare_to_compile() -> None:
     functorch_config.backward_pass_autocast = "off"
     for fact in (say, flash_installed, cudnn.takes):
         torch.compiler.assume_constant_result(fact)
+    RowSampler.integers = torch.compiler.disable(RowSampler.integers)  # type: ignore[method-assign]

@@ -24,6 +24,7 @@ ROWS, LENGTH = 2, 200  # no multiple of a tile
 LOST = 2  # times the explicit softmax's own error in bf16, which a backend may lose
 LEAST = {"logits": 0.02}  # that a relative error may be, whatever is lost
 LEAST_OF_GRADIENT = 0.05
+SUMS = ("fox", "path_fox", "selective_rope")  # sum over tokens
 GPU = torch.device("cuda")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -64,8 +65,15 @@ def errors(ours: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float
     return {what: error if error == error else float("inf") for what, error in relative.items()}
 
 
-def wrong(error: dict[str, float], allowed: dict[str, float]) -> dict[str, float]:
-    return {what: value for what, value in error.items() if value > allowed[what]}
+def wrong(found: dict[str, Tensor], name: str) -> dict[str, tuple[float, float]]:
+    """What loses more than is allowed, and how much of each."""
+    exact = results(name, "explicit", torch.float32)
+    allowed = {
+        what: max(LEAST.get(what, LEAST_OF_GRADIENT), LOST * error)
+        for what, error in errors(results(name, "explicit"), exact).items()
+    }
+    pairs = {what: (error, allowed[what]) for what, error in errors(found, exact).items()}
+    return {what: pair for what, pair in pairs.items() if pair[0] > pair[1]}
 
 
 @needs_gpu
@@ -73,21 +81,17 @@ def wrong(error: dict[str, float], allowed: dict[str, float]) -> dict[str, float
 @pytest.mark.parametrize("backend", attention.BACKENDS)
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_backend_agrees_with_the_explicit_softmax(name, backend):
-    exact = results(name, "explicit", torch.float32)
-    lost = errors(results(name, "explicit"), exact)
-    allowed = {w: max(LEAST.get(w, LEAST_OF_GRADIENT), LOST * e) for w, e in lost.items()}
     try:
-        ours = results(name, backend)
+        found = results(name, backend)
     except ConfigError as error:
         pytest.skip(f"the backend refuses it: {error}")
-    assert not wrong(errors(ours, exact), allowed)
+    assert not wrong(found, name)
 
 
 @needs_gpu
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_compiled_model_agrees_with_the_explicit_softmax(name):
-    exact = results(name, "explicit", torch.float32)
-    lost = errors(results(name, "explicit"), exact)
-    allowed = {w: max(LEAST.get(w, LEAST_OF_GRADIENT), LOST * e) for w, e in lost.items()}
-    assert not wrong(errors(results(name, "auto", compiled=True), exact), allowed)
+    if name in SUMS and torch.__version__ < "2.13":
+        pytest.skip("before torch 2.13 a cumulative sum over tokens cannot be compiled for a GPU")
+    assert not wrong(results(name, "auto", compiled=True), name)
