@@ -54,7 +54,7 @@ class Decoder(nn.Module):
         # In training: compute each block's activations again in the backward pass, instead of
         # keeping them.
         self.recompute = False
-        self._compiled: Callable[..., Tensor] | None = None
+        self._compiled: Callable[..., Any] | None = None
         # skip_init of an embedding would import torch._dynamo: 4 s and 150 MB.
         self.embedding = nn.Embedding.from_pretrained(
             torch.empty(arch.vocab, arch.width), freeze=False
@@ -166,9 +166,7 @@ class Decoder(nn.Module):
         last = None if cache is None else cache.positions_BS[:, -1:]
         states = self.starts(positions_BT[:, -tokens_BT.shape[1] :], last)
         self._try_cudnn(states)
-        plain = cache is None and watch is None and self.training
-        compute = self._compiled if self._compiled is not None and plain else self._compute
-        found = compute(tokens_BT, states, context, last_only, logits_at, labels_BT)
+        found = self._compute(tokens_BT, states, context, last_only, logits_at, labels_BT)
         if cache is not None:
             cache.length += T
             found = found[:, -T:]
@@ -183,16 +181,18 @@ class Decoder(nn.Module):
         logits_at: Tensor | None,
         labels_BT: Tensor | None,
     ) -> Tensor:
-        """All of a forward pass that is a function of tokens, states and context: one graph."""
+        """All of a forward pass that is a function of tokens, states and context."""
         x_BTC = self.embedding(tokens_BT)
+        plain = context.cache is None and context.watch is None and self.training
+        run = self._compiled if self._compiled is not None and plain else run_block
         recompute = self.recompute and self.training and torch.is_grad_enabled()
         states = list(states)
         for layer in self.blocks():
             state = states[layer.kind]
             if recompute:
-                x_BTC, state = checkpoint(layer, x_BTC, state, context, use_reentrant=False)
+                x_BTC, state = checkpoint(run, layer, x_BTC, state, context, use_reentrant=False)
             else:
-                x_BTC, state = layer(x_BTC, state, context)
+                x_BTC, state = run(layer, x_BTC, state, context)
             states[layer.kind] = state
         if last_only:
             x_BTC = x_BTC[:, -1:]
@@ -202,14 +202,14 @@ class Decoder(nn.Module):
         return self.head(x_BTC) if labels_BT is None else token_nll(x_BTC, self.head, labels_BT)
 
     def compile(self, **options: Any) -> None:
-        """Let torch.compile make kernels of a forward pass in training; ``options`` are its own.
+        """Let torch.compile make kernels of a block in training; ``options`` are its own.
 
-        Left out are positions and initial state, which may be sampled on the CPU, and evaluation:
-        every length, kind of output and reset of a part would be a graph of its own, which takes
-        longer to build than most evaluations take, and after a few of them torch builds no more.
+        All blocks of a kind share one graph, but for the first and the last: that of a whole model
+        takes minutes to build. Left out is evaluation, where every length would be a graph of its
+        own.
         """
         prepare_to_compile()
-        self._compiled = torch.compile(self._compute, **options)
+        self._compiled = torch.compile(run_block, **options)
 
     def positions(
         self, rows: int, length: int, device: torch.device, sampler: RowSampler | None = None
@@ -323,3 +323,10 @@ def token_nll(x_BTC: Tensor, head: nn.Module, labels_BT: Tensor) -> Tensor:
         chosen = logits.gather(-1, label.clamp(min=0)[:, None])[:, 0]
         nll.append((logits.logsumexp(-1) - chosen) * counts)
     return torch.cat(nll).view(labels_BT.shape)
+
+
+def run_block(
+    block: Block, x_BTC: Tensor, state: Tensor | None, context: ForwardContext
+) -> tuple[Tensor, Tensor | None]:
+    """What is compiled: one block, whichever it is."""
+    return block(x_BTC, state, context)

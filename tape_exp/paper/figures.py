@@ -247,9 +247,11 @@ def _times(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     between the quartiles over rounds.
     """
     for record in special.speed_records(view.scale):
-        panels, times = [], special.fastest(record)
+        panels, times = [], [r for r in special.fastest(record) if r["what"] == "core"]
+        if not times:
+            continue
         for backward, title in ((False, "forward"), (True, "forward + backward")):
-            rows = [row for row in times if (row["what"], row["backward"]) == ("core", backward)]
+            rows = [row for row in times if row["backward"] == backward]
             styles = styles_of(row["encoding"] for row in rows)
             lines = [
                 line_of(

@@ -193,7 +193,7 @@ def speed_verdict(view: "View") -> "claims.Verdict":
     rivals, times = view.artifact.claim["than"], {"": dict[str, Value]()}
     for record in speed_records("small"):
         rows = [r for r in fastest(record) if r["what"] == "core" and not r["backward"]]
-        longest = max(row["T"] for row in rows)
+        longest = max((row["T"] for row in rows), default=0)
         times[f"fastest backends, {record['machine']}, {longest} tokens, ms"] = {
             row["encoding"]: timed(row) for row in rows if row["T"] == longest
         }

@@ -61,7 +61,7 @@ class TrainerConfig:
     # rows per device and forward pass; null: the whole share of the device
     micro_batch: int | None = None
     workers: int = 0  # processes that prepare data
-    # one graph of the model and one of the loss, by torch.compile; null: on a GPU, without fsdp
+    # each block and the loss by torch.compile; null: on a GPU, without fsdp
     compile: bool | None = None
     checkpoint_activations: bool = False  # recompute each block in the backward pass
     # peft: frozen matrices in bf16, half their memory; with precision bf16-mixed

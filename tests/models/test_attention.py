@@ -255,10 +255,10 @@ def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
         ("carried", "sdpa"),
         ("slopes", "flash"),
         ("slopes and carried", "flex"),
-        ("distance", "flex"),
+        ("distance", "sdpa"),
         ("window", "flex"),
         ("padding", "sdpa"),
-        ("distance and padding", "flex"),
+        ("distance and window", "flex"),
         ("slopes and padding", "flex"),
         ("decoding", "sdpa"),
         ("fp32", "sdpa"),
@@ -277,7 +277,7 @@ def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
         slopes = make(4) if "slopes" in kind else None
         by_distance = (ByDistance(lambda d: d, slopes),)
         scores = Scores(q, k, by_distance if kind[:5] in ("slope", "dista") else ())
-        scores = replace(scores, window=Window(8) if kind == "window" else None)
+        scores = replace(scores, window=Window(8) if "window" in kind else None)
         scores = replace(scores, padding=make(2) if "padding" in kind else None)
         carried = make(2, 4, 512, 64) if "carried" in kind else None
         assert choose(scores, carried) == backend
