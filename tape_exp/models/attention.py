@@ -3,7 +3,7 @@ added to its logits.
 
 :func:`attend` computes it by one of the :data:`BACKENDS`, of which ``explicit`` is the reference
 for all others. :class:`Scores` is what the probabilities are made of; a bias is one of
-:class:`ByDistance`, :class:`ByKey` and :class:`Dense`.
+:class:`ByDistance`, :class:`ByKey`, :class:`ByPosition` and :class:`Dense`.
 
 Shape suffixes: B batch, T query tokens, S key tokens (S >= T: earlier ones come from a cache), H
 query heads, K heads of keys and values (K divides H), D head dimension, C width of what is carried,
@@ -14,7 +14,7 @@ import functools
 import importlib.util
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,13 +72,25 @@ class ByKey:
 
 
 @dataclass(frozen=True)
+class ByPosition:
+    """A bias that depends on the positions of query and key, made for some rows at a time.
+
+    Args:
+        at: the bias at positions (1 or B, T) of queries and (1 or B, S) of keys, fp32: (1 or B, H,
+            T, S). At keys after the query it is not seen.
+    """
+
+    at: Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
 class Dense:
     """A bias of pairs that is held in memory: it broadcasts to (B, H, T, S), in at least fp32."""
 
     pairs: Tensor
 
 
-Bias = ByDistance | ByKey | Dense
+Bias = ByDistance | ByKey | ByPosition | Dense
 
 
 @dataclass(frozen=True)
@@ -129,12 +141,13 @@ class Scores:
         H, last - first, S'), at least fp32 whatever the dtype of q and k.
         """
         last = self.q.shape[2] if last is None else last
-        return self.softmax(first, last, slice(0, self.offset + last))
+        keys = slice(0, self.offset + last)
+        return self.softmax(self.q[:, :, first:last], self.k[:, :, keys], first, keys)
 
-    def softmax(self, first: int, last: int, keys: slice) -> Tensor:
-        """The same over some of the keys that these queries see, which must hold all of them."""
-        q = precise(self.q[:, :, first:last])
-        k = repeated(precise(self.k[:, :, keys]), q.shape[1])
+    def softmax(self, q: Tensor, k: Tensor, first: int, keys: slice) -> Tensor:
+        """Those of the queries q, from ``first`` on, over the keys k, which are all they see."""
+        last = first + q.shape[2]
+        q, k = precise(q), repeated(precise(k), q.shape[1])
         with full_precision(q):
             logits = (q / math.sqrt(q.shape[-1])) @ k.mT
             for bias in self.biases:
@@ -156,11 +169,17 @@ class Scores:
             values = bias.values.transpose(1, 2)
             own = values[:, :, self.offset + first : self.offset + last, None].detach()
             return (values[:, :, None, keys] - own).to(precise(self.q[..., :0]).dtype)
-        if self.positions is None:
+        positions = self.positions
+        if isinstance(bias, ByPosition):
+            if positions is None:
+                positions = torch.arange(self.k.shape[2], device=self.q.device)[None].float()
+            rows = slice(self.offset + first, self.offset + last)
+            return bias.at(positions[:, rows], positions[:, keys])
+        if positions is None:
             table = bias.at(torch.arange(self.offset + last, device=self.q.device).float())
             return by_distance(table, last - first)[None, :, :, keys]
-        queries = self.positions[:, self.offset + first : self.offset + last]
-        distance = (queries[:, :, None] - self.positions[:, None, keys]).clamp(min=0)
+        queries = positions[:, self.offset + first : self.offset + last]
+        distance = (queries[:, :, None] - positions[:, None, keys]).clamp(min=0)
         return bias.at(distance.flatten()).unflatten(1, distance.shape).transpose(0, 1)
 
     def distances(self, first: int, last: int, keys: slice) -> Tensor:
@@ -197,9 +216,12 @@ class Scores:
 
     @property
     def table(self) -> bool:
-        """Whether all that is added are learned biases by distance."""
-        distances = all(isinstance(b, ByDistance) and b.slopes is None for b in self.biases)
-        return bool(self.biases) and distances and self.window is None
+        """Whether all that is added are learned biases by distance or position."""
+        fixed = (
+            isinstance(b, ByKey | Dense) or getattr(b, "slopes", None) is not None
+            for b in self.biases
+        )
+        return bool(self.biases) and self.window is None and not any(fixed)
 
     def without_factor(self) -> "Scores":
         """The same with the factor in the queries and in one dense bias."""
@@ -238,16 +260,12 @@ def attend(
     elif (reason := refusal(backend, scores, v, carried)) is not None:
         able = [name for name in BACKENDS if refusal(name, scores, v, carried) is None]
         raise ConfigError(f"trainer.attention={backend}: {reason}. These can: {', '.join(able)}.")
-    if backend == "explicit":
-        values, averaged = explicit(scores, v, carried)
-    else:
-        D, both = v.shape[-1], v
-        if carried is not None:
-            v = repeated(v, scores.q.shape[1])
-            both = torch.cat([v, carried.to(v.dtype).expand(*v.shape[:3], -1)], -1)
-        both = BACKENDS[backend](scores.without_factor(), both)
-        values, averaged = both[..., :D], None if carried is None else both[..., D:]
-    return values.transpose(1, 2), None if averaged is None else averaged.transpose(1, 2)
+    D, both = v.shape[-1], v
+    if carried is not None:
+        v = repeated(v, scores.q.shape[1])
+        both = torch.cat([v, carried.to(v.dtype).expand(*v.shape[:3], -1)], -1)
+    values, averaged = BACKENDS[backend](scores, both).transpose(1, 2).tensor_split((D,), -1)
+    return values, None if carried is None else averaged
 
 
 def choose(scores: Scores, carried: Tensor | None) -> str:
@@ -297,7 +315,7 @@ def refusal(backend: str, scores: Scores, v: Tensor, carried: Tensor | None) -> 
             return "FlexAttention is not asked for windows of padded rows"
         return None
     if backend == "sdpa" and q.device.type == "cuda" and q.element_size() < 4:
-        learned = any(not isinstance(bias, ByDistance) for bias in scores.biases)
+        learned = any(isinstance(bias, ByKey | Dense) for bias in scores.biases)
         if learned and torch.is_grad_enabled():
             return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
     if backend != "flash":
@@ -316,24 +334,25 @@ def refusal(backend: str, scores: Scores, v: Tensor, carried: Tensor | None) -> 
     return None
 
 
-def explicit(scores: Scores, v: Tensor, carried: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def explicit(scores: Scores, v: Tensor) -> Tensor:
     """The explicit softmax in at least fp32, the reference for all others: on a CPU for
     :data:`ROWS` queries at a time, over only the keys that they may see.
     """
-    T, averaged = scores.q.shape[2], [repeated(v, scores.q.shape[1])]
-    averaged += [] if carried is None else [carried]
+    T, offset = scores.q.shape[2], scores.offset
     rows = ROWS if scores.q.device.type == "cpu" else T
-    parts = []
-    for first in range(0, T, rows):
-        last = min(first + rows, T)
-        begin, end = 0, scores.offset + last
+    # Cut at the blocks' ends and joined, since each slice's gradient would be as long as the row.
+    sizes = [offset + min(rows, T), *(min(rows, T - t) for t in range(rows, T, rows))]
+    k, values = (x.split(sizes, 2) for x in (scores.k, repeated(v, scores.q.shape[1])))
+    outputs = []
+    for i, q in enumerate(scores.q.split(rows, 2)):
+        begin, first = 0, i * rows
         if scores.window is not None and not scores.window.sinks:
-            begin = max(scores.offset + first - scores.window.size + 1, 0)
-        keys = slice(begin, end)
-        p = scores.softmax(first, last, keys).to(v.dtype)
-        parts.append([p @ x[:, :, keys].to(p.dtype) for x in averaged])
-    outputs = [torch.cat(x, 2) if len(x) > 1 else x[0] for x in zip(*parts, strict=True)]
-    return outputs[0], None if carried is None else outputs[1]
+            nearest = offset + first - scores.window.size + 1
+            begin = max(0, (nearest - offset) // rows)
+        keys = slice(sum(sizes[:begin]), sum(sizes[: i + 1]))
+        p = scores.softmax(q, joined(k[begin : i + 1]), first, keys).to(v.dtype)
+        outputs.append(p @ joined(values[begin : i + 1]))
+    return joined(outputs)
 
 
 def sdpa(scores: Scores, v: Tensor) -> Tensor:
@@ -342,6 +361,7 @@ def sdpa(scores: Scores, v: Tensor) -> Tensor:
     Its fused kernels want values as wide as queries and keys. So the narrower of the two are padded
     with zeros, but where cuDNN takes wider values as they are (:mod:`tape_exp.models.cudnn`).
     """
+    scores = scores.without_factor()
     q, H = scores.q, scores.q.shape[1]
     k, v = repeated(scores.k, H), repeated(v, H)
     (T, D), (S, width) = q.shape[2:], v.shape[2:]
@@ -369,6 +389,7 @@ def flash(scores: Scores, v: Tensor) -> Tensor:
     """flash-attn with its native slopes and windows; q and k are padded to the width of values."""
     from flash_attn import flash_attn_func
 
+    scores = scores.without_factor()
     scale, wider = 1 / math.sqrt(scores.q.shape[-1]), v.shape[-1] - scores.q.shape[-1]
     k = repeated(scores.k, v.shape[1])
     q, k, v = (x.transpose(1, 2) for x in (F.pad(scores.q, (0, wider)), F.pad(k, (0, wider)), v))
@@ -386,6 +407,7 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
     It is compiled for every size that it meets, so lengths are padded to a few: what is added lies
     behind all real keys, where no real query looks, and the kernel wants multiples of 128.
     """
+    scores = scores.without_factor()
     T, S = scores.q.shape[2], scores.k.shape[2]
     more = bucket(T) - T
     heads = (repeated(x, scores.q.shape[1]) for x in (scores.q, scores.k, v))
@@ -487,6 +509,11 @@ BACKENDS: dict[str, Callable[..., Any]] = {
     "flex": flex,
     "flash": flash,
 }
+
+
+def joined(blocks: Sequence[Tensor]) -> Tensor:
+    """Blocks of tokens, (B, H, T, D) each, as one."""
+    return blocks[0] if len(blocks) == 1 else torch.cat([*blocks], 2)
 
 
 def repeated(x_BKSD: Tensor, heads: int) -> Tensor:

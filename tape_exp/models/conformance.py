@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention import ByDistance, ByKey, Dense, Scores
+from tape_exp.models.attention import Bias, ByDistance, ByPosition, Dense, Scores
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.layers import kinds_of
@@ -203,10 +203,13 @@ def shifted_positions(model: Model) -> str:
     return "logits depend on distances only"
 
 
-def numbers(bias: ByDistance | ByKey | Dense, keys: int) -> Tensor:
+def numbers(bias: Bias, keys: int) -> Tensor:
     """The tensor that a bias is made of, of a row of so many keys."""
+    places = torch.arange(keys, dtype=torch.float32)
     if isinstance(bias, ByDistance):
-        return bias.at(torch.arange(keys, dtype=torch.float32))
+        return bias.at(places)
+    if isinstance(bias, ByPosition):
+        return bias.at(places[None], places[None])
     return bias.pairs if isinstance(bias, Dense) else bias.values
 
 

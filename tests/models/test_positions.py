@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import CHECKS, randomise
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.rope import turn
 from tape_exp.models.positions.t5 import T5
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
@@ -166,6 +167,21 @@ def test_fire_matches_its_formula_and_depends_on_the_query_beyond_the_threshold(
     assert torch.allclose(bias[0, :, 2, 1], expected, atol=1e-6)
     near, far = bias[0, :, 1, 0], bias[0, :, 4, 3]  # distance 100, before and after the threshold
     assert not torch.allclose(near, far, atol=1e-3)
+
+
+@pytest.mark.parametrize("first", [0, 490])
+def test_fire_needs_one_value_for_each_distance_up_to_its_threshold(first, arch):
+    encoding = make_position("fire", arch)
+    encoding.init_weights(generator())
+    positions = torch.arange(first, first + 40)[None].float()
+    learned = [*encoding.parameters()]
+    results = []
+    for rows in (1, 2):  # a batch of two rows is computed pair by pair
+        bias = encoding.of_positions(positions[:, 30:].expand(rows, -1), positions.expand(rows, -1))
+        seen = bias[0].tril(30)
+        results.append([seen, *torch.autograd.grad(seen.square().sum(), learned)])
+    for fast, reference in zip(*results, strict=True):
+        assert torch.allclose(fast, reference, rtol=1e-4, atol=1e-5)
 
 
 def test_the_threshold_of_fire_begins_beyond_every_row_of_addition(arch):
@@ -381,3 +397,18 @@ def test_randpe_says_what_to_change(arch):
         make_decoder("randpe", arch, "model.random_range=1")
     with pytest.raises(ConfigError, match=r"model\.random_range=4\.0 would do"):
         make_decoder("randpe", arch).positions(1, 97, torch.device("cpu"), RowSampler(5))
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_turning_is_complex_multiplication_with_its_gradients(heads):
+    g = generator()
+    x = torch.randn(2, 5, 3, 8, generator=g, dtype=torch.float64, requires_grad=True)
+    e = torch.randn(1, 5, heads, 2, 4, generator=g, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(2, 5, 3, 8, generator=g, dtype=torch.float64)
+    whole = torch.complex(*x.chunk(2, -1)) * torch.complex(*e.unbind(-2))
+    expected = torch.cat([whole.real, whole.imag], -1)
+    found = turn(x, e)
+    assert torch.allclose(found, expected)
+    pairs = (torch.autograd.grad((y * weights).sum(), (x, e)) for y in (found, expected))
+    for ours, theirs in zip(*pairs, strict=True):
+        assert torch.allclose(ours, theirs)

@@ -3,9 +3,10 @@
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
-from tape_exp.models.attention import Dense
-from tape_exp.models.positions.base import PositionEncoding, distances
+from tape_exp.models.attention import ByPosition, by_distance
+from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch, Count
 
@@ -40,14 +41,30 @@ class FIRE(PositionEncoding):
         uniform(self.inner, generator)
         uniform(self.outer, generator)
 
-    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Dense:
-        """f of the normalised log-distance, (B, H, T, S)."""
-        T = q_BTHD.shape[1]
+    def bias(
+        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor
+    ) -> ByPosition:
+        """f of the normalised log-distance."""
+        return ByPosition(self.of_positions)
+
+    def of_positions(self, queries_BT: Tensor, keys_BS: Tensor) -> Tensor:
+        """b(i, j), (B, H, T, S); up to the threshold on a CPU from one value for each distance."""
         threshold = (self.threshold * precise(self.threshold_factor[0])).abs()
-        far_BT = self.psi(torch.maximum(positions_BS[:, -T:], threshold)) + 1e-6  # never 0
-        relative_BTS = self.psi(distances(positions_BS, T)) / far_BT[..., None]
-        hidden = F.relu(linear(self.inner, relative_BTS[..., None]))
-        return Dense(linear(self.outer, hidden).permute(0, 3, 1, 2))
+        (rows, T), last = queries_BT.shape, queries_BT[:, -1]
+        if queries_BT.device.type == "cpu" and not is_compiling() and rows == 1:
+            consecutive = bool((keys_BS.diff() == 1).all()) and last == keys_BS[:, -1]
+            if consecutive and last <= threshold:
+                distances_S = torch.arange(keys_BS.shape[1], dtype=queries_BT.dtype)
+                return by_distance(self.mlp(distances_S, threshold), T)[None]
+        distances_BTS = (queries_BT[:, :, None] - keys_BS[:, None]).clamp(min=0)
+        far_BT1 = torch.maximum(queries_BT, threshold)[..., None]
+        return self.mlp(distances_BTS, far_BT1).transpose(0, 1)
+
+    def mlp(self, distances: Tensor, far: Tensor) -> Tensor:
+        """f(ψ(distances) / ψ(far)), (H, …)."""
+        relative = self.psi(distances) / (self.psi(far) + 1e-6)  # never 0
+        hidden = F.relu(linear(self.inner, relative[..., None]), inplace=True)
+        return linear(self.outer, hidden).movedim(-1, 0)
 
     def psi(self, x: Tensor) -> Tensor:
         """log(|c| x + 1)."""

@@ -1,12 +1,14 @@
 """Rotary positional encoding and the ways to stretch it to longer contexts."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Interval
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from tape_exp.models.positions.base import PositionEncoding, for_heads
 from tape_exp.settings.errors import ConfigError
@@ -251,13 +253,41 @@ def as_matrices(state_BTHCM: Tensor) -> Tensor:
 
 def turn(x_BTHD: Tensor, state_BTHCM: Tensor) -> Tensor:
     """x as complex numbers (x_m, x_{m+d/2}) times the state."""
-    real, imaginary = x_BTHD.to(state_BTHCM.dtype).chunk(2, -1)
-    cos, sin = state_BTHCM.unbind(-2)
-    turned = (
-        torch.addcmul(real * cos, imaginary, sin, value=-1),
-        torch.addcmul(real * sin, imaginary, cos),
-    )
-    return torch.cat(turned, -1)
+    turned: Tensor = Turn.apply(x_BTHD.to(state_BTHCM.dtype), state_BTHCM)
+    return turned
+
+
+class Turn(torch.autograd.Function):
+    """The complex product x e. Its gradients are g ē and, summed over heads that share e, g x̄:
+    each four products added as they are made, where autograd's own formula takes twelve passes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
+        """x e."""
+        ctx.save_for_backward(x, state)
+        return torch.cat(product(x.chunk(2, -1), state.unbind(-2)), -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """g ē and g x̄."""
+        (x, state), g = ctx.saved_tensors, grad.chunk(2, -1)
+        of_x, of_state = None, None
+        if ctx.needs_input_grad[0]:
+            of_x = torch.cat(product(g, state.unbind(-2), conjugate=True), -1)
+        if ctx.needs_input_grad[1]:
+            of_state = torch.stack(product(g, x.chunk(2, -1), conjugate=True), -2)
+            of_state = of_state.sum_to_size(state.shape)
+        return of_x, of_state
+
+
+def product(
+    x: Sequence[Tensor], y: Sequence[Tensor], conjugate: bool = False
+) -> tuple[Tensor, Tensor]:
+    """x y, or x ȳ, of complex numbers given and returned as real and imaginary part."""
+    (a, b), (c, d), sign = x, y, -1 if conjugate else 1
+    return torch.addcmul(a * c, b, d, value=-sign), torch.addcmul(b * c, a, d, value=sign)
 
 
 def rotations(angles_BTHM: Tensor) -> Tensor:

@@ -93,26 +93,25 @@ class TAPE(RoPE):
         return state.flatten(3) if self.attention else None
 
     def update(self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
-        """The next E: A E + A P Ẽ, in one batched product that reads E and Ẽ once."""
+        """The next E: A E + A P Ẽ, in one batched product [A, A P] [E; Ẽ]."""
         assert state is not None
         B, T = tokens.x.shape[:2]
-        E_BTHd = state.flatten(3).expand(B, T, self.arch.heads, -1)
-        A_BTHH = self.token_maps(tokens, E_BTHd.dtype) if self.feed_forward else None
-        E = E_BTHd if A_BTHH is None else A_BTHH @ E_BTHd
+        E = state.flatten(3).expand(B, T, self.arch.heads, -1)
+        mixing = torch.eye(self.arch.heads, dtype=E.dtype, device=E.device)
         if averaged_BTHE is not None:
-            P = self.head_map(E.dtype)
-            maps = P.expand(B, T, -1, -1) if A_BTHH is None else A_BTHH @ P
-            flat = (x.flatten(0, 1) for x in (E, maps, averaged_BTHE.to(E.dtype)))
-            E = torch.baddbmm(*flat).unflatten(0, (B, T))
-        return E.unflatten(-1, (2, -1))
+            E = torch.cat([E, averaged_BTHE.to(E.dtype)], 2)
+            mixing = torch.cat([mixing, self.head_map(E.dtype)], 1)
+        return (self.token_maps(tokens, mixing) @ E).unflatten(-1, (2, -1))
 
-    def token_maps(self, tokens: Tokens, dtype: torch.dtype) -> Tensor:
-        """A = I + W2 diag(ψ) W1ᵀ of every token, (B, T, H, H), by one matrix product for all."""
-        H = self.arch.heads
-        wx, w1, w2 = (self.update_net[name].to(dtype) for name in ("wx", "w1", "w2"))
-        outer_IJ = (w2.T[:, :, None] * w1[:, None, :]).flatten(1)
-        changes = (self.psi(tokens, wx) @ outer_IJ).unflatten(-1, (H, H))
-        return torch.eye(H, dtype=dtype, device=changes.device) + changes
+    def token_maps(self, tokens: Tokens, mixing_HG: Tensor) -> Tensor:
+        """A ``mixing``, A = I + W2 diag(ψ) W1ᵀ, (B, T, H, G), by one matrix product for all."""
+        if not self.feed_forward:
+            return mixing_HG
+        wx, w1, w2 = (self.update_net[name].to(mixing_HG.dtype) for name in ("wx", "w1", "w2"))
+        outer_IHG = w2.T[:, :, None] * (w1 @ mixing_HG)[:, None, :]
+        psi_NI = self.psi(tokens, wx).flatten(0, 1)
+        maps = torch.addmm(mixing_HG.flatten(), psi_NI, outer_IHG.flatten(1))
+        return maps.unflatten(-1, mixing_HG.shape).unflatten(0, tokens.x.shape[:2])
 
     def psi(self, tokens: Tokens, wx: Tensor) -> Tensor:
         """SiLU(W_x x̃), (B, T, I)."""

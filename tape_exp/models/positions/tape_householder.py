@@ -99,8 +99,9 @@ class HouseholderTAPE(TensorTAPE):
         turned = state @ products(self.reflections(state, tokens.x)) if self.reflects else state
         if not self.feed_forward:
             return turned
+        mixing = torch.eye(self.arch.heads, dtype=turned.dtype, device=turned.device)
         rows = turned.expand(*tokens.x.shape[:2], self.arch.heads, -1, -1, -1).flatten(3)
-        return (self.token_maps(tokens, rows.dtype) @ rows).unflatten(-1, turned.shape[3:])
+        return (self.token_maps(tokens, mixing) @ rows).unflatten(-1, turned.shape[3:])
 
     def reflections(self, state: Tensor, x_BTC: Tensor) -> Tensor:
         """ξ and ξ', (B, T, 2, H, M, R)."""
