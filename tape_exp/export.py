@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from tape_exp.models import export, peft
 from tape_exp.models.export import card
 from tape_exp.models.llama import fingerprint, is_llama
-from tape_exp.models.peft_format import save_for_peft
 from tape_exp.paper.records import warn
 from tape_exp.runs.card import model_card
 from tape_exp.runs.starting_weights import base_of
@@ -80,17 +79,12 @@ def export_run(
     loaded = read_run(run)
     peft.merge(loaded.decoder)
     with_results = _card_of(loaded)
-    export.save(
-        loaded.decoder,
-        folder,
-        loaded.tokenizer,
-        model=loaded.model,
-        dtype=dtype,
-        describe=lambda plain: with_results(
-            card(name or folder.name, plain, loaded.model, auto_map)
-        ),
-        auto_map=auto_map,
-    )
+
+    def describe(plain: bool) -> str:
+        return with_results(card(name or folder.name, plain, loaded.model, auto_map))
+
+    what = (loaded.decoder, folder, loaded.tokenizer)
+    export.save(*what, model=loaded.model, dtype=dtype, describe=describe, auto_map=auto_map)
 
 
 def _card_of(loaded: LoadedRun) -> Callable[[str], str]:
@@ -117,7 +111,7 @@ def export_adapter(run: Path, folder: Path, base: str, name: str = "") -> None:
     base_folder = base_of(loaded.checkpoint)
     if is_llama(local) and base_folder.is_dir() and fingerprint(local) != fingerprint(base_folder):
         raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_folder}.")
-    save_for_peft(loaded.decoder, folder, base, name, _card_of(loaded))
+    export.save_adapter(loaded.decoder, folder, base, name, _card_of(loaded))
 
 
 def push(folder: Path, repository: str, public: bool = False) -> str:

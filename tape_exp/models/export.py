@@ -1,4 +1,6 @@
-"""Export of a decoder for transformers: a plain Llama where it is one, else a model of our type."""
+"""Export of a decoder for transformers: a plain Llama where it is one, else a model of our type;
+and of an adapter for the peft library, to be put onto a Llama in the format of transformers.
+"""
 
 import dataclasses
 import json
@@ -12,13 +14,14 @@ from typing import Any
 
 import torch
 import yaml
-from huggingface_hub import split_torch_state_dict_into_shards
+from huggingface_hub import save_torch_state_dict
 from safetensors.torch import save_file
 
 from tape_exp.data.tokenizers import Tokenizer
+from tape_exp.models import peft
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import PLAIN
-from tape_exp.models.llama import INDEX, llama_name
+from tape_exp.models.llama import llama_name
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings import plugins
 from tape_exp.settings.errors import ConfigError
@@ -68,8 +71,8 @@ def save(
     plain = is_plain_llama(decoder)
     dtype = dtype or decoder.embedding.weight.dtype
     config = llama_config(decoder) if plain else own_config(decoder, model)
-    config |= {"torch_dtype": str(dtype).removeprefix("torch.")}
     config |= {
+        "torch_dtype": str(dtype).removeprefix("torch."),
         "bos_token_id": tokenizer and tokenizer.bos,
         "eos_token_id": tokenizer and tokenizer.eos,
     }
@@ -85,12 +88,11 @@ def save(
         if auto_map and not plain:
             (temporary / f"{MODELING}.py").write_text(IMPORTS)
         weights = {
-            k: v.detach()
-            for k, v in decoder.state_dict().items()
-            if k != "head.weight" or not decoder.arch.tied
+            llama_name(key) if plain else f"decoder.{key}": value.detach().to("cpu", dtype)
+            for key, value in decoder.state_dict().items()
+            if key != "head.weight" or not decoder.arch.tied
         }
-        weights = {llama_name(k) if plain else f"decoder.{k}": v for k, v in weights.items()}
-        _write_weights(temporary, weights, dtype, shard_size)
+        save_torch_state_dict(weights, temporary, max_shard_size=shard_size)
         if tokenizer is not None:
             (temporary / "tokenizer.json").write_text(tokenizer.save())
             _write_json(
@@ -219,32 +221,102 @@ model = AutoModelForCausalLM.from_pretrained({json.dumps(name, ensure_ascii=Fals
 def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
     """The ``tokenizer_config.json`` of a ``tokenizer.json``; for generation, EOS pads the left."""
     bos, eos = (tokenizer.backend.id_to_token(number) for number in (tokenizer.bos, tokenizer.eos))
-    settings = {
+    return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": bos,
         "eos_token": eos,
         "pad_token": eos,
-    }
-    return settings | {
         "padding_side": "left",
         "model_max_length": max_length,
         "clean_up_tokenization_spaces": False,
     }
 
 
-def _write_weights(
-    folder: Path, weights: dict[str, torch.Tensor], dtype: torch.dtype, shard_size: int | str
+def save_adapter(
+    decoder: Decoder,
+    folder: Path,
+    base: str,
+    name: str = "",
+    describe: Callable[[str], str] = str,
 ) -> None:
-    """One file, or several and their index; one file's tensors are converted at a time."""
-    planned = {k: torch.empty_like(v, dtype=dtype, device="meta") for k, v in weights.items()}
-    split = split_torch_state_dict_into_shards(planned, max_shard_size=shard_size)
-    for name, keys in split.filename_to_tensors.items():
-        shard = {key: weights[key].to("cpu", dtype).contiguous() for key in keys}
-        save_file(shard, folder / name, metadata={"format": "pt"})
-    if split.is_sharded:
-        _write_json(
-            folder / INDEX, {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+    """Write ``adapter_config.json``, ``adapter_model.safetensors`` and a ``README.md`` to a new
+    folder: LoRA's matrices, and the embeddings and norms that were trained beside them.
+
+    Args:
+        decoder: with its adapters in place.
+        base: the Llama that the run began from, a folder or a name on the hub, as peft loads it.
+        name: by which the README loads it; none: the folder's.
+        describe: makes the README from the lines that load the adapter.
+
+    Raises:
+        ConfigError: the run has no LoRA, its model is no Llama, its embeddings are tied, or
+            there is something in the folder.
+    """
+    settings = getattr(decoder, "peft_config", {}).get("default")
+    tensors = peft.adapter(decoder)
+    if settings is None or not is_plain_llama(decoder):
+        raise ConfigError(
+            "--adapter is for LoRA on a Llama: a run of model=rope with peft=lora, longlora or "
+            "theta; leave it out to export the whole model."
         )
+    if decoder.arch.tied and "embedding.weight" in tensors:
+        raise ConfigError(
+            "the run trained an embedding that is also the head, which peft keeps as two; leave "
+            "--adapter out to export the whole model."
+        )
+    with new_folder(folder) as temporary:
+        named = {llama_name(key).replace(".default.", "."): one for key, one in tensors.items()}
+        _write_adapter_config(temporary, decoder, named, base)
+        weights = {f"base_model.model.{key}": one for key, one in named.items()}
+        save_file(weights, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
+        (temporary / "README.md").write_text(
+            describe(_adapter_card(decoder, name or folder.name, base))
+        )
+
+
+def _write_adapter_config(
+    folder: Path, decoder: Decoder, named: dict[str, torch.Tensor], base: str
+) -> None:
+    """The library's own ``adapter_config.json``."""
+    from peft import LoraConfig
+
+    settings: Any = decoder.peft_config["default"]  # type: ignore[index]
+    parts = {key.rpartition(".")[0].rpartition(".") for key in named}
+    LoraConfig(
+        r=settings.r,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules=sorted({path.rpartition(".")[2] for path, _, n in parts if "lora_" in n}),
+        modules_to_save=sorted({name for _, _, name in parts if "lora_" not in name}) or None,
+        base_model_name_or_path=base,
+        task_type="CAUSAL_LM",
+        inference_mode=True,
+    ).save_pretrained(str(folder))
+
+
+def _adapter_card(decoder: Decoder, name: str, base: str) -> str:
+    """How to load it: the positions of the base are changed as they were in training."""
+    config = llama_config(decoder)
+    scaling = config["rope_scaling"] or {"rope_type": "default"}
+    rope = json.dumps({**scaling, "rope_theta": config["rope_theta"]})
+    return f"""---
+library_name: peft
+base_model: {json.dumps(base)}
+---
+# {name}
+
+An adapter for the Llama `{base}`, exported by `tape-exp export`.
+
+```python
+from peft import PeftModel
+from transformers import AutoConfig, AutoModelForCausalLM
+
+config = AutoConfig.from_pretrained({json.dumps(base)})
+config.rope_parameters = {rope}
+base = AutoModelForCausalLM.from_pretrained({json.dumps(base)}, config=config)
+model = PeftModel.from_pretrained(base, {json.dumps(name)})
+```
+"""
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

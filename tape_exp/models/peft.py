@@ -2,13 +2,15 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Interval
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -19,12 +21,14 @@ from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding, Tokens, for_heads
 from tape_exp.models.positions.nope import NoPE
-from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.rope import RoPE, Theta
 from tape_exp.settings.construct import locate, takes
-from tape_exp.settings.errors import ConfigError, one_of, positive
-from tape_exp.settings.schema import AttentionConfig
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import AttentionConfig, Count, Positive
 
-PARTS = {  # what `peft.train` names, as patterns of parameter names
+Part = Literal["everything", "positions", "embedding", "head", "norms"]
+Matrix = Literal["q", "k", "v", "o", "gate", "up", "down"]
+PARTS: dict[Part, str] = {  # as patterns of parameter names
     "everything": "",
     "positions": r"\.position\.",
     "embedding": r"^embedding\.",
@@ -37,21 +41,10 @@ PARTS = {  # what `peft.train` names, as patterns of parameter names
 class Lora:
     """LoRA (Hu et al., 2021), by peft: W + α/r B A with W frozen, A Kaiming uniform and B = 0."""
 
-    rank: int = 8
-    alpha: float = 16.0
-    dropout: float = 0.0
-    targets: tuple[str, ...] = ("q", "k", "v", "o")  # of every block: q, k, v, o, gate, up, down
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ConfigError(f"peft.lora.rank={self.rank} must be at least 1.")
-        positive("peft.lora", alpha=self.alpha)
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(
-                f"peft.lora.dropout={self.dropout} must be from 0, which drops nothing, to below 1."
-            )
-        for target in self.targets:
-            one_of("peft.lora.targets", target, ("q", "k", "v", "o", "gate", "up", "down"))
+    rank: Count = 8
+    alpha: Positive = 16.0
+    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    targets: tuple[Matrix, ...] = ("q", "k", "v", "o")  # of every block
 
     def insert(self, decoder: Decoder, seed: int) -> None:
         """Put the adapters in place and freeze all else; the logits do not change."""
@@ -99,30 +92,17 @@ class Adaptation:
         name: str,
         base: str = "rope",
         lora: Lora | None = None,
-        train: tuple[str, ...] = (),
-        interpolation: float = 1.0,
-        theta: float | None = None,
-        sparse_groups: int | None = None,
+        train: tuple[Part, ...] = (),
+        interpolation: Annotated[float, Ge(1)] = 1.0,
+        theta: Theta | None = None,
+        sparse_groups: Count | None = None,
         drop: bool = False,
     ) -> None:
-        for part in train:
-            one_of("peft.train", part, PARTS)
         if not train and lora is None:
             raise ConfigError(f"peft={name} trains nothing: give peft.lora, or peft.train=[norms].")
         if "everything" in train and lora is not None:
             raise ConfigError(
                 "peft.train=[everything] leaves nothing frozen for peft.lora; set peft.lora=null."
-            )
-        if not interpolation >= 1:
-            raise ConfigError(
-                f"peft.interpolation={interpolation} must be at least 1: the context grows by it."
-            )
-        if theta is not None and not theta >= 1:
-            raise ConfigError(f"peft.theta={theta} must be at least 1, as 1000000.")
-        if sparse_groups is not None and sparse_groups < 1:
-            raise ConfigError(
-                f"peft.sparse_groups={sparse_groups} must be at least 1, or null for full "
-                "attention."
             )
         if drop and (interpolation != 1 or theta is not None):
             key = "interpolation" if interpolation != 1 else "theta"
@@ -324,22 +304,16 @@ def merge(decoder: Decoder) -> None:
 
 def table(decoder: Decoder) -> str:
     """The parameters of each part, summed over layers, and how many are trained, as text."""
-    counts: dict[str, list[int]] = {}
+    counts = Counter[str]()
+    tuned = Counter[str]()
     for name, parameter in decoder.named_parameters():
-        part = (
-            re.sub(r"^layers\.\d+", "layers.*", name)
-            .replace(".base_layer", "")
-            .replace(".default", "")
-        )
-        entry = counts.setdefault(part.removesuffix(".weight"), [0, 0])
-        entry[0] += parameter.numel()
-        entry[1] += parameter.numel() * parameter.requires_grad
-    counts["all"] = [sum(column) for column in zip(*counts.values(), strict=True)]
+        part = re.sub(r"^layers\.\d+|\.base_layer|\.default|\.weight$", "", name)
+        for row in (f"layers.*{part}" if part.startswith(".") else part, "all"):
+            counts[row] += parameter.numel()
+            tuned[row] += parameter.numel() * parameter.requires_grad
+    rows = [(row, counts[row], tuned[row]) for row in [*(r for r in counts if r != "all"), "all"]]
     lines = [f"  {'part':28}{'parameters':>16}{'trained':>16}"]
-    lines += [
-        f"  {part:28}{total:16,}{tuned:16,}{100 * tuned / total:9.3f} %"
-        for part, (total, tuned) in counts.items()
-    ]
+    lines += [f"  {row:28}{n:16,}{m:16,}{100 * m / n:9.3f} %" for row, n, m in rows]
     return "\n".join(lines)
 
 

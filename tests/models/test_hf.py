@@ -282,7 +282,7 @@ def test_a_folder_is_whole_or_absent(arch, tmp_path, monkeypatch):
     def full_disk(*_, **__):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(export, "save_file", full_disk)
+    monkeypatch.setattr(export, "save_torch_state_dict", full_disk)
     with pytest.raises(OSError, match="No space left"):
         export.save(decoder, tmp_path / "new", None, model=section("tape"))
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
