@@ -2,17 +2,21 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tape_exp.drawing.plots import Line, Panel, curves
-from tape_exp.drawing.style import REFERENCE, categorical, sequential
+from tape_exp.drawing.style import REFERENCE, sequential
 from tape_exp.settings.naming import display_name
 
 Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
 LAYERS = 8  # that are drawn, evenly spaced; the tables have all
 MEAN = "mean over windows, 95 %"
+ENDS = ("low", "high")
 
 
 def draw_diagnostics(tables: Tables, model: str, folder: Path) -> list[Path]:
@@ -27,66 +31,67 @@ def draw_diagnostics(tables: Tables, model: str, folder: Path) -> list[Path]:
 
 
 def diagnostic_panels(tables: Tables) -> dict[str, list[Panel]]:
-    """Two panels for each table that is drawn, by its name."""
+    """The panels of each table that is drawn, by its name."""
     if "loss_by_position" not in tables or "summary" not in tables:
         return {}
-    facts, panels = tables["summary"][0], {}
-    panels["loss_by_position"] = _loss_by_position(tables["loss_by_position"], facts)
-    panels["loss_by_context"] = _loss_by_context(tables["loss_by_context"], facts)
+    facts = tables["summary"][0]
+    panels = {
+        "loss_by_position": _loss_by_position(tables["loss_by_position"], facts),
+        "loss_by_context": _loss_by_context(tables["loss_by_context"], facts),
+    }
     first = f"attention on the first {facts['sinks']} tokens, by query"
-    for name, title, label, of_layer in (
-        ("sinks", first, "attention (%)", "attention (%)"),
-        ("distance", "attention by distance of the key", "attention (%)", "mean distance (tokens)"),
-        ("entropy", "entropy of attention, by query", "entropy (nats)", "entropy (nats)"),
+    for name, title, y, label in (
+        ("sinks", first, "probability", "attention (%)"),
+        ("distance", "attention by distance of the key", "probability", "attention (%)"),
+        ("entropy", "entropy of attention, by query", "entropy", "entropy (nats)"),
     ):
-        if rows := tables.get(f"attention_{name}"):
-            by_layer = _by_layer(tables["attention_layers"], name, of_layer)
-            panels[f"attention_{name}"] = [_by_length(rows, name, title, label, facts), by_layer]
+        rows = tables.get(f"attention_{name}", ())
+        placed = [{**row, "x": (row["from"] + row["to"]) / 2} for row in rows]
+        across, times = "tokens that are seen", 100 if y == "probability" else 1
+        if name == "distance":
+            across = "distance (tokens), from the last mark to this"
+            placed = [{**row, "x": row["to"]} for row in rows if row["from"]]
+        if placed:
+            (uniform, *_) = _layers(placed, "uniform", times)  # attention that tells no keys apart
+            lines = [*_layers(placed, y, times), replace(uniform, name="uniform", style=REFERENCE)]
+            panels[f"attention_{name}"] = [_doubling(title, across, label, lines, facts)]
     if rows := tables.get("frequency_use"):
-        label = "pair of channels, in RoPE from the fastest"
+        words = "pair of channels, in RoPE from the fastest", "mean norm"
         panels["frequency_use"] = [
-            Panel(f"norm of {of} by frequency", label, "mean norm", _layers(rows, "pair", of))
+            Panel(f"norm of {of} by frequency", *words, _layers(rows, of, x="pair"))
             for of in ("queries", "keys")
         ]
     return panels
 
 
 def _doubling(title: str, xlabel: str, ylabel: str, lines: list[Line], facts: Row) -> Panel:
-    """A panel whose lengths double at equal distances: 1, 4, 16 …"""
+    """A panel whose lengths double at equal distances, 1, 4, 16 …, with a mark at the trained
+    length, if there is one and the figure reaches it.
+    """
     ticks = [4**n for n in range(16) if 4**n <= facts["length"]]
-    return Panel(title, xlabel, ylabel, lines, _trained(facts), ticks, log_x=True)
-
-
-def _trained(facts: Row) -> list[float]:
-    """The trained length, if there is one and the figure reaches it."""
     trained = facts["trained_length"]
-    return [trained] if trained and trained <= facts["length"] else []
+    marks = [trained] if trained and trained <= facts["length"] else []
+    return Panel(title, xlabel, ylabel, lines, marks, ticks, log_x=True)
 
 
-def _band(rows: Sequence[Row], name: str, x: str, y: str, low: str, high: str) -> Line:
-    columns: Any = ([row[key] for row in rows] for key in (x, y, low, high))
-    return Line(name, *columns)
+def _band(rows: Sequence[Row], *keys: str) -> Line:
+    return Line(MEAN, *([row[key] for row in rows] for key in keys))
 
 
 def _loss_by_position(rows: Sequence[Row], facts: Row) -> list[Panel]:
     placed = [{**row, "x": (row["from"] + row["to"]) / 2} for row in rows]
-    lines, marks = [_band(placed, MEAN, "x", "loss", "low", "high")], _trained(facts)
-    words = ("tokens that are seen", "loss (nats per token)", lines)
-    beyond = f", dotted: trained to {marks[0]:,}" if marks else ""
-    return [
-        _doubling(f"loss by position{beyond}", *words, facts),
-        Panel("the same, equal distances", *words, marks),
-    ]
+    words = ("loss by position, dotted: trained length", "tokens that are seen")
+    band = _band(placed, "x", "loss", "low", "high")
+    return [_doubling(*words, "loss (nats per token)", [band], facts)]
 
 
 def _loss_by_context(rows: Sequence[Row], facts: Row) -> list[Panel]:
-    ends = [
-        {end: None if row[end] is None else math.exp(min(row[end], 700)) for end in ("low", "high")}
+    of_rows = [
+        {**row, **{e: None if row[e] is None else math.exp(min(row[e], 700)) for e in ENDS}}
         for row in rows
     ]
-    of_rows = [{**row, **end} for row, end in zip(rows, ends, strict=True)]
-    perplexity = _band(of_rows, MEAN, "context", "perplexity", "low", "high")
-    excess = _band(rows, MEAN, "context", "excess", "excess_low", "excess_high")
+    perplexity = _band(of_rows, "context", "perplexity", *ENDS)
+    excess = _band(rows, "context", "excess", "excess_low", "excess_high")
     margin, contexts = facts["margin"], [rows[0]["context"], rows[-1]["context"]]
     allowed = Line(f"margin {margin:g}", contexts, [margin, margin], style=REFERENCE)
     scored = f"{facts['scored'] // facts['windows']:,} tokens of {facts['windows']:,} windows"
@@ -98,39 +103,14 @@ def _loss_by_context(rows: Sequence[Row], facts: Row) -> list[Panel]:
     ]
 
 
-def _by_length(rows: Sequence[Row], name: str, title: str, label: str, facts: Row) -> Panel:
-    """A line for each layer, and what uniform attention would give."""
-    y, times = ("entropy", 1) if name == "entropy" else ("probability", 100)
-    xlabel = "tokens that are seen"
-    placed = [{**row, "x": (row["from"] + row["to"]) / 2} for row in rows]
-    if name == "distance":
-        xlabel = "distance (tokens), from the last mark to this"
-        placed = [{**row, "x": row["to"]} for row in rows if row["from"]]
-    scaled = [{**row, y: times * row[y], "uniform": times * row["uniform"]} for row in placed]
-    (uniform, *_) = _layers(scaled, "x", "uniform")
-    reference = Line("uniform", uniform.x, uniform.y, style=REFERENCE)
-    return _doubling(title, xlabel, label, [*_layers(scaled, "x", y), reference], facts)
-
-
-def _layers(rows: Sequence[Row], x: str, y: str) -> list[Line]:
+def _layers(rows: Sequence[Row], y: str, times: float = 1, x: str = "x") -> list[Line]:
     """A line for each of some layers."""
     layers = sorted({row["layer"] for row in rows})
     number = min(len(layers), LAYERS)
-    step = (len(layers) - 1) / max(number - 1, 1)
-    lines = []
-    for place, layer in enumerate(layers[round(n * step)] for n in range(number)):
-        own = [row for row in rows if row["layer"] == layer]
-        style = sequential(place, number)
-        points = [row[x] for row in own], [row[y] for row in own]
-        lines.append(Line(f"layer {layer}", *points, style=style))
-    return lines
-
-
-def _by_layer(rows: Sequence[Row], name: str, label: str) -> Panel:
-    """The mean of each layer, in a band from its lowest to its highest head."""
-    times = 100 if name == "sinks" else 1
-    mean, low, high = ([times * row[name + end] for row in rows] for end in ("", "_low", "_high"))
-    layers = [row["layer"] for row in rows]
-    line = Line("mean over heads, lowest to highest", layers, mean, low, high, categorical(1))
-    ticks = layers[:: -(-len(layers) // LAYERS)]
-    return Panel("by layer, queries of the second half", "layer", label, [line], ticks=ticks)
+    chosen = [layers[round(n)] for n in np.linspace(0, len(layers) - 1, number)]
+    of_layer = [[row for row in rows if row["layer"] == layer] for layer in chosen]
+    return [
+        Line(f"layer {layer}", *zip(*((r[x], times * r[y]) for r in own), strict=True), style=style)
+        for n, (layer, own) in enumerate(zip(chosen, of_layer, strict=True))
+        if (style := sequential(n, number))
+    ]

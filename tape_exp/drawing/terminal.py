@@ -24,24 +24,16 @@ def brief(value: float, digits: int) -> str:
 def print_heatmaps(panels: dict[str, Heatmap], console: Console | None = None) -> None:
     """Print grids side by side, what was seen in training framed, and below them a legend."""
     console = console or Terminal()
-    first, colours = next(iter(panels.values())), console.is_terminal
+    first = next(iter(panels.values()))
     blocks = [_block(name, grid, console) for name, grid in panels.items()]
     console.print(Columns(blocks, padding=(0, 3)), highlight=False)
-    scale = Text(f"{first.title} in tens: 9 = 90 to 100")
-    if colours:
-        scale = Text.assemble("0 ", *(_cell(10 * n, 2, True) for n in range(11)))
-        scale.append(f" 100  {first.title}")
-    scale.append(
-        "; ·· = not evaluated" if any(np.isnan(g.values).any() for g in panels.values()) else ""
-    )
+    legend = f"{first.title} in tens: 9 = 90 to 100"
+    if any(np.isnan(grid.values).any() for grid in panels.values()):
+        legend += "; ·· = not evaluated"
     axes = {"rows": first.row_label, "columns": first.column_label}
-    framed = any(all(grid.trained) for grid in panels.values())
-    sentences = [
-        scale,
-        "; ".join(f"{axis}: {label}" for axis, label in axes.items() if label),
-        *(["framed: seen in training"] if framed else []),
-    ]
-    for sentence in sentences:
+    named = "; ".join(f"{axis}: {label}" for axis, label in axes.items() if label)
+    framed = "framed: seen in training" if all(first.trained) else ""
+    for sentence in filter(None, (legend, named, framed)):
         console.print(sentence, highlight=False, soft_wrap=True)
 
 
@@ -51,16 +43,12 @@ def _block(name: str, grid: Heatmap, console: Console) -> Text:
 
     rows, columns = grid.values.shape
     height, width = grid.trained if all(grid.trained) else (0, 0)
+    framed = 0 < width < columns  # else no column is beyond what was seen
     side, below, corner = "|-+" if console.options.ascii_only else "│─┘"
-    framed = bool(width) and width < columns  # else no column is beyond what was seen
-    names, heads = (
-        dict(zip(*ticks(*axis), strict=True))
-        for axis in ((rows, grid.rows), (columns, grid.columns))
-    )
-    left, cell = (
-        max(map(len, names.values())) + 1,
-        max(2, *(len(name) + 1 for name in grid.columns or [""])),
-    )
+    names = dict(zip(*ticks(rows, grid.rows), strict=True))
+    heads = dict(zip(*ticks(columns, grid.columns), strict=True))
+    left = max(map(len, names.values())) + 1
+    cell = max(2, *(len(head) + 1 for head in grid.columns or [""]))
     head = "".join(
         heads.get(n, "").ljust(cell) + " " * (framed and n == width) for n in range(1, columns + 1)
     )
@@ -77,11 +65,13 @@ def _block(name: str, grid: Heatmap, console: Console) -> Text:
 
 
 def _cell(value: float, width: int, coloured: bool) -> tuple[str, str]:
-    import matplotlib
-
+    """A cell's text and style: its tens, on a terminal in the colour of the figures too."""
     if np.isnan(value):
         return "··".ljust(width), ""
+    text = str(min(int(value // 10), 9)).ljust(width)
     if not coloured:
-        return str(min(int(value // 10), 9)).ljust(width), ""
+        return text, ""
+    import matplotlib
+
     red, green, blue = (int(255 * c) for c in matplotlib.colormaps["YlGnBu"](value / 100)[:3])
-    return " " * width, f"on rgb({red},{green},{blue})"
+    return text, f"{'white' if value > 60 else 'black'} on rgb({red},{green},{blue})"
