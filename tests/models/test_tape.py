@@ -4,6 +4,7 @@ say.
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ ROPE_STARTS = [
         "tape_neither",
         "tape_public_addition",
         "tape_randpe",
+        "tape_constant",
     )
 ]
 LAYOUTS = [{}, {"L": 1, "R": 4}, {"L": 4, "R": 1}]
@@ -44,6 +46,19 @@ TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0
 def test_step_zero_is_exactly_rope(name, arch):
     rope, tape = make_decoder("rope", arch), make_decoder(name, arch)
     assert (rope(TOKENS) - tape(TOKENS)).abs().max() <= 1e-6
+
+
+def test_step_zero_from_a_constant_state_is_exactly_nope(arch):
+    nope, tape = make_decoder("nope", arch), make_decoder("tape_constant", arch)
+    assert (nope(TOKENS) - tape(TOKENS)).abs().max() <= 1e-6
+
+
+def test_a_state_of_unit_size_turns_and_keeps_its_size(arch):
+    model, states = make_decoder("tape_unit", arch), []
+    randomise(model, std=0.3)
+    model(TOKENS, watch=lambda block, scores, state: states.append(state.detach()))
+    assert (states[-1].norm(dim=-2) - 1).abs().max() < 1e-5
+    assert (states[-1] - states[0]).abs().max() > 0.1
 
 
 def test_step_zero_on_random_positions_is_exactly_randpe(arch):
@@ -429,3 +444,25 @@ def test_wrong_options_name_the_key(arch):
         TensorTAPE(arch, L=4, R=1, equivariant=False)
     with pytest.raises(ConfigError, match=r"model\.weights=heads"):
         TensorTAPE(arch, weights="full", equivariant=False)
+
+
+@pytest.mark.parametrize(("attention", "turns"), [(False, False), (True, True)])
+def test_without_attention_the_update_scales_positions_and_cannot_turn_them(attention, turns, arch):
+    """W2 diag(ψ) W1ᵀ is real, and all heads begin with the phase of RoPE, so that only Ẽ, which
+    comes from other tokens, brings another phase.
+    """
+    words = [f"model.attention={str(attention).lower()}"]
+    model = make_decoder("tape", dataclasses.replace(arch, layers=4), *words)
+    randomise(model, std=0.3)
+    states = []
+
+    def watch(block, scores, state):
+        states.append(torch.complex(*state.double().unbind(-2)))
+
+    with torch.no_grad():
+        model(torch.arange(24).view(2, 12) % 14, watch=watch)
+    turned = (states[-1] * states[0].conj()).angle()
+    beyond = torch.minimum(turned.abs(), math.pi - turned.abs()).max()  # a gain may be negative
+    assert (beyond > 0.1) == turns
+    assert (beyond < 1e-5) == (not turns)
+    assert (states[-1].abs() / states[0].abs() - 1).abs().max() > 0.1

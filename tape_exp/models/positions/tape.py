@@ -46,6 +46,8 @@ class TAPE(RoPE):
             P, as the paper's public language-model code has it.
         attention: update E from Ẽ (ablation).
         feed_forward: update E from x̃ (ablation).
+        unit: bring every complex number back to size 1 after each update (ablation: E turns, and
+            gains nothing).
     """
 
     grouped_keys = False  # heads turn by states of their own
@@ -60,8 +62,10 @@ class TAPE(RoPE):
         head_mixing: HeadMixing = "linear",
         attention: bool = True,
         feed_forward: bool = True,
+        unit: bool = False,
     ) -> None:
         super().__init__(arch, theta, scaling)
+        self.unit = unit
         self.psi_input, self.head_mixing = psi_input, head_mixing
         self.attention, self.feed_forward = attention, feed_forward
         self.update_net = nn.ParameterDict()
@@ -101,7 +105,8 @@ class TAPE(RoPE):
         if averaged_BTHE is not None:
             E = torch.cat([E, averaged_BTHE.to(E.dtype)], 2)
             mixing = torch.cat([mixing, self.head_map(E.dtype)], 1)
-        return (self.token_maps(tokens, mixing) @ E).unflatten(-1, (2, -1))
+        E = (self.token_maps(tokens, mixing) @ E).unflatten(-1, (2, -1))
+        return F.normalize(E, dim=-2) if self.unit else E
 
     def token_maps(self, tokens: Tokens, mixing_HG: Tensor) -> Tensor:
         """A ``mixing``, A = I + W2 diag(ψ) W1ᵀ, (B, T, H, G), by one matrix product for all."""
