@@ -225,7 +225,7 @@ def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: in
             f"the answer and BOS. task.max_length={2 * (max_length - room)} leaves as many for its "
             "document."
         )
-    return [tokenizer.bos, *_beginning(tokenizer, example.document, room), *closing]
+    return [*tokenizer.begin, *_beginning(tokenizer, example.document, room), *closing]
 
 
 def check_length(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import numpy as np
 import tokenizers
 from annotated_types import Interval, MinLen
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from tape_exp.data.cache import writing_cache
 from tape_exp.data.hub import OFFLINE, hub, reach
@@ -38,7 +38,9 @@ class Tokenization:
             instead.
         vocab: bpe: size of the vocabulary, with the two special tokens.
         path: file: of the ``tokenizer.json``; hub: the repository.
-        bos, eos: the special tokens before a document and after an answer.
+        bos, eos: the special tokens before a document and after an answer. Of a Llama's tokenizer
+            they, and ``add_bos``, are what its own files say, unless they are given here.
+        add_bos: whether a prompt begins with BOS too.
         digits: bpe: ``single``, each is a token, as in Llama-2's tokenizer; or ``runs``, which may
             grow together, so that a number is cut at places which differ from number to number.
         sample_mb: bpe: megabytes of the corpus, from its beginning, that it is trained on.
@@ -49,6 +51,7 @@ class Tokenization:
     path: NotEmpty | None = None
     bos: NotEmpty = "<s>"
     eos: NotEmpty = "</s>"
+    add_bos: bool = True
     digits: Literal["single", "runs"] = "single"
     sample_mb: Count = 32
 
@@ -67,12 +70,12 @@ class Tokenization:
     def make(self, text: Text, cache: Path) -> "Tokenizer":
         """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``."""
         if self.kind == "byte":
-            return Tokenizer(_byte_level(self), self.bos, self.eos)
+            return self.of(_byte_level(self))
         if self.kind == "words":
-            return Tokenizer(_with_words(self), self.bos, self.eos)
+            return self.of(_with_words(self))
         if self.kind == "file":
             assert self.path is not None
-            return load(path_of("task.tokenizer.path", self.path), self.bos, self.eos)
+            return self.load(path_of("task.tokenizer.path", self.path))
         if self.kind == "hub":
             return self._from_hub()
         key = hashlib.sha256(f"{text.fingerprint('train')} {self} 1".encode()).hexdigest()[:12]
@@ -81,7 +84,28 @@ class Tokenization:
             with writing_cache(cache), file_lock(path.with_suffix(".lock")):
                 if not path.exists():  # another process may have made it meanwhile
                     write_atomically(path, self._trained(text).to_str())
-        return load(path, self.bos, self.eos)
+        return self.load(path)
+
+    def of(self, backend: tokenizers.Tokenizer) -> "Tokenizer":
+        """A tokenizer of the library with the special tokens of these settings."""
+        return Tokenizer(backend, self.bos, self.eos, self.add_bos)
+
+    def load(self, path: Path) -> "Tokenizer":
+        """A ``tokenizer.json``. Raises :class:`ConfigError` where it is none, or lacks one of the
+        two special tokens.
+        """
+        if not path.is_file():
+            raise ConfigError(
+                f"the tokenizer {path} does not exist; task.tokenizer.kind=bpe trains one on the "
+                "corpus."
+            )
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare exceptions
+            raise ConfigError(
+                f"{path} is not a tokenizer.json of the tokenizers library ({error}); remove it."
+            ) from error
+        return self.of(backend)
 
     def _trained(self, text: Text) -> tokenizers.Tokenizer:
         log.info("Training a BPE of %d tokens on %s.", self.vocab, text.told)
@@ -112,13 +136,17 @@ class Tokenization:
             except LocalEntryNotFoundError:
                 reach()
                 path = hf_hub_download(self.path, "tokenizer.json")
-        return load(Path(path), self.bos, self.eos)
+        return self.load(Path(path))
 
 
 class Tokenizer:
-    """A tokenizer with the ids of its two special tokens. ``encode`` adds none."""
+    """A tokenizer with the ids of its two special tokens, and of those before a prompt (``begin``).
+    ``encode`` adds none.
+    """
 
-    def __init__(self, backend: tokenizers.Tokenizer, bos: str, eos: str) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, bos: str, eos: str, add_bos: bool = True
+    ) -> None:
         ids: list[int] = []
         for key, token in (("bos", bos), ("eos", eos)):
             number = backend.token_to_id(token)
@@ -134,6 +162,7 @@ class Tokenizer:
         backend.encode_special_tokens = True  # a document that says "<s>" does not begin another
         self.backend = backend
         self.bos, self.eos = ids
+        self.begin = [self.bos] if add_bos else []
         self.vocab = backend.get_vocab_size()
         # The JSON without what does not change the ids, so that it names the tokenizer wherever it
         # lies.
@@ -159,26 +188,15 @@ class Tokenizer:
         return np.uint16 if self.vocab <= 1 << 16 else np.uint32
 
     def save(self) -> str:
-        """The ``tokenizer.json``."""
+        """The ``tokenizer.json``, which begins a text as prompts here do."""
+        if self.backend.encode("a").ids[:1] == [self.bos] != self.begin:
+            self.backend.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
+        elif self.begin and self.backend.encode("a").ids[:1] != self.begin:
+            token = self.backend.id_to_token(self.bos)
+            self.backend.post_processor = processors.TemplateProcessing(
+                single=f"{token} $A", pair=f"{token} $A $B", special_tokens=[(token, self.bos)]
+            )
         return self.backend.to_str()
-
-
-def load(path: Path, bos: str = "<s>", eos: str = "</s>") -> Tokenizer:
-    """A ``tokenizer.json``. Raises :class:`ConfigError` where it is none, or lacks one of the two
-    special tokens.
-    """
-    if not path.is_file():
-        raise ConfigError(
-            f"the tokenizer {path} does not exist; task.tokenizer.kind=bpe trains one on the "
-            "corpus."
-        )
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare exceptions
-        raise ConfigError(
-            f"{path} is not a tokenizer.json of the tokenizers library ({error}); remove it."
-        ) from error
-    return Tokenizer(backend, bos, eos)
 
 
 def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:

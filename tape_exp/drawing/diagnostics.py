@@ -55,7 +55,7 @@ def diagnostic_panels(tables: Tables) -> dict[str, list[Panel]]:
             (uniform, *_) = _layers(placed, "uniform", times)  # attention that tells no keys apart
             lines = [*_layers(placed, y, times), replace(uniform, name="uniform", style=REFERENCE)]
             panels[f"attention_{name}"] = [_doubling(title, across, label, lines, facts)]
-    if rows := tables.get("frequency_use"):
+    if rows := tables.get("frequency_use", ()):
         words = "pair of channels, in RoPE from the fastest", "mean norm"
         panels["frequency_use"] = [
             Panel(f"norm of {of} by frequency", *words, _layers(rows, of, x="pair"))
@@ -75,7 +75,8 @@ def _doubling(title: str, xlabel: str, ylabel: str, lines: list[Line], facts: Ro
 
 
 def _band(rows: Sequence[Row], *keys: str) -> Line:
-    return Line(MEAN, *([row[key] for row in rows] for key in keys))
+    columns: Any = ([row[key] for row in rows] for key in keys)
+    return Line(MEAN, *columns)
 
 
 def _loss_by_position(rows: Sequence[Row], facts: Row) -> list[Panel]:
@@ -110,7 +111,11 @@ def _layers(rows: Sequence[Row], y: str, times: float = 1, x: str = "x") -> list
     chosen = [layers[round(n)] for n in np.linspace(0, len(layers) - 1, number)]
     of_layer = [[row for row in rows if row["layer"] == layer] for layer in chosen]
     return [
-        Line(f"layer {layer}", *zip(*((r[x], times * r[y]) for r in own), strict=True), style=style)
+        Line(
+            f"layer {layer}",
+            [row[x] for row in own],
+            [times * row[y] for row in own],
+            style=sequential(n, number),
+        )
         for n, (layer, own) in enumerate(zip(chosen, of_layer, strict=True))
-        if (style := sequential(n, number))
     ]

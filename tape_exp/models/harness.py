@@ -63,9 +63,9 @@ class Harness(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: Any
     ) -> list[int]:
-        """Ids of a text, with BOS unless ``add_special_tokens`` is False."""
+        """Ids of a text, begun as prompts are unless ``add_special_tokens`` is False."""
         ids = self.ids.encode([string])[0].tolist()
-        return ids if add_special_tokens is False else [self.ids.bos, *ids]
+        return ids if add_special_tokens is False else [*self.ids.begin, *ids]
 
     @torch.inference_mode()
     def _loglikelihood_tokens(

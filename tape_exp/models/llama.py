@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,12 @@ class Llama:
     bos: str | None
     eos: str | None
     dtype: torch.dtype
+    # whether its tokenizer begins a text with BOS; null: there is none
+    add_bos: bool | None = field(default=None, repr=False)
 
     def sizes(self) -> dict[str, Any]:
         """The keys of :class:`~tape_exp.settings.schema.Arch` that the checkpoint decides."""
-        keys = {field.name for field in fields(Arch)}
+        keys = {each.name for each in fields(Arch)}
         return {key: value for key, value in vars(self).items() if key in keys}
 
 
@@ -120,6 +122,7 @@ def read_config(folder: Path) -> Llama:
         if (found := getattr(config, key, value)) != value:
             raise ConfigError(f"{path}: {key} is {found}; the decoder computes only {value}.")
     heads, width = config.num_attention_heads, config.hidden_size
+    bos, eos, add_bos = _special_tokens(folder, config)
     return Llama(
         config.num_hidden_layers,
         width,
@@ -133,9 +136,10 @@ def read_config(folder: Path) -> Llama:
         float(config.rope_parameters["rope_theta"]),
         _scaling(path, config),
         config.max_position_embeddings,
-        _special(folder, config, "bos"),
-        _special(folder, config, "eos"),
+        bos,
+        eos,
         config.dtype or torch.float32,
+        add_bos,
     )
 
 
@@ -290,21 +294,26 @@ def _scaling(path: Path, config: Any) -> dict[str, Any]:
     return scaling if method == "linear" else scaling | {"original": int(original)}
 
 
-def _special(folder: Path, config: Any, kind: str) -> str | None:
-    """The bos or eos token: from tokenizer_config.json, or by its id in config.json."""
-    import tokenizers
+def _special_tokens(folder: Path, config: Any) -> tuple[str | None, str | None, bool | None]:
+    """BOS, EOS and whether a text begins with BOS, as transformers' tokenizer has them, or else by
+    the ids in config.json. Without any BOS, EOS stands before documents and nothing before prompts.
+    """
+    from transformers import AutoTokenizer
 
-    settings, tokenizer = folder / "tokenizer_config.json", folder / "tokenizer.json"
-    number = getattr(config, f"{kind}_token_id")
-    number = number[0] if isinstance(number, list) and number else number
+    if not (folder / "tokenizer.json").is_file():
+        return None, None, None
     try:
-        content = json.loads(settings.read_text()) if settings.is_file() else {}
-        token = content.get(f"{kind}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        if token or number is None or not tokenizer.is_file():
-            return token
-        return tokenizers.Tokenizer.from_file(str(tokenizer)).id_to_token(number)
-    except Exception as error:  # the library raises bare exceptions
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        named = {"bos": tokenizer.bos_token, "eos": tokenizer.eos_token}
+        for kind, token in named.items():
+            number = getattr(config, f"{kind}_token_id")
+            number = number[0] if isinstance(number, list) and number else number
+            if token is None and number is not None:
+                named[kind] = tokenizer.convert_ids_to_tokens(number)
+        first = tokenizer("a").input_ids[:1]
+        begins = first == [tokenizer.convert_tokens_to_ids(named["bos"])] if named["bos"] else False
+    except Exception as error:  # the libraries raise bare exceptions
         raise ConfigError(
             f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
         ) from error
+    return named["bos"] or named["eos"], named["eos"], begins

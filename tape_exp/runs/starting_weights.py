@@ -19,13 +19,15 @@ from tape_exp.settings.files import read_json, read_yaml
 from tape_exp.settings.folders import path_of
 from tape_exp.settings.plugins import yaml_of
 
-# What follows from a Llama, whatever the config says.
+DEFAULTS = (None, "<s>", "</s>")  # of the tokenizer's special tokens
+# What follows from a Llama, whatever else the config says.
 LLAMA_KEYS = (
     "task.arch",
     "model.theta",
     "model.scaling",
     "task.tokenizer.bos",
     "task.tokenizer.eos",
+    "task.tokenizer.add_bos",
 )
 
 
@@ -228,7 +230,8 @@ def apply_llama_config(cfg: DictConfig) -> DictConfig:
         from tape_exp.models import llama
 
         config = llama.read_config(base)
-        values = [config.sizes(), config.theta, config.scaling, config.bos, config.eos]
+        special = config.bos, config.eos, config.add_bos
+        values = [config.sizes(), config.theta, config.scaling, *special]
     elif llama_title(checkpoint):  # which was fine-tuned whole: the config of that run has them
         run = run_config(checkpoint)
         values = [OmegaConf.select(run, key) for key in LLAMA_KEYS]
@@ -242,7 +245,9 @@ def apply_llama_config(cfg: DictConfig) -> DictConfig:
         )
     cfg = copy.deepcopy(cfg)
     for key, value in zip(LLAMA_KEYS, values, strict=True):
-        if value is not None:
+        # Of the tokenizer, what differs from our own default was asked for.
+        own = key.startswith("task.tokenizer")
+        if value is not None and not (own and OmegaConf.select(cfg, key) not in DEFAULTS):
             OmegaConf.update(cfg, key, value, merge=key == "model.scaling", force_add=True)
     return cfg
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from tape_exp.data import tokenizers
 from tape_exp.data.text import Split, Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
 from tape_exp.data.tokens import Tokens, tokenise
@@ -59,7 +58,7 @@ class TextTask(Task):
                 "AutoTokenizer.from_pretrained(<folder>).save_pretrained(<folder>)."
             )
         if kept is not None:
-            self.tokenizer = tokenizers.load(kept, self.tokenization.bos, self.tokenization.eos)
+            self.tokenizer = self.tokenization.load(kept)
         else:
             self.tokenizer = self.tokenization.make(self.text, self.surroundings.cache)
             if checkpoint and starting_weights.trained_tokenizer(checkpoint) not in (
@@ -102,8 +101,8 @@ class TextTask(Task):
         return self.tokenizer.eos
 
     def encode(self, text: str) -> list[int]:
-        """BOS and the whole text at once, since some tokenizers mark a text's beginning."""
-        return [self.tokenizer.bos, *self.tokenizer.encode([text])[0].tolist()]
+        """BOS, where prompts have one, and the text at once: some tokenizers mark its beginning."""
+        return [*self.tokenizer.begin, *self.tokenizer.encode([text])[0].tolist()]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text, without special tokens."""

@@ -6,7 +6,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from tape_exp.data import tokenizers
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.models.decoder import Decoder
 from tape_exp.runs.checkpoints import file_name
@@ -69,12 +68,9 @@ def read_run(folder: str | Path) -> LoadedRun:
     validate(cfg)
     cfg.checkpoint, cfg.runs = str(run), str(Path(run, "../../../..").resolve())
     task, tokenizer = make_task(cfg), None
-    if (run / "tokenizer.json").is_file():
-        special = cfg.task.tokenizer
-        tokenizer = tokenizers.load(run / "tokenizer.json", special.bos, special.eos)
+    if isinstance(task, TextTask) and (run / "tokenizer.json").is_file():
+        task.tokenizer = tokenizer = task.tokenization.load(run / "tokenizer.json")
         task.size_vocabulary(max(task.arch.vocab, tokenizer.vocab))
-        if isinstance(task, TextTask):
-            task.tokenizer = tokenizer
     adaptation = make_adaptation(cfg, task)
     decoder, model = make_decoder(cfg, task, adaptation).eval(), model_section(cfg, adaptation)
     return LoadedRun(run, cfg, find(str(run), cfg), task, decoder, tokenizer, model)

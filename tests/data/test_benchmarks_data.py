@@ -93,7 +93,9 @@ def mean(values):
 
 
 def test_scores_by_length_are_accepted_as_ruler_has_them(tmp_path, cache):
-    """A stand-in with RULER's shape: documents made for a tokenizer, a metric for each length."""
+    """A stand-in with RULER's shape: documents made for a tokenizer, a metric for each length. Its
+    prompts begin with BOS, which counts.
+    """
     (tmp_path / "needle.yaml").write_text(RULER_TASK)
     (tmp_path / "made.py").write_text(MADE)
 
@@ -104,7 +106,7 @@ def test_scores_by_length_are_accepted_as_ruler_has_them(tmp_path, cache):
 
     task = load(8192)["tasks"]["needle"]
     documents = [document["input"].split() for document in task.eval_docs]
-    assert [row[:2] for row in documents] == [[n, "6"] for n in ("4096", "8192") for _ in "ab"]
+    assert [row[:2] for row in documents] == [[n, "7"] for n in ("4096", "8192") for _ in "ab"]
     assert [document["input"] for document in load(8192)["tasks"]["needle"].eval_docs] == [
         " ".join(row) for row in documents
     ]

@@ -14,6 +14,7 @@ import sys
 import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import datasets
@@ -453,7 +454,7 @@ LLAMA_FILES = {
     b' "b": "model-2.safetensors"}}',
     "model-1.safetensors": b"1",
     "model-2.safetensors": b"2",
-    "tokenizer.json": b"{}",
+    "tokenizer.json": Tokenization("byte").make(None, Path("cache")).save().encode(),
     "tokenizer_config.json": b'{"bos_token": "<s>", "eos_token": "</s>"}',
     "pytorch_model.bin": b"not wanted",
     "original/consolidated.safetensors": b"not wanted",

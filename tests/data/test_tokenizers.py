@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from tape_exp.data import tokenizers
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.settings.errors import ConfigError
@@ -139,13 +138,13 @@ def test_wrong_settings_name_the_key(options, message):
 
 def test_wrong_files_are_named(corpus, tmp_path):
     with pytest.raises(ConfigError, match=r"absent\.json does not exist"):
-        tokenizers.load(tmp_path / "absent.json")
+        Tokenization().load(tmp_path / "absent.json")
     (tmp_path / "broken.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"broken\.json is not a tokenizer\.json"):
-        tokenizers.load(tmp_path / "broken.json")
+        Tokenization().load(tmp_path / "broken.json")
     (tmp_path / "good.json").write_text(Tokenization("byte").make(corpus, tmp_path).save())
     with pytest.raises(ConfigError, match=r"has no token '<bos>'; set task\.tokenizer\.bos"):
-        tokenizers.load(tmp_path / "good.json", bos="<bos>")
+        Tokenization(bos="<bos>").load(tmp_path / "good.json")
 
 
 def test_truncation_and_padding_of_a_file_are_switched_off(corpus, tmp_path):
@@ -167,7 +166,7 @@ def test_truncation_and_padding_of_a_file_are_switched_off(corpus, tmp_path):
         "pad_token": "<s>",
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
-    loaded = tokenizers.load(tmp_path / "tokenizer.json")
+    loaded = Tokenization().load(tmp_path / "tokenizer.json")
     for one, other in zip(loaded.encode(SAMPLES), plain.encode(SAMPLES), strict=True):
         assert one.tolist() == other.tolist()
     assert loaded.fingerprint == plain.fingerprint

@@ -11,12 +11,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import processors
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+import tape_exp as te
+from tape_exp.data.text import Text
+from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import export, llama
 from tape_exp.models.decoder import Decoder
+from tape_exp.runs import starting_weights
+from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -249,27 +256,64 @@ def test_a_tied_checkpoint_may_repeat_its_head(tmp_path):
     assert (logits(ours(tmp_path)) - logits(model)).abs().max() < 1e-4
 
 
-def test_special_tokens(checkpoint):
-    import tokenizers
+BOS_FIRST = processors.TemplateProcessing(single="<a> $A", special_tokens=[("<a>", 0)])
 
-    def found() -> tuple:
-        config = llama.read_config(checkpoint)
-        return config.bos, config.eos
 
-    assert found() == (None, None)
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({"<a>": 0, "<b>": 1, "<c>": 2}, "<a>")
-    )
+@pytest.mark.parametrize(
+    ("settings", "ids", "processor", "expected"),
+    [
+        ({}, (1, [2, 0]), None, ("<b>", "<c>", False)),  # by config.json alone
+        ({"bos_token": "<a>", "eos_token": "<b>"}, (2, 2), BOS_FIRST, ("<a>", "<b>", True)),
+        ({"bos_token": "<a>", "eos_token": "<b>"}, (0, 1), None, ("<a>", "<b>", False)),
+        ({"eos_token": "<b>"}, (None, 1), None, ("<b>", "<b>", False)),  # an ordinary <s> stays one
+    ],
+)
+def test_special_tokens_are_those_of_transformers(settings, ids, processor, expected, checkpoint):
+    assert llama.read_config(checkpoint).bos is None
+    vocabulary = {"<a>": 0, "<b>": 1, "<c>": 2, "a": 3, "<s>": 4}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "<c>"))
+    if processor:
+        tokenizer.post_processor = processor
     tokenizer.save(str(checkpoint / "tokenizer.json"))
-    rewrite(checkpoint, bos_token_id=1, eos_token_id=[2, 0])
-    assert found() == ("<b>", "<c>")
-    settings = {"bos_token": {"content": "<begin>", "special": True}, "eos_token": "<end>"}
-    (checkpoint / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert found() == ("<begin>", "<end>")
-    (checkpoint / "tokenizer_config.json").write_text(
-        json.dumps({"bos_token": None, "eos_token": "<end>"})
+    rewrite(checkpoint, bos_token_id=ids[0], eos_token_id=ids[1])
+    content = {"tokenizer_class": "PreTrainedTokenizerFast"} | settings
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(content))
+    config = llama.read_config(checkpoint)
+    assert (config.bos, config.eos, config.add_bos) == expected
+    cfg = starting_weights.apply_llama_config(
+        compose_config(["task=c4", "model=rope", f"checkpoint={checkpoint}"])
     )
-    assert found() == ("<b>", "<end>")
+    assert (cfg.task.tokenizer.bos, cfg.task.tokenizer.add_bos) == (expected[0], expected[2])
+    words = ["task.tokenizer.bos='<c>'", "+task.tokenizer.add_bos=true"]
+    cfg = starting_weights.apply_llama_config(
+        compose_config(["task=c4", "model=rope", f"checkpoint={checkpoint}", *words])
+    )
+    assert (cfg.task.tokenizer.bos, cfg.task.tokenizer.add_bos) == ("<c>", True)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_prompt_begins_as_the_tokenizer_of_the_checkpoint_begins_it(begins, tmp_path):
+    theirs(**SHAPES["llama3"], vocab_size=300).save_pretrained(tmp_path)
+    tokenizer = Tokenization("byte").make(Text("none"), tmp_path).backend
+    if begins:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", 0)]
+        )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    special = {"bos_token": "<s>", "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **special})
+    )
+    decoder, task = te.build("rope", f"checkpoint={tmp_path}", task="c4")
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert task.encode("A text.") == loaded("A text.").input_ids
+    export.save(decoder, tmp_path / "out", task.tokenizer, model={"name": "rope"})
+    again = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert again("A text.").input_ids == loaded("A text.").input_ids
+    ids = torch.randint(0, 300, (2, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = LlamaForCausalLM.from_pretrained(tmp_path)(ids).logits
+        assert (decoder.eval()(ids) - expected).abs().max() < 1e-4
 
 
 def test_fingerprint_names_the_weights(checkpoint, tmp_path):
