@@ -111,7 +111,8 @@ def export_adapter(run: Path, folder: Path, base: str, name: str = "") -> None:
     base_folder = base_of(loaded.checkpoint)
     if is_llama(local) and base_folder.is_dir() and fingerprint(local) != fingerprint(base_folder):
         raise ConfigError(f"--adapter {base} has other weights than the run's base, {base_folder}.")
-    export.save_adapter(loaded.decoder, folder, base, name, _card_of(loaded))
+    moved = loaded.cfg.peft.interpolation != 1 or loaded.cfg.peft.theta is not None
+    export.save_adapter(loaded.decoder, folder, base, name, _card_of(loaded), moved)
 
 
 def push(folder: Path, repository: str, public: bool = False) -> str:

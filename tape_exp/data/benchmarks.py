@@ -122,14 +122,18 @@ def evaluate(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dic
 
 
 def metrics_of(result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
-    """Percent and standard error (None of a single document) by metric, the reported one first."""
+    """Percent and standard error (None of a single document) by metric, the reported one first; of
+    answers that several filters read each, as ``exact_match,strict-match``.
+    """
     metrics = {}
     lengths = sorted({name for key in result if is_length(name := key.partition(",")[0])}, key=int)
     for metric in (*METRICS, *lengths):
-        key = next((key for key in result if key.startswith(f"{metric},")), None)
-        if key is not None and not (metric in lengths and result[key] == NOT_ASKED):
+        keys = [key for key in result if key.startswith(f"{metric},")]
+        for key in keys:
+            if metric in lengths and result[key] == NOT_ASKED:
+                continue
             error = result.get(key.replace(",", "_stderr,", 1))
-            metrics[metric] = (
+            metrics[metric if len(keys) == 1 else key] = (
                 100 * float(result[key]),
                 100 * float(error) if isinstance(error, int | float) else None,
             )
@@ -137,10 +141,17 @@ def metrics_of(result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
 
 
 def reported(name: str, result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
-    """What the record keeps of a benchmark: one metric by its name, or ``<name>@<length>`` each."""
+    """What the record keeps of a benchmark: one metric by its name, ``<name>/<filter>`` of each
+    filter, or ``<name>@<length>`` of each length.
+    """
     metrics = metrics_of(result)
     lengths = {f"{name}@{key}": value for key, value in metrics.items() if is_length(key)}
-    return lengths or {name: next(iter(metrics.values()))}
+    metric = next(iter(metrics)).partition(",")[0]
+    of_metric = {key: value for key, value in metrics.items() if key.partition(",")[0] == metric}
+    return lengths or {
+        "/".join(filter(None, (name, key.partition(",")[2]))): value
+        for key, value in of_metric.items()
+    }
 
 
 def is_length(metric: str) -> bool:

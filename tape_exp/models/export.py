@@ -238,15 +238,21 @@ def save_adapter(
     base: str,
     name: str = "",
     describe: Callable[[str], str] = str,
+    moved: bool = True,
 ) -> None:
     """Write ``adapter_config.json``, ``adapter_model.safetensors`` and a ``README.md`` to a new
     folder: LoRA's matrices, and the embeddings and norms that were trained beside them.
+
+    peft loads an adapter onto its base as that is. Where training changed the base's positions, the
+    config also holds ``rope_parameters``, which the base must be given as the README does: peft
+    warns that it ignores this key.
 
     Args:
         decoder: with its adapters in place.
         base: the Llama that the run began from, a folder or a name on the hub, as peft loads it.
         name: by which the README loads it; none: the folder's.
         describe: makes the README from the lines that load the adapter.
+        moved: whether positions are others than the base's.
 
     Raises:
         ConfigError: the run has no LoRA, its model is no Llama, its embeddings are tied, or
@@ -267,6 +273,9 @@ def save_adapter(
     with new_folder(folder) as temporary:
         named = {llama_name(key).replace(".default.", "."): one for key, one in tensors.items()}
         _write_adapter_config(temporary, decoder, named, base)
+        if moved:
+            path = temporary / "adapter_config.json"
+            _write_json(path, json.loads(path.read_text()) | {"rope_parameters": _rope(decoder)})
         weights = {f"base_model.model.{key}": one for key, one in named.items()}
         save_file(weights, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
         (temporary / "README.md").write_text(
@@ -294,11 +303,16 @@ def _write_adapter_config(
     ).save_pretrained(str(folder))
 
 
-def _adapter_card(decoder: Decoder, name: str, base: str) -> str:
-    """How to load it: the positions of the base are changed as they were in training."""
+def _rope(decoder: Decoder) -> dict[str, Any]:
+    """The positions of a Llama, as transformers 5 has them."""
     config = llama_config(decoder)
     scaling = config["rope_scaling"] or {"rope_type": "default"}
-    rope = json.dumps({**scaling, "rope_theta": config["rope_theta"]})
+    return {**scaling, "rope_theta": config["rope_theta"]}
+
+
+def _adapter_card(decoder: Decoder, name: str, base: str) -> str:
+    """How to load it: the positions of the base are changed as they were in training."""
+    rope = json.dumps(_rope(decoder))
     return f"""---
 library_name: peft
 base_model: {json.dumps(base)}

@@ -35,8 +35,8 @@ class Benchmarks(NothingTrained, TextTask):
         tokenizer: that of the run it begins from; without one, how text is cut (a BPE is trained on
             built-in text).
         train_length: the tokens that the model was trained on at once.
-        longest: tokens of an input; what is longer loses its beginning, as in lm-eval; null:
-            ``train_length``.
+        longest: tokens of an input; what is longer loses its beginning, as in lm-eval; null: what
+            a Llama was trained on, else ``train_length``.
         shots: solved examples before each question; null: the task's own number, else 0.
         limit: documents a task, from its beginning; null: all.
         rows_per_batch: of one forward pass.
@@ -71,7 +71,7 @@ class Benchmarks(NothingTrained, TextTask):
         ):
             if value is not None and value < least:
                 raise ConfigError(f"task.{key}={value} must be at least {least}.")
-        self.longest = train_length if longest is None else longest
+        self.given, self.longest = longest, train_length if longest is None else longest
         super().__init__(
             arch, NO_OPTIM, seed, Text("builtin"), tokenizer, train_length, self.longest
         )
@@ -86,6 +86,9 @@ class Benchmarks(NothingTrained, TextTask):
 
     def prepare(self) -> None:
         """Read the documents."""
+        checkpoint = self.surroundings.checkpoint
+        if self.given is None and checkpoint and checkpoint.is_dir():
+            self.longest = self.trained_tokens()
         needed = benchmarks.ruler(self.tokenizer, self.longest, self.surroundings.cache)
         self.loaded = benchmarks.load(
             self.names, self.source, self.path, self.surroundings.cache, self.shots, needed

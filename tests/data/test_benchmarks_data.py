@@ -312,3 +312,20 @@ def test_arc_is_read_from_the_hub_and_once_fetched_without(hub, tmp_path, monkey
         ConfigError, match=r"task\.source=hub: .* cannot be reached.*task\.source=builtin"
     ):
         benchmarks.load(["arc_challenge"], "hub", None, tmp_path)
+
+
+def test_every_filter_is_reported_by_its_name():
+    """As of GSM8K, whose answers are read strictly and flexibly."""
+    result = {
+        "exact_match,strict-match": 0.25,
+        "exact_match_stderr,strict-match": 0.02,
+        "exact_match,flexible-extract": 0.5,
+        "exact_match_stderr,flexible-extract": "N/A",
+    }
+    assert benchmarks.reported("gsm8k", result) == {
+        "gsm8k/strict-match": (25, 2),
+        "gsm8k/flexible-extract": (50, None),
+    }
+    assert benchmarks.reported("arc", {"acc,none": 0.5, "acc_norm,none": 0.75}) == {
+        "arc": (75, None)
+    }
