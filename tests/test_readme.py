@@ -217,7 +217,7 @@ def test_results_at_a_glance_are_the_claims():
         "smoke": "scale smoke",
         "ladder": "a ladder of scales",
         "": "a count at the paper's size",
-        "on a CPU": "CPU timings only",
+        "on a GPU": "training steps on a GPU",
     }
     for artifact, claim, holds, at in rows:
         known = claims[artifact]

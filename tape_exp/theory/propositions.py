@@ -55,7 +55,7 @@ def cases() -> list[Case]:
     defaults: dict[str, Any] = _node("tape_tensor")
     for path in sorted((CONF / "model").glob("[!.]*.yaml")):
         node = _node(path.stem)
-        if "random_range" in node:  # of the same class
+        if "random_range" in node or "unit" in node:  # of the same class; of this layout alone
             continue
         if node.get("_target_") in (f"{TAPE.__module__}.{TAPE.__name__}", tensor):
             general = {**defaults, **node, "_target_": tensor}

@@ -97,7 +97,7 @@ class TAPE(RoPE):
         return state.flatten(3) if self.attention else None
 
     def update(self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
-        """The next E: A E + A P Ẽ, in one batched product [A, A P] [E; Ẽ]."""
+        """The next E: A E + A P Ẽ, in one batched product."""
         assert state is not None
         B, T = tokens.x.shape[:2]
         E = state.flatten(3).expand(B, T, self.arch.heads, -1)
