@@ -104,14 +104,14 @@ def test_rows_are_chosen_by_a_field(tmp_path):
 
 
 def test_broken_rows_are_skipped_and_counted(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
+    for name, value in (("propagate", True), ("disabled", False)):  # as a command leaves it
+        monkeypatch.setattr(logging.getLogger("tape_exp"), name, value)
     broken = ['{"text": "cut', "", json.dumps({"body": "no text"}), json.dumps(["list"])]
     rows = [json.dumps({"text": "good"}), *broken, json.dumps({"text": "also good"})]
     (tmp_path / "train.jsonl").write_text("\n".join(rows) + "\n")
     with caplog.at_level(logging.WARNING, "tape_exp"):
         assert read(local(tmp_path)) == ["good", "also good"]
-    (told,) = [record.getMessage() for record in caplog.records if record.name == "tape_exp"]
-    assert "train.jsonl: 3 rows are skipped; line 2 is not JSON" in told
+    assert "train.jsonl: 3 rows are skipped; line 2 is not JSON" in caplog.text
 
 
 @pytest.mark.parametrize(
