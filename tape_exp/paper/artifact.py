@@ -38,7 +38,8 @@ class Artifact:
         at: scale -> further overrides of every run, and of the runs that it begins from.
         values: scale -> what stands for ``{name}`` in the overrides of rows.
         claim: what the paper says of it (:mod:`tape_exp.paper.claims`).
-        scales: those that it is of besides smoke, and what each needs that a CPU lacks.
+        scales: those that it is of besides smoke, and what each needs that a CPU lacks; ``smoke:
+            null`` where it is not of smoke.
         place: what pages call a scale, where it is not that of runs.
         only, needs: the only scale that it is of, and what that needs.
         trainer: for the paper's scale.
@@ -59,7 +60,7 @@ class Artifact:
     at: dict[str, list[str]] = field(default_factory=dict)
     values: dict[str, dict[str, str]] = field(default_factory=dict)
     claim: dict[str, Any] = field(default_factory=dict)
-    scales: dict[str, str] = field(default_factory=lambda: dict(GPU))
+    scales: dict[str, str | None] = field(default_factory=lambda: dict(GPU))
     place: dict[str, str] = field(default_factory=dict)
     only: str = ""
     needs: str = ""
@@ -87,7 +88,12 @@ class Artifact:
 
     def all_scales(self) -> tuple[str, ...]:
         """The scales that it is of."""
-        return (self.only,) if self.only else ("smoke", *self.scales)
+        every = dict.fromkeys(["smoke", *self.scales])
+        return (
+            (self.only,)
+            if self.only
+            else tuple(s for s in every if self.scales.get(s, "") is not None)
+        )
 
     @property
     def results(self) -> Path:
