@@ -28,8 +28,9 @@ def contests(view: View, claim: Mapping[str, Any]) -> Iterator[Contest]:
 
     Its keys: ``better`` (default ``[tape]``) and ``than`` (default all others), labels of the
     dimension ``among`` (default the last); ``at``: column -> what it is called, the last of several
-    that differ in a length; ``rows``: labels of the other dimensions, or ``last``; ``pairs``: each
-    label and the one before it; ``lower``: less is better; ``floor``; ``digits``.
+    that differ in a length, or ``every`` one; ``rows``: labels of the other dimensions, or
+    ``last``; ``pairs``: each label and the one before it; ``lower``: less is better; ``floor``;
+    ``digits``.
     """
     rows = view.rows
     among = claim.get("among", (view.dimensions() or ["model"])[-1])
@@ -50,7 +51,7 @@ def contests(view: View, claim: Mapping[str, Any]) -> Iterator[Contest]:
             row.labels[among]: row for row in rows if row.labels.items() >= fixed_labels.items()
         }
         for template, title in claim["at"].items():
-            for column in places(view, template):
+            for column in places(view, template, claim.get("every", False)):
                 for favourite, rivals in matches:
                     yield contest(view, claim, compared, column, title, favourite, rivals)
 
@@ -62,11 +63,13 @@ def last_measured(view: View, rows: Sequence[Row], name: str) -> str:
     return next((label for label in reversed(cells) if any(cells[label])), "")
 
 
-def places(view: View, template: str) -> list[Column]:
-    """The columns of ours that a claim is about: of those by a length the last."""
+def places(view: View, template: str, every_length: bool = False) -> list[Column]:
+    """The columns of ours that a claim is about: of those by a length the last, or all, from it."""
     every = [c for c in view.columns if c.who == "ours" and template in (c.template, c.name)]
     by_length = [c for c in every if all(isinstance(value, int) for value in c.at.values())]
-    return every[-1:] if every and len(by_length) == len(every) else every
+    if len(by_length) < len(every):
+        return every
+    return every[::-1] if every_length else every[-1:]
 
 
 def contest(
@@ -84,8 +87,10 @@ def contest(
     measured, published = {}, {}
     paper = view.artifact.paper
     last = {"layer": paper["layers"][-1]} if "layers" in paper else {}
-    if "lengths" in paper:
-        last = {name: paper["lengths"][-1] for name, n in column.at.items() if isinstance(n, int)}
+    if "lengths" in paper:  # the paper's own, as far from the longest
+        shorter = places(view, column.template, True).index(column)
+        here = dict(enumerate(reversed(paper["lengths"]))).get(shorter)
+        last = {name: here for name, n in column.at.items() if isinstance(n, int)}
     shown = {
         label: f"{claim.get('among', 'layer')} {label}" if label.isdigit() else label
         for label in rows
