@@ -1,6 +1,7 @@
 """A table and figures of any models on any task: ``tape-exp paper compare task=… model=…,…``."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from tape_exp.paper.records import Record, flat, read_records, records_of_runs
 from tape_exp.paper.view import Row, View
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.evaluation import is_result
-from tape_exp.runs.identity import identity_of
+from tape_exp.runs.identity import identity_of, without_folders
+from tape_exp.runs.starting_weights import apply_llama_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import display_name
@@ -68,7 +70,10 @@ def view_of(artifact: Artifact, records: Sequence[Record], seeds: Sequence[int])
     view = View(artifact, artifact.only, [run for run in records if run["seed"] in seeds])
     rows = []
     for row in view.rows:
-        keys = flat(identity_of(compose_config(view.words(row))))
+        cfg = compose_config(view.words(row))
+        with suppress(ConfigError):  # of a base that is not trained yet
+            cfg = apply_llama_config(cfg)
+        keys = flat(without_folders(identity_of(cfg)))
         del keys["seed"]
         if (precision := keys.pop("precision")) != "auto":
             keys["trainer.precision"] = precision

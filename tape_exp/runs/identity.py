@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,6 @@ def hash_of(identity: dict[str, Any], checkpoint: str | None) -> str:
     hashed = {key: value for key, value in identity.items() if key != "checkpoint"}
     hashed |= {} if checkpoint is None else {"checkpoint": checkpoint}
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:10]
-
-
-def names_a_folder(words: Sequence[str]) -> bool:
-    """Whether one of the words of a command says where data is, as ``task.text.path=texts``."""
-    return any(word.partition("=")[0].endswith(".path") for word in words)
 
 
 def without_folders(node: Any) -> Any:

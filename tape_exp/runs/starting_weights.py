@@ -250,15 +250,3 @@ def apply_llama_config(cfg: DictConfig) -> DictConfig:
         if value is not None and not (own and OmegaConf.select(cfg, key) not in DEFAULTS):
             OmegaConf.update(cfg, key, value, merge=key == "model.scaling", force_add=True)
     return cfg
-
-
-def without_llama_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """A recorded config without the keys that :func:`apply_llama_config` sets."""
-    config = copy.deepcopy(config)
-    for path in LLAMA_KEYS:
-        *above, last = path.split(".")
-        node = config
-        for key in above:
-            node = node.get(key, {})
-        node.pop(last, None)
-    return config

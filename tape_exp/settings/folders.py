@@ -15,12 +15,6 @@ CONF = (PACKAGE if INSTALLED else ROOT) / "conf"
 RECORDS = ROOT / "results" / "records"
 
 
-def require_clone(command: str) -> None:
-    """Raise :class:`ConfigError` outside a clone, where a command's files are missing."""
-    if INSTALLED:
-        raise ConfigError(f"{command} needs a clone of the repository; run it there.")
-
-
 def path_of(key: str, text: str | Path) -> Path:
     """The path that a key names; ``~`` is the home folder.
 

@@ -34,12 +34,6 @@ def display_name(name: str) -> str:
     return text + name[len(bare) :]
 
 
-def display_label(label: str) -> str:
-    """The label of an artifact's runs, which begins with a model or a method: ``TAPE s5``."""
-    name, *rest = re.split("[ /]", label, maxsplit=1)
-    return " ".join([display_name(name), *rest])
-
-
 def _name(name: str) -> str:
     paths = (yaml_of("model", name), yaml_of("peft", name))
     titles = (_title(path) for path in paths if path)

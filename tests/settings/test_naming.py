@@ -7,7 +7,7 @@ from tape_exp.settings import folders, naming
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF
-from tape_exp.settings.naming import choice_of_model, display_label, display_name, literal
+from tape_exp.settings.naming import choice_of_model, display_name, literal
 from tape_exp.settings.plugins import names_in
 
 
@@ -25,10 +25,6 @@ def test_names_of_the_field():
     assert told == ["TAPE", "RoPE", "T5's bias", "p-RoPE", "LoRA", "Abacus†"]
     assert display_name("rope_window×3+nope") == "RoPE with a window ×3 + NoPE"
     assert display_name("unigram") == "unigram"
-    assert [display_label(label) for label in ("tape/s5", "rope rung5 wide")] == [
-        "TAPE s5",
-        "RoPE rung5 wide",
-    ]
 
 
 def test_a_variant_has_its_own_name_or_that_of_its_file(tmp_path, monkeypatch):
