@@ -5,7 +5,7 @@ A YAML's ``figures`` is a list of ``{kind: …}``, of these:
 - ``grids``: a heatmap for each row, the mean over seeds.
 - ``lengths``: a metric by the length that its name ends in, a line a row, and a panel for each
   label of the outer dimensions. ``of``: metric -> the panel's title (default: every metric with
-  lengths), ``quantity``, ``across``, ``guess: <metric>``.
+  lengths), ``quantity``, ``across``, ``guess: <metric>``, ``linear``: no logarithmic axis.
 - ``losses``: validation loss by step. ``panels``: the dimension that has a panel for each label.
 - ``matrices``, ``pattern``, ``ladder``, ``times``, ``theorem``: of one artifact each.
 """
@@ -119,6 +119,8 @@ def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         quantity = spec.get("quantity", metric.rpartition("/")[2])
         ticks = [n for n in x if n & (n - 1) == 0] or x
         axis: Any = {"marks": marks, "ticks": ticks[:: -1 if len(ticks) < 5 else -2], "log_x": True}
+        if spec.get("linear"):
+            axis = {"ticks": x}
         axis["ylim"] = plots.PERCENT if "%" in quantity else None
         title = ", ".join(filter(None, [*map(display_name, part), told]))
         words = (title, spec.get("across", "length"), quantity)
