@@ -48,8 +48,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         add(name, (ROOT / name).read_text())
     notebook = "examples/quickstart.ipynb"
     add("examples/quickstart.md", cells((ROOT / notebook).read_text()), notebook)
-    for picture in sorted((ROOT / "results" / "figures").glob("*.svg")):
-        add(f"results/figures/{picture.name}", picture.read_bytes())
+    for picture in sorted((ROOT / "results").rglob("*.svg")):
+        add(str(picture.relative_to(ROOT)), picture.read_bytes())
     with TemporaryDirectory() as folder:
         write(Path(folder) / "paper")
         for file in sorted(Path(folder).rglob("*.*")):

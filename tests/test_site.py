@@ -108,6 +108,7 @@ def test_links_lead_somewhere(site, pages):
             path = (site / name).parent / unquote(parts.path) if parts.path else site / name
             path = path.resolve()
             assert path.exists(), f"{name}: {link}"
+            assert link not in page.loads or path.suffix != ".html", f"{name}: {link} is a page"
             there = pages.get(path.relative_to(site.resolve()).as_posix())
             if parts.fragment and there:
                 anchor = unquote(parts.fragment)

@@ -163,6 +163,13 @@ class Tokenizer:
         self.backend = backend
         self.bos, self.eos = ids
         self.begin = [self.bos] if add_bos else []
+        # A text begins as prompts here do wherever the tokenizer.json is used.
+        begun = f"{backend.id_to_token(self.bos)} " if add_bos else ""
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{begun}$A",
+            pair=f"{begun}$A $B",
+            special_tokens=[(backend.id_to_token(number), number) for number in self.begin],
+        )
         self.vocab = backend.get_vocab_size()
         # The JSON without what does not change the ids, so that it names the tokenizer wherever it
         # lies.
@@ -188,14 +195,7 @@ class Tokenizer:
         return np.uint16 if self.vocab <= 1 << 16 else np.uint32
 
     def save(self) -> str:
-        """The ``tokenizer.json``, which begins a text as prompts here do."""
-        if self.backend.encode("a").ids[:1] == [self.bos] != self.begin:
-            self.backend.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
-        elif self.begin and self.backend.encode("a").ids[:1] != self.begin:
-            token = self.backend.id_to_token(self.bos)
-            self.backend.post_processor = processors.TemplateProcessing(
-                single=f"{token} $A", pair=f"{token} $A $B", special_tokens=[(token, self.bos)]
-            )
+        """The ``tokenizer.json``."""
         return self.backend.to_str()
 
 

@@ -215,13 +215,13 @@ class Scores:
         return bias.slopes if isinstance(bias, ByDistance) else None
 
     @property
-    def table(self) -> bool:
-        """Whether all that is added are learned biases by distance or position."""
-        fixed = (
-            isinstance(b, ByKey | Dense) or getattr(b, "slopes", None) is not None
-            for b in self.biases
-        )
-        return bool(self.biases) and self.window is None and not any(fixed)
+    def learned_by_distance(self) -> bool:
+        """Whether all that is added are biases by distance or position that are no slopes."""
+        kinds = [
+            isinstance(bias, ByPosition) or (isinstance(bias, ByDistance) and bias.slopes is None)
+            for bias in self.biases
+        ]
+        return bool(kinds) and all(kinds) and self.window is None
 
     def without_factor(self) -> "Scores":
         """The same with the factor in the queries and in one dense bias."""
@@ -289,11 +289,8 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
         name, why = "sdpa", "a window of padded rows"
     elif scores.slopes is not None and carried is None and flash_installed():
         name, why = "flash", "ALiBi's slopes are native"
-    elif scores.table and T <= DENSE_UP_TO:
-        name, why = (
-            "sdpa",
-            "a learned table of distances, whose gradient FlexAttention adds up slowly",
-        )
+    elif scores.learned_by_distance and T <= DENSE_UP_TO:
+        name, why = "sdpa", "FlexAttention adds up the gradient of a table of distances slowly"
     elif scores.biases or scores.window is not None:
         name, why = "flex", "the bias or window is fused into the scores"
     else:

@@ -166,27 +166,10 @@ class Decoder(nn.Module):
         last = None if cache is None else cache.positions_BS[:, -1:]
         states = self.starts(positions_BT[:, -tokens_BT.shape[1] :], last)
         self._try_cudnn(states)
-        found = self._compute(tokens_BT, states, context, last_only, logits_at, labels_BT)
-        if cache is not None:
-            cache.length += T
-            found = found[:, -T:]
-        return found
-
-    def _compute(
-        self,
-        tokens_BT: Tensor,
-        states: list[Tensor | None],
-        context: ForwardContext,
-        last_only: bool,
-        logits_at: Tensor | None,
-        labels_BT: Tensor | None,
-    ) -> Tensor:
-        """All of a forward pass that is a function of tokens, states and context."""
         x_BTC = self.embedding(tokens_BT)
-        plain = context.cache is None and context.watch is None and self.training
+        plain = cache is None and watch is None and self.training
         run = self._compiled if self._compiled is not None and plain else run_block
         recompute = self.recompute and self.training and torch.is_grad_enabled()
-        states = list(states)
         for layer in self.blocks():
             state = states[layer.kind]
             if recompute:
@@ -199,7 +182,11 @@ class Decoder(nn.Module):
         if logits_at is not None:
             x_BTC = x_BTC.flatten(0, 1)[logits_at]
         x_BTC = self.norm(x_BTC)
-        return self.head(x_BTC) if labels_BT is None else token_nll(x_BTC, self.head, labels_BT)
+        found = self.head(x_BTC) if labels_BT is None else token_nll(x_BTC, self.head, labels_BT)
+        if cache is not None:
+            cache.length += T
+            found = found[:, -T:]
+        return found
 
     def compile(self, **options: Any) -> None:
         """Let torch.compile make kernels of a block in training; ``options`` are its own.

@@ -41,7 +41,6 @@ def save(
     *,
     model: dict[str, Any],
     dtype: torch.dtype | None = None,
-    shard_size: int | str = "5GB",
     describe: Callable[[bool], str] | None = None,
     auto_map: bool = False,
 ) -> None:
@@ -59,7 +58,6 @@ def save(
         tokenizer: of the run; its BOS and EOS go into the config.
         model: the section ``model`` of the run's config, resolved.
         dtype: of the stored weights; None: the decoder's.
-        shard_size: of the largest file, in bytes or as ``5GB``.
         describe: gives the text of ``README.md`` of a plain Llama, or of another model; None: it
             says how to load the folder.
         auto_map: whether a model of our type brings a file by which transformers finds our classes
@@ -92,7 +90,7 @@ def save(
             for key, value in decoder.state_dict().items()
             if key != "head.weight" or not decoder.arch.tied
         }
-        save_torch_state_dict(weights, temporary, max_shard_size=shard_size)
+        save_torch_state_dict(weights, temporary)
         if tokenizer is not None:
             (temporary / "tokenizer.json").write_text(tokenizer.save())
             _write_json(

@@ -17,7 +17,7 @@ from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.plugins import names_in, yaml_of
 
 SCALES = ("smoke", "rung5", "rung8", "rung12", "rung20", "ladder", "small", "paper")
-GPU = {"small": "a GPU", "paper": "a GPU"}
+DEFAULT = {"smoke": None, "small": "a GPU", "paper": "a GPU"}
 COLUMN = {
     *("metric", "paper", "text", "show", "lead", "unigram"),  # what is in its cells
     *("each", "where", "rows", "seeds_of", "digits", "times", "interval", "heading"),
@@ -38,8 +38,7 @@ class Artifact:
         at: scale -> further overrides of every run, and of the runs that it begins from.
         values: scale -> what stands for ``{name}`` in the overrides of rows.
         claim: what the paper says of it (:mod:`tape_exp.paper.claims`).
-        scales: those that it is of besides smoke, and what each needs that a CPU lacks; ``smoke:
-            null`` where it is not of smoke.
+        scales: those that it is of, and what each needs that a CPU lacks; null: nothing.
         place: what pages call a scale, where it is not that of runs.
         only, needs: the only scale that it is of, and what that needs.
         trainer: for the paper's scale.
@@ -60,7 +59,7 @@ class Artifact:
     at: dict[str, list[str]] = field(default_factory=dict)
     values: dict[str, dict[str, str]] = field(default_factory=dict)
     claim: dict[str, Any] = field(default_factory=dict)
-    scales: dict[str, str | None] = field(default_factory=lambda: dict(GPU))
+    scales: dict[str, str | None] = field(default_factory=lambda: dict(DEFAULT))
     place: dict[str, str] = field(default_factory=dict)
     only: str = ""
     needs: str = ""
@@ -88,12 +87,7 @@ class Artifact:
 
     def all_scales(self) -> tuple[str, ...]:
         """The scales that it is of."""
-        every = dict.fromkeys(["smoke", *self.scales])
-        return (
-            (self.only,)
-            if self.only
-            else tuple(s for s in every if self.scales.get(s, "") is not None)
-        )
+        return (self.only,) if self.only else tuple(self.scales)
 
     @property
     def results(self) -> Path:

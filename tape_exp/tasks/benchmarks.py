@@ -71,7 +71,7 @@ class Benchmarks(NothingTrained, TextTask):
         ):
             if value is not None and value < least:
                 raise ConfigError(f"task.{key}={value} must be at least {least}.")
-        self.given, self.longest = longest, train_length if longest is None else longest
+        self.cuts, self.longest = longest is not None, longest or train_length
         super().__init__(
             arch, NO_OPTIM, seed, Text("builtin"), tokenizer, train_length, self.longest
         )
@@ -87,7 +87,7 @@ class Benchmarks(NothingTrained, TextTask):
     def prepare(self) -> None:
         """Read the documents."""
         checkpoint = self.surroundings.checkpoint
-        if self.given is None and checkpoint and checkpoint.is_dir():
+        if not self.cuts and checkpoint and checkpoint.is_dir():
             self.longest = self.trained_tokens()
         needed = benchmarks.ruler(self.tokenizer, self.longest, self.surroundings.cache)
         self.loaded = benchmarks.load(

@@ -52,3 +52,4 @@ def test_the_others_leave_when_the_first_process_hangs(two_processes):
     process.send_signal(signal.SIGSTOP)
     while second.status() != psutil.STATUS_ZOMBIE:  # else pytest's own limit ends this
         time.sleep(0.1)
+    assert process.poll() is None  # still stopped, it did not end the other itself
