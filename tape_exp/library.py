@@ -24,7 +24,6 @@ from tape_exp.runs.starting_weights import apply_llama_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.plugins import changed
-from tape_exp.settings.schema import validate
 from tape_exp.tasks.base import Task
 from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
 from tape_exp.training.loaded import read_run
@@ -52,7 +51,6 @@ def build(
     """
     words = [f"model={model}", f"task={task}", f"scale={scale}", *overrides]
     cfg = apply_llama_config(compose_config(words))
-    validate(cfg)
     made = make_task(cfg)
     adaptation = make_adaptation(cfg, made)
     made.prepare_data()

@@ -61,7 +61,7 @@ def test_a_class_that_cannot_be_made_is_told_once(capsys, monkeypatch):
     ("words", "told"),
     [
         (["model=tpae"], "Did you mean 'tape'?"),
-        (["model=fire", "model.hidden=0"], "model.hidden=0: Input should be"),
+        (["model=fire", "model.hidden=0"], "model.hidden=0 should be"),
     ],
 )
 def test_mistakes_are_told(words, told, capsys):

@@ -13,7 +13,6 @@ from tape_exp.paper.records import Record, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.plugins import names_in
-from tape_exp.settings.schema import validate
 
 OUT = folders.ROOT / "results" / "bench"
 
@@ -114,7 +113,6 @@ def fitting(jobs: dict[str, runner.Job]) -> dict[str, runner.Job]:
     fit = {}
     for key, job in jobs.items():
         try:
-            validate(job.cfg)
             check_parts(job.cfg)
             fit[key] = job
         except ConfigError as error:

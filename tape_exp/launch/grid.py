@@ -3,15 +3,13 @@
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from tape_exp.launch.jobs import Job
 from tape_exp.runs.directory import RunDirectory
@@ -19,7 +17,6 @@ from tape_exp.runs.starting_weights import apply_llama_config
 from tape_exp.settings.compose import compose_config, register
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, path_of
-from tape_exp.settings.schema import validate
 
 
 def jobs_of(words: Sequence[str]) -> list[Job]:
@@ -68,7 +65,6 @@ def run_folder(cfg: DictConfig) -> Path:
 
 
 def _job(words: list[str], cfg: DictConfig, level: int = 0, recorded: bool = False) -> Job:
-    validate(cfg)
     steps = cfg.task.optim.max_steps if "optim" in cfg.task else None
     return Job(words, None, steps, recorded, level, cfg)
 
@@ -81,23 +77,7 @@ def _jobs_of_artifacts(words: Sequence[str]) -> list[Job]:
     levels: dict[str | None, int] = {None: -1}
     for key, run in jobs_of(*requested(words), recorded=True).items():
         levels[key] = levels[run.needs] + 1
-        jobs.append(_job(overrides_of(run.cfg), run.cfg, levels[key], run.recorded))
+        jobs.append(_job(run.words, run.cfg, levels[key], run.recorded))
         with suppress(ConfigError):  # the run that it starts from is not finished
             jobs[-1].folder = run_folder(run.cfg)
     return sorted(jobs, key=lambda job: job.level)
-
-
-def overrides_of(cfg: DictConfig) -> list[str]:
-    """The overrides that compose a config, all of it."""
-    from tape_exp.runs.rerun import words_of
-
-    config: Any = OmegaConf.to_container(cfg, resolve=True)
-    words = words_of(config, _composed)
-    assert _composed(*words) == config, f"{words} do not compose the config"
-    return words
-
-
-@cache
-def _composed(*words: str) -> dict[str, Any]:
-    composed: Any = OmegaConf.to_container(compose_config(words), resolve=True)
-    return composed

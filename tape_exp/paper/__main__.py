@@ -86,11 +86,9 @@ def run_artifacts(options: argparse.Namespace) -> int:
 def refuse_unfit(jobs: Collection[Any]) -> None:
     """Raise before the first run begins where a word of the command does not fit a run."""
     if jobs:
-        from tape_exp.settings.schema import validate
         from tape_exp.training.from_config import check_parts  # imports torch
 
         for job in jobs:
-            validate(job.cfg)
             check_parts(job.cfg)
 
 

@@ -107,7 +107,7 @@ def jobs_of(
                     continue
                 words.append(f"seed={seed}")
                 cfg, needs = compose_config(words), None
-                for base in bases(cfg, [*view.common, *extra]):
+                for base in bases(cfg, words):
                     name = f"{base[1].task.name} of {base[1].model.name}, for {title}"
                     needs = add(jobs, Job(name, *base, needs, known))
                 add(jobs, Job(title, words, cfg, needs, known))
@@ -159,9 +159,9 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictCo
     own = r"(\+?task|text@task[.\w]*|model|peft|checkpoint|scale|seed)[.=](?!text)"
     shared = [word for word in words if not re.match(own, word)]
     shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
-    chosen = [f"model={choice_of_model(cfg.model)}", f"peft={cfg.peft.name}", *shared]
+    same = [word for word in words if re.match(r"\+?(model|peft)\.", word)]
+    chosen = [f"model={choice_of_model(cfg.model)}", f"peft={cfg.peft.name}", *same, *shared]
     before = compose_config(chosen)
-    before.model, before.peft = cfg.model, cfg.peft
     if cfg.peft.name != "none" and starting_weights.init_checkpoint(before) is None:
         # what is adapted was itself trained from nothing
         chosen = [f"model={cfg.peft.base}", *shared]

@@ -1,8 +1,7 @@
 """The overrides that make a run of a config again."""
 
-import functools
 import re
-from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -17,7 +16,9 @@ NAMED = ("model", "task", "scale")  # choices that a command names even where th
 
 
 def words(config: dict[str, Any]) -> list[str]:
-    """The overrides that compose to a recorded config, as far as ``identity_of`` can tell."""
+    """The overrides that compose to a recorded config, as far as ``identity_of`` can tell: its
+    choices, every key that differs from what they give, and its seed.
+    """
     task, source = config["task"], config["task"].get("text", config["task"]).get("source")
     wanted: dict[str, Any] = {key: config[key] for key in KEYS if key in config}
     wanted["scale"] = {"name": config["scale"]} | ({} if source is None else {"text": source})
@@ -25,58 +26,33 @@ def words(config: dict[str, Any]) -> list[str]:
     checkpoint = config.get("checkpoint")
     if checkpoint != task.get("init_from"):  # else the task names it
         wanted["checkpoint"] = checkpoint
-    overrides = words_of(wanted, _composed, partial=True)
+    plain, chosen = _composed(), []
+    for group in (group for group in GROUPS if "name" in wanted.get(group, {})):
+        name = wanted[group]["name"]
+        is_model = group == "model"
+        choice = choice_of_model(wanted[group]) if is_model else choice_of(group, name)
+        if group in NAMED or choice != plain[group]["name"]:
+            chosen.append(f"{group}={choice}")
+    # The keys of the scale come first: other keys are computed from them.
+    chosen += differences(_composed(*chosen)["scale"], wanted["scale"], "scale")
+    chosen += differences(_composed(*chosen), wanted, "")
+    chosen += [f"seed={wanted['seed']}"] if wanted["seed"] == plain["seed"] else []
     # A name such as scrolls_qasper is computed from other keys.
-    return [word for word in overrides if not re.match(r"\w+\.name=", word)]
+    return [word for word in chosen if not re.match(r"\w+\.name=", word)]
 
 
-@functools.cache
+@cache
 def _composed(*overrides: str) -> dict[str, Any]:
     cfg: Any = OmegaConf.to_container(compose_config(overrides), resolve=True)
     return without_folders(cfg)
 
 
-def words_of(
-    wanted: dict[str, Any], compose: Callable[..., dict[str, Any]], partial: bool = False
-) -> list[str]:
-    """The overrides that compose a config: its choices, every key that differs from what they give,
-    and its seed.
-
-    Args:
-        wanted: the config, resolved.
-        compose: what overrides compose to, in the form of ``wanted``.
-        partial: whether ``wanted`` lacks keys, which are then left as they are.
-    """
-    plain = compose()
-    words = []
-    for group in (group for group in GROUPS if "name" in wanted.get(group, {})):
-        choice = (
-            choice_of_model(wanted[group])
-            if group == "model"
-            else choice_of(group, wanted[group]["name"])
-        )
-        if group in NAMED or choice != plain[group]["name"]:
-            words.append(f"{group}={choice}")
-    # The keys of the scale come first: other keys are computed from them.
-    words += differences(compose(*words)["scale"], wanted["scale"], "scale", partial)
-    words += differences(compose(*words), wanted, "", partial)
-    return words + ([f"seed={wanted['seed']}"] if wanted["seed"] == plain["seed"] else [])
-
-
-def differences(given: Any, wanted: Any, key: str, partial: bool = False) -> list[str]:
-    """The words that turn a node, which is ``given`` at ``key``, into what is ``wanted``:
-    ``a.b=1``, ``+a.new=2``, ``~a.old``.
-
-    Args:
-        partial: leave keys as they are that only one of the two has.
+def differences(given: Any, wanted: Any, key: str) -> list[str]:
+    """The words that turn a node, which is ``given`` at ``key``, into what is ``wanted``; keys that
+    only one of the two has are left as they are.
     """
     if isinstance(given, dict) and isinstance(wanted, dict) and given:
         inner = f"{key}." if key else ""
-        words = [] if partial else [f"~{inner}{name}" for name in given if name not in wanted]
-        for name, value in wanted.items():
-            if name in given:
-                words += differences(given[name], value, inner + name, partial)
-            elif not partial:
-                words.append(f"+{inner}{name}={literal(value)}")
-        return words
+        shared = (name for name in wanted if name in given)
+        return [w for name in shared for w in differences(given[name], wanted[name], inner + name)]
     return [] if given == wanted else [f"{key}={literal(wanted)}"]

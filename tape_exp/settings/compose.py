@@ -1,8 +1,14 @@
-"""The config of a command line: Hydra's composition, with errors of one sentence."""
+"""The config of a command line: Hydra's composition, with errors of one sentence.
+
+Layers may differ: ``model=[rope,nope]``, or ``layers`` in a YAML of conf/model, is a pattern that
+is repeated over the layers.
+"""
 
 import copy
+import itertools
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -14,16 +20,17 @@ from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from tape_exp.settings import folders
-from tape_exp.settings.errors import ConfigError, did_you_mean
-from tape_exp.settings.patterns import expand_layers, spell_out
+from tape_exp.settings.construct import as_dataclass
+from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
 from tape_exp.settings.plugins import names_in, packages
 from tape_exp.settings.schema import GROUPS, Config
 
+UNNAMED = "layers"  # conf/model/layers.yaml, whose runs are named after their entries
 USER_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 
@@ -37,8 +44,8 @@ class PackageConfigs(SearchPathPlugin):
 
 
 def register() -> None:
-    """Give Hydra the schema of the config and the packages' folders."""
-    ConfigStore.instance().store(name="schema", node=Config)
+    """Give Hydra the keys of the config, with their defaults, and the packages' folders."""
+    ConfigStore.instance().store(name="schema", node=asdict(Config()))
     Plugins.instance().register(PackageConfigs)
 
 
@@ -56,10 +63,79 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
         for one in filter(_sets_value, parsed):
             adds = one.is_add() or one.is_force_add()
             OmegaConf.update(cfg, one.key_or_group, one.value(), force_add=adds)
-        expand_layers(cfg)
+        complete(cfg)
     except USER_ERRORS as error:
         raise ConfigError(explain(error, words)) from error
     return cfg
+
+
+def complete(cfg: DictConfig) -> None:
+    """Write out the pattern of layers in a config that Hydra has composed; check the sections that
+    every run has, and the names that become folders.
+
+    Raises:
+        ConfigError: which key is wrong, and what would be right.
+    """
+    if isinstance(model := cfg.get("model"), DictConfig) and "layers" in model:
+        entries = [_entry(one, f"model.layers.{i}") for i, one in enumerate(model.layers or ())]
+        if not entries:
+            raise ConfigError("model.layers must be a list of encodings, as in model=[rope,nope].")
+        with open_dict(model):
+            model.layers = entries
+            if model.name == UNNAMED:
+                model.name = pattern_name(entries)
+    for group in GROUPS:
+        name = (cfg.get(group) or {}).get("name")
+        if not re.fullmatch(r"[A-Za-z0-9_][\w.+×-]{0,99}", str(name)) or name is None:
+            raise ConfigError(
+                f"{group}.name={name} must be a name of letters, digits and _ . + -; choose "
+                f"{group}=<a YAML of conf/{group}>."
+            )
+    # The others' keys are checked where their objects are built.
+    values = {key: None if key in ("model", "task", "scale", "peft") else cfg[key] for key in cfg}
+    as_dataclass(OmegaConf.to_container(OmegaConf.create(values), resolve=True), Config, "")
+
+
+def spell_out(words: Sequence[str]) -> list[str]:
+    """``model=[rope,nope]`` as Hydra reads it: ``model=layers`` and ``model.layers=[rope,nope]``.
+
+    Hydra itself would merge the two YAMLs into one.
+    """
+    spelled: list[str] = []
+    for word in words:
+        layers = re.fullmatch(r"model=(\[.*\])", word)
+        spelled += [f"model={UNNAMED}", f"model.layers={layers[1]}"] if layers else [word]
+    return spelled
+
+
+def pattern_name(layers: Sequence[dict[str, Any]]) -> str:
+    """``rope×3+nope``: the names of equal neighbours once, with their number."""
+    runs = [list(run) for _, run in itertools.groupby(layers)]
+    return "+".join(
+        str(run[0].get("name")) + (f"×{len(run)}" if len(run) > 1 else "") for run in runs
+    )
+
+
+def pattern_words(model: dict[str, Any]) -> list[Any]:
+    """The entries of a pattern as ``model=[…]`` has them: a name where it has its YAML's keys."""
+    names = names_in("model")
+    return [
+        one["name"] if one.get("name") in names and one == _entry(one["name"], "") else one
+        for one in model["layers"]
+    ]
+
+
+def _entry(one: Any, key: str) -> dict[str, Any]:
+    """An entry with all its keys: a name, or a name and keys on top of those of its YAML."""
+    keys = OmegaConf.create({"name": one} if isinstance(one, str) else one)
+    if "_target_" not in keys:
+        one_of(key, name := keys.get("name"), names_in("model"))
+        defaults: Any = OmegaConf.to_container(_choose((f"model={name}",)).model)
+        keys = OmegaConf.merge(defaults, keys)
+        if "layers" in keys:
+            raise ConfigError(f"{key}={name} is itself a pattern; write out its entries.")
+    entry: Any = OmegaConf.to_container(keys)
+    return entry
 
 
 @lru_cache(maxsize=1024)

@@ -7,6 +7,7 @@ class that ``_target_`` names.
 import dataclasses
 import inspect
 import json
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -125,15 +126,19 @@ def _validate(schema: Any, values: Any, section: str, also: Sequence[str] = ()) 
 def _sentence(error: ValidationError, schema: Any, section: str, also: Sequence[str]) -> str:
     """The first of pydantic's errors, with the key and, where it is unknown, the nearest one."""
     first = error.errors(include_url=False)[0]
-    key = ".".join([section, *map(str, first["loc"])])
+    key = ".".join(filter(None, [section, *map(str, first["loc"])]))
     if isinstance(cause := first.get("ctx", {}).get("error"), ConfigError):
         return str(cause)
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = [*_keys_at(schema, first["loc"][:-1]), *also]
         return f"{key}{did_you_mean(first['loc'][-1], known)} Known keys: {', '.join(known)}."
+    if first["type"] == "literal_error":
+        choices = re.findall(r"'([^']+)'", first["ctx"]["expected"])
+        wrong = did_you_mean(first["input"], choices)
+        return f"{key}={first['input']}{wrong} Choose one of: {', '.join(choices)}."
     if first["type"].startswith("missing"):
         return f"{key} is missing."
-    return f"{key}={first['input']}: {first['msg']}."
+    return f"{key}={first['input']} {first['msg'].replace('Input should', 'should')}."
 
 
 def _keys_at(schema: Any, path: Sequence[Any]) -> list[str]:

@@ -71,8 +71,8 @@ def choice_of(group: str, name: str) -> str:
 
 def choice_of_model(model: dict[str, Any]) -> str:
     """What follows ``model=`` to choose a section: a YAML's name, or a pattern of layers."""
-    from tape_exp.settings.patterns import entry_words  # imports OmegaConf
-
     if "layers" in model and model["name"] not in names_in("model"):
-        return literal(entry_words(model))
+        from tape_exp.settings.compose import pattern_words  # imports Hydra
+
+        return literal(pattern_words(model))
     return choice_of("model", model["name"])

@@ -12,9 +12,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from tape_exp.settings.commands import command, report
-from tape_exp.settings.compose import register
+from tape_exp.settings.compose import complete, register, spell_out
 from tape_exp.settings.folders import CONF
-from tape_exp.settings.patterns import spell_out
 
 statuses: list[int] = []  # of the jobs that failed
 
@@ -36,9 +35,11 @@ def train(cfg: DictConfig) -> None:
     paths = [word for word in overrides.hydra if word.startswith("hydra.searchpath=")]
     sys.argv[1:] = [*overrides.task, *paths]  # processes of other devices repeat this job only
     from tape_exp.machine.preemption import Preempted, ignore_signals
-    from tape_exp.training.run import run  # imports torch: a mistake above is answered sooner
 
     try:
+        complete(cfg)
+        from tape_exp.training.run import run  # imports torch: a mistake above is answered sooner
+
         run(cfg)
     except Preempted:
         ignore_signals()  # SLURM sends SIGTERM after SIGUSR1, which would change the status

@@ -14,7 +14,6 @@ from tape_exp.runs.starting_weights import find, read_checkpoint, stored_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
 from tape_exp.settings.folders import path_of
-from tape_exp.settings.schema import validate
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.text import TextTask
 from tape_exp.training.from_config import (
@@ -65,7 +64,6 @@ def read_run(folder: str | Path) -> LoadedRun:
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
     cfg = stored_config(run / "config.yaml")
-    validate(cfg)
     cfg.checkpoint, cfg.runs = str(run), str(Path(run, "../../../..").resolve())
     task, tokenizer = make_task(cfg), None
     if isinstance(task, TextTask) and (run / "tokenizer.json").is_file():

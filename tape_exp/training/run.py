@@ -23,10 +23,8 @@ from tape_exp.runs.metrics import curves, read_metrics
 from tape_exp.runs.record import make_record
 from tape_exp.runs.starting_weights import apply_llama_config, base_of, llama_title, title
 from tape_exp.settings.naming import display_name
-from tape_exp.settings.patterns import expand_layers
 from tape_exp.settings.plugins import changed
 from tape_exp.settings.redact import redact_tree
-from tape_exp.settings.schema import validate
 from tape_exp.tasks.base import FINGERPRINT
 from tape_exp.training.assembly import Run, assemble, make_trainer
 from tape_exp.training.callbacks import Progress, StepReport
@@ -52,8 +50,6 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
             with status 85.
         Exception: whatever stopped the run; FAILED in its directory holds the traceback.
     """
-    expand_layers(cfg)
-    validate(cfg)
     if cfg.debug.plan:
         from tape_exp.training.plan import print_plan  # which few runs need
 

@@ -35,7 +35,6 @@ from tape_exp.settings.files import read_yaml
 from tape_exp.settings.folders import path_of
 from tape_exp.settings.naming import literal
 from tape_exp.settings.plugins import names_in, yaml_of
-from tape_exp.settings.schema import validate
 from tape_exp.training.from_config import check_parts
 
 LARGEST_GRID = 10_000  # combinations of values; a larger space is taken for an infinite one
@@ -112,7 +111,6 @@ class Search:
         for model, end in product(self.models, (0, -1)):
             values = {key: limits[end] for key, limits in ends.items()}
             cfg = self.config(model, values, self.seeds[0])
-            validate(cfg)
             check_parts(cfg)
             if checkpoint := starting_weights.init_checkpoint(cfg):
                 starting_weights.find(checkpoint, cfg)

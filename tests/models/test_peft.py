@@ -235,7 +235,7 @@ def test_frozen_matrices_in_bf16():
         (
             "rope",
             ["peft=lora", "peft.train=[norm]"],
-            r"peft\.train\.0=norm: Input should be .*'norms'",
+            r"peft\.train\.0=norm should be .*'norms'",
         ),
         ("rope", ["peft=full", "peft.train=[]"], r"peft=full trains nothing"),
         ("rope", ["peft=lora", "peft.lora.rank=0"], r"peft\.lora\.rank=0: "),

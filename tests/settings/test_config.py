@@ -13,7 +13,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import CONF, ROOT
-from tape_exp.settings.schema import GROUPS, Arch, Optim, validate
+from tape_exp.settings.schema import GROUPS, Arch, Optim
 from tape_exp.training.from_config import build_task, check_parts
 from tape_exp.training.plan import decoder_of
 from tests.conftest import MODELS, NUMBERS
@@ -32,8 +32,8 @@ from tests.processes import train
         ("task.lr=3", ["task.lr", "'task.optim.lr'"]),
         ("trainer.max_steps=3", ["trainer.max_steps", "'task.optim.max_steps'"]),
         ("foo", ["foo", "as in model=tape"]),
-        ("seed=first", ["seed:"]),
-        ("trainer.devices=two", ["trainer.devices:", "two"]),
+        ("seed=first", ["seed=first", "integer"]),
+        ("trainer.devices=two", ["trainer.devices=two", "integer"]),
         ("seed=0,1", ["seed=0,1", "-m"]),
         ("task.train_digits=[1", ["task.train_digits=[1"]),
         ("model=[rope,nopee]", ["model.layers.1=nopee", "'nope'"]),
@@ -128,12 +128,12 @@ def test_keys_types_and_ranges_are_those_of_the_constructor(section, override, p
         ("trainer.progress=fancy", "trainer.progress=fancy is not known"),
         ("trainer.attention=flahs", "'flash'"),
         ("trainer.precision=16-mixed", "trainer.precision=16-mixed"),
-        ("trainer.devices=0", "trainer.devices=0 must be at least 1"),
-        ("trainer.micro_batch=0", "trainer.micro_batch=0 must be at least 1"),
-        ("trainer.workers=-1", "trainer.workers=-1 must be at least 0"),
+        ("trainer.devices=0", "trainer.devices=0 should be greater"),
+        ("trainer.micro_batch=0", "trainer.micro_batch=0 should"),
+        ("trainer.workers=-1", "trainer.workers=-1 should"),
         ("logger.mode=on", "logger.mode="),
         ("debug.profiler=magic", "debug.profiler=magic"),
-        ("seed=-1", "seed=-1 must be at least 0"),
+        ("seed=-1", "seed=-1 should"),
         ("model.name=../x", "model.name=../x must be a name"),
         ("~task.name", "task.name=None"),
         ("+trainer.device=5", "trainer.device is not known. Did you mean 'devices'?"),
@@ -143,7 +143,7 @@ def test_keys_types_and_ranges_are_those_of_the_constructor(section, override, p
 )
 def test_choices_and_ranges_of_the_fixed_sections(words, part):
     with pytest.raises(ConfigError, match=re.escape(part)):
-        validate(compose_config(words.split()))
+        compose_config(words.split())
 
 
 def test_hash_depends_on_what_is_computed_and_on_nothing_else():

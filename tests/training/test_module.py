@@ -10,7 +10,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.schema import Optim, validate
+from tape_exp.settings.schema import Optim
 from tape_exp.tasks.arithmetic import Arithmetic
 from tape_exp.training.module import LanguageModule, OnDevice
 from tests.conftest import MODELS, make_decoder
@@ -46,7 +46,7 @@ def test_a_validation_tells_the_sizes_of_the_position_state(arch):
 
 def test_fp16_is_refused_because_its_gradients_would_be_clipped_scaled():
     with pytest.raises(ConfigError, match=r"trainer\.precision=16-mixed.* one of: .*bf16-mixed"):
-        validate(compose_config(["trainer.precision=16-mixed"]))
+        compose_config(["trainer.precision=16-mixed"])
 
 
 def test_dropped_values_depend_on_the_seed_and_the_rows_alone(arch):
