@@ -60,7 +60,7 @@ soak: setup  ## kill small runs 50 times, and compare them with undisturbed ones
 gpu: gpu-check gpu-speed gpu-train gpu-data  ## all that a GPU is asked for, each stage with a limit of its own
 
 gpu-check:  ## every backend of attention, and compiled models, against the explicit softmax
-	-timeout -k 20 4m $(GPU_PYTHON) -m pytest -m gpu -n 8 -v tests/gpu 2>&1 | tee results/speed/gpu-check.log
+	-timeout -k 20 4m $(GPU_PYTHON) -m pytest -m gpu -n 8 -v tests/gpu 2>&1 | tee gpu-check.log
 
 gpu-speed:  ## training steps relative to RoPE, decoding, attention at every length
 	-timeout -k 20 4m $(GPU_PYTHON) -m benchmarks.speed

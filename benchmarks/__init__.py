@@ -1,1 +1,1 @@
-"""Benchmarks, each a command that leaves a record in results/speed/: see README.md."""
+"""Benchmarks, each a command that leaves a line in results/speed.jsonl: see README.md."""

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from tape_exp.machine.files import write_atomically
-from tape_exp.machine.hardware import file_name
 from tape_exp.models.layers import LayerKind, kinds_of
 from tape_exp.runs.record import git_state
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 
-FOLDER = ROOT / "results" / "speed"
+RECORDS = ROOT / "results" / "speed.jsonl"
 DIGITS = tuple(range(10))  # ids, for encodings that must know which tokens are digits
 # One model of each encoding; the other YAMLs of conf/model change a number of one of them.
 ENCODINGS = (
@@ -36,16 +35,20 @@ def encoding(name: str) -> list[LayerKind]:
 def parser(kind: str, description: str) -> argparse.ArgumentParser:
     """A parser with ``--out`` and ``--device``."""
     made = argparse.ArgumentParser(f"python -m benchmarks.{kind}", description=description)
-    made.add_argument("--out", type=Path, default=FOLDER, help="folder of the record (%(default)s)")
+    made.add_argument("--out", type=Path, default=RECORDS, help="file of records (%(default)s)")
     default = "cuda" if torch.cuda.is_available() else "cpu"
     made.add_argument("--device", type=torch.device, default=default, help="(%(default)s)")
     return made
 
 
-def write_record(kind: str, record: Mapping[str, Any], folder: Path) -> Path:
-    """Write ``<folder>/<kind>-<machine>.json`` with the commit, and return its path."""
-    path = folder / f"{kind}-{file_name(record['machine'])}.json"
-    write_atomically(path, json.dumps({"git": git_state(), **record}, indent=1) + "\n")
+def write_record(kind: str, record: Mapping[str, Any], path: Path) -> Path:
+    """Write a record with the commit as a line of ``path``, in place of an earlier one of the same
+    benchmark and machine.
+    """
+    whole = {"benchmark": kind, "git": git_state(), **record}
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    kept = [r for r in lines if (r["benchmark"], r["machine"]) != (kind, record["machine"])]
+    write_atomically(path, "".join(json.dumps(each) + "\n" for each in (*kept, whole)))
     return path
 
 

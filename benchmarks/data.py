@@ -1,6 +1,6 @@
 """Does data keep up? Tokenising, the second start, waiting in training, and evaluation.
 
-``python -m benchmarks.data`` writes ``results/speed/data-<machine>.json``.
+``python -m benchmarks.data`` writes a line of ``results/speed.jsonl``.
 """
 
 import json

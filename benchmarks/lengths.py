@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, and write the record."""
     args = parser("lengths", "How time and memory of a layer grow, on the CPU.")
-    folder, rows = args.parse_args(arguments).out, list[Row]()
+    path, rows = args.parse_args(arguments).out, list[Row]()
     record: dict[str, Any] = {
         "machine": machine_name(CPU),
         "torch": torch.__version__,
@@ -51,9 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     for T in LENGTHS:
         rows += measured(T, rows)
-        write_record("lengths", record, folder)
+        write_record("lengths", record, path)
     record["slopes"] = [slopes(name, rows) for name in ENCODINGS]
-    print(table(record), write_record("lengths", record, folder), sep="\n")
+    print(table(record), write_record("lengths", record, path), sep="\n")
     return 0
 
 

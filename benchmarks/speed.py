@@ -1,7 +1,7 @@
 """How fast each positional encoding is, compared with RoPE in the same run.
 
-``python -m benchmarks.speed`` writes ``results/speed/speed-<machine>.json``, of which ``tape-exp
-paper render tab_speed`` makes a table and a plot. Every measurement is a round-robin over its
+``python -m benchmarks.speed`` writes a line of ``results/speed.jsonl``, of which ``tape-exp
+paper render tab_speed`` makes a table. Every measurement is a round-robin over its
 cases, so that a slow minute of the machine meets all of them; times are medians with quartiles,
 ratios are medians of the rounds' own ratios.
 """
@@ -64,7 +64,7 @@ def default_shapes(device: torch.device) -> Shapes:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure this machine."""
     args = parser("speed", "How fast each encoding is, beside RoPE.").parse_args(arguments)
-    keep = partial(write_record, "speed", folder=args.out)
+    keep = partial(write_record, "speed", path=args.out)
     record = measure(args.device, default_shapes(args.device), keep)
     print(keep(record))
     return 0

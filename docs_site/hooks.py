@@ -1,10 +1,9 @@
 """mkdocs' hooks: the pages whose text is not in docs/, and links that work as in the clone.
 
-A page keeps its path in the repository, less ``docs/``; README.md is the first page. A source file
-that a page links to becomes a page below ``source/``, and a link to a folder its plain text.
+A page keeps its path in the repository, less ``docs/``; README.md is the first page. A link to a
+file or a folder that is no page becomes its plain text.
 """
 
-import json
 import re
 from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
@@ -46,8 +45,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     add("index.md", (ROOT / "README.md").read_text(), "README.md")
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
         add(name, (ROOT / name).read_text())
-    notebook = "examples/quickstart.ipynb"
-    add("examples/quickstart.md", cells((ROOT / notebook).read_text()), notebook)
     for picture in sorted((ROOT / "results").rglob("*.svg")):
         add(str(picture.relative_to(ROOT)), picture.read_bytes())
     with TemporaryDirectory() as folder:
@@ -67,40 +64,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, (title, modules) in PYTHON.items():
         parts = [f"# {title}", *(f"::: tape_exp.{module}" for module in modules)]
         add(f"reference/python/{name}.md", "\n\n".join(parts))
-    for path in linked():
-        text = f"---\nsearch: {{exclude: true}}\n---\n# {path}\n\n{code(ROOT / path)}\n"
-        add(f"source/{path}.md", text, path)
     return files
 
 
 def code(file: Path) -> str:
     """A file as a block of code."""
     return f"````{LANGUAGES.get(file.suffix, 'text')}\n{file.read_text()}````"
-
-
-def cells(text: str) -> str:
-    """A notebook as a page: its text, its code and the outputs that are stored in it."""
-    parts = []
-    for cell in json.loads(text)["cells"]:
-        written = "".join(cell["source"]).strip()
-        parts.append(written if cell["cell_type"] == "markdown" else f"```python\n{written}\n```")
-        for output in cell.get("outputs", ()):
-            if "text" in output:
-                parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
-            elif picture := "".join(output["data"].get("image/png", "")).replace("\n", ""):
-                parts.append(f"![What the cell draws](data:image/png;base64,{picture})")
-    return "\n\n".join(parts)
-
-
-def linked() -> list[str]:
-    """The files that pages link to and that are no page themselves."""
-    pages = [path for path in addresses if path.endswith(".md") and (ROOT / path).is_file()]
-    found = {
-        normpath(join(dirname(path), link[3]))
-        for path in pages
-        for link in LINK.finditer((ROOT / path).read_text())
-    }
-    return sorted(path for path in found - addresses.keys() if (ROOT / path).is_file())
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -112,7 +81,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         mark, text, target, anchor = match.groups("")
         there = normpath(join(dirname(path), target))
         if there not in addresses:
-            return text if (ROOT / there).is_dir() else match[0]
+            return text if (ROOT / there).exists() else match[0]
         return f"{mark}[{text}]({relpath(addresses[there], dirname(uri) or '.')}{anchor})"
 
     return LINK.sub(link, markdown)

@@ -43,7 +43,7 @@ def artifact_of(
             e.name: {"where": list(e.words), "metric": e.metric, "digits": 1} for e in entries
         },
         overrides=list(overrides),
-        only=scale,
+        scales={scale: None},
     )
 
 
@@ -63,7 +63,7 @@ class Board(View):
     def __init__(
         self, search: Artifact, entries: Sequence[Entry], seed: int, records: Sequence[Record]
     ) -> None:
-        super().__init__(search, search.only, records)
+        super().__init__(search, next(iter(search.scales)), records)
         self.entries = {entry.name: entry for entry in entries}
         self.tried: dict[tuple[str, str], dict[str, Record]] = {}
         for row, column in product(self.rows, self.columns):

@@ -96,7 +96,7 @@ FAMILIES: dict[str, Sequence[str]] = {
     "#5c4410": ("cope", "dape"),
     "#1f1f99": ("lora", "longlora", "theta"),
 }
-COLOURS = [*FAMILIES]
+COLOURS, UNUSED = [*FAMILIES], 24  # no family has as many members
 
 
 def _member(family: int, number: int) -> LineStyle:
@@ -110,29 +110,24 @@ STYLES = {
     for family, names in enumerate(FAMILIES.values())
     for number, name in enumerate(names)
 }
-FREE = [
-    style
-    for number in range(36)
-    for family in range(len(COLOURS))
-    if (style := _member(family, number)) not in STYLES.values()
-]
 
 
-def style_of(name: str) -> LineStyle:
-    """The style of a model or method; an unknown one has a style that depends on its name only."""
-    name = name.rstrip("†")
-    number = int(hashlib.sha256(name.encode()).hexdigest(), 16)
-    return STYLES.get(name) or FREE[number % len(FREE)]
+def style_of(name: str, taken: Iterable[LineStyle] = ()) -> LineStyle:
+    """The style of a model or method; of an unknown one, or where that is ``taken``, one that no
+    other has and that depends on the name.
+    """
+    style, number = STYLES.get(name.rstrip("†")), int(hashlib.sha256(name.encode()).hexdigest(), 16)
+    while style is None or style in taken:
+        style = _member(number % len(COLOURS), UNUSED + number // len(COLOURS) % 12)
+        number += 1
+    return style
 
 
 def styles_of(names: Iterable[str]) -> dict[str, LineStyle]:
-    """The styles of names in one figure; the later of two that would share one has a free one."""
+    """The styles of names in one figure."""
     styles: dict[str, LineStyle] = {}
-    for name in names:
-        style = style_of(name)
-        if name not in styles and style in styles.values():
-            style = next(free for free in FREE if free not in styles.values())
-        styles.setdefault(name, style)
+    for name in dict.fromkeys(names):
+        styles[name] = style_of(name, styles.values())
     return styles
 
 

@@ -61,8 +61,3 @@ def machine_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{cpu_name()}, {torch.get_num_threads()} threads"
-
-
-def file_name(machine: str) -> str:
-    """A machine's name as a part of a file's name."""
-    return "".join(c if c.isalnum() else "-" for c in machine.lower()).strip("-")

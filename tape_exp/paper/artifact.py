@@ -40,7 +40,6 @@ class Artifact:
         claim: what the paper says of it (:mod:`tape_exp.paper.claims`).
         scales: those that it is of, and what each needs that a CPU lacks; null: nothing.
         place: what pages call a scale, where it is not that of runs.
-        only, needs: the only scale that it is of, and what that needs.
         trainer: for the paper's scale.
         caption: what was measured and how; ``{task.train_length}`` is a key of its records.
         figures: what is drawn (:mod:`tape_exp.paper.figures`).
@@ -61,8 +60,6 @@ class Artifact:
     claim: dict[str, Any] = field(default_factory=dict)
     scales: dict[str, str | None] = field(default_factory=lambda: dict(DEFAULT))
     place: dict[str, str] = field(default_factory=dict)
-    only: str = ""
-    needs: str = ""
     trainer: str = "gpu"
     caption: str = ""
     figures: list[dict[str, Any]] = field(default_factory=list)
@@ -84,10 +81,6 @@ class Artifact:
     def paper(self) -> dict[str, Any]:
         """What the paper reports of it."""
         return reported().get(self.name, {})
-
-    def all_scales(self) -> tuple[str, ...]:
-        """The scales that it is of."""
-        return (self.only,) if self.only else tuple(self.scales)
 
     @property
     def results(self) -> Path:

@@ -11,7 +11,7 @@ import yaml
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.derived import metrics_of
-from tape_exp.paper.records import Record, flat, read_records, records_of_runs
+from tape_exp.paper.records import Record, flat, read_records, records_of_runs, warn
 from tape_exp.paper.view import Row, View
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.evaluation import is_result
@@ -49,7 +49,7 @@ def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list
         caption=f"Task {task} at scale {{scale}}{keys}; mean over seeds ± its 95 % interval.",
         figures=[{"kind": "lengths"}, {"kind": "grids"}, {"kind": "losses"}],
         command=f"tape-exp paper compare {' '.join(words)}",
-        only=scale,
+        scales={scale: None},
     )
     return artifact, scale, seeds
 
@@ -67,7 +67,8 @@ def view_of(artifact: Artifact, records: Sequence[Record], seeds: Sequence[int])
     Raises:
         ConfigError: an override is wrong, or no record has one of the metrics.
     """
-    view = View(artifact, artifact.only, [run for run in records if run["seed"] in seeds])
+    (scale,) = artifact.scales
+    view = View(artifact, scale, [run for run in records if run["seed"] in seeds])
     rows = []
     for row in view.rows:
         cfg = compose_config(view.words(row))
@@ -122,8 +123,11 @@ def write(view: View, into: Path) -> list[Path]:
 
 
 def kept(folder: Path) -> list[Artifact]:
-    """The comparisons that were left in a folder."""
-    return [
-        Artifact(name=path.stem, **yaml.safe_load(path.read_text()))
-        for path in sorted(folder.glob("*.yaml"))
-    ]
+    """The comparisons that were left in a folder, but not those of another version."""
+    found = []
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            found.append(Artifact(name=path.stem, **yaml.safe_load(path.read_text())))
+        except TypeError:
+            warn(f"{path} is of another version; give the command of the comparison again.")
+    return found

@@ -30,7 +30,7 @@ HEAD = ("artifact", "the paper's claim", "paper", "ours", "holds", "scale", "see
 
 def views(artifact: Artifact, records: Sequence[Record]) -> list[View]:
     """An artifact at each scale at which there is something to show."""
-    every = [View(artifact, scale, records) for scale in artifact.all_scales()]
+    every = [View(artifact, scale, records) for scale in artifact.scales]
     return [view for view in every if view.table is not None]
 
 
@@ -39,7 +39,7 @@ def judged(artifact: Artifact, shown: Sequence[View]) -> tuple[str, Verdict]:
     largest_first = sorted(shown, key=lambda view: -SCALES.index(view.scale))
     verdicts = [(view.scale, verdict(view)) for view in largest_first]
     tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
-    none = View(artifact, artifact.all_scales()[0], [])
+    none = View(artifact, next(iter(artifact.scales)), [])
     scale, found = next(iter(tested + verdicts), None) or ("", verdict(none))
     return scale, found
 
@@ -109,21 +109,17 @@ def page(
     for view in shown:
         table = view.table
         place = artifact.place.get(view.scale, f"scale {view.scale}")
-        parts.append(f"## {place.capitalize()}" if len(artifact.all_scales()) > 1 and place else "")
+        parts.append(f"## {place.capitalize()}" if len(artifact.scales) > 1 and place else "")
         parts += [f"![{artifact.title}]({path})" for path in pictures.get(view.scale, [])]
         parts += [table.markdown(), table.caption] if table else []
     if artifact.figures and shown and not pictures:
         parts.append("No figure: nothing is above zero, and it would show nothing.")
     if missing := [*gaps(artifact, shown)]:
         parts.append(f"Not run yet: {'; '.join(missing)}.")
-    commands = [
-        artifact.run_command(scale)
-        for scale in artifact.all_scales()
-        if scale in ("paper", artifact.all_scales()[0])
-    ]
-    parts.append(
-        "To run what is missing:\n\n```sh\n" + "\n".join(dict.fromkeys(commands)) + "\n```"
-    )
+    first, *further = artifact.scales
+    scales = [first, *(scale for scale in further if scale == "paper")]
+    commands = "\n".join(dict.fromkeys(map(artifact.run_command, scales)))
+    parts.append(f"To run what is missing:\n\n```sh\n{commands}\n```")
     if cost := costs().get(artifact.name):
         parts.append(
             f"Scale paper, three seeds: {cost['runs']:,} runs, {cost['gpu_hours']:,.1f} H100-hours "
@@ -135,16 +131,14 @@ def page(
 def gaps(artifact: Artifact, shown: Sequence[View]) -> Iterator[str]:
     """What has not run at each scale, with what it needs."""
     at = {view.scale: view for view in shown}
-    for scale in artifact.all_scales():
-        needs = (
-            f"scale {scale} (needs {artifact.scales.get(scale) or artifact.needs or 'time only'})"
-        )
+    for scale, needs in artifact.scales.items():
+        place = f"scale {scale} (needs {needs or 'time only'})"
         if scale not in at:
-            yield needs
+            yield place
         elif not artifact.source:
             lacking = [label_of(row) for row in at[scale].rows if not at[scale].runs(row)]
             if lacking:
-                yield f"{', '.join(map(display_name, lacking))} at {needs}"
+                yield f"{', '.join(map(display_name, lacking))} at {place}"
 
 
 def costs() -> dict[str, Any]:

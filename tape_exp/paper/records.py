@@ -96,8 +96,6 @@ def add_records(folder: Path, records: Iterable[Record]) -> None:
                 }
                 rest = {k: v for k, v in record.items() if k != "matrices" and k[0] != "_"}
                 rest.pop("artifacts", None)  # they are in the run's folder
-                if "curves" in rest:
-                    rest["curves"] = {name: thinned(c) for name, c in rest["curves"].items()}
                 lines[record["run"]] = json.dumps(
                     rounded(rest), ensure_ascii=False, separators=(",", ":")
                 )
@@ -115,14 +113,6 @@ def rounded(part: Any, digits: int = 6) -> Any:
     if isinstance(part, list):
         return [rounded(inner, digits) for inner in part]
     return float(f"{part:.{digits}g}") if isinstance(part, float) else part
-
-
-def thinned(curve: dict[str, list[float]]) -> dict[str, list[float]]:
-    """A curve of at most 50 points with 5 digits, its last among them."""
-    steps = curve["step"]
-    step = -(-len(steps) // 50)
-    places = sorted({*range(len(steps) - 1, -1, -step)})
-    return {name: [rounded(values[i], 5) for i in places] for name, values in curve.items()}
 
 
 def file_of(record: Record) -> str:

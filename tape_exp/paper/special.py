@@ -9,6 +9,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from tape_exp.paper import claims
 from tape_exp.paper.derived import extra_length
@@ -27,45 +28,27 @@ def ranked(view: "View", table: Table) -> Table:
     """tab_encodings: by the mean rank of the longer sums, the words of trained lengths and the
     perplexity, among the models that have all three, by the seeds that all have.
     """
-    rows = {row.labels["model"]: row for row in view.rows}
-    columns = {column.template: column for column in view.columns}
     signs = {
         "addition, > {n} digits (%)": -1,
         "parity, ≤ {n} letters (%)": -1,
         "perplexity at {n} tokens": 1,
     }
-    runs = {model: [view.runs(row, columns[name]) for name in signs] for model, row in rows.items()}
-    whole = {model: each for model, each in runs.items() if all(each)}
-    seeds = set.intersection(
-        *({r["seed"] for r in found} for each in whole.values() for found in each)
-    )
-    scores = []
-    for name, sign in signs.items():
-        column = columns[name]
-        metric = column.spec["metric"].format(**column.at)
-        k = [*signs].index(name)
-        values = [
-            view.measured([r for r in each[k] if r["seed"] in seeds], metric, {})
-            for each in whole.values()
-        ]
-        scores.append([sign * value.number for value in values if value])
-    of_tasks = np.array(scores)[:, :, None]
-    below, equal = ((of_tasks > of_tasks.mT).sum(2), (of_tasks == of_tasks.mT).sum(2))
-    ranks = dict(zip(whole, (below + (equal + 1) / 2).mean(0), strict=True))
-    cells = []
-    for model, cell in zip(rows, table.rows, strict=True):
-        by_task = {
-            columns[name].template: found for name, found in zip(signs, runs[model], strict=True)
-        }
-        found = [each for each in by_task.values() if each]
-        further: dict[str, Cell] = {
-            "mean rank": Value(float(ranks[model])) if model in ranks else None,
-            "parameters (thousands)": " / ".join(
-                f"{each[0]['parameters'] / 1000:.0f}" for each in found
-            ),
-            "seeds": " / ".join(str(len(each)) for each in by_task.values()),
-        }
-        cells.append(dict(cell) | further)
+    columns = [column for column in view.columns if column.template in signs]
+    values, cells = {}, []
+    for row, cell in zip(view.rows, table.rows, strict=True):
+        model, runs = row.labels["model"], [view.runs(row, column) for column in columns]
+        if all(runs):
+            values[model] = [view.cell(row, column).runs for column in columns]  # type: ignore[union-attr]
+        sizes = " / ".join(f"{each[0]['parameters'] / 1000:.0f}" for each in runs if each)
+        seeds = " / ".join(str(len(each)) for each in runs)
+        cells.append({**cell, "parameters (thousands)": sizes, "seeds": seeds})
+    common = set.intersection(*(set(runs) for each in values.values() for runs in each))
+    means = [[mean(runs[s].number for s in common) for runs in each] for each in values.values()]
+    order = rankdata(np.array(means) * [signs[column.template] for column in columns], axis=0)
+    ranks = dict(zip(values, map(float, order.mean(1)), strict=True))
+    for row, cell in zip(view.rows, cells, strict=True):
+        rank = ranks.get(row.labels["model"])
+        cell["mean rank"] = None if rank is None else Value(rank)
     cells.sort(key=lambda cell: ranks.get(str(cell["model"]), float("inf")))
     first, *rest = table.columns
     extra = [Column(name, {}, "", {}) for name in ("mean rank", "parameters (thousands)")]
@@ -137,10 +120,10 @@ def speed_records(scale: str) -> list[dict[str, Any]]:
     """What :mod:`benchmarks.speed` measured, a record a machine: on GPUs under scale small, on
     processors, which are named with their threads, under smoke.
     """
-    paths = sorted((results() / "speed").glob("speed-*.json"))
     on = {"smoke": True, "small": False}.get(scale)
-    records = [json.loads(path.read_text()) for path in paths]
-    return [each for each in records if str(each["machine"]).endswith(" threads") is on]
+    records = map(json.loads, (results() / "speed.jsonl").read_text().splitlines())
+    of_speed = [record for record in records if record["benchmark"] == "speed"]
+    return [each for each in of_speed if str(each["machine"]).endswith(" threads") is on]
 
 
 def fastest(record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +12,7 @@ from tape_exp.paper import special, statistics
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.captions import DIGITS, notes
 from tape_exp.paper.derived import metrics_of, value_of
-from tape_exp.paper.records import Record, commits, data_of, fits, keys_of, where
+from tape_exp.paper.records import Record, commits, fits, keys_of, where
 from tape_exp.paper.statistics import Value, lead
 from tape_exp.paper.tables import Cell, Column, Table
 
@@ -135,23 +134,10 @@ class View:
         return (*words, *([] if scaled else [f"scale={self.scale}"]))
 
     def _by_seed(self, words: tuple[str, ...], row: Row) -> list[Record]:
-        """Of several records of a seed the newest of those whose data the most rows read."""
         if words not in self._cells:
-            best: dict[int, Record] = {}
-            for run in self.fitting(words, row.keys):  # ordered by time
-                before = best.setdefault(run["seed"], run)
-                if self.shared[data_of(run)] >= self.shared[data_of(before)]:
-                    best[run["seed"]] = run
-            self._cells[words] = [best[seed] for seed in sorted(best)]
+            newest = {run["seed"]: run for run in self.fitting(words, row.keys)}  # ordered by time
+            self._cells[words] = [newest[seed] for seed in sorted(newest)]
         return self._cells[words]
-
-    @cached_property
-    def shared(self) -> Counter:
-        """How many rows read the data of a seed."""
-        rows = [
-            {data_of(run) for run in self.fitting(self.words(row), row.keys)} for row in self.rows
-        ]
-        return Counter(data for row in rows for data in row)
 
     def fitting(
         self, words: Sequence[str], keys: Mapping[str, Any] = MappingProxyType({})
@@ -196,6 +182,8 @@ class View:
         columns = self.columns
         rows: list[dict[str, Cell]] = []
         shown: set[str] = set()
+        parts = itertools.groupby(self.rows, lambda row: [*row.labels.values()][:-1])
+        last = [[*part][-1] for _, part in parts]
         for row in self.rows:
             runs = {run["run"] for run in self.runs(row)}
             if artifact.once and runs <= shown:
@@ -205,7 +193,7 @@ class View:
             if not any(cells[c.name] for c in columns if c.who == "ours") and runs:
                 continue  # of a label that these runs do not have, such as a deeper layer
             rows.append(cells)
-            if self._ends_part(row) and (baseline := self._baseline(row, columns)):
+            if row in last and (baseline := self._baseline(row, columns)):
                 rows.append(baseline)
         head = [*(Column(name, {}, "", {}) for name in self.dimensions()), *columns]
         head += [Column(name, {}, "", {}) for name in artifact.provenance]
@@ -277,14 +265,6 @@ class View:
             for each in (row, theirs)
         ]
         return lead(*values) if values[0] and values[1] else None  # type: ignore[arg-type]
-
-    def _ends_part(self, row: Row) -> bool:
-        """Whether a row is the last before another label of the outer dimensions, or of all."""
-        every = self.rows
-        place = next(i for i, each in enumerate(every) if each.labels == row.labels)
-        outer = self.dimensions()[:-1]
-        after = every[place + 1] if place + 1 < len(every) else None
-        return after is None or any(after.labels[name] != row.labels[name] for name in outer)
 
     def _baseline(self, row: Row, columns: Sequence[Column]) -> dict[str, Cell]:
         """The row of the unigram model: the entropy of the test set's own token counts."""

@@ -13,18 +13,20 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
         ConfigError: there is no artifact among the words, or one of them is wrong.
     """
     scale, seeds, extra = settings_of([word for word in words if "=" in word])
-    if wrong := [word for word in extra if word.startswith(("seed=", "task=", "model=", "peft="))]:
+    if wrong := [
+        word for word in extra if word.startswith(("seed=", "task=", "model=", "peft=", "debug"))
+    ]:
         raise ConfigError(
-            f"{wrong[0]}: an artifact names its tasks and models itself, and seeds are given as "
-            "seeds=0,1,2. `tape-exp paper compare` makes a table of any models on any task."
+            f"{wrong[0]}: an artifact names its tasks and models itself, seeds are given as "
+            "seeds=0,1,2, and shortened runs have no record. `tape-exp paper compare` makes a "
+            "table of any models on any task."
         )
-    refuse_debug(extra)
     if not (chosen := [word for word in words if "=" not in word]):
         raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
     every = [load(name) for name in (names() if chosen == ["all"] else chosen)]
-    artifacts = [artifact for artifact in every if artifact.rows and scale in artifact.all_scales()]
+    artifacts = [artifact for artifact in every if artifact.rows and scale in artifact.scales]
     if chosen != ["all"] and (without := [a for a in every if a not in artifacts]):
-        command = without[0].run_command(without[0].all_scales()[0])
+        command = without[0].run_command(next(iter(without[0].scales)))
         raise ConfigError(
             f"{without[0].name} has no runs at scale={scale}; `{command}` measures it."
         )
@@ -61,17 +63,10 @@ def check_words(what: str, settings: Mapping[str, str], further: Sequence[str]) 
     for key, example in (("task", "task=arithmetic"), ("model", "model=rope,tape")):
         if not settings.get(key):
             raise ConfigError(f"a {what} needs {key}=, as in {example}.")
-    if wrong := [w for w in further if "=" not in w or w.lstrip("+").startswith("seed=")]:
+    if wrong := [
+        w for w in further if "=" not in w or w.lstrip("+").startswith(("seed=", "debug"))
+    ]:
         raise ConfigError(
             f"{wrong[0]} is no word of a {what}; seeds are given as seeds=0,1,2, other keys with "
             "their value, as task.train_digits=6."
-        )
-    refuse_debug(further)
-
-
-def refuse_debug(words: Sequence[str]) -> None:
-    """Raise :class:`ConfigError` for a key of ``debug``: such runs have no record."""
-    if shortening := [w for w in words if w.startswith(("debug=", "debug.")) and w != "debug=none"]:
-        raise ConfigError(
-            f"{shortening[0]} has no place in a table of results: such runs have no record."
         )

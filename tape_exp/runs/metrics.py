@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 log = logging.getLogger("tape_exp")
-POINTS = 100  # of a curve in a record
+POINTS = 50  # of a curve in a record
 
 
 class Stopwatch:

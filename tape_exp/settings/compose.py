@@ -127,7 +127,7 @@ def pattern_words(model: dict[str, Any]) -> list[Any]:
 
 def _entry(one: Any, key: str) -> dict[str, Any]:
     """An entry with all its keys: a name, or a name and keys on top of those of its YAML."""
-    keys = OmegaConf.create({"name": one} if isinstance(one, str) else one)
+    keys: Any = OmegaConf.create({"name": one} if isinstance(one, str) else one)
     if "_target_" not in keys:
         one_of(key, name := keys.get("name"), names_in("model"))
         defaults: Any = OmegaConf.to_container(_choose((f"model={name}",)).model)

@@ -30,14 +30,6 @@ def test_matrices_are_beside_the_lines(tmp_path):
     assert "matrices" not in next(tmp_path.glob("*.jsonl")).read_text()
 
 
-def test_a_curve_keeps_its_last_point(tmp_path):
-    curve = {"step": [*range(1, 1001)], "value": [float(n) for n in range(1000)]}
-    add_records(tmp_path, [record("tape", 0, {"a": 1.0}, curves={"loss": curve})])
-    (found,) = read_records(tmp_path)
-    assert len(found["curves"]["loss"]["step"]) == 50
-    assert found["curves"]["loss"]["step"][-1] == 1000
-
-
 def test_a_line_that_is_no_record_is_named_and_left_out(tmp_path, capsys):
     add_records(tmp_path, runs("rope", [20.0]))
     path = tmp_path / "arithmetic.jsonl"

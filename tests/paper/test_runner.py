@@ -125,7 +125,7 @@ def test_a_comparison_runs_what_it_lacks_once_and_keeps_it(tmp_path, capsys, mon
         (["run", "fig_addition", "scale=tiny"], "scale=tiny"),
         (["run", "fig_addition", "seeds=0,x"], "seeds=0,x must be different integers"),
         (["run", "fig_addition", "seed=1"], "seeds are given as seeds=0,1,2"),
-        (["run", "fig_addition", "debug=one_batch"], "such runs have no record"),
+        (["run", "fig_addition", "debug=one_batch"], "shortened runs have no record"),
         (["run", "fig_addition", "scale=rung5"], "fig_addition has no runs at scale=rung5"),
         (["run", "theory"], "`tape-exp theory --record` measures it"),
         (["render", "fig_additio"], "Did you mean 'fig_addition'?"),

@@ -1,7 +1,5 @@
 """Counts: the paper's table must come out of its convention; ours are counted by torch."""
 
-import json
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.paper import special
 from tape_exp.paper.artifact import load
-from tape_exp.paper.figures import figures
 from tape_exp.paper.records import reported
 from tape_exp.paper.view import View
 from tape_exp.settings.errors import ConfigError
@@ -95,11 +92,10 @@ def test_wrong_length():
         Efficiency(Arch(1, 32, 2, 32), 0, length=0)
 
 
-def test_speed_record_table_and_plot(tmp_path, monkeypatch):
-    """The whole benchmark at tiny shapes: rivals in the same run, ratios, a record, a table and a
-    plot.
-    """
+def test_speed_record_and_table(tmp_path, monkeypatch):
+    """The whole benchmark at tiny shapes: rivals in the same run, ratios, a record and a table."""
     from benchmarks import speed
+    from benchmarks.common import write_record
 
     shapes = speed.Shapes(
         Arch(2, 32, 2, 32, vocab=20, max_length=64, train_length=64),
@@ -126,13 +122,10 @@ def test_speed_record_table_and_plot(tmp_path, monkeypatch):
     }
     assert memory["tape"] > memory["rope"] > 0
 
-    (tmp_path / "speed").mkdir()
-    (tmp_path / "speed" / "speed-test.json").write_text(json.dumps(record))
+    write_record("speed", record, tmp_path / "speed.jsonl")
     monkeypatch.setattr(special, "results", lambda: tmp_path)
     view = View(load("tab_speed"), "smoke", [])
     assert "TAPE (as public code writes it)" in view.table.markdown()
-    ((_, draw),) = figures(view)
-    assert draw(tmp_path / "times.svg").exists()
 
 
 def test_the_rival_computes_the_same_function():
