@@ -125,6 +125,7 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: Any = None,
+        planned: Cache | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
         """Logits (B, T, V), and the mean cross-entropy of ``labels`` (B, T), shifted here; -100
@@ -138,11 +139,15 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             labels, num_items_in_batch: as for every model of transformers.
             use_cache: not read: a cache is used where there is one.
             logits_to_keep: so many last positions, 0: all; or their indices.
+            planned: of :meth:`generate` without a cache, the random positions of all its tokens.
         """
         unknown = [key for key, value in others.items() if value is not None and value is not False]
         if unknown:
             raise ValueError(f"TapeExpForCausalLM has no {unknown[0]}; leave it out.")
-        if past_key_values is None:
+        if planned is not None:
+            again = (planned.positions_BS, planned.padding_B, planned.sampler)
+            past_key_values, kept = Cache(*again), None
+        elif past_key_values is None:
             padding_B = padding(attention_mask)
             if padding_B is not None:
                 past_key_values = self._new_cache(input_ids.shape[1], padding_B, input_ids.shape[0])
@@ -198,11 +203,11 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
                 "TapeExpForCausalLM makes its own cache in every call of generate; leave "
                 "past_key_values out."
             )
-        if generation_config.use_cache is not False:
+        cached = generation_config.use_cache is not False
+        if cached or self.decoder.random is not None:
             rows = batch_size * generation_config.num_return_sequences
-            model_kwargs["past_key_values"] = self._new_cache(
-                max_cache_length + 1, padding(mask), rows
-            )
+            made = self._new_cache(max_cache_length + 1, padding(mask), rows)
+            model_kwargs["past_key_values" if cached else "planned"] = made
 
     def _new_cache(self, capacity: int, padding_B: Tensor | None, rows: int) -> Cache:
         made = new_cache(self.decoder, capacity, padding_B, rows, RowSampler(0, "positions"))

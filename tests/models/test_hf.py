@@ -162,7 +162,10 @@ def test_generation_is_our_own(name, arch):
     assert len({tuple(row) for row in expected}) > 1
 
 
-@pytest.mark.parametrize("name", ["rope", "tape", "alibi"])
+RANDOM = ["randpe", "tape_randpe", "alibi_randpe", "fire_randpe"]
+
+
+@pytest.mark.parametrize("name", ["rope", "tape", "alibi", *RANDOM])
 def test_a_cache_changes_nothing_and_eos_stops_a_row(name, arch):
     decoder = model_of(name, arch, kv_heads=2)
     model = TapeExpForCausalLM(
@@ -177,7 +180,10 @@ def test_a_cache_changes_nothing_and_eos_stops_a_row(name, arch):
     assert torch.equal(cached, whole)
     eos = cached[0, 12 + 3].item()
     stopped = model.generate(batch, **options, eos_token_id=eos)[:, 12:].tolist()
-    for row, wanted in zip(stopped, generate(decoder, rows, 10, eos=eos), strict=True):
+    sampler = RowSampler(0, "positions")
+    for row, wanted in zip(
+        stopped, generate(decoder, rows, 10, eos=eos, sampler=sampler), strict=True
+    ):
         assert (row[: row.index(eos)] if eos in row else row) == wanted
 
 
