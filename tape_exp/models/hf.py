@@ -79,6 +79,8 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
 
     config_class = TapeExpConfig
     base_model_prefix = "decoder"
+    supports_gradient_checkpointing = True
+    gradient_checkpointing = False
     _no_split_modules = ["Block"]  # noqa: RUF012
     _tied_weights_keys = {"decoder.head.weight": "decoder.embedding.weight"}  # noqa: RUF012
 
@@ -111,14 +113,24 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         """The embedding."""
         return self.decoder.embedding
 
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Take another embedding, as ``resize_token_embeddings`` does, and note its size."""
+        self.decoder.embedding = value
+        self.config.arch = {**self.config.arch, "vocab": value.num_embeddings}
+        self.decoder.arch = Arch(**self.config.arch)
+
     def get_output_embeddings(self) -> nn.Module:
         """The head."""
         return self.decoder.head
 
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        """Take another head."""
+        self.decoder.head = value  # type: ignore[assignment]
+
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
         labels: Tensor | None = None,
@@ -144,6 +156,9 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         unknown = [key for key, value in others.items() if value is not None and value is not False]
         if unknown:
             raise ValueError(f"TapeExpForCausalLM has no {unknown[0]}; leave it out.")
+        if input_ids is None:
+            raise ValueError("TapeExpForCausalLM reads tokens: pass input_ids.")
+        self.decoder.recompute = self.gradient_checkpointing
         if planned is not None:
             again = (planned.positions_BS, planned.padding_B, planned.sampler)
             past_key_values, kept = Cache(*again), None

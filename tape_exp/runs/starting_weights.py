@@ -55,7 +55,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
     """
     if (path := resolve(spec)) is not None:
         return path
-    if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
+    if spec.count("/") == 1 and not spec.startswith((".", "/", "~", f"{cfg.runs}/")):
         from tape_exp.models import llama
 
         return llama.fetch(spec, f"checkpoint={spec}, which is no folder here")

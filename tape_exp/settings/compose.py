@@ -31,6 +31,17 @@ from tape_exp.settings.plugins import names_in, packages
 from tape_exp.settings.schema import GROUPS, Config
 
 UNNAMED = "layers"  # conf/model/layers.yaml, whose runs are named after their entries
+# What other programs call keys of ours.
+FOREIGN = {
+    **dict.fromkeys(("batch_size", "per_device_train_batch_size"), "optim.batch"),
+    **dict.fromkeys(("lr", "learning_rate"), "optim.lr"),
+    **dict.fromkeys(("steps", "num_steps", "max_iters"), "optim.max_steps"),
+    **dict.fromkeys(("max_seq_len", "seq_len", "context_length", "block_size"), "train_length"),
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "num_hidden_layers"), "arch.layers"),
+    **dict.fromkeys(("d_model", "n_embd", "hidden_size"), "arch.width"),
+    **dict.fromkeys(("n_head", "n_heads", "num_heads", "num_attention_heads"), "arch.heads"),
+    **dict.fromkeys(("gpus", "num_gpus"), "devices"),
+}
 USER_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 
@@ -196,7 +207,10 @@ def _nearest(key: str, words: Sequence[str]) -> str:
     except USER_ERRORS:
         known = list(GROUPS)
     section, _, last = key.rpartition(".")
-    same = [k for k in known if k.rpartition(".")[2] == last and not k.startswith("scale.")]
+    last = FOREIGN.get(last, last)
+    same = [k for k in known if k.endswith(f".{last}") and not k.startswith("scale.")]
+    if len(same) == 1:
+        return f" is not known. Did you mean '{same[0]}'?"
     return did_you_mean(key, same or [k for k in known if "." in k] if section else known)
 
 

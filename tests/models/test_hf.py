@@ -339,3 +339,38 @@ def test_importing_the_package_imports_nothing():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert shown.stdout == "['tape_exp'] True\n"
+
+
+def test_further_tokens_leave_the_logits_of_the_others(arch, tmp_path):
+    decoder = model_of("tape", arch)
+    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(arch), section("tape")), decoder)
+    before = model(TOKENS).logits
+    model.resize_token_embeddings(arch.vocab + 3)
+    assert torch.equal(model(TOKENS).logits[..., : arch.vocab], before)
+    further = torch.full_like(TOKENS, arch.vocab + 2)
+    model.save_pretrained(tmp_path)
+    again = TapeExpForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(again(further).logits, model(further).logits)
+
+
+def test_recomputed_blocks_have_the_same_gradients(arch):
+    gradients = []
+    for recomputed in (False, True):
+        config = TapeExpConfig(dataclasses.asdict(arch), section("tape"))
+        model = TapeExpForCausalLM(config, model_of("tape", arch)).train()
+        if recomputed:
+            model.gradient_checkpointing_enable()
+        model(TOKENS, labels=TOKENS).loss.backward()
+        assert model.decoder.recompute == recomputed
+        gradients.append([p.grad for p in model.parameters()])
+    for kept, anew in zip(*gradients, strict=True):  # the last update of positions has none
+        assert (kept is None) == (anew is None)
+        assert kept is None or torch.allclose(kept, anew, atol=1e-7)
+
+
+def test_what_the_type_lacks_is_said(arch):
+    config = TapeExpConfig(dataclasses.asdict(arch), section("tape"))
+    model = TapeExpForCausalLM(config, model_of("tape", arch))
+    for options in ({"inputs_embeds": torch.zeros(1, 2, arch.width)}, {"output_attentions": True}):
+        with pytest.raises(ValueError, match=f"has no {next(iter(options))}"):
+            model(**options)
