@@ -80,9 +80,9 @@ class Block(nn.Module):
         # Called instead of `attend`, with the same arguments (LongLoRA's sparse attention).
         self.attend: Callable[..., tuple[Tensor, Tensor | None]] | None = None
         self.attention_norm = nn.RMSNorm(C, eps=arch.norm_eps)
-        self.q = matrix(C, queries)
-        self.k = matrix(C, keys)
-        self.v = matrix(C, keys)
+        self.q = matrix(C, queries, arch.qkv_bias)
+        self.k = matrix(C, keys, arch.qkv_bias)
+        self.v = matrix(C, keys, arch.qkv_bias)
         self.o = matrix(queries, C)
         self.mlp_norm = nn.RMSNorm(C, eps=arch.norm_eps)
         self.gate = matrix(C, arch.ffn)
@@ -174,11 +174,9 @@ def cast_for_matmul(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(device))
 
 
-def matrix(inputs: int, outputs: int) -> nn.Linear:
-    """A linear map without bias; the decoder's ``init_weights`` or a checkpoint gives its
-    weights.
-    """
-    return skip_init(nn.Linear, inputs, outputs, bias=False, device=torch.get_default_device())
+def matrix(inputs: int, outputs: int, bias: bool = False) -> nn.Linear:
+    """A linear map; the decoder's ``init_weights`` or a checkpoint gives its weights."""
+    return skip_init(nn.Linear, inputs, outputs, bias=bias, device=torch.get_default_device())
 
 
 def normed_heads(norm: nn.RMSNorm, x_BTHD: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ class Decoder(nn.Module):
         |-----------------------|-------------------------------------------------------|
         | embedding, head       | N(0, 0.02)                                            |
         | attention, SwiGLU     | N(0, 0.02)                                            |
-        | norms                 | 1                                                     |
+        | norms; biases         | 1; 0                                                  |
         | learned, Abacus       | N(0, 0.02)                                            |
         | TAPE                  | P = W2 = 0, W1 and W_x random: step 0 is RoPE         |
         | FIRE, T5, Kerple      | see their files                                       |
@@ -110,6 +110,8 @@ class Decoder(nn.Module):
                 continue
             elif isinstance(module, nn.Embedding | nn.Linear):
                 nn.init.normal_(module.weight, std=0.02, generator=generator)
+                if getattr(module, "bias", None) is not None:
+                    nn.init.zeros_(module.bias)  # type: ignore[arg-type]
 
     def forward(
         self,

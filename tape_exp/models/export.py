@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,15 +131,25 @@ def is_plain_llama(decoder: Decoder) -> bool:
     heads that divide the width.
     """
     arch, position = decoder.arch, decoder.blocks()[0].position
-    alone = [kind.attention for kind in decoder.kinds] == [PLAIN]
-    return alone and type(position) is RoPE and arch.width % arch.heads == 0
+    return form_of(decoder) != "" and type(position) is RoPE and arch.width % arch.heads == 0
+
+
+def form_of(decoder: Decoder) -> str:
+    """The type of transformers that has the decoder's attention; empty where none has."""
+    attention, *others = [kind.attention for kind in decoder.kinds]
+    window, biased = attention.window, decoder.arch.qkv_bias
+    if others or replace(attention, window=None, qk_norm=False) != PLAIN:
+        return ""
+    found = [("qwen2", biased), ("qwen3", attention.qk_norm), ("mistral", window is not None)]
+    names = [name for name, has in found if has] or ["llama"]
+    return names[0] if len(names) == 1 else ""
 
 
 def llama_config(decoder: Decoder) -> dict[str, Any]:
     """The ``config.json`` of a Llama, in the words of transformers 4, which version 5 reads too."""
     arch, position = decoder.arch, decoder.blocks()[0].position
     assert isinstance(position, RoPE)
-    scaling, s = position.scaling, position.stretch
+    scaling, s, form = position.scaling, position.stretch, form_of(decoder)
     rope: dict[str, Any] = {"rope_type": scaling.method, "factor": s}
     if scaling.method == "yarn":
         rope |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
@@ -157,8 +168,8 @@ def llama_config(decoder: Decoder) -> dict[str, Any]:
         rope |= {"original_max_position_embeddings": position.original_length}
     longest = max(arch.max_length, arch.train_length)
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [f"{form.capitalize()}ForCausalLM"],
+        "model_type": form,
         "hidden_size": arch.width,
         "intermediate_size": arch.ffn,
         "num_hidden_layers": arch.layers,
@@ -178,6 +189,7 @@ def llama_config(decoder: Decoder) -> dict[str, Any]:
         "attention_bias": False,
         "mlp_bias": False,
         "initializer_range": 0.02,
+        **({"sliding_window": decoder.kinds[0].attention.window} if form == "mistral" else {}),
     }
 
 

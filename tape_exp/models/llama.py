@@ -1,4 +1,9 @@
-"""Llama checkpoints of the Hugging Face hub: config, weights (for a :class:`Decoder`) and name."""
+"""Checkpoints of the Hugging Face hub, for a :class:`Decoder`: config, weights and name.
+
+"Llama" stands for every model of its form: Llama, TinyLlama, SmolLM and others of type ``llama``;
+Mistral, whose queries see a window; Qwen2, whose queries, keys and values have biases; and Qwen3,
+which normalises queries and keys.
+"""
 
 import hashlib
 import json
@@ -26,6 +31,8 @@ OUTSIDE = {
 }
 PARTS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 PARTS |= {part: f"self_attn.{part}_proj" for part in "qkvo"}
+PARTS |= {part: f"self_attn.{part}" for part in ("q_norm", "k_norm")}
+TYPES_OF_FORM = ("llama", "mistral", "qwen2", "qwen3")
 PARTS |= {part: f"mlp.{part}_proj" for part in ("gate", "up", "down")}
 SCALED = ("linear", "yarn", "llama3", "dynamic", "longrope")
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -53,10 +60,14 @@ class Llama:
     dtype: torch.dtype
     # whether its tokenizer begins a text with BOS; null: there is none
     add_bos: bool | None = field(default=None, repr=False)
+    qkv_bias: bool = field(default=False, repr=False)
+    # keys of model; null: as the config has them
+    qk_norm: bool | None = field(default=None, repr=False)
+    window: int | None = field(default=None, repr=False)  # tokens
 
     def sizes(self) -> dict[str, Any]:
         """The keys of :class:`~tape_exp.settings.schema.Arch` that the checkpoint decides."""
-        keys = {each.name for each in fields(Arch)}
+        keys = {each.name for each in fields(Arch)} - ({"qkv_bias"} if not self.qkv_bias else set())
         return {key: value for key, value in vars(self).items() if key in keys}
 
 
@@ -117,18 +128,28 @@ def read_config(folder: Path) -> Llama:
     except Exception as error:  # of many kinds, its own for a wrong type among them
         why = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({why}); fetch it again.") from error
-    computed = {"model_type": "llama", "attention_bias": False, "mlp_bias": False}
-    for key, value in (computed | {"hidden_act": "silu"}).items():
+    if config.model_type not in TYPES_OF_FORM:
+        raise ConfigError(
+            f"{path}: model_type is {config.model_type}; the decoder computes only "
+            f"{', '.join(TYPES_OF_FORM)}."
+        )
+    for key, value in {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}.items():
         if (found := getattr(config, key, value)) != value:
             raise ConfigError(f"{path}: {key} is {found}; the decoder computes only {value}.")
     heads, width = config.num_attention_heads, config.hidden_size
+    head_size, window = getattr(config, "head_dim", None) or width // heads, None
+    if getattr(config, "use_sliding_window", True):
+        window = getattr(config, "sliding_window", None)
+    of_layers = {*(getattr(config, "layer_types", None) or ())}
+    if window and len(of_layers) > 1:
+        raise ConfigError(f"{path}: only some layers have a window; the decoder gives it to all.")
     bos, eos, add_bos = _special_tokens(folder, config)
     return Llama(
         config.num_hidden_layers,
         width,
         heads,
         None if config.num_key_value_heads == heads else config.num_key_value_heads,
-        None if config.head_dim * heads == width else config.head_dim,
+        None if head_size * heads == width else head_size,
         config.intermediate_size,
         config.vocab_size,
         bool(config.tie_word_embeddings),
@@ -140,6 +161,9 @@ def read_config(folder: Path) -> Llama:
         eos,
         config.dtype or torch.float32,
         add_bos,
+        qkv_bias=config.model_type == "qwen2",
+        qk_norm=True if config.model_type == "qwen3" else None,
+        window=window if of_layers != {"full_attention"} else None,
     )
 
 
@@ -190,6 +214,8 @@ def fingerprint(folder: Path) -> str:
         ConfigError: a file is missing or damaged.
     """
     digest = hashlib.sha256(repr(replace(read_config(folder), bos=None, eos=None)).encode())
+    if (config := read_config(folder)).window:
+        digest.update(str(config.window).encode())
     told = []
     for path in files(folder):
         with _opened(path) as file:

@@ -28,6 +28,8 @@ LLAMA_KEYS = (
     "task.tokenizer.bos",
     "task.tokenizer.eos",
     "task.tokenizer.add_bos",
+    "model.qk_norm",
+    "model.window",
 )
 
 
@@ -216,6 +218,26 @@ def llama_title(checkpoint: Path) -> str | None:
     return read_json(record).get("llama") if record else None
 
 
+def stretched(asked: Any, given: Any, length: int | None) -> Any:
+    """The scaling of weights that have a ``given`` one, stretched as a config asks; by the same
+    method again the factors multiply. ``length`` is that of weights that are not stretched yet.
+
+    Raises:
+        ConfigError: they are stretched by another method already.
+    """
+    method = (asked or {}).get("method", "none")
+    if method == "none":
+        return given
+    if given["method"] == "none":
+        return {**asked, "original": asked.get("original") or length}
+    if given["method"] != method or method == "longrope":
+        raise ConfigError(
+            f"model.scaling.method={method}: the checkpoint is stretched by {given['method']} "
+            "already, which the same method alone can stretch further (longrope cannot)."
+        )
+    return {**given, "factor": given["factor"] * (asked.get("factor") or 1)}
+
+
 def apply_llama_config(cfg: DictConfig) -> DictConfig:
     """The config with the sizes, positions and special tokens of the Llama it begins from, if any.
 
@@ -231,18 +253,22 @@ def apply_llama_config(cfg: DictConfig) -> DictConfig:
 
         config = llama.read_config(base)
         special = config.bos, config.eos, config.add_bos
-        values = [config.sizes(), config.theta, config.scaling, *special]
+        form = config.qk_norm, config.window
+        values = [config.sizes(), config.theta, config.scaling, *special, *form]
     elif llama_title(checkpoint):  # which was fine-tuned whole: the config of that run has them
         run = run_config(checkpoint)
         values = [OmegaConf.select(run, key) for key in LLAMA_KEYS]
     else:
         return cfg
     rotary = "layers" not in cfg.model and takes(locate(cfg.model._target_, "model"), "scaling")
-    if not rotary or cfg.model.get("ssmax") or cfg.model.get("qk_norm"):
+    if not rotary or cfg.model.get("ssmax") or (cfg.model.get("qk_norm") and not values[-2]):
         raise ConfigError(
-            f"checkpoint={spec} is a Llama, whose attention is RoPE's without ssmax and qk_norm; "
-            f"model={cfg.model.name} cannot continue from it."
+            f"checkpoint={spec} has the attention of RoPE without ssmax, and with qk_norm only as "
+            f"Qwen3; model={cfg.model.name} cannot continue from it."
         )
+    run = run_config(checkpoint)  # of an adapted one, whose scaling may be its own
+    given = values[2] if run is None else OmegaConf.select(run, "model.scaling")
+    values[2] = stretched(cfg.model.get("scaling"), given, trained_length(checkpoint))
     cfg = copy.deepcopy(cfg)
     for key, value in zip(LLAMA_KEYS, values, strict=True):
         # Of the tokenizer, what differs from our own default was asked for.

@@ -124,6 +124,7 @@ class Arch:
     kv_heads: Count | None = None
     head_size: Count | None = None  # d where it is not C / H
     tied: bool = False  # the head's matrix is the embedding's
+    qkv_bias: bool = False  # queries, keys and values are affine, as Qwen2's are
     norm_eps: Annotated[float, Interval(gt=0, le=1)] = 1e-5
 
     def __post_init__(self) -> None:

@@ -495,8 +495,8 @@ def test_a_refused_llama_is_told(hub, status, code, told, part):
 
 
 def test_another_model_is_refused_before_its_weights_are_fetched(hub):
-    hub.commit(f"models/{LLAMA}", LLAMA_FILES | {"config.json": b'{"model_type": "mistral"}'})
-    with pytest.raises(ConfigError, match="model_type is mistral"):
+    hub.commit(f"models/{LLAMA}", LLAMA_FILES | {"config.json": b'{"model_type": "gemma"}'})
+    with pytest.raises(ConfigError, match="model_type is gemma"):
         llama.fetch(LLAMA, f"checkpoint={LLAMA}")
     assert not any("safetensors" in request for request in hub.requests)
     with pytest.raises(ConfigError, match=r"checkpoint=a/b/c: .*a/b/c"):

@@ -15,7 +15,13 @@ import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import processors
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import tape_exp as te
 from tape_exp.data.text import Text
@@ -316,6 +322,94 @@ def test_a_prompt_begins_as_the_tokenizer_of_the_checkpoint_begins_it(begins, tm
         assert (decoder.eval()(ids) - expected).abs().max() < 1e-4
 
 
+FORMS = {
+    "mistral": {"sliding_window": 16, "num_key_value_heads": 2},
+    "mistral whole": {"sliding_window": None, "head_dim": 16, "num_key_value_heads": 2},
+    "qwen2": {"num_key_value_heads": 2},
+    "qwen2 tied": {"num_key_value_heads": 2, "tie_word_embeddings": True},
+    "qwen2 window": {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 8},
+    "qwen3 wide": {"num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True},
+}
+
+
+def of_form(name: str, folder: Path):
+    """A random model of a form, saved with a tokenizer of bytes, and the decoder from its folder;
+    biases and gains are far from their first values.
+    """
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 300}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 4, "initializer_range": 0.2}
+    kind = name.partition(" ")[0]
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **sizes | {"max_position_embeddings": 128} | FORMS[name])
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                parameter.copy_(key.endswith("weight") + 0.3 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    tokenizer = Tokenization("byte").make(Text("none"), folder).backend
+    tokenizer.save(str(folder / "tokenizer.json"))
+    words = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(words))
+    decoder, task = te.build("rope", f"checkpoint={folder}", task="c4")
+    return model, decoder.eval(), task
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_models_of_llamas_form_have_the_logits_of_transformers(name, tmp_path):
+    model, decoder, task = of_form(name, tmp_path / "base")
+    ids = torch.randint(0, 300, (2, 60), generator=torch.Generator().manual_seed(0))
+    expected = logits_of(model, ids)
+    assert (logits_of(decoder, ids) - expected).abs().max() < 1e-4
+    section = {"name": "rope", "_target_": "tape_exp.models.positions.rope.RoPE"}
+    section |= {"qk_norm": "qwen3" in name, "window": decoder.kinds[0].attention.window}
+    if "wide" not in name and "whole" not in name and name != "qwen2 window":
+        export.save(decoder, tmp_path / "out", task.tokenizer, model=section)
+        again = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+        assert again.config.model_type == name.partition(" ")[0]
+        assert (logits_of(again, ids) - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("method", ["linear", "yarn", "llama3", "dynamic"])
+@pytest.mark.parametrize("before", [1, 2])
+def test_a_stretch_on_the_command_line_is_that_of_transformers(method, before, tmp_path):
+    """Also of a model that is stretched already: the factors multiply."""
+    more = {"low_freq_factor": 1.0, "high_freq_factor": 4.0} if method == "llama3" else {}
+    # transformers begins to stretch dynamic frequencies at max_position_embeddings
+    more |= {} if method == "dynamic" else {"original_max_position_embeddings": 32}
+    sizes = {"vocab_size": 300, "max_position_embeddings": 32}
+
+    def rope(factor):
+        stretched = {"rope_type": method, "factor": float(factor), **more} if factor > 1 else {}
+        return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **stretched}}
+
+    theirs(**sizes, **rope(before)).save_pretrained(tmp_path)
+    Tokenization("byte").make(Text("none"), tmp_path).backend.save(str(tmp_path / "tokenizer.json"))
+    words = [f"checkpoint={tmp_path}", f"model.scaling.method={method}", "model.scaling.factor=3"]
+    decoder, _ = te.build("rope", *words, task="c4")
+    ids = torch.randint(0, 300, (2, 90), generator=torch.Generator().manual_seed(0))
+    expected = logits_of(theirs(**sizes, **rope(3 * before)), ids)
+    assert (logits_of(decoder.eval(), ids) - expected).abs().max() < 1e-4
+    if before > 1:
+        with pytest.raises(ConfigError, match=f"stretched by {method} already"):
+            te.build("rope", words[0], "model.scaling.method=ntk", task="c4")
+
+
+def logits_of(model, ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        found = model(ids)
+    return getattr(found, "logits", found)
+
+
+def test_another_form_and_mixed_windows_are_refused_by_name(tmp_path):
+    of_form("qwen3", tmp_path)
+    mixed = {"use_sliding_window": True, "sliding_window": 16, "layer_types": None}
+    rewrite(tmp_path, **mixed, max_window_layers=1)
+    with pytest.raises(ConfigError, match="only some layers have a window"):
+        llama.read_config(tmp_path)
+
+
 def test_fingerprint_names_the_weights(checkpoint, tmp_path):
     name = llama.fingerprint(checkpoint)
     whole = tmp_path / "copy"
@@ -331,7 +425,7 @@ def test_fingerprint_names_the_weights(checkpoint, tmp_path):
 
 ROPE = {"rope_theta": 1e4, "original_max_position_embeddings": 32, "factor": 4.0}
 BAD_CONFIGS = [
-    ({"model_type": "mistral"}, r"config\.json: model_type is mistral; .* only llama"),
+    ({"model_type": "gemma"}, r"config\.json: model_type is gemma; .* only llama, mistral"),
     ({"model_type": None}, r"config\.json cannot be read .*model_type"),
     ({"attention_bias": True}, "attention_bias is True; .* only False"),
     ({"mlp_bias": True}, "mlp_bias is True"),

@@ -235,25 +235,25 @@ def test_frozen_matrices_in_bf16():
         (
             "rope",
             ["peft=lora", "peft.train=[norm]"],
-            r"peft\.train\.0=norm should be .*'norms'",
+            r"peft\.train\.0=norm is not known.*'norms'",
         ),
         ("rope", ["peft=full", "peft.train=[]"], r"peft=full trains nothing"),
-        ("rope", ["peft=lora", "peft.lora.rank=0"], r"peft\.lora\.rank=0: "),
+        ("rope", ["peft=lora", "peft.lora.rank=0"], r"peft\.lora\.rank=0 "),
         (
             "rope",
             ["peft=lora", "peft.lora.dropout=1.5"],
-            r"peft\.lora\.dropout=1\.5: ",
+            r"peft\.lora\.dropout=1\.5 ",
         ),
-        ("rope", ["peft=lora", "peft.lora.dropout=-0.1"], r"peft\.lora\.dropout=-0\.1: "),
-        ("rope", ["peft=lora", "peft.lora.alpha=0"], r"peft\.lora\.alpha=0: "),
-        ("rope", ["peft=lora", "peft.lora.targets=[w]"], r"peft\.lora\.targets\.0=w: "),
+        ("rope", ["peft=lora", "peft.lora.dropout=-0.1"], r"peft\.lora\.dropout=-0\.1 "),
+        ("rope", ["peft=lora", "peft.lora.alpha=0"], r"peft\.lora\.alpha=0 "),
+        ("rope", ["peft=lora", "peft.lora.targets=[w]"], r"peft\.lora\.targets\.0=w "),
         ("rope", ["peft=lora", "peft.train=[everything]"], r"set peft\.lora=null"),
         (
             "rope",
             ["peft=lora", "peft.interpolation=0.5"],
-            r"peft\.interpolation=0\.5: ",
+            r"peft\.interpolation=0\.5 ",
         ),
-        ("rope", ["peft=theta", "peft.theta=-1"], r"peft\.theta=-1: "),
+        ("rope", ["peft=theta", "peft.theta=-1"], r"peft\.theta=-1 "),
     ],
 )
 def test_what_cannot_be_adapted_says_why(model, overrides, message):
