@@ -216,5 +216,5 @@ def test_an_encoding_on_random_positions_has_the_keys_of_both(arch):
     assert (fire.blocks()[0].position.inner.out_features, fire.random.range) == (5, 144)
     with pytest.raises(ConfigError, match=r"model\.hiden is not known\. Did you mean 'hidden'"):
         make_decoder("fire_randpe", arch, "+model.hiden=5")
-    with pytest.raises(ConfigError, match=r"model\.random_range=many: "):
+    with pytest.raises(ConfigError, match=r"model\.random_range=many "):
         make_decoder("fire_randpe", arch, "model.random_range=many")

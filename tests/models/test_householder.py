@@ -178,7 +178,7 @@ def test_wrong_options_name_the_key():
         match=r"model\.R=6 must be even and divide the head dimension .* = 16; model\.R=2",
     ):
         HouseholderTAPE(LONG, R=6)
-    with pytest.raises(ConfigError, match=r"model\.rank=0: .*greater than or equal to 1"):
+    with pytest.raises(ConfigError, match=r"model\.rank=0 .*greater than or equal to 1"):
         make_position("tape_householder", LONG, "model.rank=0")
 
 

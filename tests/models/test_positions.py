@@ -119,7 +119,7 @@ def test_alibi_bias_is_linear_in_distance(arch):
         (
             "rope_ntk",
             "model.scaling.factor=1e300",
-            "model.scaling.factor=1e+300: Input",
+            "model.scaling.factor=1e+300 should",
         ),
         ("rope_yarn", "model.theta=1", "needs model.theta above 1"),
         ("xpos", "model.scale_base=0", "model.scale_base=0 should be greater than 0"),
@@ -379,9 +379,9 @@ def test_randpe_is_sorted_distinct_and_not_rope(arch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["+model.scaling.beta_fast=-3"], r"scaling\.beta_fast=-3: .* greater than 0"),
+        (["+model.scaling.beta_fast=-3"], r"scaling\.beta_fast=-3 .* greater than 0"),
         (["+model.scaling.beta_slow=40"], r"beta_slow=40\.0 must be below .*beta_fast=32\.0"),
-        (["+model.scaling.low_frequency=0"], r"scaling\.low_frequency=0: .* greater than 0"),
+        (["+model.scaling.low_frequency=0"], r"scaling\.low_frequency=0 .* greater than 0"),
     ],
 )
 def test_turns_of_scaling_are_positive_and_in_order(words, message, arch):
@@ -393,7 +393,7 @@ def test_randpe_says_what_to_change(arch):
     for words in ("1.001", "1e9"):
         with pytest.raises(ConfigError, match="positions to draw from, which must be above 48"):
             make_decoder("randpe", arch, f"model.random_range={words}")
-    with pytest.raises(ConfigError, match=r"model\.random_range=1: .* greater than 1"):
+    with pytest.raises(ConfigError, match=r"model\.random_range=1 .* greater than 1"):
         make_decoder("randpe", arch, "model.random_range=1")
     with pytest.raises(ConfigError, match=r"model\.random_range=4\.0 would do"):
         make_decoder("randpe", arch).positions(1, 97, torch.device("cpu"), RowSampler(5))

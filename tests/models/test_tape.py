@@ -420,7 +420,7 @@ def test_fourier_start_is_shift_invariant_and_decays(arch):
 
 
 def test_wrong_options_name_the_key(arch):
-    with pytest.raises(ConfigError, match=r"model\.psi_input=values: .*'attention' or 'mlp'"):
+    with pytest.raises(ConfigError, match=r"model\.psi_input=values .*attention, mlp"):
         make_position("tape", arch, "model.psi_input=values")
     with pytest.raises(
         ConfigError, match=r"model\.L=2 model\.R=4 is no layout.*model\.L=1 model\.R=4"
