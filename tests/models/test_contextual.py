@@ -166,7 +166,7 @@ def test_dape_without_its_network_is_kerple(arch):
 
 def test_wrong_options_name_the_key(arch):
     for name, key, low in (("dape", "hidden", 1), ("cope", "vectors", 2), ("path", "rank", 1)):
-        with pytest.raises(ConfigError, match=rf"model\.{key}={low - 1}: .* or equal to {low}"):
+        with pytest.raises(ConfigError, match=rf"model\.{key}={low - 1} .* or equal to {low}"):
             make_position(name, arch, f"model.{key}={low - 1}")
 
 
