@@ -28,7 +28,8 @@ LETTER = 0.56  # mean width of a letter of DejaVu Sans, as a part of its height
 SCALE, DIVERGING = "YlGnBu", "RdBu_r"  # colour maps: the paper's, and one whose white is 0
 DPI = 200
 STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # which matplotlib ships
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],  # matplotlib ships the first
     "font.size": TYPE,
     "figure.titlesize": TITLE,
     "axes.titlesize": TYPE + 0.5,

@@ -7,7 +7,7 @@ A YAML's ``figures`` is a list of ``{kind: …}``, of these:
   label of the outer dimensions. ``of``: metric -> the panel's title (default: every metric with
   lengths), ``quantity``, ``across``, ``guess: <metric>``, ``linear``: no logarithmic axis.
 - ``losses``: validation loss by step. ``panels``: the dimension that has a panel for each label.
-- ``matrices``, ``pattern``, ``ladder``, ``times``, ``theorem``: of one artifact each.
+- ``matrices``, ``pattern``, ``ladder``: of one artifact each.
 """
 
 import multiprocessing
@@ -244,54 +244,6 @@ def _pattern(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         yield "", partial(plots.matrices, panels, title=title, label=label)
 
 
-def _times(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
-    """Of each machine of ``benchmarks.speed``, the median of each encoding on its fastest backend,
-    between the quartiles over rounds.
-    """
-    for record in special.speed_records(view.scale):
-        panels, times = [], [r for r in special.fastest(record) if r["what"] == "core"]
-        if not times:
-            continue
-        for backward, title in ((False, "forward"), (True, "forward + backward")):
-            rows = [row for row in times if row["backward"] == backward]
-            styles = styles_of(row["encoding"] for row in rows)
-            lines = [
-                line_of(
-                    display_name(name),
-                    [(row["T"], special.timed(row)) for row in rows if row["encoding"] == name],
-                    style,
-                )
-                for name, style in styles.items()
-            ]
-            axes: Any = {"ticks": sorted({row["T"] for row in rows}), "log_x": True, "log_y": True}
-            panels.append(Panel(title, "length (tokens)", "time (ms)", lines, **axes))
-        machine = str(record["machine"])
-        name = re.sub(r"\W+", "-", machine.lower()).strip("-")
-        title = f"Time of attention on the fastest backend, {machine}, {record['dtype']}"
-        yield f"-{name}", partial(plots.curves, panels, title=title)
-
-
-def _theorem(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
-    """Right labels by length: of all positions, and of those whose product is the identity."""
-    theorem = (special.theory_report() or {"theorem": {"forms": {}, "lengths": []}})["theorem"]
-    widths = (5.0, 2.6, 1.6, 1.2, 0.8)  # later lines are thinner, so that those below show
-    axis: Any = {"ticks": theorem["lengths"][1::4], "log_x": True, "ylim": plots.PERCENT}
-    panels = []
-    for title, key in (("all positions", "all"), ("those of the identity", "identity")):
-        lines = [
-            Line(name, theorem["lengths"], form[key], style=categorical(n), width=width)
-            for n, ((name, form), width) in enumerate(
-                zip(theorem["forms"].items(), widths, strict=False)
-            )
-        ]
-        if lines and key == "all":
-            never = ("label 0 everywhere", theorem["lengths"], theorem["never"])
-            lines.append(Line(*never, style=REFERENCE))
-        panels.append(Panel(title, "length (positions)", "right labels (%)", lines, **axis))
-    if theorem["forms"]:
-        yield "", partial(plots.curves, panels, title=view.artifact.title)
-
-
 KINDS: dict[str, Callable[[View, Mapping[str, Any]], Iterator[tuple[str, Draw]]]] = {
     "grids": _grids,
     "lengths": _lengths,
@@ -299,6 +251,4 @@ KINDS: dict[str, Callable[[View, Mapping[str, Any]], Iterator[tuple[str, Draw]]]
     "ladder": _ladder,
     "matrices": _matrices,
     "pattern": _pattern,
-    "times": _times,
-    "theorem": _theorem,
 }

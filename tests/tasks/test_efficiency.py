@@ -11,7 +11,6 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.paper import special
 from tape_exp.paper.artifact import load
-from tape_exp.paper.figures import figures
 from tape_exp.paper.records import reported
 from tape_exp.paper.view import View
 from tape_exp.settings.errors import ConfigError
@@ -95,9 +94,9 @@ def test_wrong_length():
         Efficiency(Arch(1, 32, 2, 32), 0, length=0)
 
 
-def test_speed_record_table_and_plot(tmp_path, monkeypatch):
-    """The whole benchmark at tiny shapes: rivals in the same run, ratios, a record, a table and a
-    plot.
+def test_speed_record_and_table(tmp_path, monkeypatch):
+    """The whole benchmark at tiny shapes: rivals in the same run, ratios, a record and a
+    table.
     """
     from benchmarks import speed
 
@@ -131,8 +130,6 @@ def test_speed_record_table_and_plot(tmp_path, monkeypatch):
     monkeypatch.setattr(special, "results", lambda: tmp_path)
     view = View(load("tab_speed"), "smoke", [])
     assert "TAPE (as public code writes it)" in view.table.markdown()
-    ((_, draw),) = figures(view)
-    assert draw(tmp_path / "times.svg").exists()
 
 
 def test_the_rival_computes_the_same_function():
