@@ -46,7 +46,6 @@ class Line:
         style: :data:`REFERENCE` for a line to compare the others with; legends name it last.
         joined: whether a line goes through the points, and a band through their intervals.
         hollow: whether markers are open.
-        width: in points.
     """
 
     name: str
@@ -57,7 +56,6 @@ class Line:
     style: LineStyle = field(default_factory=lambda: categorical(0))
     joined: bool = True
     hollow: bool = False
-    width: float = 1.1
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,6 @@ def _properties(line: Line) -> dict[str, Any]:
         "marker": line.style.marker,
         "linestyle": line.style.dash if line.joined else "none",
         "markerfacecolor": "none" if line.hollow else line.style.colour,
-        "linewidth": line.width,
     }
 
 
@@ -178,8 +175,8 @@ def _draw_intervals(axis: Any, line: Line, bars: bool) -> None:
 def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     """Draw percentages over two axes: a heatmap for each name, with one colour bar from 0 to 100.
 
-    What was seen in training is framed. Where rows are not an axis, as in the grid of a task that
-    varies the length only, each row is a curve.
+    What was seen in training is framed. Where the rows of a single grid are not an axis, as of a
+    task that varies the length only, each row is a curve.
 
     Args:
         panels: name -> grid; two spaces in a name, as before its mean, become a line break.
@@ -187,7 +184,7 @@ def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     heatmaps = {name.replace("  ", "\n"): grid for name, grid in panels.items()}
     first = next(iter(heatmaps.values()))
     if not first.row_label:
-        return curves(_as_curves(heatmaps), path, title)
+        return curves([_as_curve(first)], path, title)
     across = len(heatmaps) if len(heatmaps) < 4 else 2 if len(heatmaps) == 4 else 3
     rows = math.ceil(len(heatmaps) / across)
     side = (WIDTH - 0.9) / across - 0.05
@@ -209,34 +206,14 @@ def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     return save(figure, path)
 
 
-def _as_curves(heatmaps: Mapping[str, Heatmap]) -> list[Panel]:
-    """A panel for each row, with a line for each grid; of a single grid one with all rows."""
-    first = next(iter(heatmaps.values()))
-    x = list(range(1, len(first.values[0]) + 1))
-    seen = [first.trained[1] + 0.5] if 0 < first.trained[1] < len(x) else []
-    axis: Any = {"marks": seen, "ticks": x, "ticklabels": first.columns, "ylim": PERCENT}
-    names = [name.replace("\n", " ") for name in heatmaps]
-    lines = {
-        row: [grid.values[place] for grid in heatmaps.values()]
-        for place, row in enumerate(first.rows)
-    }
-    if len(names) == 1:
-        rows, names = [*lines], names * len(lines)
-        lines = {names[0]: [y for (y,) in lines.values()]}
-        names = rows
-    return [
-        Panel(
-            title,
-            first.column_label,
-            first.title,
-            [
-                Line(name, x, y, style=categorical(n))
-                for n, (name, y) in enumerate(zip(names, ys, strict=True))
-            ],
-            **axis,
-        )
-        for title, ys in lines.items()
-    ]
+def _as_curve(heatmap: Heatmap) -> Panel:
+    """A line for each row."""
+    x = list(range(1, len(heatmap.values[0]) + 1))
+    seen = [heatmap.trained[1] + 0.5] if 0 < heatmap.trained[1] < len(x) else []
+    axis: Any = {"marks": seen, "ticks": x, "ticklabels": heatmap.columns, "ylim": PERCENT}
+    rows = zip(heatmap.rows, heatmap.values, strict=True)
+    lines = [Line(name, x, y, style=categorical(n)) for n, (name, y) in enumerate(rows)]
+    return Panel("", heatmap.column_label, heatmap.title, lines, **axis)
 
 
 def _draw_grid(axis: Any, heatmap: Heatmap) -> Any:

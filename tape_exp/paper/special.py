@@ -1,5 +1,6 @@
 """What a few artifacts need beyond their YAML: ranks, choices, records of other programs."""
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -27,49 +28,33 @@ def ranked(view: "View", table: Table) -> Table:
     """tab_encodings: by the mean rank of the longer sums, the words of trained lengths and the
     perplexity, among the models that have all three, by the seeds that all have.
     """
-    rows = {row.labels["model"]: row for row in view.rows}
-    columns = {column.template: column for column in view.columns}
     signs = {
         "addition, > {n} digits (%)": -1,
         "parity, ≤ {n} letters (%)": -1,
         "perplexity at {n} tokens": 1,
     }
-    runs = {model: [view.runs(row, columns[name]) for name in signs] for model, row in rows.items()}
+    columns = [column for column in view.columns if column.template in signs]
+    runs = {row.labels["model"]: [view.runs(row, c) for c in columns] for row in view.rows}
     whole = {model: each for model, each in runs.items() if all(each)}
-    seeds = set.intersection(
-        *({r["seed"] for r in found} for each in whole.values() for found in each)
-    )
-    scores = []
-    for name, sign in signs.items():
-        column = columns[name]
+    seeds = set.intersection(*({r["seed"] for r in rs} for each in whole.values() for rs in each))
+    scores = np.zeros((len(columns), len(whole)))
+    for k, column in enumerate(columns):
         metric = column.spec["metric"].format(**column.at)
-        k = [*signs].index(name)
-        values = [
-            view.measured([r for r in each[k] if r["seed"] in seeds], metric, {})
-            for each in whole.values()
-        ]
-        scores.append([sign * value.number for value in values if value])
-    of_tasks = np.array(scores)[:, :, None]
-    below, equal = ((of_tasks > of_tasks.mT).sum(2), (of_tasks == of_tasks.mT).sum(2))
-    ranks = dict(zip(whole, (below + (equal + 1) / 2).mean(0), strict=True))
+        for n, each in enumerate(whole.values()):
+            value = view.measured([r for r in each[k] if r["seed"] in seeds], metric, {})
+            scores[k, n] = signs[column.template] * value.number if value else np.nan
+    below, equal = ((f(scores[:, :, None], scores[:, None])).sum(2) for f in (np.greater, np.equal))
+    ranks = dict(zip(whole, map(float, (below + (equal + 1) / 2).mean(0)), strict=True))
     cells = []
-    for model, cell in zip(rows, table.rows, strict=True):
-        by_task = {
-            columns[name].template: found for name, found in zip(signs, runs[model], strict=True)
-        }
-        found = [each for each in by_task.values() if each]
-        further: dict[str, Cell] = {
-            "mean rank": Value(float(ranks[model])) if model in ranks else None,
-            "parameters (thousands)": " / ".join(
-                f"{each[0]['parameters'] / 1000:.0f}" for each in found
-            ),
-            "seeds": " / ".join(str(len(each)) for each in by_task.values()),
-        }
-        cells.append(dict(cell) | further)
+    for (model, each), cell in zip(runs.items(), table.rows, strict=True):
+        sizes = [f"{found[0]['parameters'] / 1000:.0f}" for found in each if found]
+        further: dict[str, Cell] = {"parameters (thousands)": " / ".join(sizes)}
+        further["mean rank"] = Value(ranks[model]) if model in ranks else None
+        cells.append({**cell, **further, "seeds": " / ".join(str(len(found)) for found in each)})
     cells.sort(key=lambda cell: ranks.get(str(cell["model"]), float("inf")))
     first, *rest = table.columns
-    extra = [Column(name, {}, "", {}) for name in ("mean rank", "parameters (thousands)")]
-    return replace(table, rows=cells, columns=[first, extra[0], *rest[:-2], extra[1], *rest[-2:]])
+    columns = [first, _plain("mean rank"), *rest[:-2], _plain("parameters (thousands)"), *rest[-2:]]
+    return replace(table, rows=cells, columns=columns)
 
 
 def chosen(view: "View", table: Table) -> Table:
@@ -82,13 +67,12 @@ def chosen(view: "View", table: Table) -> Table:
     choices = {model: lowest(by_rate) for model, by_rate in losses.items()}
     rows = []
     for cells in table.rows:
-        model, rate, factor = (str(cells[name]) for name in ("model", "rate", "factor"))
-        yes = factor == "1" and rate == choices[model]
+        model, rate = str(cells["model"]), cells["rate"]
         edge = rate in (min(losses[model], key=float), max(losses[model], key=float))
-        rows.append(
-            {**cells, "chosen": "yes, at the edge" if yes and edge else "yes" if yes else ""}
-        )
-    columns = [*table.columns[:-3], Column("chosen", {}, "", {}), *table.columns[-3:]]
+        told = "yes, at the edge" if edge else "yes"
+        best = cells["factor"] == "1" and rate == choices[model]
+        rows.append({**cells, "chosen": told if best else ""})
+    columns = [*table.columns[:-3], _plain("chosen"), *table.columns[-3:]]
     return replace(table, rows=rows, columns=columns)
 
 
@@ -109,21 +93,12 @@ def answers(view: "View") -> Table | None:
     }
     rows = []
     for name, sample in next(iter(samples.values()), {}).items():
-        given = {m: _line(each[name]["prediction"]) for m, each in samples.items() if name in each}
-        about = {key: _line(sample[part]) for key, part in QUESTION.items()}
-        rows.append({**about, **given})
-    columns = [
-        *map(_plain, QUESTION),
-        *(Column("{model}", {}, "ours", {"model": m}) for m in samples),
-    ]
+        texts = {"question": sample["question"], "reference": sample["references"]}
+        texts |= {m: each[name]["prediction"] for m, each in samples.items() if name in each}
+        rows.append({key: " ".join(t.split()).replace("|", "/") for key, t in texts.items()})
+    columns = [*map(_plain, ("question", "reference"))]
+    columns += [Column("{model}", {}, "ours", {"model": m}) for m in samples]
     return Table(columns, rows, ["question"], view.caption()) if rows else None
-
-
-QUESTION = {"question": "question", "reference": "references"}
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "/")
 
 
 def _plain(name: str, spec: dict[str, Any] | None = None) -> Column:
@@ -168,20 +143,23 @@ def speed(view: "View") -> Table | None:
     """tab_speed: the fastest backend of each encoding."""
     paper, rows = view.artifact.paper["time_ms"], []
     for record, row in [(r, row) for r in speed_records(view.scale) for row in fastest(r)]:
-        cells: dict[str, Cell] = {"machine": record["machine"], "what": row["what"]}
-        cells |= {
-            "T": str(row["T"]),
-            "mode": "forward + backward" if row["backward"] else "forward",
-        }
-        cells |= {"model": row["encoding"], "backend": row["backend"]}
-        cells["ms"] = timed(row)
-        cells["/ RoPE"] = Value(row["ratio_to_rope"])
+        rows.append(
+            {
+                "machine": record["machine"],
+                "what": row["what"],
+                "T": str(row["T"]),
+                "mode": "forward + backward" if row["backward"] else "forward",
+                "model": row["encoding"],
+                "backend": row["backend"],
+                "ms": timed(row),
+                "/ RoPE": Value(row["ratio_to_rope"]),
+            }
+        )
         if row["what"] == "core" and not row["backward"] and row["encoding"] in paper:
-            cells["paper / RoPE"] = Value(paper[row["encoding"]] / paper["rope"])
-        rows.append(cells)
+            rows[-1]["paper / RoPE"] = Value(paper[row["encoding"]] / paper["rope"])
     labels = ["machine", "what", "T", "mode", "model"]
-    head = [*map(_plain, (*labels, "backend")), _plain("ms", {"digits": 3})]
-    head += [_plain("/ RoPE"), _plain("paper / RoPE")]
+    names = (*labels, "backend", "ms", "/ RoPE", "paper / RoPE")
+    head = [_plain(name, {"digits": 3} if name == "ms" else {}) for name in names]
     return Table(head, rows, labels, view.caption()) if rows else None
 
 
@@ -273,24 +251,18 @@ def propositions(report: Mapping[str, Any]) -> Table:
 
 def flops_verdict(view: "View") -> "claims.Verdict":
     """What TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
-    table, apart = view.table, []
-    texts: dict[str, list[str]] = {"paper": [], "ours": []}
-    rows = {str(row["model"]): row for row in table.rows} if table else {}
-    for name, unit, title in (
-        ("FLOPs", "G", "FLOPs"),
-        ("MACs", "G", "MACs"),
-        ("params", "M", "parameters"),
-    ):
-        added = {}
-        for who in texts:
-            tape, rope = (rows.get(m, {}).get(f"{name} {who} ({unit})") for m in ("tape", "rope"))
-            if isinstance(tape, Value) and isinstance(rope, Value):
-                added[who] = 100 * (tape.number / rope.number - 1)
-                texts[who].append(f"{added[who]:+.1f} % {title}")
-        if len(added) == 2:
-            apart.append(abs(added["ours"] - added["paper"]))
+    rows = {str(row["model"]): row for row in view.table.rows} if view.table else {}
+    names = {"FLOPs {} (G)": "FLOPs", "MACs {} (G)": "MACs", "params {} (M)": "parameters"}
+    added: dict[str, dict[str, float]] = {"paper": {}, "ours": {}}
+    for who, (name, title) in itertools.product(added, names.items()):
+        tape, rope = (rows.get(model, {}).get(name.format(who)) for model in ("tape", "rope"))
+        if isinstance(tape, Value) and isinstance(rope, Value):
+            added[who][title] = 100 * (tape.number / rope.number - 1)
+    paper, ours = (
+        ", ".join(f"{n:+.1f} % {title}" for title, n in each.items()) for each in added.values()
+    )
+    apart = [abs(n - added["paper"][t]) for t, n in added["ours"].items() if t in added["paper"]]
     holds = claims.UNTESTED if not apart else claims.YES if max(apart) < 0.1 else claims.NO
-    paper, ours = (", ".join(each) for each in texts.values())
     return claims.Verdict(paper, ours, holds, "a count" if apart else "", ours)
 
 

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -21,6 +21,7 @@ INTERVALS: dict[str, Callable[[Mapping[int, Value]], Value]] = {
     "seeds": statistics.over_seeds,
     "samples": statistics.over_samples,
     "error": statistics.with_error,
+    "count": lambda runs: Value([*runs.values()][-1].number),  # the same with every seed
 }
 
 
@@ -52,21 +53,20 @@ class View:
     @cached_property
     def rows(self) -> list[Row]:
         """Every row: the product of the dimensions."""
-        return [*self._rows()]
+        found, known = [], self.artifact.values.get(self.scale, {})
+        for part in self.parts():
+            dimensions = [name for name in part if name != "seeds"]
+            labels = (self._labels(name, part[name]).items() for name in dimensions)
+            for chosen in itertools.product(*labels):
+                names = dict(zip(dimensions, (label for label, _ in chosen), strict=True))
+                words = [fill(word, known) for _, words in chosen for word in words]
+                found.append(Row(names, words, part.get("seeds")))
+        return found
 
-    def _rows(self) -> Iterator[Row]:
+    def parts(self) -> list[dict[str, Any]]:
+        """The products of dimensions that rows are of."""
         rows = self.artifact.rows
-        for product in rows if isinstance(rows, list) else [rows]:
-            dimensions = {
-                name: self._labels(name, v) for name, v in product.items() if name != "seeds"
-            }
-            for labels in itertools.product(*dimensions.values()):
-                chosen = [
-                    dimensions[name][label] for name, label in zip(dimensions, labels, strict=True)
-                ]
-                known = self.artifact.values.get(self.scale, {})
-                words = [fill(word, known) for word in itertools.chain(*chosen)]
-                yield Row(dict(zip(dimensions, labels, strict=True)), words, product.get("seeds"))
+        return rows if isinstance(rows, list) else [rows]
 
     def _labels(self, name: str, labels: Any) -> dict[str, list[str]]:
         """Label -> overrides."""
@@ -79,16 +79,14 @@ class View:
     @cached_property
     def columns(self) -> list[Column]:
         """Every column, in order; a pair of them where the paper has numbers too."""
-        return [*self._columns()]
-
-    def _columns(self) -> Iterator[Column]:
-        for template, spec in self.artifact.columns.items():
-            for ours, theirs in self._each(spec):
-                sides = [("paper", theirs)] if "paper" in spec else []
-                sides += [("ours", ours)] if spec.keys() & {"metric", "text", "show"} else []
-                for who, at in sides:
-                    if at is not None:
-                        yield Column(template, spec, who, at)
+        sides = {"paper": {"paper"}, "ours": {"metric", "text", "show"}}
+        return [
+            Column(template, spec, who, at)
+            for template, spec in self.artifact.columns.items()
+            for ours, theirs in self._each(spec)
+            for who, at in (("paper", theirs), ("ours", ours))
+            if at is not None and spec.keys() & sides[who]
+        ]
 
     def _each(self, spec: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
         """The values of a column's placeholders for us, and for the paper at its own lengths."""
@@ -113,24 +111,16 @@ class View:
 
     def runs(self, row: Row, column: Column | None = None) -> list[Record]:
         """The newest record of each seed of a cell; without a column those of its row."""
-        if column is None:
-            cells = [self.runs(row, each) for each in self.columns if each.who == "ours"]
-            every = {
-                run["run"]: run
-                for runs in cells or [self._by_seed(self.words(row), row)]
-                for run in runs
-            }
-            return [*every.values()]
+        if column is None and (ours := [each for each in self.columns if each.who == "ours"]):
+            return flat_list([self.runs(row, each) for each in ours])
         return self._by_seed(self.words(row, column), row)
 
     def words(self, row: Row, column: Column | None = None) -> tuple[str, ...]:
         """The overrides of the runs of a cell, the scale among them."""
-        further = (
-            [fill(word, column.at | row.labels) for word in column.spec.get("where", [])]
-            if column
-            else []
-        )
-        words = [*self.common, *row.words, *further]
+        words = [*self.common, *row.words]
+        if column:
+            known = column.at | row.labels
+            words += [fill(word, known) for word in column.spec.get("where", [])]
         scaled = any(word.startswith("scale=") for word in words)
         return (*words, *([] if scaled else [f"scale={self.scale}"]))
 
@@ -148,10 +138,8 @@ class View:
     @cached_property
     def shared(self) -> Counter:
         """How many rows read the data of a seed."""
-        rows = [
-            {data_of(run) for run in self.fitting(self.words(row), row.keys)} for row in self.rows
-        ]
-        return Counter(data for row in rows for data in row)
+        rows = [self.fitting(self.words(row), row.keys) for row in self.rows]
+        return Counter(data for runs in rows for data in {data_of(run) for run in runs})
 
     def fitting(
         self, words: Sequence[str], keys: Mapping[str, Any] = MappingProxyType({})
@@ -159,9 +147,8 @@ class View:
         """The records, ordered by time, whose config has the values of overrides and keys."""
         scaled = any(word.startswith("scale=") for word in words) or self.scale == "ladder"
         asked = where([*words, *([] if scaled else [f"scale={self.scale}"])]) | dict(keys)
-        every = [
-            r for task, rs in self._by_task.items() if asked.get("task", task) == task for r in rs
-        ]
+        tasks = [asked["task"]] if "task" in asked else self._by_task
+        every = [record for task in tasks for record in self._by_task.get(task, [])]
         return [record for record in every if fits(keys_of(record), asked)]
 
     @cached_property
@@ -193,38 +180,34 @@ class View:
             return None
         if artifact.source:
             return special.TABLES[artifact.source](self)
-        columns = self.columns
+        *outer, last = names = self.dimensions()
         rows: list[dict[str, Cell]] = []
         shown: set[str] = set()
-        for row in self.rows:
+        for row, after in itertools.zip_longest(self.rows, self.rows[1:]):
             runs = {run["run"] for run in self.runs(row)}
             if artifact.once and runs <= shown:
                 continue
             shown |= runs
-            cells = self._row(row, columns)
-            if not any(cells[c.name] for c in columns if c.who == "ours") and runs:
+            cells = self._row(row, last)
+            if not any(cells[c.name] for c in self.columns if c.who == "ours") and runs:
                 continue  # of a label that these runs do not have, such as a deeper layer
             rows.append(cells)
-            if self._ends_part(row) and (baseline := self._baseline(row, columns)):
-                rows.append(baseline)
-        head = [*(Column(name, {}, "", {}) for name in self.dimensions()), *columns]
+            if after is None or any(after.labels[name] != row.labels[name] for name in outer):
+                rows += self._baseline(row, last)
+        head = [*(Column(name, {}, "", {}) for name in names), *self.columns]
         head += [Column(name, {}, "", {}) for name in artifact.provenance]
-        table = Table(head, rows, self.dimensions(), self.caption())
+        table = Table(head, rows, names, self.caption())
         return special.FINISH[artifact.finish](self, table) if artifact.finish else table
 
     def dimensions(self) -> list[str]:
         """The names of the dimensions, which are those of the first columns."""
-        rows = self.artifact.rows
-        first = rows[0] if isinstance(rows, list) else rows
-        return [name for name in first if name != "seeds"]
+        return [name for name in self.parts()[0] if name != "seeds"]
 
-    def _row(self, row: Row, columns: Sequence[Column]) -> dict[str, Cell]:
+    def _row(self, row: Row, last: str) -> dict[str, Cell]:
         runs = self.runs(row)
-        cells: dict[str, Cell] = dict(row.labels)
-        if any(run.get("knows_digits") for run in runs):
-            last = self.dimensions()[-1]
-            cells[last] = f"{row.labels[last]}{DIGITS}"
-        cells |= {column.name: self.cell(row, column) for column in columns}
+        told = DIGITS * any(run.get("knows_digits") for run in runs)
+        cells: dict[str, Cell] = {**row.labels, last: row.labels[last] + told}
+        cells |= {column.name: self.cell(row, column) for column in self.columns}
         return cells | self.origin(runs)
 
     def cell(self, row: Row, column: Column) -> Cell:
@@ -253,9 +236,7 @@ class View:
         if not values:
             return None
         kind = interval or spec.get("interval", "seeds")
-        if kind == "count":  # the same with every seed
-            value = Value([*values.values()][-1].number)
-        elif kind == "trials":
+        if kind == "trials":
             value = statistics.over_trials(values, runs[0]["config"]["task"]["trials"])
         else:
             value = INTERVALS[kind](values)
@@ -264,37 +245,25 @@ class View:
     def _lead(self, row: Row, column: Column) -> Value | str | None:
         """The paired difference from the row of another model; empty in that row itself."""
         spec, last = column.spec, self.dimensions()[-1]
-        other = fill(spec["lead"]["over"], column.at)
-        if row.labels[last] == other or row.labels[last] not in spec["lead"].get(
-            "of", [row.labels[last]]
-        ):
+        model, other = row.labels[last], fill(spec["lead"]["over"], column.at)
+        if model == other or model not in spec["lead"].get("of", [model]):
             return ""
-        labels = row.labels | {last: other}
-        theirs = next((each for each in self.rows if each.labels == labels), None)
         metric = fill(spec["metric"], column.at | row.labels)
-        values = [
-            self.measured(self.runs(each, column), metric, spec) if each else None
-            for each in (row, theirs)
-        ]
-        return lead(*values) if values[0] and values[1] else None  # type: ignore[arg-type]
+        labels = row.labels | {last: other}
+        pair = [row, *(each for each in self.rows if each.labels == labels)]
+        values = [self.measured(self.runs(each, column), metric, spec) for each in pair]
+        ours, theirs = [*values, None][:2]
+        return lead(ours, theirs) if ours and theirs else None
 
-    def _ends_part(self, row: Row) -> bool:
-        """Whether a row is the last before another label of the outer dimensions, or of all."""
-        every = self.rows
-        place = next(i for i, each in enumerate(every) if each.labels == row.labels)
-        outer = self.dimensions()[:-1]
-        after = every[place + 1] if place + 1 < len(every) else None
-        return after is None or any(after.labels[name] != row.labels[name] for name in outer)
-
-    def _baseline(self, row: Row, columns: Sequence[Column]) -> dict[str, Cell]:
+    def _baseline(self, row: Row, last: str) -> list[dict[str, Cell]]:
         """The row of the unigram model: the entropy of the test set's own token counts."""
         cells: dict[str, Cell] = {}
-        for column in columns:
+        for column in self.columns:
             if "unigram" in column.spec and column.who == "ours":
                 metric = fill(column.spec["unigram"], column.at | row.labels)
                 for number in self.lookup(metric, self.runs(row, column)[:1]):
                     cells[column.name] = Value(number)
-        return cells and {**row.labels, self.dimensions()[-1]: "unigram", **cells}
+        return [{**row.labels, last: "unigram", **cells}] if cells else []
 
     def origin(self, runs: Sequence[Record]) -> dict[str, Cell]:
         """Where the numbers of a row come from: seeds, scale and commits."""
@@ -327,11 +296,8 @@ class View:
 
     def caption(self) -> str:
         """The caption, with what the records alone can tell: how they differ, and what was read."""
-        runs = self.all_runs
-        body = (
-            f"{self.artifact.title}. {self.filled(self.artifact.caption, flat_list(runs))}".strip()
-        )
-        return " ".join(filter(None, [body, *notes(self, runs)]))
+        body = self.filled(self.artifact.caption, flat_list(self.all_runs.values()))
+        return " ".join([f"{self.artifact.title}. {body}".strip(), *notes(self, self.all_runs)])
 
 
 def paper_value(paper: Mapping[str, Any], path: str) -> Value | None:
@@ -371,6 +337,6 @@ def first_of(values: Sequence[Any]) -> Any:
     return values[0] if values else None
 
 
-def flat_list(runs: Mapping[str, Sequence[Record]]) -> list[Record]:
-    """The runs of all rows, each once."""
-    return [*{run["run"]: run for found in runs.values() for run in found}.values()]
+def flat_list(runs: Iterable[Sequence[Record]]) -> list[Record]:
+    """The runs of all rows or columns, each once."""
+    return [*{run["run"]: run for found in runs for run in found}.values()]
