@@ -1,19 +1,18 @@
 """What a bench runs and writes: a search of learning rates, then further seeds."""
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tape_exp.bench.board import Board, artifact_of
+from tape_exp.bench.board import Board
 from tape_exp.bench.tasks import SETS, chosen
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import runner, words
+from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.records import Record, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.plugins import names_in
-from tape_exp.settings.schema import validate
 
 OUT = folders.ROOT / "results" / "bench"
 
@@ -63,7 +62,19 @@ class Bench:
         if shown:
             of_bench = {r["config"]["model"]["name"] for r in read_records(self.out / "records")}
             models += sorted(of_bench & {*names_in("model")} - {*models})
-        search = artifact_of(models, self.entries, self.scale, self.rates, self.overrides)
+        rates = {f"{rate:g}": [f"task.optim.lr={rate:g}"] for rate in self.rates}
+        columns = {
+            entry.name: {"where": list(entry.words), "metric": entry.metric, "digits": 1}
+            for entry in self.entries
+        }
+        search = Artifact(
+            name="bench",
+            title="Encodings on the battery",
+            rows={"model": models, "rate": rates},
+            columns=columns,
+            overrides=self.overrides,
+            only=self.scale,
+        )
         return Board(search, self.entries, self.seeds[0], records)
 
     def run(self, cores: int | None, minutes: float | None) -> runner.Outcome:
@@ -85,7 +96,7 @@ class Bench:
         if at_choice:
             rates = [{*board.words(row, column)} for row, column in board.at_choice()]
             jobs = {k: job for k, job in jobs.items() if any(r <= {*job.words} for r in rates)}
-        return runner.work(fitting(jobs), cores, minutes, self.out / "records")
+        return runner.work(runner.fitting(jobs), cores, minutes, self.out / "records")
 
     def write(self, board: Board) -> list[Path]:
         """Write the tables and the pictures; returns the paths."""
@@ -100,27 +111,3 @@ class Bench:
         for path, table in zip(paths, tables.values(), strict=True):
             write_atomically(path, table.csv())
         return [*paths, *figures.draw(board, self.out / self.name)]
-
-
-def fitting(jobs: dict[str, runner.Job]) -> dict[str, runner.Job]:
-    """The jobs that can run; why others cannot is said, each reason once.
-
-    Raises:
-        ConfigError: none can.
-    """
-    from tape_exp.training.from_config import check_parts  # imports torch
-
-    reasons: dict[str, list[str]] = {}
-    fit = {}
-    for key, job in jobs.items():
-        try:
-            validate(job.cfg)
-            check_parts(job.cfg)
-            fit[key] = job
-        except ConfigError as error:
-            reasons.setdefault(str(error), []).append(job.title)
-    if jobs and not fit:
-        raise ConfigError(next(iter(reasons)))
-    for reason, which in reasons.items():
-        print(f"left out: {', '.join(which)}: {reason}", file=sys.stderr)
-    return fit

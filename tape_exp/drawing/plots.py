@@ -37,51 +37,33 @@ PERCENT = (-4.0, 104.0)  # ``ylim`` of percentages
 
 @dataclass(frozen=True)
 class Line:
-    """A series of points.
+    """A series of points."""
 
-    Args:
-        name: what the legend calls it; a line without one is not in the legend.
-        x, y: the points.
-        low, high: the ends of each point's interval, None where there is none.
-        style: :data:`REFERENCE` for a line to compare the others with; legends name it last.
-        joined: whether a line goes through the points, and a band through their intervals.
-        hollow: whether markers are open.
-    """
-
-    name: str
+    name: str  # in the legend; empty: not in it
     x: Sequence[float]
     y: Sequence[float]
-    low: Sequence[float | None] = ()
+    low: Sequence[float | None] = ()  # the ends of each point's interval, None where there is none
     high: Sequence[float | None] = ()
-    style: LineStyle = field(default_factory=lambda: categorical(0))
-    joined: bool = True
-    hollow: bool = False
+    style: LineStyle = field(default_factory=lambda: categorical(0))  # legends name REFERENCE last
+    joined: bool = True  # by a line through the points, and a band through their intervals
+    hollow: bool = False  # markers
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A pair of axes.
-
-    Args:
-        marks: places of vertical lines, such as the trained length.
-        ticks: places of labels on the horizontal axis, ``ticklabels`` what they say.
-        ylim: the ends of the vertical axis.
-        log_x: whether lengths double at equal distances.
-        log_y: whether values grow by powers of ten.
-        bars: whether intervals are bars, not bands.
-    """
+    """A pair of axes."""
 
     title: str
     xlabel: str
     ylabel: str
     lines: Sequence[Line]
-    marks: Sequence[float] = ()
-    ticks: Sequence[float] = ()
-    ticklabels: Sequence[str] = ()
+    marks: Sequence[float] = ()  # places of vertical lines, such as the trained length
+    ticks: Sequence[float] = ()  # places of labels on the horizontal axis
+    ticklabels: Sequence[str] = ()  # what they say
     ylim: tuple[float, float] | None = None
-    log_x: bool = False
-    log_y: bool = False
-    bars: bool = False
+    log_x: bool = False  # lengths double at equal distances
+    log_y: bool = False  # values grow by powers of ten
+    bars: bool = False  # intervals are bars, not bands
 
 
 def mean_line(name: str, x: Sequence[float], runs: Any, style: LineStyle) -> Line:

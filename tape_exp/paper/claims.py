@@ -42,25 +42,16 @@ class Verdict:
 
 @dataclass
 class Contest:
-    """The statement that ``favourite`` is better than every rival at something.
+    """The statement that ``favourite`` is better than every rival at something."""
 
-    Args:
-        where, published_where: at what, ``512 tokens``, for us and in the paper.
-        measured, published: values by the label of their row, as far as there are some.
-        higher: whether more is better.
-        floor: what a method reaches that solves nothing, or guesses.
-        digits: decimals shown.
-        tests: of every rival that shares two seeds or more, p and p adjusted.
-    """
-
-    where: str
+    where: str  # at what, ``512 tokens``
     favourite: str
     rivals: Sequence[str]
-    measured: Mapping[str, Value]
+    measured: Mapping[str, Value]  # by the label of their row, as far as there are some
     published: Mapping[str, Value]
     published_where: str = ""
-    higher: bool = True
-    floor: float | None = None
+    higher: bool = True  # is better
+    floor: float | None = None  # what a method reaches that solves nothing, or guesses
     digits: int = 2
 
     def difference(self, rival: str) -> Difference | None:

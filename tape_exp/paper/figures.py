@@ -11,6 +11,7 @@ A YAML's ``figures`` is a list of ``{kind: …}``, of these:
 """
 
 import multiprocessing
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -42,19 +43,10 @@ def figures(view: View) -> Iterator[tuple[str, Draw]]:
             yield suffix or ("" if number == 0 else f"-{spec['kind']}"), draw
 
 
-drawings: list[tuple[Draw, Path]] = []  # what the processes of draw_all inherit
-
-
-def draw_all() -> None:
-    """Draw all of :data:`drawings`, in as many processes as there are cores."""
-    with multiprocessing.get_context("fork").Pool() as pool:
-        pool.map(draw_one, range(len(drawings)), chunksize=1)
-
-
-def draw_one(number: int) -> None:
-    """Draw one of :data:`drawings`."""
-    draw, path = drawings[number]
-    draw(path)
+def draw_all(drawings: Sequence[tuple[Draw, Path]]) -> None:
+    """Draw each into its file, in as many processes as there are cores."""
+    with multiprocessing.Pool() as pool:
+        pool.starmap(operator.call, drawings, chunksize=1)
 
 
 def title_of(view: View) -> str:

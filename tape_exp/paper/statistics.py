@@ -15,24 +15,15 @@ Z = 1.96  # standard errors to each side of a 95 % interval over samples
 
 @dataclass(frozen=True)
 class Value:
-    """A number with the ends of its 95 % interval.
+    """A number with the ends of its 95 % interval, None where nothing tells them."""
 
-    Args:
-        number: in the unit of its column; a mean over ``runs`` where there are some.
-        low, high: None where nothing tells them, as of one seed.
-        runs: by seed, each with its interval over samples if it has one.
-        error: the ends are one standard error away.
-        n: how many runs, or rounds of a timing.
-        text: what is written in the place of the number.
-    """
-
-    number: float
+    number: float  # in the unit of its column; a mean over ``runs`` where there are some
     low: float | None = None
     high: float | None = None
-    runs: Mapping[int, "Value"] = field(default_factory=dict, repr=False)
-    error: bool = False
-    n: int = 1
-    text: str = ""
+    runs: Mapping[int, "Value"] = field(default_factory=dict, repr=False)  # by seed
+    error: bool = False  # the ends are one standard error away
+    n: int = 1  # how many runs, or rounds of a timing
+    text: str = ""  # what is written in the place of the number
 
     @property
     def pair(self) -> list[float]:
@@ -95,21 +86,12 @@ def with_error(runs: Mapping[int, Value]) -> Value:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of two methods over the seeds that both have.
-
-    Args:
-        mean: ours minus theirs, in the unit of the metric.
-        half: half of its 95 % interval: a smaller difference could not have been told from 0;
-            None for a single seed.
-        p: two-sided, of a paired t test; None for a single seed, 1 where all differences are equal,
-            which tells nothing about chance.
-        n: how many seeds both have.
-    """
+    """The mean difference of two methods over the seeds that both have, ours minus theirs."""
 
     mean: float
-    half: float | None
-    p: float | None
-    n: int
+    half: float | None  # of its 95 % interval: less could not be told from 0; None of one seed
+    p: float | None  # two-sided, of a paired t test; 1 where all are equal, which is no evidence
+    n: int  # how many seeds both have
 
 
 def paired(ours: Value, theirs: Value) -> Difference | None:

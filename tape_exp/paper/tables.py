@@ -19,14 +19,12 @@ NAMED = ("model", "method", "corpus", "artifact")  # dimensions whose labels are
 
 @dataclass(frozen=True)
 class Column:
-    """A column of an artifact: its heading with placeholders, what its YAML says of its cells,
-    whose numbers it has (``paper``, ``ours``; empty for a label), and the placeholders' values.
-    """
+    """A column of an artifact."""
 
-    template: str
-    spec: dict[str, Any]
-    who: str
-    at: dict[str, Any]
+    template: str  # its heading, with placeholders
+    spec: dict[str, Any]  # what its YAML says of its cells
+    who: str  # whose numbers it has: paper, ours; empty for a label
+    at: dict[str, Any]  # the placeholders' values
 
     @cached_property
     def name(self) -> str:
@@ -50,17 +48,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells by the names of their columns.
-
-    Args:
-        labels: the columns that say what a row is, the last of them the model or method.
-        caption: what was measured, by whom and under which conditions.
-    """
+    """Rows of cells by the names of their columns."""
 
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Cell]]
-    labels: Sequence[str]
-    caption: str = ""
+    labels: Sequence[str]  # the columns that say what a row is, the last of them the model
+    caption: str = ""  # what was measured, by whom and under which conditions
 
     def text(self) -> tuple[list[str], list[list[str]]]:
         """Headings and cells as readers see them."""
