@@ -154,29 +154,27 @@ def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
     """
     tests = {(i, name): p for i, c in enumerate(contests) for name, p in c.p_values().items()}
     planned = sum(len(contest.rivals) for contest in contests)
-    adjusted = dict(
-        zip(tests, holm([*tests.values(), *[1.0] * (planned - len(tests))]), strict=False)
-    )
+    adjusted = holm([*tests.values(), *[1.0] * (planned - len(tests))])
+    p = dict(zip(tests, adjusted, strict=False))
     outcomes = [
-        contest.outcomes({name: p for (k, name), p in adjusted.items() if k == i})
+        contest.outcomes({name: p[i, name] for k, name in tests if k == i})
         for i, contest in enumerate(contests)
     ]
     every = {outcome for each in outcomes for outcome in each.values()}
     holds = next((outcome for outcome in PRIORITY if outcome in every), UNTESTED)
     ours, short = [], ""
     for contest, each in zip(contests, outcomes, strict=True):
-        if holds in each.values():
-            deciding = [name for name, outcome in each.items() if outcome == holds]
+        if deciding := [name for name, outcome in each.items() if outcome == holds]:
             ours.append(contest.figures(deciding))
             numbers = {name: Value(value.number) for name, value in contest.measured.items()}
             short = short or contest.pair(numbers, deciding)
     text = "; ".join(filter(None, ours))
-    names = [(c, name) for c in contests for name in (c.favourite, *c.rivals) if name in c.measured]
-    runs = {contest.measured[name].n for contest, name in names}
+    known = [c.measured.get(name) for c in contests for name in (c.favourite, *c.rivals)]
+    runs = sorted({value.n for value in known if value})
     return Verdict(
         paper="; ".join(filter(None, dict.fromkeys(contest.papers() for contest in contests))),
         ours=f"{text} ({note})" if text and note else text,
         holds=holds,
-        seeds=" to ".join(str(n) for n in sorted({min(runs), max(runs)})) if runs else "",
+        seeds=" to ".join(map(str, dict.fromkeys([runs[0], runs[-1]]))) if runs else "",
         short=short,
     )

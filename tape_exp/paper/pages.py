@@ -10,22 +10,14 @@ from tape_exp.paper import claims
 from tape_exp.paper.artifact import SCALES, Artifact
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.records import Record
-from tape_exp.paper.tables import Column, Table
+from tape_exp.paper.tables import Cell, Column, Table
 from tape_exp.paper.verdicts import verdict
 from tape_exp.paper.view import View, label_of
 from tape_exp.settings import folders
 from tape_exp.settings.naming import display_name
 
-ORDER = (
-    claims.YES,
-    claims.ORDERED,
-    claims.NO,
-    claims.REVERSED,
-    claims.UNCLEAR,
-    claims.FLOOR,
-    claims.UNTESTED,
-)
-HEAD = ("artifact", "the paper's claim", "paper", "ours", "holds", "scale", "seeds")
+ORDER = [claims.YES, claims.ORDERED, claims.NO, claims.REVERSED]
+ORDER += [claims.UNCLEAR, claims.FLOOR, claims.UNTESTED]
 
 
 def views(artifact: Artifact, records: Sequence[Record]) -> list[View]:
@@ -40,20 +32,24 @@ def judged(artifact: Artifact, shown: Sequence[View]) -> tuple[str, Verdict]:
     verdicts = [(view.scale, verdict(view)) for view in largest_first]
     tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
     none = View(artifact, artifact.all_scales()[0], [])
-    scale, found = next(iter(tested + verdicts), None) or ("", verdict(none))
-    return scale, found
+    return [*tested, *verdicts, ("", verdict(none))][0]
 
 
 def claims_table(judgements: dict[str, tuple[Artifact, str, Verdict]]) -> Table:
     """The table of claims for programs, a row for each artifact."""
-    rows = []
-    for name, (artifact, scale, found) in judgements.items():
-        text = artifact.claim.get("text", claims.NO_CLAIM)
-        paper = found.paper or ("no numbers" if artifact.claim else "")
-        place = artifact.place.get(scale, scale)
-        cells = (name, text, paper, found.ours, found.holds, place, found.seeds)
-        rows.append(dict(zip(HEAD, cells, strict=True)))
-    return Table([Column(name, {}, "", {}) for name in HEAD], rows, ["artifact"])
+    rows: list[dict[str, Cell]] = [
+        {
+            "artifact": name,
+            "the paper's claim": artifact.claim.get("text", claims.NO_CLAIM),
+            "paper": found.paper or ("no numbers" if artifact.claim else ""),
+            "ours": found.ours,
+            "holds": found.holds,
+            "scale": artifact.place.get(scale, scale),
+            "seeds": found.seeds,
+        }
+        for name, (artifact, scale, found) in judgements.items()
+    ]
+    return Table([Column(name, {}, "", {}) for name in rows[0]], rows, ["artifact"])
 
 
 def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -> str:
@@ -116,14 +112,9 @@ def page(
         parts.append("No figure: nothing is above zero, and it would show nothing.")
     if missing := [*gaps(artifact, shown)]:
         parts.append(f"Not run yet: {'; '.join(missing)}.")
-    commands = [
-        artifact.run_command(scale)
-        for scale in artifact.all_scales()
-        if scale in ("paper", artifact.all_scales()[0])
-    ]
-    parts.append(
-        "To run what is missing:\n\n```sh\n" + "\n".join(dict.fromkeys(commands)) + "\n```"
-    )
+    first, *further = artifact.all_scales()
+    commands = dict.fromkeys(map(artifact.run_command, [first, *({"paper"} & {*further})]))
+    parts.append("\n".join(["To run what is missing:\n\n```sh", *commands, "```"]))
     if cost := costs().get(artifact.name):
         parts.append(
             f"Scale paper, three seeds: {cost['runs']:,} runs, {cost['gpu_hours']:,.1f} H100-hours "
@@ -136,15 +127,13 @@ def gaps(artifact: Artifact, shown: Sequence[View]) -> Iterator[str]:
     """What has not run at each scale, with what it needs."""
     at = {view.scale: view for view in shown}
     for scale in artifact.all_scales():
-        needs = (
-            f"scale {scale} (needs {artifact.scales.get(scale) or artifact.needs or 'time only'})"
-        )
+        needs = artifact.scales.get(scale) or artifact.needs or "time only"
+        rows = [row for row in at[scale].rows if not at[scale].runs(row)] if scale in at else []
         if scale not in at:
-            yield needs
-        elif not artifact.source:
-            lacking = [label_of(row) for row in at[scale].rows if not at[scale].runs(row)]
-            if lacking:
-                yield f"{', '.join(map(display_name, lacking))} at {needs}"
+            yield f"scale {scale} (needs {needs})"
+        elif rows and not artifact.source:
+            names = ", ".join(display_name(label_of(row)) for row in rows)
+            yield f"{names} at scale {scale} (needs {needs})"
 
 
 def costs() -> dict[str, Any]:
