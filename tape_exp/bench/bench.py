@@ -73,7 +73,7 @@ class Bench:
             rows={"model": models, "rate": rates},
             columns=columns,
             overrides=self.overrides,
-            only=self.scale,
+            scales={self.scale: None},
         )
         return Board(search, self.entries, self.seeds[0], records)
 

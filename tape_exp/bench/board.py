@@ -39,7 +39,7 @@ class Board(View):
     def __init__(
         self, search: Artifact, entries: Sequence[Entry], seed: int, records: Sequence[Record]
     ) -> None:
-        super().__init__(search, search.only, records)
+        super().__init__(search, *search.scales, records)
         self.entries = {entry.name: entry for entry in entries}
         self.tried: dict[tuple[str, str], dict[str, Record]] = {}
         for row, column in product(self.rows, self.columns):

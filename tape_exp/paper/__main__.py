@@ -61,7 +61,7 @@ def list_artifacts(options: argparse.Namespace) -> int:
     for name in names():
         artifact = load(name)
         print(f"{name:24} {artifact.title}")
-        for scale in artifact.all_scales():
+        for scale in artifact.scales:
             if runs := View(artifact, scale, records).all_runs:
                 seeds = sum(map(len, runs.values()))
                 print(f"{'':24}   {scale}: {len(runs)} rows, {seeds} runs")
@@ -149,7 +149,7 @@ def write_costs(options: argparse.Namespace) -> int:
 
     known: dict[str, float] = {}
     needed = {}
-    for artifact in [a for a in map(load, names()) if a.rows and "paper" in a.all_scales()]:
+    for artifact in [a for a in map(load, names()) if a.rows and "paper" in a.scales]:
         jobs = runner.jobs_of([artifact], "paper", [0], records=[])
         for key in jobs.keys() - known.keys():
             decoder, task = plan.model_and_task(jobs[key].cfg)

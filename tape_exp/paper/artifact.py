@@ -40,8 +40,6 @@ class Artifact:
     claim: dict[str, Any] = field(default_factory=dict)  # tape_exp.paper.verdicts has its keys
     scales: dict[str, str | None] = field(default_factory=lambda: dict(DEFAULT))  # -> what it needs
     place: dict[str, str] = field(default_factory=dict)  # what pages call a scale
-    only: str = ""  # the only scale that it is of
-    needs: str = ""  # and what that needs
     trainer: str = "gpu"  # for the paper's scale
     caption: str = ""  # what was measured and how; {task.train_length} is a key of its records
     figures: list[dict[str, Any]] = field(default_factory=list)  # tape_exp.paper.figures
@@ -63,10 +61,6 @@ class Artifact:
     def paper(self) -> dict[str, Any]:
         """What the paper reports of it."""
         return reported().get(self.name, {})
-
-    def all_scales(self) -> tuple[str, ...]:
-        """The scales that it is of."""
-        return (self.only,) if self.only else tuple(self.scales)
 
     @property
     def results(self) -> Path:

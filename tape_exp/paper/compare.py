@@ -49,7 +49,7 @@ def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list
         caption=f"Task {task} at scale {{scale}}{keys}; mean over seeds ± its 95 % interval.",
         figures=[{"kind": "lengths"}, {"kind": "grids"}, {"kind": "losses"}],
         command=f"tape-exp paper compare {' '.join(words)}",
-        only=scale,
+        scales={scale: None},
     )
     return artifact, scale, seeds
 
@@ -67,7 +67,7 @@ def view_of(artifact: Artifact, records: Sequence[Record], seeds: Sequence[int])
     Raises:
         ConfigError: an override is wrong, or no record has one of the metrics.
     """
-    view = View(artifact, artifact.only, [run for run in records if run["seed"] in seeds])
+    view = View(artifact, *artifact.scales, [run for run in records if run["seed"] in seeds])
     rows = []
     for row in view.rows:
         cfg = compose_config(view.words(row))

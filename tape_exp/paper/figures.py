@@ -134,20 +134,18 @@ def best_guess(group: str, lengths: Sequence[int]) -> Line:
 def _losses(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """The mean over seeds, in a band from the lowest seed to the highest."""
     panels: dict[str, list[Line]] = {}
-    names: dict[str, LineStyle] = styles_of(last_label(row) for row in view.rows)
+    styles = styles_of(last_label(row) for row in view.rows)
     for row in view.rows:
-        labels = dict(row.labels)
+        labels, name = dict(row.labels), last_label(row)
         panel = labels.pop(spec.get("panels", ""), "")
-        name = ", ".join(f"{key} {label}" for key, label in labels.items())
-        style = names.get(name) or categorical(len(names))
-        if not panel:
-            name, style = display_name(last_label(row)), names[last_label(row)]
-        names.setdefault(name, style)
+        if panel:
+            name = ", ".join(f"{key} {label}" for key, label in labels.items())
+        style = styles.setdefault(name, categorical(len(styles)))
         curves = [run["curves"].get("val/loss") for run in view.runs(row) if "curves" in run]
         by_step = [dict(zip(c["step"], c["value"], strict=True)) for c in curves if c]
         if steps := sorted(set.intersection(*map(set, by_step))) if by_step else []:
             values = [[curve[step] for step in steps] for curve in by_step]
-            line = mean_line(name, steps, values, style)
+            line = mean_line(display_name(name), steps, values, style)
             panels.setdefault(display_name(panel), []).append(line)
     words = ("step", "validation loss (nats)")
     every = [Panel(title, *words, lines, log_y=True) for title, lines in panels.items()]

@@ -22,7 +22,7 @@ ORDER += [claims.UNCLEAR, claims.FLOOR, claims.UNTESTED]
 
 def views(artifact: Artifact, records: Sequence[Record]) -> list[View]:
     """An artifact at each scale at which there is something to show."""
-    every = [View(artifact, scale, records) for scale in artifact.all_scales()]
+    every = [View(artifact, scale, records) for scale in artifact.scales]
     return [view for view in every if view.table is not None]
 
 
@@ -31,7 +31,7 @@ def judged(artifact: Artifact, shown: Sequence[View]) -> tuple[str, Verdict]:
     largest_first = sorted(shown, key=lambda view: -SCALES.index(view.scale))
     verdicts = [(view.scale, verdict(view)) for view in largest_first]
     tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
-    none = View(artifact, artifact.all_scales()[0], [])
+    none = View(artifact, next(iter(artifact.scales)), [])
     return [*tested, *verdicts, ("", verdict(none))][0]
 
 
@@ -105,14 +105,14 @@ def page(
     for view in shown:
         table = view.table
         place = artifact.place.get(view.scale, f"scale {view.scale}")
-        parts.append(f"## {place.capitalize()}" if len(artifact.all_scales()) > 1 and place else "")
+        parts.append(f"## {place.capitalize()}" if len(artifact.scales) > 1 and place else "")
         parts += [f"![{artifact.title}]({path})" for path in pictures.get(view.scale, [])]
         parts += [table.markdown(), table.caption] if table else []
     if artifact.figures and shown and not pictures:
         parts.append("No figure: nothing is above zero, and it would show nothing.")
     if missing := [*gaps(artifact, shown)]:
         parts.append(f"Not run yet: {'; '.join(missing)}.")
-    first, *further = artifact.all_scales()
+    first, *further = artifact.scales
     commands = dict.fromkeys(map(artifact.run_command, [first, *({"paper"} & {*further})]))
     parts.append("\n".join(["To run what is missing:\n\n```sh", *commands, "```"]))
     if cost := costs().get(artifact.name):
@@ -126,8 +126,8 @@ def page(
 def gaps(artifact: Artifact, shown: Sequence[View]) -> Iterator[str]:
     """What has not run at each scale, with what it needs."""
     at = {view.scale: view for view in shown}
-    for scale in artifact.all_scales():
-        needs = artifact.scales.get(scale) or artifact.needs or "time only"
+    for scale, needed in artifact.scales.items():
+        needs = needed or "time only"
         rows = [row for row in at[scale].rows if not at[scale].runs(row)] if scale in at else []
         if scale not in at:
             yield f"scale {scale} (needs {needs})"

@@ -121,13 +121,15 @@ def lead(ours: Value, theirs: Value) -> Value | None:
 
     Equal differences of all seeds show no spread, and have no interval.
     """
-    difference = paired(ours, theirs)
-    if difference is None:
+    found = paired(ours, theirs)
+    if found is None:
         return None
-    seeds = sorted(ours.runs.keys() & theirs.runs.keys())
-    runs = {s: Value(ours.runs[s].number - theirs.runs[s].number) for s in seeds}
-    found = replace(over_seeds(runs), runs={})
-    return found if found.low != found.high else replace(found, low=None, high=None)
+    value = Value(found.mean, n=found.n)
+    return (
+        replace(value, low=found.mean - found.half, high=found.mean + found.half)
+        if found.half
+        else value
+    )
 
 
 def holm(p: Sequence[float]) -> list[float]:

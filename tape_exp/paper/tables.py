@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tabulate import tabulate
+from tabulate import LATEX_ESCAPE_RULES, tabulate
 
 from tape_exp.paper.statistics import Value
 from tape_exp.settings.naming import display_name
@@ -87,11 +87,11 @@ class Table:
     def latex(self) -> str:
         """A booktabs table."""
         head, rows = self.text()
-        lines = ["  " + " & ".join(map(tex, row)) + r" \\" for row in (head, *rows)]
-        lines = [r"  \toprule", lines[0], r"  \midrule", *lines[1:], r"  \bottomrule"]
-        begin = [r"\begin{table}", r"  \centering", rf"  \caption{{{tex(self.caption)}}}"]
-        begin.append(rf"  \begin{{tabular}}{{l{'r' * (len(head) - 1)}}}")
-        return "\n".join([*begin, *lines, r"  \end{tabular}", r"\end{table}", ""])
+        side = ["left", *["right"] * (len(head) - 1)]
+        form: Any = {"tablefmt": "latex_booktabs", "colalign": side, "disable_numparse": True}
+        text = tabulate(rows, head, **form)
+        begin = [r"\begin{table}", r"\centering", rf"\caption{{{tex(self.caption)}}}"]
+        return "\n".join([*begin, text.translate(SYMBOLS), r"\end{table}", ""])
 
     def csv(self) -> str:
         """For programs: names as configs have them, and plain numbers.
@@ -148,15 +148,22 @@ def decimal(number: float, digits: int, sign: str = "") -> str:
     return f"{number:{sign}.0e}" if small else f"{number:{sign}.{digits}f}"
 
 
-SPECIAL = {character: f"\\{character}" for character in "&%_#${}"}
-SPECIAL |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
-SPECIAL |= {"–": "--", "…": r"\dots{}"}
-SYMBOLS = {"±": r"\pm", "→": r"\to", "≤": r"\le", "≥": r"\ge", "×": r"\times", "·": r"\cdot"}
-SYMBOLS |= {"−": "-", "ᵀ": r"^\top", "√": r"\surd", "†": r"\dagger", "χ": r"\chi", "²": r"^2"}
-SYMBOLS |= {"<": "<", ">": ">", "|": "|"}
-TEX = str.maketrans(SPECIAL | {character: f"${command}$" for character, command in SYMBOLS.items()})
+COMMANDS = {"±": r"\pm", "→": r"\to", "×": r"\times", "·": r"\cdot", "−": "-", "ᵀ": r"^\top"}
+COMMANDS |= {
+    "≤": r"\le",
+    "≥": r"\ge",
+    "√": r"\surd",
+    "†": r"\dagger",
+    "χ": r"\chi",
+    "²": "^2",
+    "|": "|",
+}
+SYMBOLS = str.maketrans(
+    {"–": "--", "…": r"\dots{}"} | {c: f"${tex}$" for c, tex in COMMANDS.items()}
+)
+TEX = str.maketrans(LATEX_ESCAPE_RULES)
 
 
 def tex(text: str) -> str:
     """A text with what LaTeX takes for commands, and symbols that it lacks, replaced."""
-    return text.translate(TEX)
+    return text.translate(TEX).translate(SYMBOLS)

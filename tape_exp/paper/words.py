@@ -22,9 +22,9 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
     if not (chosen := [word for word in words if "=" not in word]):
         raise ConfigError(f"name an artifact to run, or all. Known: {', '.join(names())}.")
     every = [load(name) for name in (names() if chosen == ["all"] else chosen)]
-    artifacts = [artifact for artifact in every if artifact.rows and scale in artifact.all_scales()]
+    artifacts = [artifact for artifact in every if artifact.rows and scale in artifact.scales]
     if chosen != ["all"] and (without := [a for a in every if a not in artifacts]):
-        command = without[0].run_command(without[0].all_scales()[0])
+        command = without[0].run_command(next(iter(without[0].scales)))
         raise ConfigError(
             f"{without[0].name} has no runs at scale={scale}; `{command}` measures it."
         )

@@ -18,7 +18,7 @@ def test_every_committed_figure_has_its_artifact_and_every_artifact_its_figures(
     records, stems = read_records(), set()
     for name in names():
         artifact = load(name)
-        for scale in artifact.all_scales():
+        for scale in artifact.scales:
             view = View(artifact, scale, records)
             if view.table is not None:
                 stems |= {f"{name}-{scale}{suffix}" for suffix, _ in figures(view)}
