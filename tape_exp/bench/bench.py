@@ -18,11 +18,7 @@ OUT = folders.ROOT / "results" / "bench"
 
 
 class Bench:
-    """What a command asks for: ``[model …] [tasks=] [scale=] [seeds=] [rates=] [key=value …]``.
-
-    Raises:
-        ConfigError: a word is wrong.
-    """
+    """What a command asks for: ``[model …] [tasks=] [scale=] [seeds=] [rates=] [key=value …]``."""
 
     def __init__(self, given: Sequence[str], out: Path) -> None:
         self.models = list(dict.fromkeys(word for word in given if "=" not in word))

@@ -29,17 +29,12 @@ class Board(View):
     At the first seed every model has every rate on every task; the lowest validation loss, on
     further rows of the trained lengths, chooses the rate of the model on the task, and the test has
     no part in it. Further seeds run at that rate alone.
-
-    Args:
-        search: what was searched.
-        entries: its tasks.
-        seed: of the search.
     """
 
     def __init__(
         self, search: Artifact, entries: Sequence[Entry], seed: int, records: Sequence[Record]
     ) -> None:
-        super().__init__(search, *search.scales, records)
+        super().__init__(search, next(iter(search.scales)), records)
         self.entries = {entry.name: entry for entry in entries}
         self.tried: dict[tuple[str, str], dict[str, Record]] = {}
         for row, column in product(self.rows, self.columns):
@@ -188,7 +183,7 @@ class Board(View):
         self, rows: Mapping[str, Mapping[str, Cell]], caption: str, head: Sequence[str] = (), **spec
     ) -> Table:
         names = ["model", *(head or self.entries)]
-        columns = [Column(name, spec if name in self.entries else {}, "", {}) for name in names]
+        columns = [Column(name, spec if name in self.entries else {}) for name in names]
         cells = [{"model": self.marks[model], **row} for model, row in rows.items()]
         return Table(columns, cells, ["model"], caption)
 

@@ -123,9 +123,6 @@ def chosen(text: str) -> list[Entry]:
 
     Those of one set are in its order, others in that of the list, however they are given: the same
     tasks are the same bench.
-
-    Raises:
-        ConfigError: a name is neither.
     """
     names: list[str] = []
     for word in text.split(","):

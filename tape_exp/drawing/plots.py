@@ -74,11 +74,7 @@ def mean_line(name: str, x: Sequence[float], runs: Any, style: LineStyle) -> Lin
 
 @in_print
 def curves(panels: Sequence[Panel], path: Path, title: str = "", shared: bool = True) -> Path:
-    """Draw panels of lines, with one legend for all below them.
-
-    Args:
-        shared: whether panels share their axes, and are two in a row.
-    """
+    """Draw panels of lines, with one legend for all below them; those that share axes in pairs."""
     across = min(len(panels), 2) if shared else 1
     rows, handles = math.ceil(len(panels) / across), _handles(panels)
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
@@ -158,10 +154,7 @@ def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     """Draw percentages over two axes: a heatmap for each name, with one colour bar from 0 to 100.
 
     What was seen in training is framed. Where the rows of a single grid are not an axis, as of a
-    task that varies the length only, each row is a curve.
-
-    Args:
-        panels: name -> grid; two spaces in a name, as before its mean, become a line break.
+    task that varies the length only, each row is a curve. Two spaces in a name break its line.
     """
     heatmaps = {name.replace("  ", "\n"): grid for name, grid in panels.items()}
     first = next(iter(heatmaps.values()))
@@ -227,11 +220,8 @@ def matrices(
     """Draw matrices of (query, key), queries downward, positions from 0.
 
     Panels of one label share a scale and its colour bar. If there are negative values, white is 0
-    and the scale symmetric. A bar is pointed where a few entries are far above all others.
-
-    Args:
-        panels: name -> (T, T); NaN stays blank, and is cut off where all have it at their ends.
-        label: name -> of its colour bar.
+    and the scale symmetric. A bar is pointed where a few entries are far above all others. NaN is
+    blank, and cut off where all have it at their ends.
     """
     groups: dict[str, list[str]] = {}
     for name in panels:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import logging
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from tape_exp.settings import folders
 from tape_exp.settings.commands import command, log_plainly
 
 log = logging.getLogger("tape_exp")
-UNBROKEN = 1000  # characters of a table where there is no terminal, as in a pipe
 RESULTS = folders.ROOT / "results"
 KEYS = "task= | model=a,b | scale= | seeds= | metrics= | key=value"
 
@@ -105,8 +103,7 @@ def compare_models(options: argparse.Namespace) -> int:
         print("There is no table: none of these runs is recorded.", file=sys.stderr)
         return status or 1
     paths = compare.write(view, into)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNBROKEN
-    print(f"\n{view.table.terminal(width)}", *paths, sep="\n")
+    print(f"\n{view.table.terminal()}", *paths, sep="\n")
     return status
 
 

@@ -29,15 +29,13 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the overview says of a claim: the paper's figures, ours, whether it holds, and how many
-    seeds; ``short``: our figures of the first comparison that decided.
-    """
+    """What the overview says of a claim."""
 
-    paper: str = ""
+    paper: str = ""  # its figures
     ours: str = ""
     holds: str = NO_CLAIM
-    seeds: str = ""
-    short: str = ""
+    seeds: str = ""  # how many
+    short: str = ""  # our figures of the first comparison that decided
 
 
 @dataclass
@@ -66,11 +64,7 @@ class Contest:
         return {rival: d.p for rival, d in differences.items() if d and d.p is not None}
 
     def outcomes(self, adjusted: Mapping[str, float]) -> dict[str, str]:
-        """Rival -> one of :data:`PRIORITY`.
-
-        Args:
-            adjusted: the p values of its rivals, adjusted for all comparisons of the claim.
-        """
+        """Rival -> one of :data:`PRIORITY`, by p values adjusted for all comparisons."""
         return {rival: self._against(rival, adjusted.get(rival, 1.0)) for rival in self.rivals}
 
     def _against(self, rival: str, adjusted: float) -> str:
@@ -147,10 +141,7 @@ def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
 
     The p values of all of them are adjusted together, for as many as there will be once every rival
     has run, so that a verdict does not weaken as runs come in. Our figures are those of the
-    comparisons that decided.
-
-    Args:
-        note: what follows our figures, in brackets.
+    comparisons that decided, and the note follows them in brackets.
     """
     tests = {(i, name): p for i, c in enumerate(contests) for name, p in c.p_values().items()}
     planned = sum(len(contest.rivals) for contest in contests)

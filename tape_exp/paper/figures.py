@@ -10,6 +10,7 @@ A YAML's ``figures`` is a list of ``{kind: …}``, of these:
 - ``matrices``, ``pattern``, ``ladder``: of one artifact each.
 """
 
+import gc
 import multiprocessing
 import operator
 import re
@@ -45,6 +46,7 @@ def figures(view: View) -> Iterator[tuple[str, Draw]]:
 
 def draw_all(drawings: Sequence[tuple[Draw, Path]]) -> None:
     """Draw each into its file, in as many processes as there are cores."""
+    gc.freeze()  # so that the processes do not look through all records again and again
     with multiprocessing.Pool() as pool:
         pool.starmap(operator.call, drawings, chunksize=1)
 

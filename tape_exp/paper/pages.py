@@ -49,7 +49,7 @@ def claims_table(judgements: dict[str, tuple[Artifact, str, Verdict]]) -> Table:
         }
         for name, (artifact, scale, found) in judgements.items()
     ]
-    return Table([Column(name, {}, "", {}) for name in rows[0]], rows, ["artifact"])
+    return Table([*map(Column, rows[0])], rows, ["artifact"])
 
 
 def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -> str:
@@ -92,11 +92,7 @@ def seeds_of(found: Verdict) -> str:
 def page(
     artifact: Artifact, shown: Sequence[View], judgement: Verdict, pictures: dict[str, list[str]]
 ) -> str:
-    """The page of an artifact: claim, verdict, figures, tables, captions and commands.
-
-    Args:
-        pictures: scale -> paths of its figures.
-    """
+    """The page of an artifact: claim, verdict, figures (by scale), tables, captions, commands."""
     parts = [f"# {artifact.name}"]
     if artifact.claim:
         figures_of = [("Paper", judgement.paper or "no numbers"), ("Ours", judgement.ours)]

@@ -163,11 +163,8 @@ def fits(keys: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
 
 
 def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[str, list[Any]]:
-    """The keys in which the runs of a table differ besides the declared ones, with their values.
-
-    Args:
-        rows: the records of each row.
-        declared: keys by which rows are told apart, and groups, whose own keys differ with them.
+    """The keys in which the runs of rows differ, with their values, besides the declared ones, by
+    which rows are told apart, and those of declared groups.
     """
     declared = {"seed", *declared}
     values: dict[str, dict[str, Any]] = defaultdict(dict)

@@ -66,21 +66,13 @@ def jobs_of(
     artifacts: Sequence[Artifact],
     scale: str,
     seeds: Sequence[int],
-    extra: Sequence[str] = (),
+    extra: Sequence[str] = (),  # overrides of every run
     records: Sequence[Record] | None = None,
-    only: Sequence[str] = (),
-    recorded: bool = False,
+    only: Sequence[str] = (),  # patterns of a shell, one of which a run's label fits
+    recorded: bool = False,  # whether runs that have a record are named too
 ) -> dict[str, Job]:
     """The runs of artifacts that have no record, each after its base; every artifact gets a seed
     before the next seed. A run that several need is named once.
-
-    Args:
-        extra: overrides of every run.
-        only: patterns of a shell, one of which a run's label fits; none: every run.
-        recorded: name the runs that have a record too.
-
-    Raises:
-        ConfigError: a pattern fits no run.
     """
     jobs: dict[str, Job] = {}
     records = read_records() if records is None else records
@@ -130,10 +122,8 @@ def runs_at(view: View, seed: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def fitting(jobs: dict[str, Job], all_of_them: bool = False) -> dict[str, Job]:
-    """The jobs that can run; why others cannot is said, each reason once.
-
-    Raises:
-        ConfigError: none can, or not all of them.
+    """The jobs that can run. Why others cannot is said, each reason once; where none can, or all of
+    them should, the reason is a ConfigError.
     """
     if not jobs:
         return {}
@@ -165,10 +155,7 @@ def add(jobs: dict[str, Job], job: Job) -> str:
 
 def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictConfig]]:
     """Overrides and config of all bases of a run (``checkpoint=<task>``), the first to run first.
-
-    Args:
-        words: overrides of the run; those that are not of its task or checkpoint hold for what it
-            begins from too.
+    The run's words that are not of its task or checkpoint hold for what it begins from too.
     """
     task = starting_weights.init_checkpoint(cfg)
     if task is None or not starting_weights.is_task(task):
@@ -190,13 +177,9 @@ def work(
     jobs: dict[str, Job], cores: int | None, minutes: float | None, records: Path | None = None
 ) -> Outcome:
     """Run the jobs, each a process of ``tape-exp train``, and add their records; a failure stops
-    only what begins from it.
-
-    Args:
-        cores: so many runs at a time, a thread each; None: one after the other, with all threads.
-        minutes: after which the runs under way save a checkpoint and leave, as they do on SIGTERM,
-            SIGUSR1 and Ctrl-C here.
-        records: their folder; None: results/records.
+    only what begins from it. With ``cores`` so many run at a time, a thread each, else one after
+    the other with all threads. After so many minutes, and on SIGTERM, SIGUSR1 and Ctrl-C, those
+    under way save a checkpoint and leave.
     """
     outcome, waiting = Outcome(left=len(jobs)), dict(jobs)
     records, began = records or folders.RECORDS, time.monotonic()

@@ -53,7 +53,7 @@ def ranked(view: "View", table: Table) -> Table:
         cells.append({**cell, **further, "seeds": " / ".join(str(len(found)) for found in each)})
     cells.sort(key=lambda cell: ranks.get(str(cell["model"]), float("inf")))
     first, *rest = table.columns
-    columns = [first, _plain("mean rank"), *rest[:-2], _plain("parameters (thousands)"), *rest[-2:]]
+    columns = [first, Column("mean rank"), *rest[:-2], Column("parameters (thousands)"), *rest[-2:]]
     return replace(table, rows=cells, columns=columns)
 
 
@@ -72,7 +72,7 @@ def chosen(view: "View", table: Table) -> Table:
         told = "yes, at the edge" if edge else "yes"
         best = cells["factor"] == "1" and rate == choices[model]
         rows.append({**cells, "chosen": told if best else ""})
-    columns = [*table.columns[:-3], _plain("chosen"), *table.columns[-3:]]
+    columns = [*table.columns[:-3], Column("chosen"), *table.columns[-3:]]
     return replace(table, rows=rows, columns=columns)
 
 
@@ -96,13 +96,9 @@ def answers(view: "View") -> Table | None:
         texts = {"question": sample["question"], "reference": sample["references"]}
         texts |= {m: each[name]["prediction"] for m, each in samples.items() if name in each}
         rows.append({key: " ".join(t.split()).replace("|", "/") for key, t in texts.items()})
-    columns = [*map(_plain, ("question", "reference"))]
+    columns = [*map(Column, ("question", "reference"))]
     columns += [Column("{model}", {}, "ours", {"model": m}) for m in samples]
     return Table(columns, rows, ["question"], view.caption()) if rows else None
-
-
-def _plain(name: str, spec: dict[str, Any] | None = None) -> Column:
-    return Column(name, spec or {}, "", {})
 
 
 # ---- records that are not those of runs ----
@@ -159,7 +155,7 @@ def speed(view: "View") -> Table | None:
             rows[-1]["paper / RoPE"] = Value(paper[row["encoding"]] / paper["rope"])
     labels = ["machine", "what", "T", "mode", "model"]
     names = (*labels, "backend", "ms", "/ RoPE", "paper / RoPE")
-    head = [_plain(name, {"digits": 3} if name == "ms" else {}) for name in names]
+    head = [Column(name, {"digits": 3} if name == "ms" else {}) for name in names]
     return Table(head, rows, labels, view.caption()) if rows else None
 
 
@@ -175,40 +171,35 @@ def speed_verdict(view: "View") -> "claims.Verdict":
         times[f"fastest backends, {record['machine']}, {longest} tokens, ms"] = {
             row["encoding"]: timed(row) for row in rows if row["T"] == longest
         }
-    of_gpus = {where: found for where, found in times.items() if found} or times
-    verdict = claims.decide(
-        [
-            claims.Contest(where, "tape", rivals, found, published, "A100, ms", False, None, 3)
-            for where, found in of_gpus.items()
-        ]
-    )
-    return replace(verdict, seeds="rounds of one machine" if len(times) > 1 else "")
-
-
-def theory_report() -> dict[str, Any] | None:
-    """What ``tape-exp theory --record`` left."""
-    path = results() / "theory.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    contests = [
+        claims.Contest(where, "tape", rivals, found, published, "A100, ms", False, None, 3)
+        for where, found in times.items()
+        if found or not any(times.values())
+    ]
+    return replace(claims.decide(contests), seeds="rounds of one machine" if len(times) > 1 else "")
 
 
 def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], Table | None]:
-    """The table of the theory's report, which has no scale and is shown under smoke."""
+    """The table of what ``tape-exp theory --record`` left, which has no scale."""
 
     def table(view: "View") -> Table | None:
-        report = theory_report()
-        if report is None or view.scale != "smoke":
+        path = results() / "theory.json"
+        if not path.exists():
             return None
-        found, facts = make(report), report["theorem"]
-        more = facts["exhaustive"] | {
-            "rows": facts["rows"],
-            "longest": facts["lengths"][-1],
-            "identities": facts["identities"],
-            "never": f"{facts['never'][-1]:.2f}",
-            "seconds": f"{facts['seconds']:.2f}",
-            "cpu": report["hardware"]["cpu"],
-        }
+        report = json.loads(path.read_text())
+        facts = report["theorem"]
+        more = (
+            facts
+            | facts["exhaustive"]
+            | {
+                "longest": facts["lengths"][-1],
+                "never": f"{facts['never'][-1]:.2f}",
+                "seconds": f"{facts['seconds']:.2f}",
+                "cpu": report["hardware"]["cpu"],
+            }
+        )
         caption = re.sub(r"\{(\w+)\}", lambda m: str(more[m[1]]), view.artifact.caption)
-        return replace(found, caption=f"{view.artifact.title}. {caption}")
+        return replace(make(report), caption=f"{view.artifact.title}. {caption}")
 
     return table
 
@@ -216,17 +207,14 @@ def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], 
 def theorem(report: Mapping[str, Any]) -> Table:
     """theory: accuracy of the construction, as printed, partly and wholly repaired."""
     found, rows = report["theorem"], []
-    lengths = found["lengths"][3::4]
     for name, form in found["forms"].items():
-        row: dict[str, Cell] = {"construction": name, "commit": commits([dict(report)])}
-        for n, share in zip(lengths, form["identity"][3::4], strict=True):
+        row: dict[str, Cell] = {"construction": name}
+        for n, share in [*zip(found["lengths"], form["identity"], strict=True)][3::4]:
             row[f"identities right {n} (%)"] = Value(share)
         row["positions right (%)"] = Value(form["all"][-1])
-        row["exact labels (%)"] = Value(form["exact"])
-        rows.append(row | {"margin": Value(form["margin"])})
-    head = [f"identities right {n} (%)" for n in lengths]
-    head = ["construction", *head, "positions right (%)", "exact labels (%)", "margin", "commit"]
-    return Table([*map(_plain, head)], rows, ["construction"])
+        row |= {"exact labels (%)": Value(form["exact"]), "margin": Value(form["margin"])}
+        rows.append(row | {"commit": commits([dict(report)])})
+    return Table([*map(Column, rows[0])], rows, ["construction"])
 
 
 def propositions(report: Mapping[str, Any]) -> Table:
@@ -243,7 +231,7 @@ def propositions(report: Mapping[str, Any]) -> Table:
             row[name] = Value(one[key], text=text)
         rows.append(row | {"commit": commits([dict(report)])})
     head = ("model", "initial", *names.values(), "commit")
-    return Table([*map(_plain, head)], rows, ["initial", "model"])
+    return Table([*map(Column, head)], rows, ["initial", "model"])
 
 
 # ---- claims ----

@@ -49,9 +49,8 @@ def over_seeds(runs: Mapping[int, Value]) -> Value:
 
 def over_samples(runs: Mapping[int, Value]) -> Value:
     """The mean over runs that are asked the same samples: to each side the half over seeds and the
-    mean half over samples are added as independent errors are, √(a² + b²).
-
-    A single run keeps its own interval.
+    mean half over samples are added as independent errors are, √(a² + b²). A single run keeps its
+    own interval.
     """
     spread, values = over_seeds(runs), [*runs.values()]
     if any(value.low is None or value.high is None for value in values):
@@ -65,10 +64,8 @@ def over_samples(runs: Mapping[int, Value]) -> Value:
 
 
 def over_trials(runs: Mapping[int, Value], trials: int) -> Value:
-    """The share, in percent, of the trials of all runs together, with Wilson's interval.
-
-    Args:
-        trials: of each run, which has its own.
+    """The share, in percent, of the trials of all runs together, each of so many, with Wilson's
+    interval.
     """
     total = trials * len(runs)
     correct = round(sum(run.number * trials / 100 for run in runs.values()))
@@ -111,25 +108,21 @@ def paired(ours: Value, theirs: Value) -> Difference | None:
     error = float(np.std(differences, ddof=1)) / n**0.5
     half = float(stdtrit(n - 1, 0.975)) * error
     equal = error <= 1e-12 * max(abs(number) for pair in pairs for number in pair)  # but rounding
-    return Difference(
-        centre, half, 1.0 if equal else 2 * float(stdtr(n - 1, -abs(centre) / error)), n
-    )
+    p = 1.0 if equal else 2 * float(stdtr(n - 1, -abs(centre) / error))
+    return Difference(centre, half, p, n)
 
 
 def lead(ours: Value, theirs: Value) -> Value | None:
-    """The paired difference as a value; None where no seed is shared.
-
-    Equal differences of all seeds show no spread, and have no interval.
+    """The paired difference as a value; None where no seed is shared. Differences that are all
+    equal show no spread, and have no interval.
     """
     found = paired(ours, theirs)
     if found is None:
         return None
     value = Value(found.mean, n=found.n)
-    return (
-        replace(value, low=found.mean - found.half, high=found.mean + found.half)
-        if found.half
-        else value
-    )
+    if not found.half:
+        return value
+    return replace(value, low=found.mean - found.half, high=found.mean + found.half)
 
 
 def holm(p: Sequence[float]) -> list[float]:

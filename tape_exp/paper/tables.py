@@ -2,9 +2,11 @@
 
 import csv
 import io
+import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -22,9 +24,9 @@ class Column:
     """A column of an artifact."""
 
     template: str  # its heading, with placeholders
-    spec: dict[str, Any]  # what its YAML says of its cells
-    who: str  # whose numbers it has: paper, ours; empty for a label
-    at: dict[str, Any]  # the placeholders' values
+    spec: dict[str, Any] = field(default_factory=dict)  # what its YAML says of its cells
+    who: str = ""  # whose numbers it has: paper, ours; empty for a label
+    at: dict[str, Any] = field(default_factory=dict)  # the placeholders' values
 
     @cached_property
     def name(self) -> str:
@@ -75,8 +77,9 @@ class Table:
         cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
         return tabulate(cells, head, tablefmt="github", disable_numparse=True)
 
-    def terminal(self, width: int) -> str:
-        """With its caption; a line for each column where rows are too long for the width."""
+    def terminal(self) -> str:
+        """With its caption; a line for each column where rows are too long for a terminal."""
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
         head, rows = self.text()
         text = tabulate(rows, head, tablefmt="github", disable_numparse=True)
         if text.index("\n") > width:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from tape_exp.paper import special, statistics
@@ -27,14 +26,12 @@ INTERVALS: dict[str, Callable[[Mapping[int, Value]], Value]] = {
 
 @dataclass
 class Row:
-    """The labels of a row, the overrides of its runs, how many seeds these have, and keys that
-    their records must have besides.
-    """
+    """A row of the table."""
 
     labels: dict[str, str]
-    words: list[str]
-    seeds: int | None = None
-    keys: dict[str, Any] = field(default_factory=dict)
+    words: list[str]  # the overrides of its runs
+    seeds: int | None = None  # how many these have; None: as many as are asked for
+    keys: dict[str, Any] = field(default_factory=dict)  # that their records must have besides
 
 
 class View:
@@ -71,7 +68,7 @@ class View:
     def _labels(self, name: str, labels: Any) -> dict[str, list[str]]:
         """Label -> overrides."""
         if isinstance(labels, str):
-            return {str(label): [] for label in first_of(self.lookup(labels)) or [""]}
+            return {str(label): [] for label in next(iter(self.lookup(labels)), [""])}
         if isinstance(labels, list):
             return {str(label): [f"{name}={label}"] for label in labels}
         return {str(label): list(words or ()) for label, words in labels.items()}
@@ -106,7 +103,7 @@ class View:
         """A list, or that of a key of the records (a single value is a list of one)."""
         if not isinstance(values, str):
             return list(values)
-        value = first_of(self.lookup(values, self.fitting([*self.common, *words])))
+        value = next(iter(self.lookup(values, self.fitting([*self.common, *words]))), None)
         return list(value) if isinstance(value, list) else [value]
 
     def runs(self, row: Row, column: Column | None = None) -> list[Record]:
@@ -141,12 +138,10 @@ class View:
         rows = [self.fitting(self.words(row), row.keys) for row in self.rows]
         return Counter(data for runs in rows for data in {data_of(run) for run in runs})
 
-    def fitting(
-        self, words: Sequence[str], keys: Mapping[str, Any] = MappingProxyType({})
-    ) -> list[Record]:
+    def fitting(self, words: Sequence[str], keys: Mapping[str, Any] | None = None) -> list[Record]:
         """The records, ordered by time, whose config has the values of overrides and keys."""
         scaled = any(word.startswith("scale=") for word in words) or self.scale == "ladder"
-        asked = where([*words, *([] if scaled else [f"scale={self.scale}"])]) | dict(keys)
+        asked = where([*words, *([] if scaled else [f"scale={self.scale}"])]) | dict(keys or {})
         tasks = [asked["task"]] if "task" in asked else self._by_task
         every = [record for task in tasks for record in self._by_task.get(task, [])]
         return [record for record in every if fits(keys_of(record), asked)]
@@ -154,8 +149,7 @@ class View:
     @cached_property
     def all_runs(self) -> dict[str, list[Record]]:
         """The runs of every row that has some, by its label."""
-        found = {label_of(row): self.runs(row) for row in self.rows}
-        return {label: runs for label, runs in found.items() if runs}
+        return {label_of(row): runs for row in self.rows if (runs := self.runs(row))}
 
     def lookup(self, key: str, runs: Sequence[Record] | None = None) -> list[Any]:
         """What runs, by default all that there are, have at a key of their config, among their
@@ -194,8 +188,7 @@ class View:
             rows.append(cells)
             if after is None or any(after.labels[name] != row.labels[name] for name in outer):
                 rows += self._baseline(row, last)
-        head = [*(Column(name, {}, "", {}) for name in names), *self.columns]
-        head += [Column(name, {}, "", {}) for name in artifact.provenance]
+        head = [*map(Column, names), *self.columns, *map(Column, artifact.provenance)]
         table = Table(head, rows, names, self.caption())
         return special.FINISH[artifact.finish](self, table) if artifact.finish else table
 
@@ -330,11 +323,6 @@ def fill(text: str, values: Mapping[str, Any]) -> str:
 def label_of(row: Row) -> str:
     """What a run is called in lists: ``tape rung5``."""
     return " ".join(reversed([*row.labels.values()]))
-
-
-def first_of(values: Sequence[Any]) -> Any:
-    """The first value; None of none."""
-    return values[0] if values else None
 
 
 def flat_list(runs: Iterable[Sequence[Record]]) -> list[Record]:
