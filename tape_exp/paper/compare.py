@@ -11,7 +11,7 @@ import yaml
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.derived import metrics_of
-from tape_exp.paper.records import Record, flat, read_records, records_of_runs
+from tape_exp.paper.records import Record, flat, read_records, records_of_runs, warn
 from tape_exp.paper.view import Row, View
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.evaluation import is_result
@@ -105,13 +105,13 @@ def write(view: View, into: Path) -> list[Path]:
     artifact, stem, table = view.artifact, f"{view.artifact.name}-{view.scale}", view.table
     assert table is not None  # of what is recorded
     path = into / "tables" / f"{stem}.csv"
+    fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}
+    text = yaml.safe_dump(fields, sort_keys=False)
+    write_atomically(into / "tables" / f"{artifact.name}.yaml", text)
     if not path.exists() or path.read_text() != table.csv():
         from tape_exp.paper.figures import figures  # imports matplotlib
 
         write_atomically(path, table.csv())
-        fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}
-        text = yaml.safe_dump(fields, sort_keys=False)
-        write_atomically(into / "tables" / f"{artifact.name}.yaml", text)
         for suffix, draw in figures(view):
             draw(into / "figures" / f"{stem}{suffix}.svg")
     return [path, *sorted((into / "figures").glob(f"{stem}*.svg"))]
@@ -119,7 +119,10 @@ def write(view: View, into: Path) -> list[Path]:
 
 def kept(folder: Path) -> list[Artifact]:
     """The comparisons that were left in a folder."""
-    return [
-        Artifact(name=path.stem, **yaml.safe_load(path.read_text()))
-        for path in sorted(folder.glob("*.yaml"))
-    ]
+    artifacts = []
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            artifacts.append(Artifact(name=path.stem, **yaml.safe_load(path.read_text())))
+        except TypeError:
+            warn(f"{path} is of another version; the same comparison, made again, replaces it.")
+    return artifacts

@@ -61,9 +61,7 @@ def _sizes(run: Record) -> dict[str, float]:
 
 
 def _of_matrices(run: Record) -> dict[str, float]:
-    """By layer: how far back attention looks, in tokens, and the mean size of E·Eᵀ on the diagonal
-    over that of other causal pairs.
-    """
+    """By layer: tokens that attention looks back, and the diagonal of E·Eᵀ over other causal pairs."""
     found = {}
     for name, rows in run.get("matrices", {}).items():
         kind, layer = name.split("@")

@@ -85,8 +85,8 @@ def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -
 
 def seeds_of(found: Verdict) -> str:
     """``3 seeds``; what is no number stays as it is."""
-    plural = "" if found.seeds == "1" else "s"
-    return f"{found.seeds} seed{plural}" if found.seeds[-1:].isdigit() else found.seeds
+    word = "seed" if found.seeds == "1" else "seeds"
+    return f"{found.seeds} {word}" if found.seeds[-1:].isdigit() else found.seeds
 
 
 def page(
