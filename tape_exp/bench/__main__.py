@@ -1,7 +1,6 @@
 """Rank encodings on the battery: ``tape-exp bench rope tape tasks=quick seeds=0,1,2``."""
 
 import argparse
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +9,6 @@ from tape_exp.bench.bench import OUT, Bench
 from tape_exp.bench.tasks import ENTRIES, SETS
 from tape_exp.settings.commands import command, log_plainly
 from tape_exp.settings.errors import ConfigError
-
-UNBROKEN = 1000  # characters of a table where there is no terminal, as in a pipe
 
 
 @command
@@ -30,9 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cores", type=int, help="runs at a time, one thread each")
     parser.add_argument("--minutes", type=float, help="then save, and exit with status 85")
     parser.add_argument("--out", type=Path, default=OUT, help="folder (default: results/bench)")
-    options, further = parser.parse_known_args(arguments)
-    if wrong := [word for word in further if word.startswith("-")]:
-        parser.error(f"unrecognized arguments: {' '.join(wrong)}")
+    options = parser.parse_intermixed_args(arguments)
     log_plainly()
     if options.list:
         for name, entry in ENTRIES.items():
@@ -40,14 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, members in SETS.items():
             print(f"{name:22} {', '.join(members)}")
         return 0
-    bench = Bench([*options.words, *further], options.out)
+    bench = Bench(options.words, options.out)
     outcome = bench.run(options.cores, options.minutes) if bench.models else None
     board = bench.board(shown=True)
     if board.scores:
         for path in bench.write(board):
             print(path)
-        terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNBROKEN
-        print(f"\n{board.scores_table().terminal(terminal)}")
+        print(f"\n{board.scores_table().terminal()}")
     elif outcome is None or not (outcome.failed or outcome.left):
         raise ConfigError(
             "no search of learning rates is recorded for these tasks and rates; name models to "

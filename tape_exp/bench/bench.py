@@ -1,14 +1,14 @@
 """What a bench runs and writes: a search of learning rates, then further seeds."""
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tape_exp.bench.board import Board, artifact_of
+from tape_exp.bench.board import Board
 from tape_exp.bench.tasks import SETS, chosen
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import runner, words
+from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.records import Record, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError, one_of
@@ -18,11 +18,7 @@ OUT = folders.ROOT / "results" / "bench"
 
 
 class Bench:
-    """What a command asks for: ``[model …] [tasks=] [scale=] [seeds=] [rates=] [key=value …]``.
-
-    Raises:
-        ConfigError: a word is wrong.
-    """
+    """What a command asks for: ``[model …] [tasks=] [scale=] [seeds=] [rates=] [key=value …]``."""
 
     def __init__(self, given: Sequence[str], out: Path) -> None:
         self.models = list(dict.fromkeys(word for word in given if "=" not in word))
@@ -62,7 +58,19 @@ class Bench:
         if shown:
             of_bench = {r["config"]["model"]["name"] for r in read_records(self.out / "records")}
             models += sorted(of_bench & {*names_in("model")} - {*models})
-        search = artifact_of(models, self.entries, self.scale, self.rates, self.overrides)
+        rates = {f"{rate:g}": [f"task.optim.lr={rate:g}"] for rate in self.rates}
+        columns = {
+            entry.name: {"where": list(entry.words), "metric": entry.metric, "digits": 1}
+            for entry in self.entries
+        }
+        search = Artifact(
+            name="bench",
+            title="Encodings on the battery",
+            rows={"model": models, "rate": rates},
+            columns=columns,
+            overrides=self.overrides,
+            scales={self.scale: None},
+        )
         return Board(search, self.entries, self.seeds[0], records)
 
     def run(self, cores: int | None, minutes: float | None) -> runner.Outcome:
@@ -84,7 +92,7 @@ class Bench:
         if at_choice:
             rates = [{*board.words(row, column)} for row, column in board.at_choice()]
             jobs = {k: job for k, job in jobs.items() if any(r <= {*job.words} for r in rates)}
-        return runner.work(fitting(jobs), cores, minutes, self.out / "records")
+        return runner.work(runner.fitting(jobs), cores, minutes, self.out / "records")
 
     def write(self, board: Board) -> list[Path]:
         """Write the tables and the pictures; returns the paths."""
@@ -99,26 +107,3 @@ class Bench:
         for path, table in zip(paths, tables.values(), strict=True):
             write_atomically(path, table.csv())
         return [*paths, *figures.draw(board, self.out / self.name)]
-
-
-def fitting(jobs: dict[str, runner.Job]) -> dict[str, runner.Job]:
-    """The jobs that can run; why others cannot is said, each reason once.
-
-    Raises:
-        ConfigError: none can.
-    """
-    from tape_exp.training.from_config import check_parts  # imports torch
-
-    reasons: dict[str, list[str]] = {}
-    fit = {}
-    for key, job in jobs.items():
-        try:
-            check_parts(job.cfg)
-            fit[key] = job
-        except ConfigError as error:
-            reasons.setdefault(str(error), []).append(job.title)
-    if jobs and not fit:
-        raise ConfigError(next(iter(reasons)))
-    for reason, which in reasons.items():
-        print(f"left out: {', '.join(which)}: {reason}", file=sys.stderr)
-    return fit

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
-from typing import Any
 
 import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
@@ -24,40 +23,12 @@ FEWEST = (3, 5, 2)  # methods, tasks and seeds below which a test of ranks says 
 ALIKE = 1.0  # point, between shares at trained lengths that do not tell rates apart
 
 
-def artifact_of(
-    models: Sequence[str],
-    entries: Sequence[Entry],
-    scale: str,
-    rates: Sequence[float],
-    overrides: Sequence[str],
-) -> Artifact:
-    """The search of rates: every model, rate and task."""
-    return Artifact(
-        name="bench",
-        title="Encodings on the battery",
-        rows={
-            "model": list(models),
-            "rate": {f"{rate:g}": [f"task.optim.lr={rate:g}"] for rate in rates},
-        },
-        columns={
-            e.name: {"where": list(e.words), "metric": e.metric, "digits": 1} for e in entries
-        },
-        overrides=list(overrides),
-        scales={scale: None},
-    )
-
-
 class Board(View):
     """The recorded runs of a bench.
 
     At the first seed every model has every rate on every task; the lowest validation loss, on
     further rows of the trained lengths, chooses the rate of the model on the task, and the test has
     no part in it. Further seeds run at that rate alone.
-
-    Args:
-        search: what was searched.
-        entries: its tasks.
-        seed: of the search.
     """
 
     def __init__(
@@ -164,11 +135,11 @@ class Board(View):
             counts = [len(value.runs) for value in self.scores[model].values()]
             row["seeds"] = "–".join(dict.fromkeys(str(n) for n in (min(counts), max(counts))))
             row["commit"] = commits(
-                r for (m, _), rs in self.chosen.items() if m == model for r in rs
+                r for (m, _), rs in self.chosen.items() for r in rs if m == model
             )
             rows[model] = row
-        head = ["mean rank", f"mean difference to {RIVAL}"]
-        return self._table(rows, self.caption(), {"digits": 1}, head, ["seeds", "commit"])
+        head = ["mean rank", f"mean difference to {RIVAL}", *self.entries, "seeds", "commit"]
+        return self._table(rows, self.caption(), head, digits=1)
 
     def leads_table(self) -> Table:
         """The paired difference of each model to RoPE on each task."""
@@ -180,7 +151,7 @@ class Board(View):
             f"Difference to {display_name(RIVAL)} in percentage points over the seeds that both "
             "have, ± half of its 95 % interval (Student's t over pairs)."
         )
-        return self._table(rows, caption, {"lead": {}, "digits": 1})
+        return self._table(rows, caption, lead={}, digits=1)
 
     def rates_table(self) -> Table:
         """The learning rate that each model has on each task."""
@@ -192,7 +163,7 @@ class Board(View):
             "first seed, of the rates that are right within those lengths as often, to "
             f"{ALIKE:g} point; the loss hardly tells these apart."
         )
-        return self._table(rows, caption, {})
+        return self._table(rows, caption)
 
     def _rate(self, model: str, task: str) -> Cell:
         rate, entry = self.choices.get((model, task)), self.entries[task]
@@ -200,26 +171,19 @@ class Board(View):
             return None
         rates, tried = [*self.artifact.rows["rate"]], self.tried[model, task]
         trained = {r: run["metrics"].get(entry.trained) for r, run in tried.items()}
-        beyond = [
-            run["metrics"][entry.metric]
-            for r, run in tried.items()
-            if trained[r] is not None and trained[r] >= (trained[rate] or 0) - ALIKE
+        as_good = [
+            r for r, n in trained.items() if n is not None and n >= (trained[rate] or 0) - ALIKE
         ]
+        beyond = [tried[r]["metrics"][entry.metric] for r in as_good]
         text = f"{rate}, at the edge" if rate in (rates[0], rates[-1]) else str(rate)
         text += f" ({min(beyond):.0f} to {max(beyond):.0f})" if len(beyond) > 1 else ""
         return Value(float(rate), text=text)
 
     def _table(
-        self,
-        rows: Mapping[str, Mapping[str, Cell]],
-        caption: str,
-        spec: dict[str, Any],
-        before: Sequence[str] = (),
-        after: Sequence[str] = (),
+        self, rows: Mapping[str, Mapping[str, Cell]], caption: str, head: Sequence[str] = (), **spec
     ) -> Table:
-        columns = [Column(name, {}, "", {}) for name in ("model", *before)]
-        columns += [Column(task, spec, "", {}) for task in self.entries]
-        columns += [Column(name, {}, "", {}) for name in after]
+        names = ["model", *(head or self.entries)]
+        columns = [Column(name, spec if name in self.entries else {}) for name in names]
         cells = [{"model": self.marks[model], **row} for model, row in rows.items()]
         return Table(columns, cells, ["model"], caption)
 

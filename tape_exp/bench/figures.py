@@ -40,7 +40,7 @@ def heatmap(board: Board, path: Path) -> Path:
     words = [task.replace("_", " ") for task in tasks]
     axis.set_xticks(range(len(tasks)), words, rotation=40, ha="right", rotation_mode="anchor")
     axis.tick_params(length=0)
-    figure.colorbar(image, ax=axis, label="right beyond training (%)", fraction=0.06, pad=0.02)
+    figure.colorbar(image, ax=axis, label="right beyond training (%)", aspect=30, pad=0.02)
     return save(figure, path)
 
 
@@ -59,7 +59,7 @@ def ranking(board: Board, p: float, difference: float, path: Path) -> Path:
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
     axis.grid(axis="x")
-    axis.set_xticks(range(1, len(names) + 1))
+    axis.set(xticks=range(1, len(names) + 1), xlim=(0.8, len(names) + 0.2))
     axis.set_xlabel("mean rank ± half of the critical difference")
     axis.set_title(f"{board.numbers.shape[1]} tasks, Friedman's test: p = {p:.2g}")
     return save(figure, path)

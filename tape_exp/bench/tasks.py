@@ -31,21 +31,14 @@ def guess_at(problem: str, length: int) -> float:
 
 @dataclass(frozen=True)
 class Entry:
-    """A task of the bench.
-
-    Args:
-        name: in the command, and as a column.
-        words: of the command line that runs it.
-        summary: what it asks.
-        measure: its score is ``ood/<measure>``, in percent, over rows that are longer than those of
-            training: the share of right tokens, of right states, of what retrieval wants, or of
-            addition that of right rows.
-        at: the metric at each length is ``<at>/<measure>@<length>``.
+    """A task of the bench. Its score is ``ood/<measure>``, in percent, over rows that are longer
+    than those of training: the share of right tokens, of right states, of what retrieval wants, or
+    of addition that of right rows. The metric at each length is ``<at>/<measure>@<length>``.
     """
 
-    name: str
-    words: tuple[str, ...]
-    summary: str
+    name: str  # in the command, and as a column
+    words: tuple[str, ...]  # of the command line that runs it
+    summary: str  # what it asks
     measure: str = "token_accuracy"
     at: str = "test"
 
@@ -130,9 +123,6 @@ def chosen(text: str) -> list[Entry]:
 
     Those of one set are in its order, others in that of the list, however they are given: the same
     tasks are the same bench.
-
-    Raises:
-        ConfigError: a name is neither.
     """
     names: list[str] = []
     for word in text.split(","):

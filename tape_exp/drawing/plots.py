@@ -37,53 +37,33 @@ PERCENT = (-4.0, 104.0)  # ``ylim`` of percentages
 
 @dataclass(frozen=True)
 class Line:
-    """A series of points.
+    """A series of points."""
 
-    Args:
-        name: what the legend calls it; a line without one is not in the legend.
-        x, y: the points.
-        low, high: the ends of each point's interval, None where there is none.
-        style: :data:`REFERENCE` for a line to compare the others with; legends name it last.
-        joined: whether a line goes through the points, and a band through their intervals.
-        hollow: whether markers are open.
-        width: in points.
-    """
-
-    name: str
+    name: str  # in the legend; empty: not in it
     x: Sequence[float]
     y: Sequence[float]
-    low: Sequence[float | None] = ()
+    low: Sequence[float | None] = ()  # the ends of each point's interval, None where there is none
     high: Sequence[float | None] = ()
-    style: LineStyle = field(default_factory=lambda: categorical(0))
-    joined: bool = True
-    hollow: bool = False
-    width: float = 1.1
+    style: LineStyle = field(default_factory=lambda: categorical(0))  # legends name REFERENCE last
+    joined: bool = True  # by a line through the points, and a band through their intervals
+    hollow: bool = False  # markers
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A pair of axes.
-
-    Args:
-        marks: places of vertical lines, such as the trained length.
-        ticks: places of labels on the horizontal axis, ``ticklabels`` what they say.
-        ylim: the ends of the vertical axis.
-        log_x: whether lengths double at equal distances.
-        log_y: whether values grow by powers of ten.
-        bars: whether intervals are bars, not bands.
-    """
+    """A pair of axes."""
 
     title: str
     xlabel: str
     ylabel: str
     lines: Sequence[Line]
-    marks: Sequence[float] = ()
-    ticks: Sequence[float] = ()
-    ticklabels: Sequence[str] = ()
+    marks: Sequence[float] = ()  # places of vertical lines, such as the trained length
+    ticks: Sequence[float] = ()  # places of labels on the horizontal axis
+    ticklabels: Sequence[str] = ()  # what they say
     ylim: tuple[float, float] | None = None
-    log_x: bool = False
-    log_y: bool = False
-    bars: bool = False
+    log_x: bool = False  # lengths double at equal distances
+    log_y: bool = False  # values grow by powers of ten
+    bars: bool = False  # intervals are bars, not bands
 
 
 def mean_line(name: str, x: Sequence[float], runs: Any, style: LineStyle) -> Line:
@@ -94,12 +74,10 @@ def mean_line(name: str, x: Sequence[float], runs: Any, style: LineStyle) -> Lin
 
 @in_print
 def curves(panels: Sequence[Panel], path: Path, title: str = "", shared: bool = True) -> Path:
-    """Draw panels of lines, with one legend for all below them.
-
-    Args:
-        shared: whether panels share their axes, and are two in a row.
+    """Draw panels of lines, with one legend for all below them; many, or those that share axes, in
+    pairs.
     """
-    across = min(len(panels), 2) if shared else 1
+    across = min(len(panels), 2) if shared or len(panels) > 4 else 1
     rows, handles = math.ceil(len(panels) / across), _handles(panels)
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     in_a_row = max(1, min(len(handles), int(WIDTH / (0.4 + longest * LETTER * SMALL / 72))))
@@ -134,7 +112,6 @@ def _properties(line: Line) -> dict[str, Any]:
         "marker": line.style.marker,
         "linestyle": line.style.dash if line.joined else "none",
         "markerfacecolor": "none" if line.hollow else line.style.colour,
-        "linewidth": line.width,
     }
 
 
@@ -178,16 +155,13 @@ def _draw_intervals(axis: Any, line: Line, bars: bool) -> None:
 def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     """Draw percentages over two axes: a heatmap for each name, with one colour bar from 0 to 100.
 
-    What was seen in training is framed. Where rows are not an axis, as in the grid of a task that
-    varies the length only, each row is a curve.
-
-    Args:
-        panels: name -> grid; two spaces in a name, as before its mean, become a line break.
+    What was seen in training is framed. Where the rows of a single grid are not an axis, as of a
+    task that varies the length only, each row is a curve. Two spaces in a name break its line.
     """
     heatmaps = {name.replace("  ", "\n"): grid for name, grid in panels.items()}
     first = next(iter(heatmaps.values()))
     if not first.row_label:
-        return curves(_as_curves(heatmaps), path, title)
+        return curves([_as_curve(first)], path, title)
     across = len(heatmaps) if len(heatmaps) < 4 else 2 if len(heatmaps) == 4 else 3
     rows = math.ceil(len(heatmaps) / across)
     side = (WIDTH - 0.9) / across - 0.05
@@ -209,34 +183,14 @@ def grids(panels: Mapping[str, Heatmap], path: Path, title: str = "") -> Path:
     return save(figure, path)
 
 
-def _as_curves(heatmaps: Mapping[str, Heatmap]) -> list[Panel]:
-    """A panel for each row, with a line for each grid; of a single grid one with all rows."""
-    first = next(iter(heatmaps.values()))
-    x = list(range(1, len(first.values[0]) + 1))
-    seen = [first.trained[1] + 0.5] if 0 < first.trained[1] < len(x) else []
-    axis: Any = {"marks": seen, "ticks": x, "ticklabels": first.columns, "ylim": PERCENT}
-    names = [name.replace("\n", " ") for name in heatmaps]
-    lines = {
-        row: [grid.values[place] for grid in heatmaps.values()]
-        for place, row in enumerate(first.rows)
-    }
-    if len(names) == 1:
-        rows, names = [*lines], names * len(lines)
-        lines = {names[0]: [y for (y,) in lines.values()]}
-        names = rows
-    return [
-        Panel(
-            title,
-            first.column_label,
-            first.title,
-            [
-                Line(name, x, y, style=categorical(n))
-                for n, (name, y) in enumerate(zip(names, ys, strict=True))
-            ],
-            **axis,
-        )
-        for title, ys in lines.items()
-    ]
+def _as_curve(heatmap: Heatmap) -> Panel:
+    """A line for each row."""
+    x = list(range(1, len(heatmap.values[0]) + 1))
+    seen = [heatmap.trained[1] + 0.5] if 0 < heatmap.trained[1] < len(x) else []
+    axis: Any = {"marks": seen, "ticks": x, "ticklabels": heatmap.columns, "ylim": PERCENT}
+    rows = zip(heatmap.rows, heatmap.values, strict=True)
+    lines = [Line(name, x, y, style=categorical(n)) for n, (name, y) in enumerate(rows)]
+    return Panel("", heatmap.column_label, heatmap.title, lines, **axis)
 
 
 def _draw_grid(axis: Any, heatmap: Heatmap) -> Any:
@@ -268,11 +222,8 @@ def matrices(
     """Draw matrices of (query, key), queries downward, positions from 0.
 
     Panels of one label share a scale and its colour bar. If there are negative values, white is 0
-    and the scale symmetric. A bar is pointed where a few entries are far above all others.
-
-    Args:
-        panels: name -> (T, T); NaN stays blank, and is cut off where all have it at their ends.
-        label: name -> of its colour bar.
+    and the scale symmetric. A bar is pointed where a few entries are far above all others. NaN is
+    blank, and cut off where all have it at their ends.
     """
     groups: dict[str, list[str]] = {}
     for name in panels:

@@ -9,6 +9,7 @@ import hashlib
 import io
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +29,8 @@ LETTER = 0.56  # mean width of a letter of DejaVu Sans, as a part of its height
 SCALE, DIVERGING = "YlGnBu", "RdBu_r"  # colour maps: the paper's, and one whose white is 0
 DPI = 200
 STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # which matplotlib ships
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],  # matplotlib ships the first
     "font.size": TYPE,
     "figure.titlesize": TITLE,
     "axes.titlesize": TYPE + 0.5,
@@ -124,11 +126,13 @@ def style_of(name: str, taken: Iterable[LineStyle] = ()) -> LineStyle:
 
 
 def styles_of(names: Iterable[str]) -> dict[str, LineStyle]:
-    """The styles of names in one figure."""
+    """The styles of names in one figure; their own colours, where five have that of one family."""
     styles: dict[str, LineStyle] = {}
     for name in dict.fromkeys(names):
         styles[name] = style_of(name, styles.values())
-    return styles
+    if max(Counter(style.colour for style in styles.values()).values(), default=0) < 5:
+        return styles
+    return {name: categorical(number) for number, name in enumerate(styles)}
 
 
 def categorical(number: int) -> LineStyle:
@@ -168,7 +172,10 @@ def fitted(text: str, width: float, points: float = TYPE) -> str:
 @in_print
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure atomically; the suffix of its path is its format."""
-    content, kind = io.BytesIO(), path.suffix[1:]
+    content, kind, engine = io.BytesIO(), path.suffix[1:], figure.get_layout_engine()
+    if engine:  # else savefig would draw once more for the layout
+        engine.execute(figure)
+        figure.set_layout_engine("none")
     figure.savefig(content, dpi=DPI, format=kind, metadata=METADATA[kind])
     write_atomically(path, content.getvalue())
     return path

@@ -3,9 +3,8 @@
 import argparse
 import json
 import logging
-import shutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from tape_exp.settings import folders
 from tape_exp.settings.commands import command, log_plainly
 
 log = logging.getLogger("tape_exp")
-UNBROKEN = 1000  # characters of a table where there is no terminal, as in a pipe
 RESULTS = folders.ROOT / "results"
 KEYS = "task= | model=a,b | scale= | seeds= | metrics= | key=value"
 
@@ -77,19 +75,10 @@ def run_artifacts(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(*(job.title for job in jobs.values()), f"missing runs: {len(jobs)}", sep="\n")
         return 0
-    refuse_unfit(jobs.values())
+    runner.fitting(jobs, all_of_them=True)
     outcome = runner.work(jobs, options.cores, options.minutes)
     render(())
     return outcome.status()
-
-
-def refuse_unfit(jobs: Collection[Any]) -> None:
-    """Raise before the first run begins where a word of the command does not fit a run."""
-    if jobs:
-        from tape_exp.training.from_config import check_parts  # imports torch
-
-        for job in jobs:
-            check_parts(job.cfg)
 
 
 def compare_models(options: argparse.Namespace) -> int:
@@ -101,12 +90,12 @@ def compare_models(options: argparse.Namespace) -> int:
     own = Path(runs).expanduser()
     into = RESULTS if options.record else own / ".compare"
     status, view = 0, compare.view_of(artifact, compare.recorded(own, into), seeds)
-    if any(len(view.runs(row)) < len(seeds) for row in view.rows):
+    found = [run for row in view.rows for run in view.runs(row)]
+    if len(found) < len(view.rows) * len(seeds):
         from tape_exp.paper import runner
 
-        found = [run for row in view.rows for run in view.runs(row)]
         jobs = runner.jobs_of([artifact], scale, seeds, records=found)
-        refuse_unfit(jobs.values())
+        runner.fitting(jobs, all_of_them=True)
         status = runner.work(jobs, options.cores, options.minutes, into / "records").status()
         artifact, *_ = compare.requested(options.words, options.name)
         view = compare.view_of(artifact, compare.recorded(own, into), seeds)
@@ -114,19 +103,18 @@ def compare_models(options: argparse.Namespace) -> int:
         print("There is no table: none of these runs is recorded.", file=sys.stderr)
         return status or 1
     paths = compare.write(view, into)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNBROKEN
-    print(f"\n{view.table.terminal(width)}", *paths, sep="\n")
+    print(f"\n{view.table.terminal()}", *paths, sep="\n")
     return status
 
 
 def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     """Write tables, figures and the overview of results/ at every scale that has records."""
     from tape_exp.paper import pages
-    from tape_exp.paper.figures import draw_all, drawings, figures
+    from tape_exp.paper.figures import draw_all, figures
 
     for name in chosen:
         load(name)  # a wrong name is told before anything is written
-    records = read_records()
+    records, drawings = read_records(), []
     judgements: dict[Path, dict[str, Any]] = {}
     for name in names():
         artifact = load(name)
@@ -141,7 +129,7 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
             for suffix, draw in figures(view):
                 for kind in ("svg", *(kind for kind in formats if kind != "tex")):
                     drawings.append((draw, results / "figures" / f"{stem}{suffix}.{kind}"))
-    draw_all()
+    draw_all(drawings)
     for results, of_folder in judgements.items():
         write_atomically(results / "tables" / "claims.csv", pages.claims_table(of_folder).csv())
         overview = pages.overview(of_folder, "tables/{0}-{1}.csv")

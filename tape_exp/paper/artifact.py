@@ -26,47 +26,27 @@ COLUMN = {
 
 @dataclass(kw_only=True)
 class Artifact:
-    """One table or figure; :class:`~tape_exp.paper.view.View` shows it at a scale.
+    """One table or figure; :class:`~tape_exp.paper.view.View` shows it at a scale."""
 
-    Args:
-        name: of its YAML and of what is rendered.
-        title: one line, as in the paper's caption.
-        rows: dimension -> its labels, which name configs (``model: [rope, tape]``), or label ->
-            overrides, or a key of the records that lists them; or a list of such products.
-        columns: heading -> what is in the cells.
-        overrides: of every run.
-        at: scale -> further overrides of every run, and of the runs that it begins from.
-        values: scale -> what stands for ``{name}`` in the overrides of rows.
-        claim: what the paper says of it (:mod:`tape_exp.paper.claims`).
-        scales: those that it is of, and what each needs that a CPU lacks; null: nothing.
-        place: what pages call a scale, where it is not that of runs.
-        trainer: for the paper's scale.
-        caption: what was measured and how; ``{task.train_length}`` is a key of its records.
-        figures: what is drawn (:mod:`tape_exp.paper.figures`).
-        source: the function in :mod:`tape_exp.paper.special` that makes the table of other records.
-        finish: the function there that completes the table.
-        once: whether a row of the same runs as one above is left out.
-        command: what measures it, where that is not ``paper run``.
-        provenance: the last columns.
-    """
-
-    name: str
-    title: str
+    name: str  # of its YAML and of what is rendered
+    title: str  # one line, as in the paper's caption
+    # dimension -> its labels, which name configs (``model: [rope, tape]``), or label -> overrides,
+    # or a key of the records that lists them; or a list of such products
     rows: Any = field(default_factory=dict)
-    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
-    overrides: list[str] = field(default_factory=list)
-    at: dict[str, list[str]] = field(default_factory=dict)
-    values: dict[str, dict[str, str]] = field(default_factory=dict)
-    claim: dict[str, Any] = field(default_factory=dict)
-    scales: dict[str, str | None] = field(default_factory=lambda: dict(DEFAULT))
-    place: dict[str, str] = field(default_factory=dict)
-    trainer: str = "gpu"
-    caption: str = ""
-    figures: list[dict[str, Any]] = field(default_factory=list)
-    source: str = ""
-    finish: str = ""
-    once: bool = False
-    command: str = ""
+    columns: dict[str, dict[str, Any]] = field(default_factory=dict)  # heading -> what is in cells
+    overrides: list[str] = field(default_factory=list)  # of every run
+    at: dict[str, list[str]] = field(default_factory=dict)  # scale -> further ones, of bases too
+    values: dict[str, dict[str, str]] = field(default_factory=dict)  # scale -> {name} in overrides
+    claim: dict[str, Any] = field(default_factory=dict)  # tape_exp.paper.verdicts has its keys
+    scales: dict[str, str | None] = field(default_factory=lambda: dict(DEFAULT))  # -> what it needs
+    place: dict[str, str] = field(default_factory=dict)  # what pages call a scale
+    trainer: str = "gpu"  # for the paper's scale
+    caption: str = ""  # what was measured and how; {task.train_length} is a key of its records
+    figures: list[dict[str, Any]] = field(default_factory=list)  # tape_exp.paper.figures
+    source: str = ""  # the function of tape_exp.paper.special that makes the table
+    finish: str = ""  # the one that completes it
+    once: bool = False  # whether a row of the same runs as one above is left out
+    command: str = ""  # what measures it, where that is not ``paper run``
     provenance: list[str] = field(default_factory=lambda: ["seeds", "scale", "commit"])
 
     def __post_init__(self) -> None:

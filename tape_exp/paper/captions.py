@@ -16,17 +16,13 @@ TWO_SEEDS = "Two seeds: the mean, and both values in brackets."
 def notes(view: "View", runs: Mapping[str, list[Record]]) -> list[str]:
     """What a caption adds: two seeds, unplanned differences between rows, corpora, commits."""
     every, sentences = [*{run["run"]: run for found in runs.values() for run in found}.values()], []
+    claim, last = view.artifact.claim, view.dimensions()[-1:]
     if any(len({run["seed"] for run in found}) == 2 for found in runs.values()):
         sentences.append(TWO_SEEDS)
-    claim, compared = (
-        view.artifact.claim,
-        {row.labels[name] for row in view.rows for name in view.dimensions()[-1:]},
-    )
-    rivals = claim.get("than", [])
+    compared, rivals = {row.labels[name] for row in view.rows for name in last}, claim.get("than")
     if rivals and compared - {*rivals, *claim.get("better", ["tape"])}:
-        sentences.append(
-            f"The claim is tested against {listed([*map(display_name, rivals)])} only."
-        )
+        tested = listed([*map(display_name, rivals)])
+        sentences.append(f"The claim is tested against {tested} only.")
     if any(spec["kind"] in ("lengths", "losses") for spec in view.artifact.figures):
         sentences.append("In the figure bands reach from the lowest seed to the highest.")
     if any(run.get("knows_digits") for run in every):

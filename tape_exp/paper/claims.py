@@ -29,38 +29,27 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the overview says of a claim: the paper's figures, ours, whether it holds, and how many
-    seeds; ``short``: our figures of the first comparison that decided.
-    """
+    """What the overview says of a claim."""
 
-    paper: str = ""
+    paper: str = ""  # its figures
     ours: str = ""
     holds: str = NO_CLAIM
-    seeds: str = ""
-    short: str = ""
+    seeds: str = ""  # how many
+    short: str = ""  # our figures of the first comparison that decided
 
 
 @dataclass
 class Contest:
-    """The statement that ``favourite`` is better than every rival at something.
+    """The statement that ``favourite`` is better than every rival at something."""
 
-    Args:
-        where, published_where: at what, ``512 tokens``, for us and in the paper.
-        measured, published: values by the label of their row, as far as there are some.
-        higher: whether more is better.
-        floor: what a method reaches that solves nothing, or guesses.
-        digits: decimals shown.
-        tests: of every rival that shares two seeds or more, p and p adjusted.
-    """
-
-    where: str
+    where: str  # at what, ``512 tokens``
     favourite: str
     rivals: Sequence[str]
-    measured: Mapping[str, Value]
+    measured: Mapping[str, Value]  # by the label of their row, as far as there are some
     published: Mapping[str, Value]
     published_where: str = ""
-    higher: bool = True
-    floor: float | None = None
+    higher: bool = True  # is better
+    floor: float | None = None  # what a method reaches that solves nothing, or guesses
     digits: int = 2
 
     def difference(self, rival: str) -> Difference | None:
@@ -75,11 +64,7 @@ class Contest:
         return {rival: d.p for rival, d in differences.items() if d and d.p is not None}
 
     def outcomes(self, adjusted: Mapping[str, float]) -> dict[str, str]:
-        """Rival -> one of :data:`PRIORITY`.
-
-        Args:
-            adjusted: the p values of its rivals, adjusted for all comparisons of the claim.
-        """
+        """Rival -> one of :data:`PRIORITY`, by p values adjusted for all comparisons."""
         return {rival: self._against(rival, adjusted.get(rival, 1.0)) for rival in self.rivals}
 
     def _against(self, rival: str, adjusted: float) -> str:
@@ -156,36 +141,31 @@ def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
 
     The p values of all of them are adjusted together, for as many as there will be once every rival
     has run, so that a verdict does not weaken as runs come in. Our figures are those of the
-    comparisons that decided.
-
-    Args:
-        note: what follows our figures, in brackets.
+    comparisons that decided, and the note follows them in brackets.
     """
     tests = {(i, name): p for i, c in enumerate(contests) for name, p in c.p_values().items()}
     planned = sum(len(contest.rivals) for contest in contests)
-    adjusted = dict(
-        zip(tests, holm([*tests.values(), *[1.0] * (planned - len(tests))]), strict=False)
-    )
+    adjusted = holm([*tests.values(), *[1.0] * (planned - len(tests))])
+    p = dict(zip(tests, adjusted, strict=False))
     outcomes = [
-        contest.outcomes({name: p for (k, name), p in adjusted.items() if k == i})
+        contest.outcomes({name: p[i, name] for k, name in tests if k == i})
         for i, contest in enumerate(contests)
     ]
     every = {outcome for each in outcomes for outcome in each.values()}
     holds = next((outcome for outcome in PRIORITY if outcome in every), UNTESTED)
     ours, short = [], ""
     for contest, each in zip(contests, outcomes, strict=True):
-        if holds in each.values():
-            deciding = [name for name, outcome in each.items() if outcome == holds]
+        if deciding := [name for name, outcome in each.items() if outcome == holds]:
             ours.append(contest.figures(deciding))
             numbers = {name: Value(value.number) for name, value in contest.measured.items()}
             short = short or contest.pair(numbers, deciding)
     text = "; ".join(filter(None, ours))
-    names = [(c, name) for c in contests for name in (c.favourite, *c.rivals) if name in c.measured]
-    runs = {contest.measured[name].n for contest, name in names}
+    known = [c.measured.get(name) for c in contests for name in (c.favourite, *c.rivals)]
+    runs = sorted({value.n for value in known if value})
     return Verdict(
         paper="; ".join(filter(None, dict.fromkeys(contest.papers() for contest in contests))),
         ours=f"{text} ({note})" if text and note else text,
         holds=holds,
-        seeds=" to ".join(str(n) for n in sorted({min(runs), max(runs)})) if runs else "",
+        seeds=" to ".join(map(str, dict.fromkeys([runs[0], runs[-1]]))) if runs else "",
         short=short,
     )

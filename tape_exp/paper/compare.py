@@ -28,10 +28,7 @@ ENDS = ("_stderr", "_low", "_high")
 
 def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list[int]]:
     """The comparison, scale and seeds that a command asks for: ``task=<task> model=<model,…>
-    [scale=] [seeds=] [metrics=a,b] [key=value …]``.
-
-    Raises:
-        ConfigError: task or models are missing, or a word is wrong.
+    [scale=] [seeds=] [metrics=a,b] [key=value …]``; a wrong or missing word is a ConfigError.
     """
     scale, seeds, further = settings_of(words)
     settings, extra = split_words(further, ("task", "model", "metrics"))
@@ -63,12 +60,10 @@ def recorded(runs: Path, into: Path) -> list[Record]:
 def view_of(artifact: Artifact, records: Sequence[Record], seeds: Sequence[int]) -> View:
     """A comparison with the records whose config is that of today, key by key; without
     ``metrics=`` its columns are all metrics of these but diagnostics.
-
-    Raises:
-        ConfigError: an override is wrong, or no record has one of the metrics.
     """
-    (scale,) = artifact.scales
-    view = View(artifact, scale, [run for run in records if run["seed"] in seeds])
+    view = View(
+        artifact, next(iter(artifact.scales)), [run for run in records if run["seed"] in seeds]
+    )
     rows = []
     for row in view.rows:
         cfg = compose_config(view.words(row))
@@ -107,27 +102,27 @@ def deciding(overrides: Sequence[str]) -> list[str]:
 
 def write(view: View, into: Path) -> list[Path]:
     """Write the table, the figures, and a YAML from which the site shows them again."""
-    from tape_exp.paper.figures import figures  # imports matplotlib
-
     artifact, stem, table = view.artifact, f"{view.artifact.name}-{view.scale}", view.table
     assert table is not None  # of what is recorded
     path = into / "tables" / f"{stem}.csv"
+    fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}
+    text = yaml.safe_dump(fields, sort_keys=False)
+    write_atomically(into / "tables" / f"{artifact.name}.yaml", text)
     if not path.exists() or path.read_text() != table.csv():
+        from tape_exp.paper.figures import figures  # imports matplotlib
+
         write_atomically(path, table.csv())
-        fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}
-        text = yaml.safe_dump(fields, sort_keys=False)
-        write_atomically(into / "tables" / f"{artifact.name}.yaml", text)
         for suffix, draw in figures(view):
             draw(into / "figures" / f"{stem}{suffix}.svg")
     return [path, *sorted((into / "figures").glob(f"{stem}*.svg"))]
 
 
 def kept(folder: Path) -> list[Artifact]:
-    """The comparisons that were left in a folder, but not those of another version."""
-    found = []
+    """The comparisons that were left in a folder."""
+    artifacts = []
     for path in sorted(folder.glob("*.yaml")):
         try:
-            found.append(Artifact(name=path.stem, **yaml.safe_load(path.read_text())))
+            artifacts.append(Artifact(name=path.stem, **yaml.safe_load(path.read_text())))
         except TypeError:
-            warn(f"{path} is of another version; give the command of the comparison again.")
-    return found
+            warn(f"{path} is of another version; the same comparison, made again, replaces it.")
+    return artifacts

@@ -48,13 +48,8 @@ def _score(run: Record) -> dict[str, float]:
     """Of a set of SCROLLS the metric that counts, with its interval."""
     dataset, metrics = run["config"]["task"].get("dataset"), run["metrics"]
     names = [f"{dataset}/{kind}" for kind in ("f1", "exact_match", "rouge/geometric_mean")]
-    ends = ("", "_low", "_high")
-    return {
-        f"{dataset}/score{e}": metrics[name + e]
-        for name in names
-        for e in ends
-        if name + e in metrics
-    }
+    pairs = [(name + end, end) for name in names for end in ("", "_low", "_high")]
+    return {f"{dataset}/score{end}": metrics[key] for key, end in pairs if key in metrics}
 
 
 def _sizes(run: Record) -> dict[str, float]:
@@ -66,9 +61,7 @@ def _sizes(run: Record) -> dict[str, float]:
 
 
 def _of_matrices(run: Record) -> dict[str, float]:
-    """By layer: how far back attention looks, in tokens, and the mean size of E·Eᵀ on the diagonal
-    over that of other causal pairs.
-    """
+    """By layer: tokens that attention looks back; the diagonal of E·Eᵀ over other causal pairs."""
     found = {}
     for name, rows in run.get("matrices", {}).items():
         kind, layer = name.split("@")

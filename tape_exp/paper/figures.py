@@ -7,10 +7,12 @@ A YAML's ``figures`` is a list of ``{kind: …}``, of these:
   label of the outer dimensions. ``of``: metric -> the panel's title (default: every metric with
   lengths), ``quantity``, ``across``, ``guess: <metric>``, ``linear``: no logarithmic axis.
 - ``losses``: validation loss by step. ``panels``: the dimension that has a panel for each label.
-- ``matrices``, ``pattern``, ``ladder``, ``theorem``: of one artifact each.
+- ``matrices``, ``pattern``, ``ladder``: of one artifact each.
 """
 
+import gc
 import multiprocessing
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -42,19 +44,11 @@ def figures(view: View) -> Iterator[tuple[str, Draw]]:
             yield suffix or ("" if number == 0 else f"-{spec['kind']}"), draw
 
 
-drawings: list[tuple[Draw, Path]] = []  # what the processes of draw_all inherit
-
-
-def draw_all() -> None:
-    """Draw all of :data:`drawings`, in as many processes as there are cores."""
-    with multiprocessing.get_context("fork").Pool() as pool:
-        pool.map(draw_one, range(len(drawings)), chunksize=1)
-
-
-def draw_one(number: int) -> None:
-    """Draw one of :data:`drawings`."""
-    draw, path = drawings[number]
-    draw(path)
+def draw_all(drawings: Sequence[tuple[Draw, Path]]) -> None:
+    """Draw each into its file, in as many processes as there are cores."""
+    gc.freeze()  # so that the processes do not look through all records again and again
+    with multiprocessing.Pool() as pool:
+        pool.starmap(operator.call, drawings, chunksize=1)
 
 
 def title_of(view: View) -> str:
@@ -94,12 +88,8 @@ def line_of(name: str, points: Sequence[tuple[float, Value]], style: LineStyle, 
 
 def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """The mean over seeds, in a band from the lowest seed to the highest."""
-    every = {metric for runs in view.all_runs.values() for metric in metrics_of(runs[0])}
-    found = [match for metric in sorted(every) if (match := re.fullmatch(r"(.+)@(\d+)", metric))]
-    lengths: dict[str, list[int]] = {match[1]: [] for match in found}
-    for match in found:
-        lengths[match[1]] = sorted([*lengths[match[1]], int(match[2])])
-    many = {metric: metric for metric, places in lengths.items() if len(places) >= FEWEST}
+    found = [places(metrics_of(runs[0])) for runs in view.all_runs.values()]
+    many = {m: m for each in found for m in sorted(each) if len(each[m]) >= FEWEST}
     styles, panels = styles_of(last_label(row) for row in view.rows), []
     marks = (view.lookup("task.train_length") or view.lookup("task.train_letters"))[:1]
     parts: dict[tuple[str, ...], list[Row]] = {}
@@ -107,20 +97,21 @@ def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         parts.setdefault(tuple([*row.labels.values()][:-1]), []).append(row)
     for (part, rows), (template, told) in product(parts.items(), spec.get("of", many).items()):
         metric = fill(template, rows[0].labels)
-        x, lines = lengths.get(metric, []), []
+        x: list[int] = []
+        lines = []
         for row in rows:
-            keys = [f"{metric}@{n}" for n in x]
-            runs = [m for m in map(metrics_of, view.runs(row)) if x and m.keys() >= {*keys}]
-            if runs:
-                name, values = last_label(row), [[run[key] for key in keys] for run in runs]
-                lines.append(mean_line(display_name(name), x, values, styles[name]))
+            name, runs = last_label(row), [*map(metrics_of, view.runs(row))]
+            if runs and (at := places(runs[0]).get(metric)):
+                keys, x = [f"{metric}@{n}" for n in at], max(x, at, key=len)
+                values = [[run[key] for key in keys] for run in runs if run.keys() >= {*keys}]
+                lines.append(mean_line(display_name(name), at, values, styles[name]))
         if lines and metric == spec.get("guess"):
             lines.append(best_guess(rows[0].labels["group"], x))
         quantity = spec.get("quantity", metric.rpartition("/")[2])
         ticks = [n for n in x if n & (n - 1) == 0] or x
         axis: Any = {"marks": marks, "ticks": ticks[:: -1 if len(ticks) < 5 else -2], "log_x": True}
         if spec.get("linear"):
-            axis = {"ticks": x}
+            axis = {"ticks": x[:: 2 if len(x) > 8 else 1]}
         axis["ylim"] = plots.PERCENT if "%" in quantity else None
         title = ", ".join(filter(None, [*map(display_name, part), told]))
         words = (title, spec.get("across", "length"), quantity)
@@ -128,6 +119,15 @@ def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     if any(any(line.y) for panel in panels for line in panel.lines):
         shared = all(panel.ylim for panel in panels)
         yield "", partial(plots.curves, panels, title=title_of(view), shared=shared)
+
+
+def places(metrics: Mapping[str, float]) -> dict[str, list[int]]:
+    """Metric -> the lengths, or layers, at which a run has it, ascending."""
+    found: dict[str, list[int]] = {}
+    for name in metrics:
+        if match := re.fullmatch(r"(.+)@(\d+)", name):
+            found.setdefault(match[1], []).append(int(match[2]))
+    return {name: sorted(numbers) for name, numbers in found.items()}
 
 
 def best_guess(group: str, lengths: Sequence[int]) -> Line:
@@ -142,20 +142,18 @@ def best_guess(group: str, lengths: Sequence[int]) -> Line:
 def _losses(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
     """The mean over seeds, in a band from the lowest seed to the highest."""
     panels: dict[str, list[Line]] = {}
-    names: dict[str, LineStyle] = styles_of(last_label(row) for row in view.rows)
+    styles = styles_of(last_label(row) for row in view.rows)
     for row in view.rows:
-        labels = dict(row.labels)
+        labels, name = dict(row.labels), last_label(row)
         panel = labels.pop(spec.get("panels", ""), "")
-        name = ", ".join(f"{key} {label}" for key, label in labels.items())
-        style = names.get(name) or categorical(len(names))
-        if not panel:
-            name, style = display_name(last_label(row)), names[last_label(row)]
-        names.setdefault(name, style)
+        if panel:
+            name = ", ".join(f"{key} {label}" for key, label in labels.items())
+        style = styles.setdefault(name, categorical(len(styles)))
         curves = [run["curves"].get("val/loss") for run in view.runs(row) if "curves" in run]
         by_step = [dict(zip(c["step"], c["value"], strict=True)) for c in curves if c]
         if steps := sorted(set.intersection(*map(set, by_step))) if by_step else []:
             values = [[curve[step] for step in steps] for curve in by_step]
-            line = mean_line(name, steps, values, style)
+            line = mean_line(display_name(name), steps, values, style)
             panels.setdefault(display_name(panel), []).append(line)
     words = ("step", "validation loss (nats)")
     every = [Panel(title, *words, lines, log_y=True) for title, lines in panels.items()]
@@ -244,27 +242,6 @@ def _pattern(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         yield "", partial(plots.matrices, panels, title=title, label=label)
 
 
-def _theorem(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
-    """Right labels by length: of all positions, and of those whose product is the identity."""
-    theorem = (special.theory_report() or {"theorem": {"forms": {}, "lengths": []}})["theorem"]
-    widths = (5.0, 2.6, 1.6, 1.2, 0.8)  # later lines are thinner, so that those below show
-    axis: Any = {"ticks": theorem["lengths"][1::4], "log_x": True, "ylim": plots.PERCENT}
-    panels = []
-    for title, key in (("all positions", "all"), ("those of the identity", "identity")):
-        lines = [
-            Line(name, theorem["lengths"], form[key], style=categorical(n), width=width)
-            for n, ((name, form), width) in enumerate(
-                zip(theorem["forms"].items(), widths, strict=False)
-            )
-        ]
-        if lines and key == "all":
-            never = ("label 0 everywhere", theorem["lengths"], theorem["never"])
-            lines.append(Line(*never, style=REFERENCE))
-        panels.append(Panel(title, "length (positions)", "right labels (%)", lines, **axis))
-    if theorem["forms"]:
-        yield "", partial(plots.curves, panels, title=view.artifact.title)
-
-
 KINDS: dict[str, Callable[[View, Mapping[str, Any]], Iterator[tuple[str, Draw]]]] = {
     "grids": _grids,
     "lengths": _lengths,
@@ -272,5 +249,4 @@ KINDS: dict[str, Callable[[View, Mapping[str, Any]], Iterator[tuple[str, Draw]]]
     "ladder": _ladder,
     "matrices": _matrices,
     "pattern": _pattern,
-    "theorem": _theorem,
 }

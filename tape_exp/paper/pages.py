@@ -10,22 +10,14 @@ from tape_exp.paper import claims
 from tape_exp.paper.artifact import SCALES, Artifact
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.records import Record
-from tape_exp.paper.tables import Column, Table
+from tape_exp.paper.tables import Cell, Column, Table
 from tape_exp.paper.verdicts import verdict
 from tape_exp.paper.view import View, label_of
 from tape_exp.settings import folders
 from tape_exp.settings.naming import display_name
 
-ORDER = (
-    claims.YES,
-    claims.ORDERED,
-    claims.NO,
-    claims.REVERSED,
-    claims.UNCLEAR,
-    claims.FLOOR,
-    claims.UNTESTED,
-)
-HEAD = ("artifact", "the paper's claim", "paper", "ours", "holds", "scale", "seeds")
+ORDER = [claims.YES, claims.ORDERED, claims.NO, claims.REVERSED]
+ORDER += [claims.UNCLEAR, claims.FLOOR, claims.UNTESTED]
 
 
 def views(artifact: Artifact, records: Sequence[Record]) -> list[View]:
@@ -40,20 +32,24 @@ def judged(artifact: Artifact, shown: Sequence[View]) -> tuple[str, Verdict]:
     verdicts = [(view.scale, verdict(view)) for view in largest_first]
     tested = [each for each in verdicts if each[1].holds != claims.UNTESTED]
     none = View(artifact, next(iter(artifact.scales)), [])
-    scale, found = next(iter(tested + verdicts), None) or ("", verdict(none))
-    return scale, found
+    return [*tested, *verdicts, ("", verdict(none))][0]
 
 
 def claims_table(judgements: dict[str, tuple[Artifact, str, Verdict]]) -> Table:
     """The table of claims for programs, a row for each artifact."""
-    rows = []
-    for name, (artifact, scale, found) in judgements.items():
-        text = artifact.claim.get("text", claims.NO_CLAIM)
-        paper = found.paper or ("no numbers" if artifact.claim else "")
-        place = artifact.place.get(scale, scale)
-        cells = (name, text, paper, found.ours, found.holds, place, found.seeds)
-        rows.append(dict(zip(HEAD, cells, strict=True)))
-    return Table([Column(name, {}, "", {}) for name in HEAD], rows, ["artifact"])
+    rows: list[dict[str, Cell]] = [
+        {
+            "artifact": name,
+            "the paper's claim": artifact.claim.get("text", claims.NO_CLAIM),
+            "paper": found.paper or ("no numbers" if artifact.claim else ""),
+            "ours": found.ours,
+            "holds": found.holds,
+            "scale": artifact.place.get(scale, scale),
+            "seeds": found.seeds,
+        }
+        for name, (artifact, scale, found) in judgements.items()
+    ]
+    return Table([*map(Column, rows[0])], rows, ["artifact"])
 
 
 def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -> str:
@@ -89,18 +85,14 @@ def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -
 
 def seeds_of(found: Verdict) -> str:
     """``3 seeds``; what is no number stays as it is."""
-    plural = "" if found.seeds == "1" else "s"
-    return f"{found.seeds} seed{plural}" if found.seeds[-1:].isdigit() else found.seeds
+    word = "seed" if found.seeds == "1" else "seeds"
+    return f"{found.seeds} {word}" if found.seeds[-1:].isdigit() else found.seeds
 
 
 def page(
     artifact: Artifact, shown: Sequence[View], judgement: Verdict, pictures: dict[str, list[str]]
 ) -> str:
-    """The page of an artifact: claim, verdict, figures, tables, captions and commands.
-
-    Args:
-        pictures: scale -> paths of its figures.
-    """
+    """The page of an artifact: claim, verdict, figures (by scale), tables, captions, commands."""
     parts = [f"# {artifact.name}"]
     if artifact.claim:
         figures_of = [("Paper", judgement.paper or "no numbers"), ("Ours", judgement.ours)]
@@ -117,9 +109,8 @@ def page(
     if missing := [*gaps(artifact, shown)]:
         parts.append(f"Not run yet: {'; '.join(missing)}.")
     first, *further = artifact.scales
-    scales = [first, *(scale for scale in further if scale == "paper")]
-    commands = "\n".join(dict.fromkeys(map(artifact.run_command, scales)))
-    parts.append(f"To run what is missing:\n\n```sh\n{commands}\n```")
+    commands = dict.fromkeys(map(artifact.run_command, [first, *({"paper"} & {*further})]))
+    parts.append("\n".join(["To run what is missing:\n\n```sh", *commands, "```"]))
     if cost := costs().get(artifact.name):
         parts.append(
             f"Scale paper, three seeds: {cost['runs']:,} runs, {cost['gpu_hours']:,.1f} H100-hours "
@@ -131,14 +122,14 @@ def page(
 def gaps(artifact: Artifact, shown: Sequence[View]) -> Iterator[str]:
     """What has not run at each scale, with what it needs."""
     at = {view.scale: view for view in shown}
-    for scale, needs in artifact.scales.items():
-        place = f"scale {scale} (needs {needs or 'time only'})"
+    for scale, needed in artifact.scales.items():
+        needs = needed or "time only"
+        rows = [row for row in at[scale].rows if not at[scale].runs(row)] if scale in at else []
         if scale not in at:
-            yield place
-        elif not artifact.source:
-            lacking = [label_of(row) for row in at[scale].rows if not at[scale].runs(row)]
-            if lacking:
-                yield f"{', '.join(map(display_name, lacking))} at {place}"
+            yield f"scale {scale} (needs {needs})"
+        elif rows and not artifact.source:
+            names = ", ".join(display_name(label_of(row)) for row in rows)
+            yield f"{names} at scale {scale} (needs {needs})"
 
 
 def costs() -> dict[str, Any]:

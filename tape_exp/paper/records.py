@@ -1,7 +1,7 @@
 """The committed records, a line a run: reading, selecting and adding them.
 
-``results/records/<task>.jsonl`` holds the runs of a task with 6 significant digits, and
-``<task>.npz`` the matrices of those that have some.
+``results/records/<file>.jsonl`` holds the runs of the tasks of a module, such as ``pretrain``, with
+6 significant digits, and ``<file>.npz`` the matrices of those that have some.
 """
 
 import json
@@ -30,11 +30,8 @@ def read_records(folder: Path | None = None) -> list[Record]:
     """
     own = [package / "results" / "records" for package in plugins.packages().values()]
     records = []
-    for path in [
-        p
-        for f in ([folder] if folder else [folders.RECORDS, *own])
-        for p in sorted(f.glob("*.jsonl"))
-    ]:
+    parts = [folder] if folder else [folders.RECORDS, *own]
+    for path in [path for part in parts for path in sorted(part.glob("*.jsonl"))]:
         stored = path.with_suffix(".npz")
         matrices = np.load(stored) if stored.exists() else {}
         for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -78,10 +75,10 @@ def parse(text: str, where: str) -> Record | None:
 
 
 def add_records(folder: Path, records: Iterable[Record]) -> None:
-    """Add records to the files of their tasks; one of the same run is replaced."""
+    """Add records to the files of their tasks' modules; one of the same run is replaced."""
     by_file = defaultdict(list)
     for record in records:
-        by_file[file_of(record)].append(record)
+        by_file[record["config"]["task"]["_target_"].split(".")[-2]].append(record)
     for name, new in by_file.items():
         path = folder / f"{name}.jsonl"
         with file_lock(folder / ".lock"):
@@ -90,15 +87,11 @@ def add_records(folder: Path, records: Iterable[Record]) -> None:
             stored = path.with_suffix(".npz")
             matrices = dict(np.load(stored)) if stored.exists() else {}
             for record in new:
-                grids = record.get("matrices", {})
-                matrices |= {
-                    f"{record['run']}/{key}": np.float32(grid) for key, grid in grids.items()
-                }
-                rest = {k: v for k, v in record.items() if k != "matrices" and k[0] != "_"}
-                rest.pop("artifacts", None)  # they are in the run's folder
-                lines[record["run"]] = json.dumps(
-                    rounded(rest), ensure_ascii=False, separators=(",", ":")
-                )
+                run, kept = record["run"], {k: v for k, v in record.items() if k[0] != "_"}
+                grids = kept.pop("matrices", {})
+                matrices |= {f"{run}/{key}": np.float32(grid) for key, grid in grids.items()}
+                kept.pop("artifacts", None)  # they are in the run's folder
+                lines[run] = json.dumps(rounded(kept), ensure_ascii=False, separators=(",", ":"))
             if matrices:
                 np.savez_compressed(stored, **matrices)
             write_atomically(path, "".join(f"{lines[run]}\n" for run in sorted(lines)))
@@ -115,7 +108,7 @@ def rounded(part: Any, digits: int = 6) -> Any:
     return float(f"{part:.{digits}g}") if isinstance(part, float) else part
 
 
-def file_of(record: Record) -> str:
+def task_of(record: Record) -> str:
     """The task as a command names it: ``scrolls`` for ``scrolls_qasper``."""
     task = record["config"]["task"]
     return task["name"].removesuffix(f"_{task['dataset']}" if task.get("dataset") else "\0")
@@ -128,7 +121,7 @@ def keys_of(record: Record) -> dict[str, Any]:
     if "_keys" not in record:
         config = record["config"]
         choices = {group: config[group]["name"] for group in GROUPS if group in config}
-        choices |= {"task": file_of(record), "trainer.precision": record.get("precision")}
+        choices |= {"task": task_of(record), "trainer.precision": record.get("precision")}
         record["_keys"] = flat(config) | choices
     return record["_keys"]
 
@@ -147,6 +140,7 @@ def where(words: Iterable[str]) -> dict[str, Any]:
     return {key: number(text) for key, text in pairs}
 
 
+@cache
 def number(text: str) -> Any:
     """The value of an override; YAML 1.1 alone takes ``1e-3`` for a word."""
     is_float = re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", text)
@@ -159,11 +153,8 @@ def fits(keys: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
 
 
 def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[str, list[Any]]:
-    """The keys in which the runs of a table differ besides the declared ones, with their values.
-
-    Args:
-        rows: the records of each row.
-        declared: keys by which rows are told apart, and groups, whose own keys differ with them.
+    """The keys in which the runs of rows differ, with their values, besides the declared ones, by
+    which rows are told apart, and those of declared groups.
     """
     declared = {"seed", *declared}
     values: dict[str, dict[str, Any]] = defaultdict(dict)

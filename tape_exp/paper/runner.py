@@ -1,5 +1,6 @@
 """The runs that artifacts lack: their order, and running them within limits of time and cores."""
 
+import itertools
 import json
 import logging
 import os
@@ -35,21 +36,13 @@ log = logging.getLogger("tape_exp")
 
 @dataclass
 class Job:
-    """A run of an artifact, or one that such a run begins from.
+    """A run of an artifact, or one that such a run begins from."""
 
-    Args:
-        title: what it is for.
-        words: its overrides.
-        cfg: its config.
-        needs: the key, in the same dictionary, of the job that it begins from.
-        recorded: it has a record, and so has all that begins from it.
-    """
-
-    title: str
-    words: list[str]
+    title: str  # what it is for
+    words: list[str]  # its overrides
     cfg: DictConfig
-    needs: str | None = None
-    recorded: bool = False
+    needs: str | None = None  # the key, in the same dictionary, of the job that it begins from
+    recorded: bool = False  # it has a record, and so has all that begins from it
 
 
 @dataclass
@@ -73,50 +66,40 @@ def jobs_of(
     artifacts: Sequence[Artifact],
     scale: str,
     seeds: Sequence[int],
-    extra: Sequence[str] = (),
+    extra: Sequence[str] = (),  # overrides of every run
     records: Sequence[Record] | None = None,
-    only: Sequence[str] = (),
-    recorded: bool = False,
+    only: Sequence[str] = (),  # patterns of a shell, one of which a run's label fits
+    recorded: bool = False,  # whether runs that have a record are named too
 ) -> dict[str, Job]:
     """The runs of artifacts that have no record, each after its base; every artifact gets a seed
     before the next seed. A run that several need is named once.
-
-    Args:
-        extra: overrides of every run.
-        only: patterns of a shell, one of which a run's label fits; none: every run.
-        recorded: name the runs that have a record too.
-
-    Raises:
-        ConfigError: a pattern fits no run.
     """
     jobs: dict[str, Job] = {}
     records = read_records() if records is None else records
-    labels: dict[str, None] = {}
-    for seed in seeds:
-        for artifact in artifacts:
-            view = View(artifact, scale, records)
-            for label, chosen in runs_at(view, seed):
-                labels[label] = None
-                if only and not any(fnmatchcase(label, pattern) for pattern in only):
-                    continue
-                words = [*chosen, *extra]
-                title = f"{artifact.name}: {label}, scale {scale}, seed {seed}"
-                known = any(run["seed"] == seed for run in view.fitting(words))
-                if known and not recorded:
-                    log.info("%s: recorded.", title)
-                    continue
-                words.append(f"seed={seed}")
-                cfg, needs = compose_config(words), None
-                for base in bases(cfg, words):
-                    name = f"{base[1].task.name} of {base[1].model.name}, for {title}"
-                    needs = add(jobs, Job(name, *base, needs, known))
-                add(jobs, Job(title, words, cfg, needs, known))
+    views = [View(artifact, scale, records) for artifact in artifacts]
+    every = [(view, seed, *run) for seed in seeds for view in views for run in runs_at(view, seed)]
+    labels = list(dict.fromkeys(label for _, _, label, _ in every))
     for pattern in only:
         if not any(fnmatchcase(label, pattern) for label in labels):
             raise ConfigError(
                 f"--only: '{pattern}'{did_you_mean(pattern, labels)} It must fit the name of a run "
-                f"of these seeds: {', '.join([*labels][:50])}."
+                f"of these seeds: {', '.join(labels[:50])}."
             )
+    for view, seed, label, chosen in every:
+        if only and not any(fnmatchcase(label, pattern) for pattern in only):
+            continue
+        words = [*chosen, *extra]
+        title = f"{view.artifact.name}: {label}, scale {scale}, seed {seed}"
+        known = any(run["seed"] == seed for run in view.fitting(words))
+        if known and not recorded:
+            log.info("%s: recorded.", title)
+            continue
+        words.append(f"seed={seed}")
+        cfg, needs = compose_config(words), None
+        for base in bases(cfg, [*view.common, *extra]):
+            name = f"{base[1].task.name} of {base[1].model.name}, for {title}"
+            needs = add(jobs, Job(name, *base, needs, known))
+        add(jobs, Job(title, words, cfg, needs, known))
     return jobs
 
 
@@ -124,19 +107,41 @@ def runs_at(view: View, seed: int) -> Iterator[tuple[str, list[str]]]:
     """(label, overrides) of every run of an artifact at a seed."""
     seen = set()
     columns: list[Column | None] = [column for column in view.columns if column.who == "ours"]
-    for row in view.rows:
-        for column in columns or [None]:
-            spec = column.spec if column else {}
-            if any(row.labels[name] not in labels for name, labels in spec.get("rows", {}).items()):
-                continue
-            seeds_of = spec.get("seeds_of")
-            further = seeds_of is None or row.labels[view.dimensions()[-1]] in seeds_of
-            beyond = seed >= row.seeds if row.seeds is not None else seed > 0 and not further
-            words = view.words(row, column)
-            if not beyond and words not in seen:
-                seen.add(words)
-                at = column.at.values() if column and spec.get("where") else ()
-                yield " ".join([label_of(row), *map(str, at)]), [*words]
+    for row, column in itertools.product(view.rows, columns or [None]):
+        spec = column.spec if column else {}
+        if any(row.labels[name] not in labels for name, labels in spec.get("rows", {}).items()):
+            continue
+        seeds_of = spec.get("seeds_of")
+        further = seeds_of is None or row.labels[view.dimensions()[-1]] in seeds_of
+        beyond = seed >= row.seeds if row.seeds is not None else seed > 0 and not further
+        words = view.words(row, column)
+        if not beyond and words not in seen:
+            seen.add(words)
+            at = column.at.values() if column and spec.get("where") else ()
+            yield " ".join([label_of(row), *map(str, at)]), [*words]
+
+
+def fitting(jobs: dict[str, Job], all_of_them: bool = False) -> dict[str, Job]:
+    """The jobs that can run. Why others cannot is said, each reason once; where none can, or all of
+    them should, the reason is a ConfigError.
+    """
+    if not jobs:
+        return {}
+    from tape_exp.training.from_config import check_parts  # imports torch
+
+    reasons: dict[str, list[str]] = {}
+    fit = {}
+    for key, job in jobs.items():
+        try:
+            check_parts(job.cfg)
+            fit[key] = job
+        except ConfigError as error:
+            reasons.setdefault(str(error), []).append(job.title)
+    if reasons and (all_of_them or not fit):
+        raise ConfigError(next(iter(reasons)))
+    for reason, which in reasons.items():
+        print(f"left out: {', '.join(which)}: {reason}", file=sys.stderr)
+    return fit
 
 
 def add(jobs: dict[str, Job], job: Job) -> str:
@@ -148,10 +153,7 @@ def add(jobs: dict[str, Job], job: Job) -> str:
 
 def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictConfig]]:
     """Overrides and config of all bases of a run (``checkpoint=<task>``), the first to run first.
-
-    Args:
-        words: overrides of the run; those that are not of its task or checkpoint hold for what it
-            begins from too.
+    The run's words that are not of its task or checkpoint hold for what it begins from too.
     """
     task = starting_weights.init_checkpoint(cfg)
     if task is None or not starting_weights.is_task(task):
@@ -173,20 +175,19 @@ def work(
     jobs: dict[str, Job], cores: int | None, minutes: float | None, records: Path | None = None
 ) -> Outcome:
     """Run the jobs, each a process of ``tape-exp train``, and add their records; a failure stops
-    only what begins from it.
-
-    Args:
-        cores: so many runs at a time, a thread each; None: one after the other, with all threads.
-        minutes: after which the runs under way save a checkpoint and leave, as they do on SIGTERM,
-            SIGUSR1 and Ctrl-C here.
-        records: their folder; None: results/records.
+    only what begins from it. With ``cores`` so many run at a time, a thread each, else one after
+    the other with all threads. After so many minutes, and on SIGTERM, SIGUSR1 and Ctrl-C, those
+    under way save a checkpoint and leave.
     """
-    outcome, waiting, began = Outcome(left=len(jobs)), dict(jobs), time.monotonic()
+    outcome, waiting = Outcome(left=len(jobs)), dict(jobs)
+    records, began = records or folders.RECORDS, time.monotonic()
     running: dict[str, subprocess.Popen] = {}
     with time_limit(minutes):
         try:
             while waiting or running:
-                for key in ready(waiting, running, outcome)[: (cores or 1) - len(running)]:
+                to_come = {*waiting, *running} - outcome.failed.keys()
+                ready = [key for key, job in waiting.items() if job.needs not in to_come]
+                for key in ready[: (cores or 1) - len(running)]:
                     job = waiting.pop(key)
                     if job.needs in outcome.failed:
                         outcome.failed[key] = f"{job.title}: the run that it begins from failed."
@@ -195,12 +196,9 @@ def work(
                     log.info("%s: begins, %d to go.", job.title, outcome.left)
                     running[key] = start(job, cores is not None)
                 for key in [key for key, process in running.items() if process.poll() is not None]:
-                    end(key, jobs[key], running.pop(key), outcome, records or folders.RECORDS)
-                    log.info(
-                        "%d to go after %.0f minutes.",
-                        outcome.left,
-                        (time.monotonic() - began) / 60,
-                    )
+                    end(key, jobs[key], running.pop(key), outcome, records)
+                    minutes_passed = (time.monotonic() - began) / 60
+                    log.info("%d to go after %.0f minutes.", outcome.left, minutes_passed)
                 time.sleep(0.1)
         except (KeyboardInterrupt, Preempted):
             log.info("Runs that save their checkpoints and leave: %d.", len(running))
@@ -208,17 +206,9 @@ def work(
                 process.send_signal(signal.SIGUSR1)
             for key, process in running.items():
                 process.wait()
-                end(key, jobs[key], process, outcome, records or folders.RECORDS)
+                end(key, jobs[key], process, outcome, records)
             raise
     return outcome
-
-
-def ready(
-    waiting: dict[str, Job], running: dict[str, subprocess.Popen], outcome: Outcome
-) -> list[str]:
-    """The jobs that need nothing which is under way or to come."""
-    to_come = {*waiting, *running} - outcome.failed.keys()
-    return [key for key, job in waiting.items() if job.needs not in to_come]
 
 
 def start(job: Job, one_thread: bool) -> subprocess.Popen:

@@ -1,5 +1,6 @@
 """What a few artifacts need beyond their YAML: ranks, choices, records of other programs."""
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -51,8 +52,8 @@ def ranked(view: "View", table: Table) -> Table:
         cell["mean rank"] = None if rank is None else Value(rank)
     cells.sort(key=lambda cell: ranks.get(str(cell["model"]), float("inf")))
     first, *rest = table.columns
-    extra = [Column(name, {}, "", {}) for name in ("mean rank", "parameters (thousands)")]
-    return replace(table, rows=cells, columns=[first, extra[0], *rest[:-2], extra[1], *rest[-2:]])
+    columns = [first, Column("mean rank"), *rest[:-2], Column("parameters (thousands)"), *rest[-2:]]
+    return replace(table, rows=cells, columns=columns)
 
 
 def chosen(view: "View", table: Table) -> Table:
@@ -65,13 +66,12 @@ def chosen(view: "View", table: Table) -> Table:
     choices = {model: lowest(by_rate) for model, by_rate in losses.items()}
     rows = []
     for cells in table.rows:
-        model, rate, factor = (str(cells[name]) for name in ("model", "rate", "factor"))
-        yes = factor == "1" and rate == choices[model]
+        model, rate = str(cells["model"]), cells["rate"]
         edge = rate in (min(losses[model], key=float), max(losses[model], key=float))
-        rows.append(
-            {**cells, "chosen": "yes, at the edge" if yes and edge else "yes" if yes else ""}
-        )
-    columns = [*table.columns[:-3], Column("chosen", {}, "", {}), *table.columns[-3:]]
+        told = "yes, at the edge" if edge else "yes"
+        best = cells["factor"] == "1" and rate == choices[model]
+        rows.append({**cells, "chosen": told if best else ""})
+    columns = [*table.columns[:-3], Column("chosen"), *table.columns[-3:]]
     return replace(table, rows=rows, columns=columns)
 
 
@@ -92,25 +92,12 @@ def answers(view: "View") -> Table | None:
     }
     rows = []
     for name, sample in next(iter(samples.values()), {}).items():
-        given = {m: _line(each[name]["prediction"]) for m, each in samples.items() if name in each}
-        about = {key: _line(sample[part]) for key, part in QUESTION.items()}
-        rows.append({**about, **given})
-    columns = [
-        *map(_plain, QUESTION),
-        *(Column("{model}", {}, "ours", {"model": m}) for m in samples),
-    ]
+        texts = {"question": sample["question"], "reference": sample["references"]}
+        texts |= {m: each[name]["prediction"] for m, each in samples.items() if name in each}
+        rows.append({key: " ".join(t.split()).replace("|", "/") for key, t in texts.items()})
+    columns = [*map(Column, ("question", "reference"))]
+    columns += [Column("{model}", {}, "ours", {"model": m}) for m in samples]
     return Table(columns, rows, ["question"], view.caption()) if rows else None
-
-
-QUESTION = {"question": "question", "reference": "references"}
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "/")
-
-
-def _plain(name: str, spec: dict[str, Any] | None = None) -> Column:
-    return Column(name, spec or {}, "", {})
 
 
 # ---- records that are not those of runs ----
@@ -151,20 +138,23 @@ def speed(view: "View") -> Table | None:
     """tab_speed: the fastest backend of each encoding."""
     paper, rows = view.artifact.paper["time_ms"], []
     for record, row in [(r, row) for r in speed_records(view.scale) for row in fastest(r)]:
-        cells: dict[str, Cell] = {"machine": record["machine"], "what": row["what"]}
-        cells |= {
-            "T": str(row["T"]),
-            "mode": "forward + backward" if row["backward"] else "forward",
-        }
-        cells |= {"model": row["encoding"], "backend": row["backend"]}
-        cells["ms"] = timed(row)
-        cells["/ RoPE"] = Value(row["ratio_to_rope"])
+        rows.append(
+            {
+                "machine": record["machine"],
+                "what": row["what"],
+                "T": str(row["T"]),
+                "mode": "forward + backward" if row["backward"] else "forward",
+                "model": row["encoding"],
+                "backend": row["backend"],
+                "ms": timed(row),
+                "/ RoPE": Value(row["ratio_to_rope"]),
+            }
+        )
         if row["what"] == "core" and not row["backward"] and row["encoding"] in paper:
-            cells["paper / RoPE"] = Value(paper[row["encoding"]] / paper["rope"])
-        rows.append(cells)
+            rows[-1]["paper / RoPE"] = Value(paper[row["encoding"]] / paper["rope"])
     labels = ["machine", "what", "T", "mode", "model"]
-    head = [*map(_plain, (*labels, "backend")), _plain("ms", {"digits": 3})]
-    head += [_plain("/ RoPE"), _plain("paper / RoPE")]
+    names = (*labels, "backend", "ms", "/ RoPE", "paper / RoPE")
+    head = [Column(name, {"digits": 3} if name == "ms" else {}) for name in names]
     return Table(head, rows, labels, view.caption()) if rows else None
 
 
@@ -180,40 +170,35 @@ def speed_verdict(view: "View") -> "claims.Verdict":
         times[f"fastest backends, {record['machine']}, {longest} tokens, ms"] = {
             row["encoding"]: timed(row) for row in rows if row["T"] == longest
         }
-    of_gpus = {where: found for where, found in times.items() if found} or times
-    verdict = claims.decide(
-        [
-            claims.Contest(where, "tape", rivals, found, published, "A100, ms", False, None, 3)
-            for where, found in of_gpus.items()
-        ]
-    )
-    return replace(verdict, seeds="rounds of one machine" if len(times) > 1 else "")
-
-
-def theory_report() -> dict[str, Any] | None:
-    """What ``tape-exp theory --record`` left."""
-    path = results() / "theory.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    contests = [
+        claims.Contest(where, "tape", rivals, found, published, "A100, ms", False, None, 3)
+        for where, found in times.items()
+        if found or not any(times.values())
+    ]
+    return replace(claims.decide(contests), seeds="rounds of one machine" if len(times) > 1 else "")
 
 
 def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], Table | None]:
-    """The table of the theory's report, which has no scale and is shown under smoke."""
+    """The table of what ``tape-exp theory --record`` left, which has no scale."""
 
     def table(view: "View") -> Table | None:
-        report = theory_report()
-        if report is None or view.scale != "smoke":
+        path = results() / "theory.json"
+        if not path.exists():
             return None
-        found, facts = make(report), report["theorem"]
-        more = facts["exhaustive"] | {
-            "rows": facts["rows"],
-            "longest": facts["lengths"][-1],
-            "identities": facts["identities"],
-            "never": f"{facts['never'][-1]:.2f}",
-            "seconds": f"{facts['seconds']:.2f}",
-            "cpu": report["hardware"]["cpu"],
-        }
+        report = json.loads(path.read_text())
+        facts = report["theorem"]
+        more = (
+            facts
+            | facts["exhaustive"]
+            | {
+                "longest": facts["lengths"][-1],
+                "never": f"{facts['never'][-1]:.2f}",
+                "seconds": f"{facts['seconds']:.2f}",
+                "cpu": report["hardware"]["cpu"],
+            }
+        )
         caption = re.sub(r"\{(\w+)\}", lambda m: str(more[m[1]]), view.artifact.caption)
-        return replace(found, caption=f"{view.artifact.title}. {caption}")
+        return replace(make(report), caption=f"{view.artifact.title}. {caption}")
 
     return table
 
@@ -221,17 +206,14 @@ def of_report(make: Callable[[Mapping[str, Any]], Table]) -> Callable[["View"], 
 def theorem(report: Mapping[str, Any]) -> Table:
     """theory: accuracy of the construction, as printed, partly and wholly repaired."""
     found, rows = report["theorem"], []
-    lengths = found["lengths"][3::4]
     for name, form in found["forms"].items():
-        row: dict[str, Cell] = {"construction": name, "commit": commits([dict(report)])}
-        for n, share in zip(lengths, form["identity"][3::4], strict=True):
+        row: dict[str, Cell] = {"construction": name}
+        for n, share in [*zip(found["lengths"], form["identity"], strict=True)][3::4]:
             row[f"identities right {n} (%)"] = Value(share)
         row["positions right (%)"] = Value(form["all"][-1])
-        row["exact labels (%)"] = Value(form["exact"])
-        rows.append(row | {"margin": Value(form["margin"])})
-    head = [f"identities right {n} (%)" for n in lengths]
-    head = ["construction", *head, "positions right (%)", "exact labels (%)", "margin", "commit"]
-    return Table([*map(_plain, head)], rows, ["construction"])
+        row |= {"exact labels (%)": Value(form["exact"]), "margin": Value(form["margin"])}
+        rows.append(row | {"commit": commits([dict(report)])})
+    return Table([*map(Column, rows[0])], rows, ["construction"])
 
 
 def propositions(report: Mapping[str, Any]) -> Table:
@@ -248,7 +230,7 @@ def propositions(report: Mapping[str, Any]) -> Table:
             row[name] = Value(one[key], text=text)
         rows.append(row | {"commit": commits([dict(report)])})
     head = ("model", "initial", *names.values(), "commit")
-    return Table([*map(_plain, head)], rows, ["initial", "model"])
+    return Table([*map(Column, head)], rows, ["initial", "model"])
 
 
 # ---- claims ----
@@ -256,24 +238,18 @@ def propositions(report: Mapping[str, Any]) -> Table:
 
 def flops_verdict(view: "View") -> "claims.Verdict":
     """What TAPE adds to RoPE; counts have no spread: the claim holds if ours agree to 0.1 %."""
-    table, apart = view.table, []
-    texts: dict[str, list[str]] = {"paper": [], "ours": []}
-    rows = {str(row["model"]): row for row in table.rows} if table else {}
-    for name, unit, title in (
-        ("FLOPs", "G", "FLOPs"),
-        ("MACs", "G", "MACs"),
-        ("params", "M", "parameters"),
-    ):
-        added = {}
-        for who in texts:
-            tape, rope = (rows.get(m, {}).get(f"{name} {who} ({unit})") for m in ("tape", "rope"))
-            if isinstance(tape, Value) and isinstance(rope, Value):
-                added[who] = 100 * (tape.number / rope.number - 1)
-                texts[who].append(f"{added[who]:+.1f} % {title}")
-        if len(added) == 2:
-            apart.append(abs(added["ours"] - added["paper"]))
+    rows = {str(row["model"]): row for row in view.table.rows} if view.table else {}
+    names = {"FLOPs {} (G)": "FLOPs", "MACs {} (G)": "MACs", "params {} (M)": "parameters"}
+    added: dict[str, dict[str, float]] = {"paper": {}, "ours": {}}
+    for who, (name, title) in itertools.product(added, names.items()):
+        tape, rope = (rows.get(model, {}).get(name.format(who)) for model in ("tape", "rope"))
+        if isinstance(tape, Value) and isinstance(rope, Value):
+            added[who][title] = 100 * (tape.number / rope.number - 1)
+    paper, ours = (
+        ", ".join(f"{n:+.1f} % {title}" for title, n in each.items()) for each in added.values()
+    )
+    apart = [abs(n - added["paper"][t]) for t, n in added["ours"].items() if t in added["paper"]]
     holds = claims.UNTESTED if not apart else claims.YES if max(apart) < 0.1 else claims.NO
-    paper, ours = (", ".join(each) for each in texts.values())
     return claims.Verdict(paper, ours, holds, "a count" if apart else "", ours)
 
 

@@ -15,24 +15,15 @@ Z = 1.96  # standard errors to each side of a 95 % interval over samples
 
 @dataclass(frozen=True)
 class Value:
-    """A number with the ends of its 95 % interval.
+    """A number with the ends of its 95 % interval, None where nothing tells them."""
 
-    Args:
-        number: in the unit of its column; a mean over ``runs`` where there are some.
-        low, high: None where nothing tells them, as of one seed.
-        runs: by seed, each with its interval over samples if it has one.
-        error: the ends are one standard error away.
-        n: how many runs, or rounds of a timing.
-        text: what is written in the place of the number.
-    """
-
-    number: float
+    number: float  # in the unit of its column; a mean over ``runs`` where there are some
     low: float | None = None
     high: float | None = None
-    runs: Mapping[int, "Value"] = field(default_factory=dict, repr=False)
-    error: bool = False
-    n: int = 1
-    text: str = ""
+    runs: Mapping[int, "Value"] = field(default_factory=dict, repr=False)  # by seed
+    error: bool = False  # the ends are one standard error away
+    n: int = 1  # how many runs, or rounds of a timing
+    text: str = ""  # what is written in the place of the number
 
     @property
     def pair(self) -> list[float]:
@@ -58,9 +49,8 @@ def over_seeds(runs: Mapping[int, Value]) -> Value:
 
 def over_samples(runs: Mapping[int, Value]) -> Value:
     """The mean over runs that are asked the same samples: to each side the half over seeds and the
-    mean half over samples are added as independent errors are, √(a² + b²).
-
-    A single run keeps its own interval.
+    mean half over samples are added as independent errors are, √(a² + b²). A single run keeps its
+    own interval.
     """
     spread, values = over_seeds(runs), [*runs.values()]
     if any(value.low is None or value.high is None for value in values):
@@ -74,10 +64,8 @@ def over_samples(runs: Mapping[int, Value]) -> Value:
 
 
 def over_trials(runs: Mapping[int, Value], trials: int) -> Value:
-    """The share, in percent, of the trials of all runs together, with Wilson's interval.
-
-    Args:
-        trials: of each run, which has its own.
+    """The share, in percent, of the trials of all runs together, each of so many, with Wilson's
+    interval.
     """
     total = trials * len(runs)
     correct = round(sum(run.number * trials / 100 for run in runs.values()))
@@ -95,21 +83,12 @@ def with_error(runs: Mapping[int, Value]) -> Value:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of two methods over the seeds that both have.
-
-    Args:
-        mean: ours minus theirs, in the unit of the metric.
-        half: half of its 95 % interval: a smaller difference could not have been told from 0;
-            None for a single seed.
-        p: two-sided, of a paired t test; None for a single seed, 1 where all differences are equal,
-            which tells nothing about chance.
-        n: how many seeds both have.
-    """
+    """The mean difference of two methods over the seeds that both have, ours minus theirs."""
 
     mean: float
-    half: float | None
-    p: float | None
-    n: int
+    half: float | None  # of its 95 % interval: less could not be told from 0; None of one seed
+    p: float | None  # two-sided, of a paired t test; 1 where all are equal, which is no evidence
+    n: int  # how many seeds both have
 
 
 def paired(ours: Value, theirs: Value) -> Difference | None:
@@ -129,23 +108,21 @@ def paired(ours: Value, theirs: Value) -> Difference | None:
     error = float(np.std(differences, ddof=1)) / n**0.5
     half = float(stdtrit(n - 1, 0.975)) * error
     equal = error <= 1e-12 * max(abs(number) for pair in pairs for number in pair)  # but rounding
-    return Difference(
-        centre, half, 1.0 if equal else 2 * float(stdtr(n - 1, -abs(centre) / error)), n
-    )
+    p = 1.0 if equal else 2 * float(stdtr(n - 1, -abs(centre) / error))
+    return Difference(centre, half, p, n)
 
 
 def lead(ours: Value, theirs: Value) -> Value | None:
-    """The paired difference as a value; None where no seed is shared.
-
-    Equal differences of all seeds show no spread, and have no interval.
+    """The paired difference as a value; None where no seed is shared. Differences that are all
+    equal show no spread, and have no interval.
     """
-    difference = paired(ours, theirs)
-    if difference is None:
+    found = paired(ours, theirs)
+    if found is None:
         return None
-    seeds = sorted(ours.runs.keys() & theirs.runs.keys())
-    runs = {s: Value(ours.runs[s].number - theirs.runs[s].number) for s in seeds}
-    found = replace(over_seeds(runs), runs={})
-    return found if found.low != found.high else replace(found, low=None, high=None)
+    value = Value(found.mean, n=found.n)
+    if not found.half:
+        return value
+    return replace(value, low=found.mean - found.half, high=found.mean + found.half)
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -2,13 +2,15 @@
 
 import csv
 import io
+import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tabulate import tabulate
+from tabulate import LATEX_ESCAPE_RULES, tabulate
 
 from tape_exp.paper.statistics import Value
 from tape_exp.settings.naming import display_name
@@ -19,14 +21,12 @@ NAMED = ("model", "method", "corpus", "artifact")  # dimensions whose labels are
 
 @dataclass(frozen=True)
 class Column:
-    """A column of an artifact: its heading with placeholders, what its YAML says of its cells,
-    whose numbers it has (``paper``, ``ours``; empty for a label), and the placeholders' values.
-    """
+    """A column of an artifact."""
 
-    template: str
-    spec: dict[str, Any]
-    who: str
-    at: dict[str, Any]
+    template: str  # its heading, with placeholders
+    spec: dict[str, Any] = field(default_factory=dict)  # what its YAML says of its cells
+    who: str = ""  # whose numbers it has: paper, ours; empty for a label
+    at: dict[str, Any] = field(default_factory=dict)  # the placeholders' values
 
     @cached_property
     def name(self) -> str:
@@ -50,17 +50,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells by the names of their columns.
-
-    Args:
-        labels: the columns that say what a row is, the last of them the model or method.
-        caption: what was measured, by whom and under which conditions.
-    """
+    """Rows of cells by the names of their columns."""
 
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Cell]]
-    labels: Sequence[str]
-    caption: str = ""
+    labels: Sequence[str]  # the columns that say what a row is, the last of them the model
+    caption: str = ""  # what was measured, by whom and under which conditions
 
     def text(self) -> tuple[list[str], list[list[str]]]:
         """Headings and cells as readers see them."""
@@ -82,8 +77,9 @@ class Table:
         cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
         return tabulate(cells, head, tablefmt="github", disable_numparse=True)
 
-    def terminal(self, width: int) -> str:
-        """With its caption; a line for each column where rows are too long for the width."""
+    def terminal(self) -> str:
+        """With its caption; a line for each column where rows are too long for a terminal."""
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
         head, rows = self.text()
         text = tabulate(rows, head, tablefmt="github", disable_numparse=True)
         if text.index("\n") > width:
@@ -94,11 +90,11 @@ class Table:
     def latex(self) -> str:
         """A booktabs table."""
         head, rows = self.text()
-        lines = ["  " + " & ".join(map(tex, row)) + r" \\" for row in (head, *rows)]
-        lines = [r"  \toprule", lines[0], r"  \midrule", *lines[1:], r"  \bottomrule"]
-        begin = [r"\begin{table}", r"  \centering", rf"  \caption{{{tex(self.caption)}}}"]
-        begin.append(rf"  \begin{{tabular}}{{l{'r' * (len(head) - 1)}}}")
-        return "\n".join([*begin, *lines, r"  \end{tabular}", r"\end{table}", ""])
+        side = ["left", *["right"] * (len(head) - 1)]
+        form: Any = {"tablefmt": "latex_booktabs", "colalign": side, "disable_numparse": True}
+        text = tabulate(rows, head, **form)
+        begin = [r"\begin{table}", r"\centering", rf"\caption{{{tex(self.caption)}}}"]
+        return "\n".join([*begin, text.translate(SYMBOLS), r"\end{table}", ""])
 
     def csv(self) -> str:
         """For programs: names as configs have them, and plain numbers.
@@ -155,15 +151,22 @@ def decimal(number: float, digits: int, sign: str = "") -> str:
     return f"{number:{sign}.0e}" if small else f"{number:{sign}.{digits}f}"
 
 
-SPECIAL = {character: f"\\{character}" for character in "&%_#${}"}
-SPECIAL |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
-SPECIAL |= {"–": "--", "…": r"\dots{}"}
-SYMBOLS = {"±": r"\pm", "→": r"\to", "≤": r"\le", "≥": r"\ge", "×": r"\times", "·": r"\cdot"}
-SYMBOLS |= {"−": "-", "ᵀ": r"^\top", "√": r"\surd", "†": r"\dagger", "χ": r"\chi", "²": r"^2"}
-SYMBOLS |= {"<": "<", ">": ">", "|": "|"}
-TEX = str.maketrans(SPECIAL | {character: f"${command}$" for character, command in SYMBOLS.items()})
+COMMANDS = {"±": r"\pm", "→": r"\to", "×": r"\times", "·": r"\cdot", "−": "-", "ᵀ": r"^\top"}
+COMMANDS |= {
+    "≤": r"\le",
+    "≥": r"\ge",
+    "√": r"\surd",
+    "†": r"\dagger",
+    "χ": r"\chi",
+    "²": "^2",
+    "|": "|",
+}
+SYMBOLS = str.maketrans(
+    {"–": "--", "…": r"\dots{}"} | {c: f"${tex}$" for c, tex in COMMANDS.items()}
+)
+TEX = str.maketrans(LATEX_ESCAPE_RULES)
 
 
 def tex(text: str) -> str:
     """A text with what LaTeX takes for commands, and symbols that it lacks, replaced."""
-    return text.translate(TEX)
+    return text.translate(TEX).translate(SYMBOLS)

@@ -82,39 +82,33 @@ def contest(
     rivals: list[str],
 ) -> Contest:
     """One comparison of a claim at a column, among rows by their label."""
-    spec = column.spec
+    spec, paper, among = column.spec, view.artifact.paper, claim.get("among", "layer")
     how = "samples" if spec.get("interval") == "error" else ""
-    measured, published = {}, {}
-    paper = view.artifact.paper
     last = {"layer": paper["layers"][-1]} if "layers" in paper else {}
     if "lengths" in paper:  # the paper's own, as far from the longest
         shorter = places(view, column.template, True).index(column)
         here = dict(enumerate(reversed(paper["lengths"]))).get(shorter)
         last = {name: here for name, n in column.at.items() if isinstance(n, int)}
-    shown = {
-        label: f"{claim.get('among', 'layer')} {label}" if label.isdigit() else label
-        for label in rows
-    }
+    shown = {label: f"{among} {label}" if label.isdigit() else label for label in rows}
+    measured, published = {}, {}
     for label, row in rows.items():
-        metric = fill(spec["metric"], column.at | row.labels)
+        known = column.at | row.labels
+        metric = fill(spec["metric"], known)
         if value := view.measured(view.runs(row, column), metric, spec, how):
             measured[shown[label]] = value
-        path = fill(claim.get("paper", spec.get("paper", "")), column.at | row.labels | last)
+        path = fill(claim.get("paper", spec.get("paper", "")), known | last)
         if path and (number := paper_value(paper, path)):
             published[shown[label]] = number
-    some = next((row for label, row in rows.items() if label == favourite), None)
-    runs = view.runs(some, column) if some else []
+    some = rows.get(favourite)
+    known = column.at | (some.labels if some else {})
+    where = name_of(claim.get("paper_at", title), known | last)
     if "published" in claim:
         where, published = special.PUBLISHED[claim["published"]](view)
-    else:
-        labels = some.labels if some else {}
-        where = name_of(claim.get("paper_at", title), column.at | labels | last)
     floor = claim.get("floor")
-    name = view.filled(name_of(title, column.at | (some.labels if some else {})), runs)
     if isinstance(floor, str):
         floor = special.FLOORS[floor](view, column)
     return Contest(
-        name,
+        view.filled(name_of(title, known), view.runs(some, column) if some else []),
         shown.get(favourite, favourite),
         [shown.get(rival, rival) for rival in rivals if rival != favourite],
         measured,

@@ -2,10 +2,9 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from tape_exp.paper import special, statistics
@@ -20,19 +19,18 @@ INTERVALS: dict[str, Callable[[Mapping[int, Value]], Value]] = {
     "seeds": statistics.over_seeds,
     "samples": statistics.over_samples,
     "error": statistics.with_error,
+    "count": lambda runs: Value([*runs.values()][-1].number),  # the same with every seed
 }
 
 
 @dataclass
 class Row:
-    """The labels of a row, the overrides of its runs, how many seeds these have, and keys that
-    their records must have besides.
-    """
+    """A row of the table."""
 
     labels: dict[str, str]
-    words: list[str]
-    seeds: int | None = None
-    keys: dict[str, Any] = field(default_factory=dict)
+    words: list[str]  # the overrides of its runs
+    seeds: int | None = None  # how many these have; None: as many as are asked for
+    keys: dict[str, Any] = field(default_factory=dict)  # that their records must have besides
 
 
 class View:
@@ -51,26 +49,25 @@ class View:
     @cached_property
     def rows(self) -> list[Row]:
         """Every row: the product of the dimensions."""
-        return [*self._rows()]
+        found, known = [], self.artifact.values.get(self.scale, {})
+        for part in self.parts():
+            dimensions = [name for name in part if name != "seeds"]
+            labels = (self._labels(name, part[name]).items() for name in dimensions)
+            for chosen in itertools.product(*labels):
+                names = dict(zip(dimensions, (label for label, _ in chosen), strict=True))
+                words = [fill(word, known) for _, words in chosen for word in words]
+                found.append(Row(names, words, part.get("seeds")))
+        return found
 
-    def _rows(self) -> Iterator[Row]:
+    def parts(self) -> list[dict[str, Any]]:
+        """The products of dimensions that rows are of."""
         rows = self.artifact.rows
-        for product in rows if isinstance(rows, list) else [rows]:
-            dimensions = {
-                name: self._labels(name, v) for name, v in product.items() if name != "seeds"
-            }
-            for labels in itertools.product(*dimensions.values()):
-                chosen = [
-                    dimensions[name][label] for name, label in zip(dimensions, labels, strict=True)
-                ]
-                known = self.artifact.values.get(self.scale, {})
-                words = [fill(word, known) for word in itertools.chain(*chosen)]
-                yield Row(dict(zip(dimensions, labels, strict=True)), words, product.get("seeds"))
+        return rows if isinstance(rows, list) else [rows]
 
     def _labels(self, name: str, labels: Any) -> dict[str, list[str]]:
         """Label -> overrides."""
         if isinstance(labels, str):
-            return {str(label): [] for label in first_of(self.lookup(labels)) or [""]}
+            return {str(label): [] for label in next(iter(self.lookup(labels)), [""])}
         if isinstance(labels, list):
             return {str(label): [f"{name}={label}"] for label in labels}
         return {str(label): list(words or ()) for label, words in labels.items()}
@@ -78,16 +75,14 @@ class View:
     @cached_property
     def columns(self) -> list[Column]:
         """Every column, in order; a pair of them where the paper has numbers too."""
-        return [*self._columns()]
-
-    def _columns(self) -> Iterator[Column]:
-        for template, spec in self.artifact.columns.items():
-            for ours, theirs in self._each(spec):
-                sides = [("paper", theirs)] if "paper" in spec else []
-                sides += [("ours", ours)] if spec.keys() & {"metric", "text", "show"} else []
-                for who, at in sides:
-                    if at is not None:
-                        yield Column(template, spec, who, at)
+        sides = {"paper": {"paper"}, "ours": {"metric", "text", "show"}}
+        return [
+            Column(template, spec, who, at)
+            for template, spec in self.artifact.columns.items()
+            for ours, theirs in self._each(spec)
+            for who, at in (("paper", theirs), ("ours", ours))
+            if at is not None and spec.keys() & sides[who]
+        ]
 
     def _each(self, spec: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
         """The values of a column's placeholders for us, and for the paper at its own lengths."""
@@ -107,29 +102,21 @@ class View:
         """A list, or that of a key of the records (a single value is a list of one)."""
         if not isinstance(values, str):
             return list(values)
-        value = first_of(self.lookup(values, self.fitting([*self.common, *words])))
+        value = next(iter(self.lookup(values, self.fitting([*self.common, *words]))), None)
         return list(value) if isinstance(value, list) else [value]
 
     def runs(self, row: Row, column: Column | None = None) -> list[Record]:
         """The newest record of each seed of a cell; without a column those of its row."""
-        if column is None:
-            cells = [self.runs(row, each) for each in self.columns if each.who == "ours"]
-            every = {
-                run["run"]: run
-                for runs in cells or [self._by_seed(self.words(row), row)]
-                for run in runs
-            }
-            return [*every.values()]
+        if column is None and (ours := [each for each in self.columns if each.who == "ours"]):
+            return flat_list([self.runs(row, each) for each in ours])
         return self._by_seed(self.words(row, column), row)
 
     def words(self, row: Row, column: Column | None = None) -> tuple[str, ...]:
         """The overrides of the runs of a cell, the scale among them."""
-        further = (
-            [fill(word, column.at | row.labels) for word in column.spec.get("where", [])]
-            if column
-            else []
-        )
-        words = [*self.common, *row.words, *further]
+        words = [*self.common, *row.words]
+        if column:
+            known = column.at | row.labels
+            words += [fill(word, known) for word in column.spec.get("where", [])]
         scaled = any(word.startswith("scale=") for word in words)
         return (*words, *([] if scaled else [f"scale={self.scale}"]))
 
@@ -139,22 +126,18 @@ class View:
             self._cells[words] = [newest[seed] for seed in sorted(newest)]
         return self._cells[words]
 
-    def fitting(
-        self, words: Sequence[str], keys: Mapping[str, Any] = MappingProxyType({})
-    ) -> list[Record]:
+    def fitting(self, words: Sequence[str], keys: Mapping[str, Any] | None = None) -> list[Record]:
         """The records, ordered by time, whose config has the values of overrides and keys."""
         scaled = any(word.startswith("scale=") for word in words) or self.scale == "ladder"
-        asked = where([*words, *([] if scaled else [f"scale={self.scale}"])]) | dict(keys)
-        every = [
-            r for task, rs in self._by_task.items() if asked.get("task", task) == task for r in rs
-        ]
+        asked = where([*words, *([] if scaled else [f"scale={self.scale}"])]) | dict(keys or {})
+        tasks = [asked["task"]] if "task" in asked else self._by_task
+        every = [record for task in tasks for record in self._by_task.get(task, [])]
         return [record for record in every if fits(keys_of(record), asked)]
 
     @cached_property
     def all_runs(self) -> dict[str, list[Record]]:
         """The runs of every row that has some, by its label."""
-        found = {label_of(row): self.runs(row) for row in self.rows}
-        return {label: runs for label, runs in found.items() if runs}
+        return {label_of(row): runs for row in self.rows if (runs := self.runs(row))}
 
     def lookup(self, key: str, runs: Sequence[Record] | None = None) -> list[Any]:
         """What runs, by default all that there are, have at a key of their config, among their
@@ -179,40 +162,33 @@ class View:
             return None
         if artifact.source:
             return special.TABLES[artifact.source](self)
-        columns = self.columns
+        *outer, last = names = self.dimensions()
         rows: list[dict[str, Cell]] = []
         shown: set[str] = set()
-        parts = itertools.groupby(self.rows, lambda row: [*row.labels.values()][:-1])
-        last = [[*part][-1] for _, part in parts]
-        for row in self.rows:
+        for row, after in itertools.zip_longest(self.rows, self.rows[1:]):
             runs = {run["run"] for run in self.runs(row)}
             if artifact.once and runs <= shown:
                 continue
             shown |= runs
-            cells = self._row(row, columns)
-            if not any(cells[c.name] for c in columns if c.who == "ours") and runs:
+            cells = self._row(row, last)
+            if not any(cells[c.name] for c in self.columns if c.who == "ours") and runs:
                 continue  # of a label that these runs do not have, such as a deeper layer
             rows.append(cells)
-            if row in last and (baseline := self._baseline(row, columns)):
-                rows.append(baseline)
-        head = [*(Column(name, {}, "", {}) for name in self.dimensions()), *columns]
-        head += [Column(name, {}, "", {}) for name in artifact.provenance]
-        table = Table(head, rows, self.dimensions(), self.caption())
+            if after is None or any(after.labels[name] != row.labels[name] for name in outer):
+                rows += self._baseline(row, last)
+        head = [*map(Column, names), *self.columns, *map(Column, artifact.provenance)]
+        table = Table(head, rows, names, self.caption())
         return special.FINISH[artifact.finish](self, table) if artifact.finish else table
 
     def dimensions(self) -> list[str]:
         """The names of the dimensions, which are those of the first columns."""
-        rows = self.artifact.rows
-        first = rows[0] if isinstance(rows, list) else rows
-        return [name for name in first if name != "seeds"]
+        return [name for name in self.parts()[0] if name != "seeds"]
 
-    def _row(self, row: Row, columns: Sequence[Column]) -> dict[str, Cell]:
+    def _row(self, row: Row, last: str) -> dict[str, Cell]:
         runs = self.runs(row)
-        cells: dict[str, Cell] = dict(row.labels)
-        if any(run.get("knows_digits") for run in runs):
-            last = self.dimensions()[-1]
-            cells[last] = f"{row.labels[last]}{DIGITS}"
-        cells |= {column.name: self.cell(row, column) for column in columns}
+        told = DIGITS * any(run.get("knows_digits") for run in runs)
+        cells: dict[str, Cell] = {**row.labels, last: row.labels[last] + told}
+        cells |= {column.name: self.cell(row, column) for column in self.columns}
         return cells | self.origin(runs)
 
     def cell(self, row: Row, column: Column) -> Cell:
@@ -241,9 +217,7 @@ class View:
         if not values:
             return None
         kind = interval or spec.get("interval", "seeds")
-        if kind == "count":  # the same with every seed
-            value = Value([*values.values()][-1].number)
-        elif kind == "trials":
+        if kind == "trials":
             value = statistics.over_trials(values, runs[0]["config"]["task"]["trials"])
         else:
             value = INTERVALS[kind](values)
@@ -252,29 +226,25 @@ class View:
     def _lead(self, row: Row, column: Column) -> Value | str | None:
         """The paired difference from the row of another model; empty in that row itself."""
         spec, last = column.spec, self.dimensions()[-1]
-        other = fill(spec["lead"]["over"], column.at)
-        if row.labels[last] == other or row.labels[last] not in spec["lead"].get(
-            "of", [row.labels[last]]
-        ):
+        model, other = row.labels[last], fill(spec["lead"]["over"], column.at)
+        if model == other or model not in spec["lead"].get("of", [model]):
             return ""
-        labels = row.labels | {last: other}
-        theirs = next((each for each in self.rows if each.labels == labels), None)
         metric = fill(spec["metric"], column.at | row.labels)
-        values = [
-            self.measured(self.runs(each, column), metric, spec) if each else None
-            for each in (row, theirs)
-        ]
-        return lead(*values) if values[0] and values[1] else None  # type: ignore[arg-type]
+        labels = row.labels | {last: other}
+        pair = [row, *(each for each in self.rows if each.labels == labels)]
+        values = [self.measured(self.runs(each, column), metric, spec) for each in pair]
+        ours, theirs = [*values, None][:2]
+        return lead(ours, theirs) if ours and theirs else None
 
-    def _baseline(self, row: Row, columns: Sequence[Column]) -> dict[str, Cell]:
+    def _baseline(self, row: Row, last: str) -> list[dict[str, Cell]]:
         """The row of the unigram model: the entropy of the test set's own token counts."""
         cells: dict[str, Cell] = {}
-        for column in columns:
+        for column in self.columns:
             if "unigram" in column.spec and column.who == "ours":
                 metric = fill(column.spec["unigram"], column.at | row.labels)
                 for number in self.lookup(metric, self.runs(row, column)[:1]):
                     cells[column.name] = Value(number)
-        return cells and {**row.labels, self.dimensions()[-1]: "unigram", **cells}
+        return [{**row.labels, last: "unigram", **cells}] if cells else []
 
     def origin(self, runs: Sequence[Record]) -> dict[str, Cell]:
         """Where the numbers of a row come from: seeds, scale and commits."""
@@ -307,11 +277,8 @@ class View:
 
     def caption(self) -> str:
         """The caption, with what the records alone can tell: how they differ, and what was read."""
-        runs = self.all_runs
-        body = (
-            f"{self.artifact.title}. {self.filled(self.artifact.caption, flat_list(runs))}".strip()
-        )
-        return " ".join(filter(None, [body, *notes(self, runs)]))
+        body = self.filled(self.artifact.caption, flat_list(self.all_runs.values()))
+        return " ".join([f"{self.artifact.title}. {body}".strip(), *notes(self, self.all_runs)])
 
 
 def paper_value(paper: Mapping[str, Any], path: str) -> Value | None:
@@ -346,11 +313,6 @@ def label_of(row: Row) -> str:
     return " ".join(reversed([*row.labels.values()]))
 
 
-def first_of(values: Sequence[Any]) -> Any:
-    """The first value; None of none."""
-    return values[0] if values else None
-
-
-def flat_list(runs: Mapping[str, Sequence[Record]]) -> list[Record]:
-    """The runs of all rows, each once."""
-    return [*{run["run"]: run for found in runs.values() for run in found}.values()]
+def flat_list(runs: Iterable[Sequence[Record]]) -> list[Record]:
+    """The runs of all rows or columns, each once."""
+    return [*{run["run"]: run for found in runs for run in found}.values()]

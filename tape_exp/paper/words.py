@@ -7,11 +7,7 @@ from tape_exp.settings.errors import ConfigError, one_of
 
 
 def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], list[str]]:
-    """The artifacts, scale, seeds and further overrides that the words of ``run`` ask for.
-
-    Raises:
-        ConfigError: there is no artifact among the words, or one of them is wrong.
-    """
+    """The artifacts, scale, seeds and further overrides that the words of ``run`` ask for."""
     scale, seeds, extra = settings_of([word for word in words if "=" in word])
     if wrong := [
         word for word in extra if word.startswith(("seed=", "task=", "model=", "peft=", "debug"))
@@ -34,11 +30,7 @@ def requested(words: Sequence[str]) -> tuple[list[Artifact], str, list[int], lis
 
 
 def settings_of(words: Sequence[str]) -> tuple[str, list[int], list[str]]:
-    """The value of ``scale=`` (default: smoke), that of ``seeds=`` (default: 0), and other words.
-
-    Raises:
-        ConfigError: the scale is not known, or the seeds are no different integers from 0.
-    """
+    """The values of ``scale=`` (default: smoke) and ``seeds=`` (default: 0), and other words."""
     settings, extra = split_words(words, ("scale", "seeds"))
     one_of("scale", scale := settings.get("scale", "smoke"), SCALES)
     seeds = settings.get("seeds", "0").split(",")

@@ -20,7 +20,6 @@ from tape_exp.paper.figures import figures
 from tape_exp.paper.records import Record, commits, known_records
 from tape_exp.paper.view import View
 from tape_exp.runs.evaluation import is_result
-from tape_exp.settings import folders
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import display_name
@@ -71,12 +70,11 @@ def write(folder: Path) -> None:
         shown = pages.views(artifact, records)
         scale, verdict = pages.judged(artifact, shown)
         judgements[name] = artifact, scale, verdict
-        write_page(folder, artifact, shown, verdict, folders.ROOT / "results" / "figures")
-    own = Path("runs") / ".compare"
-    mine = compare.kept(own / "tables")
+        write_page(folder, artifact, shown, verdict)
+    mine = compare.kept(Path("runs") / ".compare" / "tables")
     for artifact in mine:
         view = compare.view_of(artifact, records, range(1000))
-        write_page(folder, artifact, [view], Verdict(), own / "figures")
+        write_page(folder, artifact, [view], Verdict())
     links = [f"- [{one.name}]({one.name}.md): {one.title}" for one in mine]
     parts = [f"{WIDE}# Claims and verdicts", pages.overview(judgements, "{0}.md")]
     parts += ["## Your comparisons", "\n".join(links)] if links else []
@@ -85,20 +83,13 @@ def write(folder: Path) -> None:
     write_atomically(folder / "bench.md", "\n\n".join(bench_page(folder)) + "\n")
 
 
-def write_page(
-    folder: Path, artifact: Artifact, shown: Sequence[View], verdict: Verdict, drawn: Path
-) -> None:
-    """Write the page of an artifact; its figures are those that are drawn already, or drawn now."""
+def write_page(folder: Path, artifact: Artifact, shown: Sequence[View], verdict: Verdict) -> None:
+    """Write the page of an artifact, and draw its figures."""
     pictures: dict[str, list[str]] = {}
     for view in shown:
         for suffix, draw in figures(view):
-            name = f"{artifact.name}-{view.scale}{suffix}.svg"
-            (folder / "figures").mkdir(parents=True, exist_ok=True)
-            if (drawn / name).exists():
-                shutil.copy(drawn / name, folder / "figures" / name)
-            else:
-                draw(folder / "figures" / name)
-            pictures.setdefault(view.scale, []).append(f"figures/{name}")
+            path = draw(folder / "figures" / f"{artifact.name}-{view.scale}{suffix}.svg")
+            pictures.setdefault(view.scale, []).append(f"figures/{path.name}")
     text = pages.page(artifact, shown, verdict, pictures)
     write_atomically(folder / f"{artifact.name}.md", text)
 

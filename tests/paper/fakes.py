@@ -5,7 +5,8 @@ from typing import Any
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.view import View
 
-ADDITION = {"name": "arithmetic", "train_digits": 5, "test_digits": 10, "samples_per_cell": 50}
+ADDITION = {"_target_": "tape_exp.tasks.arithmetic.Arithmetic", "name": "arithmetic"}
+ADDITION |= {"train_digits": 5, "test_digits": 10, "samples_per_cell": 50}
 
 
 def record(model: str, seed: int, metrics: dict[str, float], **parts: Any) -> dict[str, Any]:

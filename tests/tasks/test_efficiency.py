@@ -93,7 +93,9 @@ def test_wrong_length():
 
 
 def test_speed_record_and_table(tmp_path, monkeypatch):
-    """The whole benchmark at tiny shapes: rivals in the same run, ratios, a record and a table."""
+    """The whole benchmark at tiny shapes: rivals in the same run, ratios, a record and a
+    table.
+    """
     from benchmarks import speed
     from benchmarks.common import write_record
 
