@@ -3,7 +3,8 @@
 import argparse
 import json
 import statistics
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tape_exp.runs.record import git_state
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 RECORDS = ROOT / "results" / "speed.jsonl"
 DIGITS = tuple(range(10))  # ids, for encodings that must know which tokens are digits
 # One model of each encoding; the other YAMLs of conf/model change a number of one of them.
@@ -36,8 +38,7 @@ def parser(kind: str, description: str) -> argparse.ArgumentParser:
     """A parser with ``--out`` and ``--device``."""
     made = argparse.ArgumentParser(f"python -m benchmarks.{kind}", description=description)
     made.add_argument("--out", type=Path, default=RECORDS, help="file of records (%(default)s)")
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    made.add_argument("--device", type=torch.device, default=default, help="(%(default)s)")
+    made.add_argument("--device", type=torch.device, default=DEVICE, help="(%(default)s)")
     return made
 
 
@@ -50,6 +51,20 @@ def write_record(kind: str, record: Mapping[str, Any], path: Path) -> Path:
     kept = [r for r in lines if (r["benchmark"], r["machine"]) != (kind, record["machine"])]
     write_atomically(path, "".join(json.dumps(each) + "\n" for each in (*kept, whole)))
     return path
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """The seconds of one call, from an idle device to an idle device."""
+    began = now()
+    work()
+    return now() - began
+
+
+def now() -> float:
+    """The clock, once a GPU has done what it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def spread(values: list[float]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import parser, spread, write_record
+from benchmarks.common import DEVICE, parser, seconds, spread, write_record
 from tape_exp.machine.hardware import machine_name
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
@@ -26,8 +26,6 @@ from tape_exp.tasks.perplexity import Windows, score, window_batch, window_batch
 from tape_exp.training.assembly import make_decoder, make_task
 from tape_exp.training.module import OnDevice
 from tape_exp.training.run import run
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @command
@@ -107,15 +105,6 @@ def evaluation(folder: Path, times: int = 9) -> dict[str, Any]:
             pairs = [(seconds(bare), seconds(whole)) for _ in range(times + 1)][1:]
         ratios[str(length)] = spread([forward / all_of_it for forward, all_of_it in pairs])
     return ratios
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    """The seconds that the work takes, the device's queue included."""
-    began = time.perf_counter()
-    work()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from lightning import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
 
-from benchmarks.common import parser, spread, write_record
+from benchmarks.common import DEVICE, now, parser, spread, write_record
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine.hardware import machine_name
 from tape_exp.machine.seeding import RowSampler
@@ -29,8 +29,6 @@ from tape_exp.training import assembly
 from tape_exp.training.from_config import precision
 from tape_exp.training.module import LanguageModule
 from tape_exp.training.run import run
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @command
@@ -94,7 +92,7 @@ class Beside(Callback):
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """The clock of the run begins."""
         self.loop = BareLoop(self.cfg, module.task)
-        self.since = now()
+        self.since = both()
 
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, index: int
@@ -106,11 +104,11 @@ class Beside(Callback):
         run, rows = elapsed(self.since), task.optim.batch
         numbers = range(step - self.every, step)
         batches = [task.train_batch(number * rows, rows) for number in numbers]
-        began = now()
+        began = both()
         for made in batches:
             self.loop.step(made)
         self.rounds.append((run, elapsed(began)))
-        self.since = now()
+        self.since = both()
 
 
 class BareLoop:
@@ -138,16 +136,14 @@ class BareLoop:
         self.optimizer.zero_grad()
 
 
-def now() -> tuple[float, float]:
-    """Clock and processor time, once the device has done what it was given."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter(), time.process_time()
+def both() -> tuple[float, float]:
+    """Clock and processor time."""
+    return now(), time.process_time()
 
 
 def elapsed(since: tuple[float, float]) -> tuple[float, float]:
     """The seconds since then, by the clock and of the processor."""
-    clock, processor = now()
+    clock, processor = both()
     return clock - since[0], processor - since[1]
 
 

@@ -9,7 +9,6 @@ ratios are medians of the rounds' own ratios.
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.common import encoding, parser, write_record
+from benchmarks.common import encoding, parser, seconds, write_record
 from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import attention
@@ -228,13 +227,6 @@ def core_flops(name: str, shapes: Shapes, T: int, backward: bool) -> int:
     return shapes.batch * shapes.arch.width // d * T**2 * widths
 
 
-def core_bytes(name: str, shapes: Shapes, T: int, backward: bool) -> int:
-    """The least bytes that attention moves: q, k, v, out, TAPE's state and average, gradients."""
-    tensors = 6 if name == "tape" else 4
-    one = shapes.batch * T * shapes.arch.width * torch.finfo(shapes.dtype).bits // 8
-    return one * (3 * tensors if backward else tensors)
-
-
 def activation_bytes(shapes: Shapes, T: int, device: torch.device, name: str) -> int:
     """Bytes that a forward pass keeps for its backward, each storage once, without parameters."""
     model = Decoder(shapes.arch, encoding(name)).to(device)
@@ -278,39 +270,22 @@ def decoding(
         model = Decoder(arch, encoding(name)).to(device).eval()
         tokens = torch.randint(arch.vocab, (rows, prompt + new), device=device)
         generate(model, list(tokens[:, :prompt]), 2)
-        cached = seconds_of(partial(generate, model, list(tokens[:, :prompt]), new), device)
+        cached = seconds(partial(generate, model, list(tokens[:, :prompt]), new))
         lengths = [prompt + round(i * (new - 1) / 4) for i in range(5)]  # cost lies between
         with torch.inference_mode():
             whole = [partial(model, tokens[:, :length], last_only=True) for length in lengths]
-            uncached = new * statistics.mean(seconds_of(case, device) for case in whole)
+            uncached = new * statistics.mean(seconds(case) for case in whole)
             per_token = {}
             for context in (256, 512, 1024, 2048, 4096):
                 cache = new_cache(model, context + 16, None, 4)
                 start, one = tokens.new_zeros(4, context), tokens.new_zeros(4, 1)
                 model(start, cache=cache, last_only=True)
-                spent = [seconds_of(partial(model, one, cache=cache), device) for _ in range(16)]
+                spent = [seconds(partial(model, one, cache=cache)) for _ in range(16)]
                 per_token[context] = round(1e3 * statistics.median(spent), 3)
-        yield {
-            "encoding": name,
-            "rows": rows,
-            "prompt": prompt,
-            "new_tokens": new,
-            "cached_s": round(cached, 3),
-            "uncached_s": round(uncached, 3),
-            "uncached_from": f"mean of the lengths {lengths} times {new}",
-            "speedup": round(uncached / cached, 2),
-            "ms_per_token_by_context": per_token,
-        }
-
-
-def seconds_of(case: Callable[[], Any], device: torch.device) -> float:
-    """The seconds of one call, from an idle device to an idle device."""
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
-    wait(device)
-    began = time.perf_counter()
-    case()
-    wait(device)
-    return time.perf_counter() - began
+        row: Row = {"encoding": name, "rows": rows, "prompt": prompt, "new_tokens": new}
+        row |= {"cached_s": round(cached, 3), "uncached_s": round(uncached, 3)}
+        row |= {"uncached_from": f"mean of the lengths {lengths} times {new}"}
+        yield row | {"speedup": round(uncached / cached, 2), "ms_per_token_by_context": per_token}
 
 
 class SeparateTAPE(TAPE):

@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_flatten
 
 from tape_exp.machine.preemption import REQUEUE
 from tape_exp.runs.directory import RunDirectory
@@ -27,60 +29,33 @@ from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 
-# What no two runs share.
 TIMED = ("seconds", "train/tokens_per_second", "train/mfu", "train/data_wait")
 MOMENTS = ("training", "checkpoint", "evaluation")  # of a SIGKILL
-OTHERS = (
-    "SIGUSR1",
-    "SIGTERM",
-    "full disk",
-    "truncated checkpoint",
-    "flipped bit",
-    "second process",
-)
+OTHERS = ("SIGUSR1", "SIGTERM", "full disk", "truncated checkpoint", "flipped bit")
+OTHERS += ("second process",)
 PER_RUN = 10  # kills of one run
 PATIENCE = 900.0  # seconds for one process
 
-SMALL = [
-    "task.arch.layers=2",
-    "task.arch.width=64",
-    "task.arch.heads=2",
-    "task.arch.ffn=96",
-    "trainer=cpu",
-    "logger=none",
-]
-SMALL += [
-    "trainer.log_every=1",
-    "trainer.checkpoint_every=5",
-    "trainer.validate_every=10",
-    "trainer.progress=none",
-]
-ADDITION = [
-    "task=arithmetic",
-    "task.optim.batch=32",
-    "task.optim.max_steps=120",
-    "task.train_digits=3",
-    "task.test_digits=10",
-]
-SCROLLS = [
-    "task=scrolls",
-    "task.dataset=qasper",
-    "task.tokenizer.kind=byte",
-    "task.max_length=512",
-    "task.new_tokens=12",
-]
-SCROLLS += [
-    "task.optim.batch=4",
-    "task.validation_rows=4",
-    "task.optim.max_steps=120",
-    "task.rows_per_batch=4",
-]
+SMALL = (
+    "task.arch.layers=2 task.arch.width=64 task.arch.heads=2 task.arch.ffn=96 trainer=cpu "
+    "logger=none trainer.log_every=1 trainer.checkpoint_every=5 trainer.validate_every=10 "
+    "trainer.progress=none"
+)
+ADDITION = (
+    "task=arithmetic task.optim.batch=32 task.optim.max_steps=120 task.train_digits=3 "
+    "task.test_digits=10"
+)
+SCROLLS = (
+    "task=scrolls task.dataset=qasper task.tokenizer.kind=byte task.max_length=512 "
+    "task.new_tokens=12 task.optim.batch=4 task.validation_rows=4 task.optim.max_steps=120 "
+    "task.rows_per_batch=4"
+)
 CASES = [
-    [*ADDITION, "model=tape"],
-    [*SCROLLS, "model=rope"],
-    [*ADDITION, "model=randpe"],
-    [*ADDITION, "model=alibi"],
-    [*ADDITION, "model=tape", "trainer.workers=1", "trainer.micro_batch=16"],
+    f"{ADDITION} model=tape",
+    f"{SCROLLS} model=rope",
+    f"{ADDITION} model=randpe",
+    f"{ADDITION} model=alibi",
+    f"{ADDITION} model=tape trainer.workers=1 trainer.micro_batch=16",
 ]
 
 
@@ -124,17 +99,16 @@ def soak(folder: Path, kills: int, seed: int = 0) -> list[Subject]:
     moments, subjects, tried = random.Random(seed), [], 0
     while tried < kills:
         number = len(subjects)
-        words = [*CASES[number % len(CASES)], *SMALL, f"seed={number}", f"cache={folder}/cache"]
+        words = f"{CASES[number % len(CASES)]} {SMALL}".split()
+        words += [f"seed={number}", f"cache={folder}/cache"]
         whole = undisturbed(words, folder / "whole")
         count = min(PER_RUN, kills - tried)
         kinds = [moment for moment in MOMENTS for _ in range(count // 3)]
         kinds += ["training"] * (count % 3)
         others = [OTHERS[(2 * number + k) % len(OTHERS)] for k in range(2) if kills >= PER_RUN]
-        subject = Subject(
-            [*words, f"runs={folder}/broken"],
-            directory_of(words, folder / "broken"),
-            *extent(whole),
-        )
+        broken = [*words, f"runs={folder}/broken"]
+        steps, spent = whole.record()["steps"], whole.record()["seconds"]["evaluation"]
+        subject = Subject(broken, directory_of(words, folder / "broken"), steps, spent)
         disturb(subject, [*kinds, *others], moments)
         subject.differences = compare(whole, subject.directory)
         subjects.append(subject)
@@ -153,17 +127,8 @@ def undisturbed(words: list[str], runs: Path) -> RunDirectory:
     subject = Subject([*words, f"runs={runs}"], directory_of(words, runs), 0, 0.0)
     process = subject.start()
     await_(process, lambda: False)
-    if process.returncode != 0:
-        raise RuntimeError(
-            f"the undisturbed run failed: {(subject.directory.path / 'FAILED').read_text()}"
-        )
+    assert process.returncode == 0, (subject.directory.path / "FAILED").read_text()
     return subject.directory
-
-
-def extent(whole: RunDirectory) -> tuple[int, float]:
-    """The last step of a finished run, and the seconds of its evaluation."""
-    record = whole.record()
-    return record["steps"], record["seconds"]["evaluation"]
 
 
 def disturb(subject: Subject, kinds: list[str], moments: random.Random) -> None:
@@ -187,37 +152,22 @@ def disturb_once(subject: Subject, kind: str, moments: random.Random) -> dict[st
     fault: dict[str, Any] = {"kind": kind, "resumed_from": resumed_from}
     # The line of log.txt after which the curve is this process's own.
     opened = "Resuming from step" if newest else "parameters"
-    limit = (
-        (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)))
-        if kind == "full disk"
-        else None
-    )
-    process = subject.start(limit)
+    full = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (30_000, 30_000))
+    process = subject.start(full if kind == "full disk" else None)
+    trained = partial(finished_training, subject)
     if kind == "evaluation":
-        trained = finished_training(subject)
-        await_(
-            process,
-            lambda: opened in subject.log()[said:] if trained else finished_training(subject),
-        )
+        await_(process, (lambda: opened in subject.log()[said:]) if trained() else trained)
         time.sleep(moments.uniform(0, 0.7 * subject.evaluation_seconds))
     elif kind != "full disk":
         await_(process, lambda: opened in subject.log()[said:] and subject.step() > resumed_from)
         wanted = subject.step() + moments.randint(0, 8)
-        await_(process, lambda: subject.step() >= wanted or finished_training(subject))
+        await_(process, lambda: subject.step() >= wanted or trained())
         if kind == "checkpoint":
-            await_(
-                process,
-                lambda: (
-                    any(subject.directory.checkpoints.glob(".step*")) or finished_training(subject)
-                ),
-            )
+            folder = subject.directory.checkpoints
+            await_(process, lambda: any(folder.glob(".step*")) or trained())
             time.sleep(moments.uniform(0, 0.01))
-    expected = inject(subject, process, kind)
-    return fault | {
-        "step": subject.step(),
-        "status": process.returncode,
-        "as_expected": process.returncode == expected,
-    }
+    expected, status = inject(subject, process, kind), process.returncode
+    return fault | {"step": subject.step(), "status": status, "as_expected": status == expected}
 
 
 def finished_training(subject: Subject) -> bool:
@@ -231,9 +181,7 @@ def await_(process: subprocess.Popen, moment: Callable[[], bool]) -> None:
     while process.poll() is None and not moment():
         if time.monotonic() > deadline:
             kill(process)
-            raise TimeoutError(
-                "the run does not come to the moment at which it should be disturbed"
-            )
+            raise TimeoutError("the moment at which the run should be disturbed does not come")
         time.sleep(0.001)
 
 
@@ -276,11 +224,8 @@ def compare(whole: RunDirectory, broken: RunDirectory) -> list[str]:
     """What differs from the whole run: nothing, if the faults were survived."""
     if not broken.done:
         return ["not DONE"]
-    last = [
-        directory.checkpoints / f"step{whole.record()['steps']:08d}.ckpt"
-        for directory in (whole, broken)
-    ]
-    states = [torch.load(path, weights_only=True) for path in last]
+    last = f"step{whole.record()['steps']:08d}.ckpt"
+    states = [torch.load(run.checkpoints / last, weights_only=True) for run in (whole, broken)]
     parts = ("state_dict", "optimizer_states", "lr_schedulers", "global_step")
     pairs = {
         "metrics": (whole.record()["metrics"], broken.record()["metrics"]),
@@ -298,16 +243,12 @@ def curve(directory: RunDirectory) -> list[dict[str, Any]]:
 
 def same(one: Any, other: Any) -> bool:
     """Equality bit for bit, tensors and all."""
-    if isinstance(one, torch.Tensor):
-        return (
-            isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
-        )
-    if isinstance(one, dict):
-        return (
-            isinstance(other, dict)
-            and one.keys() == other.keys()
-            and all(same(one[key], other[key]) for key in one)
-        )
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
+    leaves, shapes = zip(*map(tree_flatten, (one, other)), strict=True)
+    return shapes[0] == shapes[1] and all(map(alike, *leaves))
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Equality of two leaves."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return type(one) is type(other) and bool(one == other)

@@ -417,7 +417,7 @@ def assert_survived(subjects):
 
 def test_a_short_soak_is_survived(tmp_path, monkeypatch, forked):
     """In as many runs as the kills take: on a busy machine one may end before the last of them."""
-    monkeypatch.setattr(soak, "CASES", [[*soak.CASES[0], "task.optim.max_steps=60"]])
+    monkeypatch.setattr(soak, "CASES", [f"{soak.CASES[0]} task.optim.max_steps=60"])
     subjects = soak.soak(tmp_path, 3)
     assert sum(len(subject.faults) for subject in subjects) == 3
     assert_survived(subjects)
