@@ -8,6 +8,7 @@ import copy
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
@@ -155,7 +157,8 @@ def _choose(choices: tuple[str, ...]) -> DictConfig:
     values only, so these are set on a copy: reading and merging the YAMLs takes 0.1 s.
     """
     register()
-    with initialize_config_dir(str(folders.CONF), version_base="1.3"):
+    begun = GlobalHydra.instance().is_initialized()  # by hydra.main: the command is train
+    with nullcontext() if begun else initialize_config_dir(str(folders.CONF), version_base="1.3"):
         return compose("config", list(choices))
 
 

@@ -259,6 +259,20 @@ def test_mistakes_end_with_status_2_and_one_line(tmp_path):
         assert len(failed.stderr.strip().splitlines()) == 1, failed.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["model=rnope_swa"], "rnope_swa on"),
+        (["model=[rope_window,{name:nope,window:8}]"], "rope_window+nope on"),
+        (["-m", "model=rnope_swa,tape"], "tape on"),
+    ],
+)
+def test_a_pattern_of_layers_is_a_word_of_the_command(words, name):
+    planned = train(*words, "debug=plan")
+    assert planned.returncode == 0, planned.stderr
+    assert name in planned.stdout
+
+
 def test_a_sweep_goes_on_after_a_job_that_failed(tmp_path):
     words = ["task.arch.layers=1", "task.arch.width=16", "task.optim.max_steps=1", "logger=none"]
     words += ["task.samples_per_cell=1", "task.train_digits=1", "task.test_digits=2"]
