@@ -50,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "from (a folder, or a name on the hub)",
     )
     args = parser.parse_args(arguments)
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
     name = args.push or args.folder.name
     try:
         if args.adapter:

@@ -22,6 +22,8 @@ class Cache:
         sampler: for encodings that draw, the same at every step.
     """
 
+    is_compileable = False  # which ``generate`` of transformers asks
+
     def __init__(
         self,
         positions_BS: Tensor,
@@ -34,6 +36,10 @@ class Cache:
         self.sampler = sampler
         self.length = 0  # tokens of finished forward passes
         self._buffers: dict[tuple[int, str], Tensor] = {}
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens in the cache, by the name that transformers has for it."""
+        return self.length
 
     def append(self, tokens_BT: Tensor) -> Tensor:
         """Append the next tokens and return all so far, (B, S).

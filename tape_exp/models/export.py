@@ -2,20 +2,18 @@
 and of an adapter for the peft library, to be put onto a Llama in the format of transformers.
 """
 
-import dataclasses
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from huggingface_hub import save_torch_state_dict
 from safetensors.torch import save_file
 
 from tape_exp.data.tokenizers import Tokenizer
@@ -45,8 +43,8 @@ def save(
     describe: Callable[[bool], str] | None = None,
     auto_map: bool = False,
 ) -> None:
-    """Write a model to a new folder: ``config.json``, safetensors files, a ``README.md`` that says
-    how to load it and, with a tokenizer, its two files.
+    """Write a model to a new folder by ``save_pretrained`` of transformers, with a ``README.md``
+    that says how to load it and, with a tokenizer, its two files.
 
     A decoder with RoPE becomes a Llama, which ``LlamaForCausalLM.from_pretrained`` loads; RoPE's
     scaling is exported as it is at evaluation, NTK's as the base that it amounts to. Any other
@@ -65,39 +63,35 @@ def save(
             with ``trust_remote_code=True``.
 
     Raises:
-        ConfigError: there is something in the folder, or its name cannot be printed.
+        ConfigError: there is something in the folder.
     """
+    from transformers import AutoModelForCausalLM
+
+    from tape_exp.models.hf import TapeExpConfig
+
     plain = is_plain_llama(decoder)
     dtype = dtype or decoder.embedding.weight.dtype
-    config = llama_config(decoder) if plain else own_config(decoder, model)
-    config |= {
-        "torch_dtype": str(dtype).removeprefix("torch."),
-        "bos_token_id": tokenizer and tokenizer.bos,
-        "eos_token_id": tokenizer and tokenizer.eos,
-    }
+    config = llama_config(decoder) if plain else TapeExpConfig(asdict(decoder.arch), model)
+    if tokenizer is not None:
+        config.bos_token_id, config.eos_token_id = tokenizer.bos, tokenizer.eos
     if auto_map and not plain:
-        config["auto_map"] = {
-            "AutoConfig": f"{MODELING}.TapeExpConfig",
-            "AutoModelForCausalLM": f"{MODELING}.TapeExpForCausalLM",
-        }
+        names = {"AutoConfig": "TapeExpConfig", "AutoModelForCausalLM": "TapeExpForCausalLM"}
+        config.auto_map = {auto: f"{MODELING}.{name}" for auto, name in names.items()}
+    with torch.device("meta"):  # it says what to write, and holds nothing
+        exported = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    weights = {
+        llama_name(key) if plain else f"decoder.{key}": value.detach().to("cpu", dtype)
+        for key, value in decoder.state_dict().items()
+        if key != "head.weight" or not decoder.arch.tied
+    }
     with new_folder(folder) as temporary:
-        _write_json(temporary / "config.json", config)
+        exported.save_pretrained(temporary, state_dict=weights)
         told = describe(plain) if describe else card(folder.name, plain, model, auto_map)
         (temporary / "README.md").write_text(told)
         if auto_map and not plain:
             (temporary / f"{MODELING}.py").write_text(IMPORTS)
-        weights = {
-            llama_name(key) if plain else f"decoder.{key}": value.detach().to("cpu", dtype)
-            for key, value in decoder.state_dict().items()
-            if key != "head.weight" or not decoder.arch.tied
-        }
-        save_torch_state_dict(weights, temporary)
         if tokenizer is not None:
-            (temporary / "tokenizer.json").write_text(tokenizer.save())
-            _write_json(
-                temporary / "tokenizer_config.json",
-                tokenizer_config(tokenizer, decoder.arch.max_length),
-            )
+            save_tokenizer(tokenizer, temporary, decoder.arch.max_length)
 
 
 @contextmanager
@@ -105,12 +99,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """A hidden folder to write to, which becomes ``folder`` at the end: it is whole or absent.
 
     Raises:
-        ConfigError: there is something in ``folder``, or its name cannot be printed.
+        ConfigError: there is something in ``folder``.
     """
-    if not folder.name.isprintable():
-        raise ConfigError(
-            f"{folder} holds a line break or another control character; name a folder without it."
-        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already; name a new folder to export to.")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -145,58 +135,44 @@ def form_of(decoder: Decoder) -> str:
     return names[0] if len(names) == 1 else ""
 
 
-def llama_config(decoder: Decoder) -> dict[str, Any]:
-    """The ``config.json`` of a Llama, in the words of transformers 4, which version 5 reads too."""
-    arch, position = decoder.arch, decoder.blocks()[0].position
+def llama_config(decoder: Decoder) -> Any:
+    """The config of transformers that a Llama has."""
+    from transformers import AutoConfig
+
+    from tape_exp.models.hf import sizes
+
+    arch, form, rope = decoder.arch, form_of(decoder), rope_parameters(decoder)
+    more = sizes(arch) | {"max_position_embeddings": max(arch.max_length, arch.train_length)}
+    if rope["rope_type"] == "dynamic":  # transformers begins to stretch there
+        more["max_position_embeddings"] = rope.pop("original_max_position_embeddings")
+    if form == "mistral":
+        more["sliding_window"] = decoder.kinds[0].attention.window
+    none = {"bos_token_id": None, "eos_token_id": None}
+    return AutoConfig.for_model(
+        form, **more, **none, rms_norm_eps=arch.norm_eps, rope_parameters=rope
+    )
+
+
+def rope_parameters(decoder: Decoder) -> dict[str, Any]:
+    """The positions of a Llama, as transformers has them."""
+    position = decoder.blocks()[0].position
     assert isinstance(position, RoPE)
-    scaling, s, form = position.scaling, position.stretch, form_of(decoder)
-    rope: dict[str, Any] = {"rope_type": scaling.method, "factor": s}
+    scaling, s = position.scaling, position.stretch
+    if scaling.method in ("none", "ntk"):
+        theta = position.base(s) if scaling.method == "ntk" else position.theta
+        return {"rope_type": "default", "rope_theta": theta}
+    rope: dict[str, Any] = {"rope_type": scaling.method, "rope_theta": position.theta, "factor": s}
+    if scaling.method != "linear":
+        rope["original_max_position_embeddings"] = position.original_length
     if scaling.method == "yarn":
         rope |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
     if scaling.method == "llama3":
-        rope |= {
-            "low_freq_factor": scaling.low_frequency,
-            "high_freq_factor": scaling.high_frequency,
-        }
+        low, high = scaling.low_frequency, scaling.high_frequency
+        rope |= {"low_freq_factor": low, "high_freq_factor": high}
     if scaling.method == "longrope":
-        rope |= {
-            "short_factor": list(scaling.short_factor or ()),
-            "long_factor": list(scaling.long_factor or ()),
-            "attention_factor": position.attention_factor,
-        }
-    if scaling.method in ("yarn", "llama3", "longrope"):
-        rope |= {"original_max_position_embeddings": position.original_length}
-    longest = max(arch.max_length, arch.train_length)
-    return {
-        "architectures": [f"{form.capitalize()}ForCausalLM"],
-        "model_type": form,
-        "hidden_size": arch.width,
-        "intermediate_size": arch.ffn,
-        "num_hidden_layers": arch.layers,
-        "num_attention_heads": arch.heads,
-        "num_key_value_heads": arch.key_heads,
-        "head_dim": arch.head_dim,
-        "vocab_size": arch.vocab,
-        # Where transformers begins to stretch dynamic frequencies.
-        "max_position_embeddings": position.original_length
-        if scaling.method == "dynamic"
-        else longest,
-        "rms_norm_eps": arch.norm_eps,
-        "rope_theta": position.base(s) if scaling.method == "ntk" else position.theta,
-        "rope_scaling": None if scaling.method in ("none", "ntk") else rope,
-        "tie_word_embeddings": arch.tied,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "initializer_range": 0.02,
-        **({"sliding_window": decoder.kinds[0].attention.window} if form == "mistral" else {}),
-    }
-
-
-def own_config(decoder: Decoder, model: dict[str, Any]) -> dict[str, Any]:
-    """The ``config.json`` of our own type: the sizes and the section ``model``."""
-    names = {"architectures": ["TapeExpForCausalLM"], "model_type": "tape_exp"}
-    return names | {"arch": dataclasses.asdict(decoder.arch), "model": model}
+        rope |= {key: list(getattr(scaling, key)) for key in ("short_factor", "long_factor")}
+        rope["attention_factor"] = position.attention_factor
+    return rope
 
 
 def card(name: str, plain: bool, model: dict[str, Any], auto_map: bool = False) -> str:
@@ -228,18 +204,20 @@ model = AutoModelForCausalLM.from_pretrained({json.dumps(name, ensure_ascii=Fals
 {needs}"""
 
 
-def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
-    """The ``tokenizer_config.json`` of a ``tokenizer.json``; for generation, EOS pads the left."""
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
+    """Write ``tokenizer.json`` and ``tokenizer_config.json``; for generation, EOS pads the left."""
+    from transformers import PreTrainedTokenizerFast
+
     bos, eos = (tokenizer.backend.id_to_token(number) for number in (tokenizer.bos, tokenizer.eos))
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": bos,
-        "eos_token": eos,
-        "pad_token": eos,
-        "padding_side": "left",
-        "model_max_length": max_length,
-        "clean_up_tokenization_spaces": False,
-    }
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend,
+        bos_token=bos,
+        eos_token=eos,
+        pad_token=eos,
+        padding_side="left",
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(folder)
 
 
 def save_adapter(
@@ -268,6 +246,8 @@ def save_adapter(
         ConfigError: the run has no LoRA, its model is no Llama, its embeddings are tied, or
             there is something in the folder.
     """
+    from peft import LoraConfig
+
     settings = getattr(decoder, "peft_config", {}).get("default")
     tensors = peft.adapter(decoder)
     if settings is None or not is_plain_llama(decoder):
@@ -280,28 +260,9 @@ def save_adapter(
             "the run trained an embedding that is also the head, which peft keeps as two; leave "
             "--adapter out to export the whole model."
         )
-    with new_folder(folder) as temporary:
-        named = {llama_name(key).replace(".default.", "."): one for key, one in tensors.items()}
-        _write_adapter_config(temporary, decoder, named, base)
-        if moved:
-            path = temporary / "adapter_config.json"
-            _write_json(path, json.loads(path.read_text()) | {"rope_parameters": _rope(decoder)})
-        weights = {f"base_model.model.{key}": one for key, one in named.items()}
-        save_file(weights, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
-        (temporary / "README.md").write_text(
-            describe(_adapter_card(decoder, name or folder.name, base))
-        )
-
-
-def _write_adapter_config(
-    folder: Path, decoder: Decoder, named: dict[str, torch.Tensor], base: str
-) -> None:
-    """The library's own ``adapter_config.json``."""
-    from peft import LoraConfig
-
-    settings: Any = decoder.peft_config["default"]  # type: ignore[index]
+    named = {llama_name(key).replace(".default.", "."): one for key, one in tensors.items()}
     parts = {key.rpartition(".")[0].rpartition(".") for key in named}
-    LoraConfig(
+    config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.lora_alpha,
         lora_dropout=settings.lora_dropout,
@@ -310,19 +271,22 @@ def _write_adapter_config(
         base_model_name_or_path=base,
         task_type="CAUSAL_LM",
         inference_mode=True,
-    ).save_pretrained(str(folder))
+    )
+    rope = rope_parameters(decoder)
+    with new_folder(folder) as temporary:
+        config.save_pretrained(str(temporary))
+        if moved:
+            path = temporary / "adapter_config.json"
+            told = json.loads(path.read_text()) | {"rope_parameters": rope}
+            path.write_text(json.dumps(told, indent=2) + "\n")
+        weights = {f"base_model.model.{key}": one for key, one in named.items()}
+        save_file(weights, temporary / "adapter_model.safetensors", metadata={"format": "pt"})
+        told = describe(_adapter_card(name or folder.name, base, rope))
+        (temporary / "README.md").write_text(told)
 
 
-def _rope(decoder: Decoder) -> dict[str, Any]:
-    """The positions of a Llama, as transformers 5 has them."""
-    config = llama_config(decoder)
-    scaling = config["rope_scaling"] or {"rope_type": "default"}
-    return {**scaling, "rope_theta": config["rope_theta"]}
-
-
-def _adapter_card(decoder: Decoder, name: str, base: str) -> str:
+def _adapter_card(name: str, base: str, rope: dict[str, Any]) -> str:
     """How to load it: the positions of the base are changed as they were in training."""
-    rope = json.dumps(_rope(decoder))
     return f"""---
 library_name: peft
 base_model: {json.dumps(base)}
@@ -336,12 +300,8 @@ from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
 config = AutoConfig.from_pretrained({json.dumps(base)})
-config.rope_parameters = {rope}
+config.rope_parameters = {json.dumps(rope)}
 base = AutoModelForCausalLM.from_pretrained({json.dumps(base)}, config=config)
 model = PeftModel.from_pretrained(base, {json.dumps(name)})
 ```
 """
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n")

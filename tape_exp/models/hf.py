@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from transformers.utils import can_return_tuple
 
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models import cache
+from tape_exp.models.cache import Cache
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import new_cache
 from tape_exp.models.layers import kinds_of
@@ -40,29 +40,23 @@ class TapeExpConfig(PretrainedConfig):
     ) -> None:
         self.arch, self.model = arch, model
         if arch is not None:  # transformers also makes an empty config, to compare with
-            sizes = Arch(**arch)
-            others |= {
-                "vocab_size": sizes.vocab,
-                "hidden_size": sizes.width,
-                "intermediate_size": sizes.ffn,
-                "num_hidden_layers": sizes.layers,
-                "num_attention_heads": sizes.heads,
-                "num_key_value_heads": sizes.key_heads,
-                "head_dim": sizes.head_dim,
-                "max_position_embeddings": sizes.max_length,
-                "tie_word_embeddings": sizes.tied,
-            }
+            others |= sizes(Arch(**arch))
         super().__init__(**others)
 
 
-class Cache(cache.Cache):
-    """The decoder's cache, with what ``generate`` asks of one."""
-
-    is_compileable = False
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens in the cache."""
-        return self.length
+def sizes(arch: Arch) -> dict[str, Any]:
+    """The sizes of a decoder in the words of transformers."""
+    return {
+        "vocab_size": arch.vocab,
+        "hidden_size": arch.width,
+        "intermediate_size": arch.ffn,
+        "num_hidden_layers": arch.layers,
+        "num_attention_heads": arch.heads,
+        "num_key_value_heads": arch.key_heads,
+        "head_dim": arch.head_dim,
+        "max_position_embeddings": arch.max_length,
+        "tie_word_embeddings": arch.tied,
+    }
 
 
 class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
@@ -154,39 +148,31 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             planned: of :meth:`generate` without a cache, the random positions of all its tokens.
         """
         unknown = [key for key, value in others.items() if value is not None and value is not False]
-        if unknown:
-            raise ValueError(f"TapeExpForCausalLM has no {unknown[0]}; leave it out.")
-        if input_ids is None:
-            raise ValueError("TapeExpForCausalLM reads tokens: pass input_ids.")
+        if unknown or input_ids is None:
+            wrong = f"has no {unknown[0]}" if unknown else "reads input_ids only"
+            raise ValueError(f"TapeExpForCausalLM {wrong}.")
         self.decoder.recompute = self.gradient_checkpointing
+        cache, sampler = past_key_values, None
         if planned is not None:
-            again = (planned.positions_BS, planned.padding_B, planned.sampler)
-            past_key_values, kept = Cache(*again), None
-        elif past_key_values is None:
-            padding_B = padding(attention_mask)
-            if padding_B is not None:
-                past_key_values = self._new_cache(input_ids.shape[1], padding_B, input_ids.shape[0])
-            kept = None
-        else:
-            kept = past_key_values
-        sampler = None if past_key_values is not None else RowSampler(0, "positions")
-        last_only = isinstance(logits_to_keep, int) and logits_to_keep == 1
+            cache = Cache(planned.positions_BS, planned.padding_B, planned.sampler)
+        elif cache is None and (padding_B := padding(attention_mask)) is not None:
+            cache = self._new_cache(input_ids.shape[1], padding_B, input_ids.shape[0])
+        elif cache is None:
+            sampler = RowSampler(0, "positions")
         logits_BTV = self.decoder(
-            input_ids, cache=past_key_values, sampler=sampler, last_only=last_only
+            input_ids,
+            cache=cache,
+            sampler=sampler,
+            last_only=isinstance(logits_to_keep, int) and logits_to_keep == 1,
         )
-        if not last_only:
-            logits_BTV = (
-                logits_BTV[:, -logits_to_keep:]
-                if isinstance(logits_to_keep, int)
-                else logits_BTV[:, logits_to_keep]
-            )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits_BTV = logits_BTV[:, kept]
         loss = None
         if labels is not None:
             more = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
-            loss = self.loss_function(
-                logits=logits_BTV, labels=labels, vocab_size=logits_BTV.shape[-1], **more
-            )
-        return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=kept)  # type: ignore[arg-type]
+            vocab = logits_BTV.shape[-1]
+            loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=vocab, **more)
+        return CausalLMOutputWithPast(loss, logits_BTV, past_key_values)  # type: ignore[arg-type]
 
     def _prepare_cache_for_generation(
         self,
@@ -197,27 +183,20 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
         max_cache_length: int,
     ) -> Any:
         """Make the decoder's cache, with the positions and padding of all tokens that will come."""
-        if (
-            generation_config.num_beams > 1
-            or generation_config.is_assistant
-            or generation_mode not in ("greedy_search", "sample")
-        ):
+        mask, mode = model_kwargs.get("attention_mask"), generation_mode
+        if mode not in ("greedy_search", "sample") or generation_config.is_assistant:
             raise ValueError(
                 "TapeExpForCausalLM decodes greedily or samples, not by "
-                f"{str(generation_mode.value).replace('_', ' ')}; set num_beams=1 and leave "
+                f"{str(mode.value).replace('_', ' ')}; set num_beams=1 and leave "
                 "assistant_model= out."
             )
-        mask = model_kwargs.get("attention_mask")
         if mask is not None and not bool(mask[:, -1].all()):
             raise ValueError(
                 "generation needs prompts that are padded on the left: set "
                 "tokenizer.padding_side='left'."
             )
         if model_kwargs.get("past_key_values") is not None:
-            raise ValueError(
-                "TapeExpForCausalLM makes its own cache in every call of generate; leave "
-                "past_key_values out."
-            )
+            raise ValueError("generate makes a cache of its own: leave past_key_values out.")
         cached = generation_config.use_cache is not False
         if cached or self.decoder.random is not None:
             rows = batch_size * generation_config.num_return_sequences
@@ -225,8 +204,7 @@ class TapeExpForCausalLM(PreTrainedModel, GenerationMixin):
             model_kwargs["past_key_values" if cached else "planned"] = made
 
     def _new_cache(self, capacity: int, padding_B: Tensor | None, rows: int) -> Cache:
-        made = new_cache(self.decoder, capacity, padding_B, rows, RowSampler(0, "positions"))
-        return Cache(made.positions_BS, made.padding_B, made.sampler)
+        return new_cache(self.decoder, capacity, padding_B, rows, RowSampler(0, "positions"))
 
 
 def padding(mask_BT: Tensor | None) -> Tensor | None:

@@ -401,7 +401,7 @@ def test_export_says_what_is_wrong(extend, tmp_path, capsys, monkeypatch):
     assert "config.yaml" in capsys.readouterr().err
     with monkeypatch.context() as patch:
         full = SafetensorError("No space left on device")
-        patch.setattr("tape_exp.models.export.save_torch_state_dict", Mock(side_effect=full))
+        patch.setattr("transformers.PreTrainedModel.save_pretrained", Mock(side_effect=full))
         assert export.main([str(run), str(tmp_path / "new")]) == 1
     assert "No space left on device" in capsys.readouterr().err
     (run / "record.json").write_text("{}")
