@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     model: Any = OmegaConf.to_container(cfg.model, resolve=True)
     classes = dict.fromkeys(layer["_target_"] for layer in model.get("layers", [model]))
-    packages = [f"{name} {of['version']}" for name, of in plugins.versions_of(model).items()]
+    used = plugins.versions_of(model)
+    packages = [" ".join(filter(None, (name, of["version"]))) for name, of in used.items()]
     origin = f", of the package {' and '.join(packages)}" if packages else ""
     print(f"{model['name']}: {', '.join(classes)}{origin}")
     if not _passes("construction", random_decoder, model, quiet=True):

@@ -74,9 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sweep.mkdir(parents=True, exist_ok=True)
     with FileLock(sweep / ".lock", timeout=LOCK_SECONDS):  # a second command finds a full queue
         (sweep / "logs").mkdir(exist_ok=True)
+        began = (sweep / "jobs.tsv").exists()
         write_jobs(jobs, sweep)
         write_atomically(sweep / "script.sh", script)
-        ids = submit(jobs, sweep, args.cap)
+        try:
+            ids = submit(jobs, sweep, args.cap)
+        except (ConfigError, OSError):
+            if not began:
+                (sweep / "jobs.tsv").unlink()  # which status would take for a sweep
+            raise
     if ids:
         status = shlex.join(["tape-exp", "status", *args.words])
         print(f"Watch:  watch -n 30 {shlex.quote(status)}\nLogs:   {sweep}/logs")

@@ -29,7 +29,7 @@ from yaml import YAMLError
 from tape_exp.settings import folders
 from tape_exp.settings.construct import as_dataclass
 from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
-from tape_exp.settings.plugins import names_in, packages
+from tape_exp.settings.plugins import names_in, packages, search
 from tape_exp.settings.schema import GROUPS, Config
 
 UNNAMED = "layers"  # conf/model/layers.yaml, whose runs are named after their entries
@@ -114,6 +114,7 @@ def spell_out(words: Sequence[str]) -> list[str]:
 
     Hydra itself would merge the two YAMLs into one.
     """
+    search(words)
     spelled: list[str] = []
     for word in words:
         layers = re.fullmatch(r"model=(\[.*\])", word)

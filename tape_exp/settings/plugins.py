@@ -6,7 +6,8 @@ Hydra's own ``hydra.searchpath=[pkg://my_pe.conf]``.
 """
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from importlib.util import find_spec
@@ -20,13 +21,22 @@ GROUPS = ("tape_exp.positions", "tape_exp.tasks")
 
 @cache
 def packages() -> dict[str, Path]:
-    """The installed packages that declare an entry point of ours, and their folders."""
+    """The packages that declare an entry point of ours or are searched, and their folders."""
     names = {
         entry.value.partition(":")[0].partition(".")[0]
         for group in GROUPS
         for entry in entry_points(group=group)
     }
     return {name: folder for name in sorted(names) if (folder := _folder(name))}
+
+
+def search(words: Sequence[str]) -> None:
+    """Know the packages that ``hydra.searchpath=[pkg://my_pe.conf]`` names among the words."""
+    for word in words:
+        if word.startswith("hydra.searchpath="):
+            for name in re.findall(r"pkg://(\w+)\.conf\b", word):
+                if folder := _folder(name):
+                    packages()[name] = folder
 
 
 def conf_folders() -> list[Path]:

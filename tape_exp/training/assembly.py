@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import torch
 from lightning import Trainer
 from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback
@@ -55,6 +56,12 @@ def assemble(cfg: DictConfig, directory: RunDirectory, preemption: Preemption) -
             f"trainer.nodes={cfg.trainer.nodes} waits for processes that this command does not "
             "start: use tape-exp sweep, srun or torchrun, or set MASTER_ADDR, MASTER_PORT and "
             "NODE_RANK on each node."
+        )
+    devices, present = cfg.trainer.devices, torch.accelerator.device_count()
+    if cfg.trainer.accelerator == "gpu" and present < devices:
+        raise ConfigError(
+            f"trainer.accelerator=gpu with trainer.devices={devices}: torch sees {present} GPUs "
+            "here; trainer=cpu needs none."
         )
     task = make_task(cfg, directory.artifacts)
     accumulate = micro_batches(cfg, task)

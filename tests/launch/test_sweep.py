@@ -146,6 +146,7 @@ def test_what_slurm_refuses_is_one_sentence(slurm, capsys, name):
     (slurm / "bin" / name).write_text("#!/bin/bash\necho Invalid account >&2\nexit 1\n")
     assert sweep.main(["model=rope", f"runs={slurm}/runs"]) == 2
     assert capsys.readouterr().err == f"error: {name} failed: Invalid account\n"
+    assert status.main(["--runs", f"{slurm}/runs"]) == 2, "nothing was submitted"
 
 
 def test_dry_run_prints_the_script_and_writes_nothing(slurm, capsys):

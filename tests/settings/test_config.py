@@ -251,6 +251,7 @@ def test_mistakes_end_with_status_2_and_one_line(tmp_path):
         (["task.train_digits=0"], "task.train_digits=0 must be at least 1"),
         (["debug=plan", "modle=tape"], "'model'"),
         (["task.optim.batch=7", "trainer.micro_batch=2"], "trainer.micro_batch=1 does"),
+        (["trainer=gpu", "trainer.devices=64"], "torch sees"),
     ):
         failed = train("logger=none", *words)
         assert failed.returncode == 2, failed.stderr

@@ -7,12 +7,13 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from tape_exp import library
+from tape_exp import check, library
 from tape_exp.settings import plugins
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
+from tape_exp.settings.naming import display_name
 from tape_exp.settings.schema import Arch
 from tape_exp.training.run import run
 
@@ -62,7 +63,8 @@ def test_a_package_comes_in_by_its_entry_point_or_by_hydras_search_path(site, en
     encoding = build(cfg.model, "model", arch=Arch(layers=1, width=8, heads=2, ffn=8))
     assert type(encoding).__module__ == "my_pe.soft_window"
     assert encoding.slope.flatten().tolist() == pytest.approx([0.2, 0.2])
-    assert ("soft_window" in plugins.names_in("model")) == entry_point
+    assert "soft_window" in plugins.names_in("model")
+    assert len(compose_config(["model=[soft_window,nope]", *words]).model.layers) == 2
     with pytest.raises(ConfigError, match=r"model\.slop is not known\. Did you mean 'model.slope'"):
         compose_config(["model=soft_window", "model.slop=1", *words])
 
@@ -74,6 +76,17 @@ def test_what_is_no_encoding_is_refused(site):
         build(cfg.model, "model", arch=Arch(1, 8, 2, 8))
     with pytest.raises(ConfigError, match="model=soft_window is not known"):
         compose_config(["model=soft_window"])
+
+
+def test_the_check_of_a_package_names_it_with_its_version_if_it_has_one(site, capsys):
+    put(site, {"conf/model/their_rope.yaml": "# display: Their RoPE\ndefaults: [rope]\n"})
+    (site / "theirs" / "encoding.py").write_text(
+        "from tape_exp.models.positions.rope import RoPE\nclass Theirs(RoPE): pass\n"
+    )
+    words = ["model=their_rope", "model._target_=theirs.encoding.Theirs"]
+    assert check.main([*words, "hydra.searchpath=[pkg://theirs.conf]"]) == 0
+    assert "theirs.encoding.Theirs, of the package theirs\n" in capsys.readouterr().out
+    assert display_name("their_rope") == "Their RoPE"
 
 
 def test_a_run_says_which_package_it_had(site, monkeypatch, capfd):
