@@ -35,10 +35,9 @@ def encoding(name: str) -> list[LayerKind]:
 
 
 def parser(kind: str, description: str) -> argparse.ArgumentParser:
-    """A parser with ``--out`` and ``--device``."""
+    """A parser with ``--out``."""
     made = argparse.ArgumentParser(f"python -m benchmarks.{kind}", description=description)
     made.add_argument("--out", type=Path, default=RECORDS, help="file of records (%(default)s)")
-    made.add_argument("--device", type=torch.device, default=DEVICE, help="(%(default)s)")
     return made
 
 

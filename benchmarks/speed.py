@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.common import encoding, parser, seconds, write_record
+from benchmarks.common import DEVICE, encoding, parser, seconds, write_record
 from tape_exp.machine.hardware import machine_name, peak_flops
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import attention
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure this machine."""
     args = parser("speed", "How fast each encoding is, beside RoPE.").parse_args(arguments)
     keep = partial(write_record, "speed", path=args.out)
-    record = measure(args.device, default_shapes(args.device), keep)
+    record = measure(DEVICE, default_shapes(DEVICE), keep)
     print(keep(record))
     return 0
 

@@ -9,7 +9,7 @@ from tape_exp.bench.tasks import SETS, chosen
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper import runner, words
 from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.records import Record, read_records
+from tape_exp.paper.records import Record, merged, read_records
 from tape_exp.settings import folders
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.plugins import names_in
@@ -48,8 +48,7 @@ class Bench:
 
     def records(self) -> list[Record]:
         """Those of the bench and those that are committed: a run is not done twice."""
-        every = [*read_records(self.out / "records"), *read_records()]
-        return [*{record["run"]: record for record in every}.values()]
+        return merged(read_records(self.out / "records"), read_records())
 
     def board(self, shown: bool = False) -> Board:
         """The board of the models of the command, or of all that are recorded too."""
@@ -92,7 +91,7 @@ class Bench:
         if at_choice:
             rates = [{*board.words(row, column)} for row, column in board.at_choice()]
             jobs = {k: job for k, job in jobs.items() if any(r <= {*job.words} for r in rates)}
-        return runner.work(runner.fitting(jobs), cores, minutes, self.out / "records")
+        return runner.work(runner.runnable(jobs), cores, minutes, self.out / "records")
 
     def write(self, board: Board) -> list[Path]:
         """Write the tables and the pictures; returns the paths."""

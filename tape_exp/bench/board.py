@@ -10,10 +10,9 @@ from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from tape_exp.bench.tasks import Entry
 from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.captions import DIGITS
+from tape_exp.paper.captions import KNOWS_DIGITS
 from tape_exp.paper.records import Record, commits
-from tape_exp.paper.special import lowest
-from tape_exp.paper.statistics import Value, lead, over_samples
+from tape_exp.paper.statistics import Value, lead, lowest, over_samples
 from tape_exp.paper.tables import Cell, Column, Table
 from tape_exp.paper.view import Row, View
 from tape_exp.settings.naming import display_name
@@ -78,7 +77,7 @@ class Board(View):
         told = {
             m for (m, _), runs in self.chosen.items() if any(r.get("knows_digits") for r in runs)
         }
-        return {model: model + DIGITS * (model in told) for model in self.models}
+        return {model: model + KNOWS_DIGITS * (model in told) for model in self.models}
 
     @cached_property
     def ranked(self) -> list[str]:

@@ -98,7 +98,7 @@ FAMILIES: dict[str, Sequence[str]] = {
     "#5c4410": ("cope", "dape"),
     "#1f1f99": ("lora", "longlora", "theta"),
 }
-COLOURS, UNUSED = [*FAMILIES], 24  # no family has as many members
+COLOURS = [*FAMILIES]
 
 
 def _member(family: int, number: int) -> LineStyle:
@@ -115,12 +115,12 @@ STYLES = {
 
 
 def style_of(name: str, taken: Iterable[LineStyle] = ()) -> LineStyle:
-    """The style of a model or method; of an unknown one, or where that is ``taken``, one that no
-    other has and that depends on the name.
+    """The style of a model or method; of an unknown one, or where that is ``taken``, one that
+    depends on the name.
     """
     style, number = STYLES.get(name.rstrip("†")), int(hashlib.sha256(name.encode()).hexdigest(), 16)
     while style is None or style in taken:
-        style = _member(number % len(COLOURS), UNUSED + number // len(COLOURS) % 12)
+        style = _member(number % len(COLOURS), number // len(COLOURS) % 36)
         number += 1
     return style
 

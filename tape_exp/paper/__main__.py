@@ -10,10 +10,11 @@ from typing import Any
 
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import load, names
-from tape_exp.paper.records import read_records
+from tape_exp.paper.records import add_records, read_records
 from tape_exp.paper.view import View
 from tape_exp.settings import folders
 from tape_exp.settings.commands import command, log_plainly
+from tape_exp.settings.errors import one_of
 
 log = logging.getLogger("tape_exp")
 RESULTS = folders.ROOT / "results"
@@ -75,7 +76,7 @@ def run_artifacts(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(*(job.title for job in jobs.values()), f"missing runs: {len(jobs)}", sep="\n")
         return 0
-    runner.fitting(jobs, all_of_them=True)
+    runner.runnable(jobs, all_of_them=True)
     outcome = runner.work(jobs, options.cores, options.minutes)
     render(())
     return outcome.status()
@@ -95,10 +96,14 @@ def compare_models(options: argparse.Namespace) -> int:
         from tape_exp.paper import runner
 
         jobs = runner.jobs_of([artifact], scale, seeds, records=found)
-        runner.fitting(jobs, all_of_them=True)
+        runner.runnable(jobs, all_of_them=True)
         status = runner.work(jobs, options.cores, options.minutes, into / "records").status()
         artifact, *_ = compare.requested(options.words, options.name)
         view = compare.view_of(artifact, compare.recorded(own, into), seeds)
+    if options.record:
+        committed = {run["run"] for run in read_records()}
+        runs_of_table = [run for row in view.rows for run in view.runs(row)]
+        add_records(into / "records", [r for r in runs_of_table if r["run"] not in committed])
     if not view.all_runs or view.table is None:
         print("There is no table: none of these runs is recorded.", file=sys.stderr)
         return status or 1
@@ -112,6 +117,8 @@ def render(chosen: Sequence[str], formats: Sequence[str] = ()) -> int:
     from tape_exp.paper import pages
     from tape_exp.paper.figures import draw_all, figures
 
+    for kind in formats:
+        one_of("--formats", kind, ("tex", "pdf", "png"))
     for name in chosen:
         load(name)  # a wrong name is told before anything is written
     records, drawings = read_records(), []

@@ -22,6 +22,10 @@ COLUMN = {
     *("metric", "paper", "text", "show", "lead", "unigram"),  # what is in its cells
     *("each", "where", "rows", "seeds_of", "digits", "times", "interval", "heading"),
 }
+CLAIM = {
+    *("text", "at", "better", "than", "among", "rows", "pairs", "every", "lower", "floor"),
+    *("digits", "paper", "paper_at", "published", "builtin", "rule"),
+}
 
 
 @dataclass(kw_only=True)
@@ -50,11 +54,13 @@ class Artifact:
     provenance: list[str] = field(default_factory=lambda: ["seeds", "scale", "commit"])
 
     def __post_init__(self) -> None:
-        for heading, column in self.columns.items():
-            if wrong := next((key for key in column if key not in COLUMN), None):
+        parts = [("the claim", self.claim, CLAIM)]
+        parts += [(f"column {heading}", column, COLUMN) for heading, column in self.columns.items()]
+        for part, keys, known in parts:
+            if wrong := next((key for key in keys if key not in known), None):
                 raise ConfigError(
-                    f"conf/paper/{self.name}.yaml: {wrong} in column {heading}"
-                    f"{did_you_mean(wrong, COLUMN)} Known: {', '.join(sorted(COLUMN))}."
+                    f"conf/paper/{self.name}.yaml: {wrong} in {part}{did_you_mean(wrong, known)} "
+                    f"Known: {', '.join(sorted(known))}."
                 )
 
     @property
@@ -87,17 +93,17 @@ def load(name: str) -> Artifact:
     path = yaml_of("paper", name)
     assert path is not None  # it is a name
     try:
-        return Artifact(name=name, **keys_of(path))
+        return Artifact(name=name, **yaml_keys(path))
     except (TypeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).replace("Artifact.__init__()", "").split())
         raise ConfigError(f"{path} is no artifact ({reason}).") from error
 
 
-def keys_of(path: Path) -> dict[str, Any]:
+def yaml_keys(path: Path) -> dict[str, Any]:
     """The keys of a YAML; those that it lacks are of the one that it is ``like``."""
     own = yaml.safe_load(path.read_text())
     like = own.pop("like", None)
-    return own if like is None else keys_of(path.with_name(f"{like}.yaml")) | own
+    return own if like is None else yaml_keys(path.with_name(f"{like}.yaml")) | own
 
 
 def names() -> list[str]:

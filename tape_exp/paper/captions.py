@@ -9,7 +9,7 @@ from tape_exp.settings.naming import display_name
 if TYPE_CHECKING:
     from tape_exp.paper.view import View
 
-DIGITS = "†"
+KNOWS_DIGITS = "†"
 TWO_SEEDS = "Two seeds: the mean, and both values in brackets."
 
 
@@ -27,7 +27,7 @@ def notes(view: "View", runs: Mapping[str, list[Record]]) -> list[str]:
         sentences.append("In the figure bands reach from the lowest seed to the highest.")
     if any(run.get("knows_digits") for run in every):
         sentences.append(
-            f"{DIGITS} is told which tokens are digits, and is no rival of the others."
+            f"{KNOWS_DIGITS} is told which tokens are digits, and is no rival of the others."
         )
     if replaced := sorted({name for run in every for name in replaced_corpora(run)}):
         sentences.append(

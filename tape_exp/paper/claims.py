@@ -100,7 +100,7 @@ class Contest:
             return UNCLEAR
         return ORDERED if ahead else REVERSED
 
-    def figures(self, rivals: Sequence[str]) -> str:
+    def numbers(self, rivals: Sequence[str]) -> str:
         """The favourite's figure and the best of these rivals': ``TAPE 25 ± 0.3, FIRE 34 ± 8
         (paired: -9 ± 8)``.
         """
@@ -156,7 +156,7 @@ def decide(contests: Sequence[Contest], note: str = "") -> Verdict:
     ours, short = [], ""
     for contest, each in zip(contests, outcomes, strict=True):
         if deciding := [name for name, outcome in each.items() if outcome == holds]:
-            ours.append(contest.figures(deciding))
+            ours.append(contest.numbers(deciding))
             numbers = {name: Value(value.number) for name, value in contest.measured.items()}
             short = short or contest.pair(numbers, deciding)
     text = "; ".join(filter(None, ours))

@@ -11,7 +11,7 @@ import yaml
 from tape_exp.machine.files import write_atomically
 from tape_exp.paper.artifact import Artifact
 from tape_exp.paper.derived import metrics_of
-from tape_exp.paper.records import Record, flat, read_records, records_of_runs, warn
+from tape_exp.paper.records import Record, flat, merged, read_records, records_of_runs, warn
 from tape_exp.paper.view import Row, View
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs.evaluation import is_result
@@ -35,7 +35,8 @@ def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list
     check_words("comparison", settings, extra)
     models = list(dict.fromkeys(settings["model"].split(",")))
     task = settings["task"]
-    keys = f", with {' '.join(deciding(extra))}" if deciding(extra) else ""
+    keys = f", with {' '.join(without_places(extra))}" if without_places(extra) else ""
+    measured = "mean over seeds ± its 95 % interval" if len(seeds) > 1 else f"seed {seeds[0]}"
     metrics = [*filter(None, settings.get("metrics", "").split(","))]
     artifact = Artifact(
         name=name or f"compare_{task}",
@@ -43,7 +44,7 @@ def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list
         rows={"model": {model: [f"model={model}"] for model in models}},
         overrides=[f"task={task}", *extra],
         columns={metric: {"metric": metric} for metric in metrics},
-        caption=f"Task {task} at scale {{scale}}{keys}; mean over seeds ± its 95 % interval.",
+        caption=f"Task {task} at scale {{scale}}{keys}; {measured}.",
         figures=[{"kind": "lengths"}, {"kind": "grids"}, {"kind": "losses"}],
         command=f"tape-exp paper compare {' '.join(words)}",
         scales={scale: None},
@@ -53,17 +54,17 @@ def requested(words: Sequence[str], name: str = "") -> tuple[Artifact, str, list
 
 def recorded(runs: Path, into: Path) -> list[Record]:
     """The committed records, those of earlier comparisons, and those of finished runs."""
-    every = [*records_of_runs(runs), *read_records(into / "records"), *read_records()]
-    return sorted({r["run"]: r for r in every}.values(), key=lambda run: run["started"])
+    return merged(records_of_runs(runs), read_records(into / "records"), read_records())
 
 
-def view_of(artifact: Artifact, records: Sequence[Record], seeds: Sequence[int]) -> View:
+def view_of(
+    artifact: Artifact, records: Sequence[Record], seeds: Sequence[int] | None = None
+) -> View:
     """A comparison with the records whose config is that of today, key by key; without
     ``metrics=`` its columns are all metrics of these but diagnostics.
     """
-    view = View(
-        artifact, next(iter(artifact.scales)), [run for run in records if run["seed"] in seeds]
-    )
+    some = [run for run in records if seeds is None or run["seed"] in seeds]
+    view = View(artifact, next(iter(artifact.scales)), some)
     rows = []
     for row in view.rows:
         cfg = compose_config(view.words(row))
@@ -95,7 +96,7 @@ def column(metric: str, runs: Sequence[Record]) -> dict[str, Any]:
     return {"metric": metric, "digits": 4 if small else 2}
 
 
-def deciding(overrides: Sequence[str]) -> list[str]:
+def without_places(overrides: Sequence[str]) -> list[str]:
     """Those that say what a run computes, not where it is, in one order."""
     return sorted(word for word in overrides if not word.lstrip("+~").startswith(PLACES))
 
@@ -106,8 +107,13 @@ def write(view: View, into: Path) -> list[Path]:
     assert table is not None  # of what is recorded
     path = into / "tables" / f"{stem}.csv"
     fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}
-    text = yaml.safe_dump(fields, sort_keys=False)
-    write_atomically(into / "tables" / f"{artifact.name}.yaml", text)
+    description = into / "tables" / f"{artifact.name}.yaml"
+    if description.exists() and (fields["rows"], fields["overrides"]) != (
+        (old := yaml.safe_load(description.read_text())).get("rows"),
+        old.get("overrides"),
+    ):
+        warn(f"{artifact.name} replaces the one of `{old['command']}`; --name= keeps both.")
+    write_atomically(description, yaml.safe_dump(fields, sort_keys=False))
     if not path.exists() or path.read_text() != table.csv():
         from tape_exp.paper.figures import figures  # imports matplotlib
 

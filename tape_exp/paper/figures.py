@@ -181,11 +181,16 @@ def _ladder(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         both = points["tape"].keys() & points[rival].keys()
         apart[rival] = {n: points["tape"][n] - points[rival][n] for n in sorted(both)}
     panels = [
-        ladder_panel("beyond the trained digits", "extra length (fraction)", runs, points),
-        ladder_panel("TAPE's lead over others, paired by seed", "difference", leads, apart),
+        ladder_panel(name, quantity, ours, paper)
+        for name, quantity, ours, paper in (
+            ("beyond the trained digits", "extra length (fraction)", runs, points),
+            ("TAPE's lead over others, paired by seed", "difference", leads, apart),
+        )
+        if any(ours.values())
     ]
     title = f"{view.artifact.title} (open: the paper, one seed)"
-    yield "", partial(plots.curves, panels, title=title, shared=False)
+    if panels:
+        yield "", partial(plots.curves, panels, title=title, shared=False)
 
 
 def ladder_panel(

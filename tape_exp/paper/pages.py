@@ -77,8 +77,8 @@ def overview(judgements: dict[str, tuple[Artifact, str, Verdict]], pages: str) -
     counts = {holds: sum(f.holds == holds for _, (_, _, f) in tested) for holds in ORDER}
     text = ", ".join(f"{holds} {n}" for holds, n in counts.items() if n)
     return (
-        f"{len(tested)} claims of the paper are tested by the recorded runs: {text}. The figures "
-        "are those of the method that the claim favours and of the rival that decides.\n\n"
+        f"Claims of the paper and what the recorded runs say of them: {text}. The figures are "
+        "those of the method that the claim favours and of the rival that decides.\n\n"
         f"{table}\n\nWithout a claim: {', '.join(others)}.\n"
     )
 
@@ -101,7 +101,8 @@ def page(
     for view in shown:
         table = view.table
         place = artifact.place.get(view.scale, f"scale {view.scale}")
-        parts.append(f"## {place.capitalize()}" if len(artifact.scales) > 1 and place else "")
+        if len(artifact.scales) > 1 and place:
+            parts.append(f"## {place[0].upper()}{place[1:]}")
         parts += [f"![{artifact.title}]({path})" for path in pictures.get(view.scale, [])]
         parts += [table.markdown(), table.caption] if table else []
     if artifact.figures and shown and not pictures:
@@ -110,7 +111,7 @@ def page(
         parts.append(f"Not run yet: {'; '.join(missing)}.")
     first, *further = artifact.scales
     commands = dict.fromkeys(map(artifact.run_command, [first, *({"paper"} & {*further})]))
-    parts.append("\n".join(["To run what is missing:\n\n```sh", *commands, "```"]))
+    parts.append("\n".join(["Its runs, but for those recorded:\n\n```sh", *commands, "```"]))
     if cost := costs().get(artifact.name):
         parts.append(
             f"Scale paper, three seeds: {cost['runs']:,} runs, {cost['gpu_hours']:,.1f} H100-hours "

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from tape_exp.machine.files import file_lock, write_atomically
+from tape_exp.machine.files import file_lock, open_atomically, write_atomically
 from tape_exp.settings import folders, plugins
 
 Record = dict[str, Any]
 PARTS = {"run", "config", "seed", "metrics", "started", "git"}  # that tables read of every record
 GROUPS = ("model", "task", "peft")
+PLACES = ("scale", "seed", "trainer", "logger", "runs", "cache")  # not what a run computes
 
 
 def read_records(folder: Path | None = None) -> list[Record]:
@@ -52,7 +53,13 @@ def records_of_runs(folder: Path) -> list[Record]:
 def known_records() -> list[Record]:
     """Those of ``results/records`` and of the finished runs in ``runs/``, but not of ``debug=``."""
     runs = [run for run in records_of_runs(Path("runs")) if "debug" not in run["config"]]
-    return [*{record["run"]: record for record in (*runs, *read_records())}.values()]
+    return merged(runs, read_records())
+
+
+def merged(*sources: Iterable[Record]) -> list[Record]:
+    """The records of several places by time, each run once, as the last of the places has it."""
+    every = {record["run"]: record for records in sources for record in records}
+    return sorted(every.values(), key=lambda record: record["started"])
 
 
 @cache
@@ -86,14 +93,16 @@ def add_records(folder: Path, records: Iterable[Record]) -> None:
             lines = {json.loads(line)["run"]: line for line in old}
             stored = path.with_suffix(".npz")
             matrices = dict(np.load(stored)) if stored.exists() else {}
+            before = len(matrices)
             for record in new:
                 run, kept = record["run"], {k: v for k, v in record.items() if k[0] != "_"}
                 grids = kept.pop("matrices", {})
                 matrices |= {f"{run}/{key}": np.float32(grid) for key, grid in grids.items()}
                 kept.pop("artifacts", None)  # they are in the run's folder
                 lines[run] = json.dumps(rounded(kept), ensure_ascii=False, separators=(",", ":"))
-            if matrices:
-                np.savez_compressed(stored, **matrices)
+            if len(matrices) > before:
+                with open_atomically(stored) as file:
+                    np.savez_compressed(file, **matrices)
             write_atomically(path, "".join(f"{lines[run]}\n" for run in sorted(lines)))
 
 
@@ -150,6 +159,14 @@ def number(text: str) -> Any:
 def fits(keys: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
     """Whether a record has the values asked for; a key that it lacks is newer than the record."""
     return all(keys[key] == value for key, value in asked.items() if key in keys)
+
+
+def has_further_settings(record: Record, asked: Mapping[str, Any]) -> bool:
+    """Whether the words of a record set a key besides those asked for and those that say where
+    and how fast it ran: it is a run of another experiment.
+    """
+    words = (word.partition("=")[0] for word in record.get("words", ()))
+    return any(key not in asked and not key.startswith(PLACES) for key in words)
 
 
 def varying(rows: Sequence[Sequence[Record]], declared: Iterable[str]) -> dict[str, list[Any]]:

@@ -90,7 +90,7 @@ def jobs_of(
             continue
         words = [*chosen, *extra]
         title = f"{view.artifact.name}: {label}, scale {scale}, seed {seed}"
-        known = any(run["seed"] == seed for run in view.fitting(words))
+        known = any(run["seed"] == seed for run in view.of_words(tuple(words)))
         if known and not recorded:
             log.info("%s: recorded.", title)
             continue
@@ -121,7 +121,7 @@ def runs_at(view: View, seed: int) -> Iterator[tuple[str, list[str]]]:
             yield " ".join([label_of(row), *map(str, at)]), [*words]
 
 
-def fitting(jobs: dict[str, Job], all_of_them: bool = False) -> dict[str, Job]:
+def runnable(jobs: dict[str, Job], all_of_them: bool = False) -> dict[str, Job]:
     """The jobs that can run. Why others cannot is said, each reason once; where none can, or all of
     them should, the reason is a ConfigError.
     """
@@ -193,10 +193,13 @@ def work(
                         outcome.failed[key] = f"{job.title}: the run that it begins from failed."
                         outcome.left -= 1
                         continue
-                    log.info("%s: begins, %d to go.", job.title, outcome.left)
+                    log.info("%s: begins.", job.title)
                     running[key] = start(job, cores is not None)
                 for key in [key for key, process in running.items() if process.poll() is not None]:
-                    end(key, jobs[key], running.pop(key), outcome, records)
+                    process = running.pop(key)
+                    if process.returncode == REQUEUE:
+                        waiting[key] = jobs[key]
+                    end(key, jobs[key], process, outcome, records)
                     minutes_passed = (time.monotonic() - began) / 60
                     log.info("%d to go after %.0f minutes.", outcome.left, minutes_passed)
                 time.sleep(0.1)

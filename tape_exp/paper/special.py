@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 from tape_exp.paper import claims
 from tape_exp.paper.derived import extra_length
 from tape_exp.paper.records import commits, reported
-from tape_exp.paper.statistics import Value
+from tape_exp.paper.statistics import Value, lowest
 from tape_exp.paper.tables import Cell, Column, Table
 from tape_exp.settings import folders
 
@@ -43,10 +43,12 @@ def ranked(view: "View", table: Table) -> Table:
         sizes = " / ".join(f"{each[0]['parameters'] / 1000:.0f}" for each in runs if each)
         seeds = " / ".join(str(len(each)) for each in runs)
         cells.append({**cell, "parameters (thousands)": sizes, "seeds": seeds})
-    common = set.intersection(*(set(runs) for each in values.values() for runs in each))
-    means = [[mean(runs[s].number for s in common) for runs in each] for each in values.values()]
-    order = rankdata(np.array(means) * [signs[column.template] for column in columns], axis=0)
-    ranks = dict(zip(values, map(float, order.mean(1)), strict=True))
+    seeds_of = [set(runs) for each in values.values() for runs in each]
+    ranks = {}
+    if common := set.intersection(*seeds_of) if seeds_of else None:
+        means = [[mean(runs[s].number for s in common) for runs in row] for row in values.values()]
+        order = rankdata(np.array(means) * [signs[column.template] for column in columns], axis=0)
+        ranks = dict(zip(values, map(float, order.mean(1)), strict=True))
     for row, cell in zip(view.rows, cells, strict=True):
         rank = ranks.get(row.labels["model"])
         cell["mean rank"] = None if rank is None else Value(rank)
@@ -75,14 +77,6 @@ def chosen(view: "View", table: Table) -> Table:
     return replace(table, rows=rows, columns=columns)
 
 
-def lowest(losses: Mapping[Any, Mapping[int, float]]) -> Any:
-    """The choice with the lowest mean over seeds; None unless all ran the same seeds."""
-    seeds = {frozenset(by_seed) for by_seed in losses.values()}
-    if len(seeds) != 1 or not all(seeds):
-        return None
-    return min(losses, key=lambda choice: mean(losses[choice].values()))
-
-
 def answers(view: "View") -> Table | None:
     """tab_quality_examples: the first questions of QuALITY, and what each model answers."""
     samples = {
@@ -108,7 +102,8 @@ def speed_records(scale: str) -> list[dict[str, Any]]:
     processors, which are named with their threads, under smoke.
     """
     on = {"smoke": True, "small": False}.get(scale)
-    records = map(json.loads, (results() / "speed.jsonl").read_text().splitlines())
+    path = results() / "speed.jsonl"
+    records = map(json.loads, path.read_text().splitlines() if path.exists() else ())
     of_speed = [record for record in records if record["benchmark"] == "speed"]
     return [each for each in of_speed if str(each["machine"]).endswith(" threads") is on]
 

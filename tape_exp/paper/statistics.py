@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import hypot
 from statistics import mean
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
@@ -131,3 +132,11 @@ def holm(p: Sequence[float]) -> list[float]:
     for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
         adjusted[i] = largest = max(largest, min(1.0, (len(p) - rank) * p[i]))
     return adjusted
+
+
+def lowest(losses: Mapping[Any, Mapping[int, float]]) -> Any:
+    """The choice with the lowest mean over seeds; None unless all ran the same seeds."""
+    seeds = {frozenset(by_seed) for by_seed in losses.values()}
+    if len(seeds) != 1 or not all(seeds):
+        return None
+    return min(losses, key=lambda choice: mean(losses[choice].values()))

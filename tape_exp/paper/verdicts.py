@@ -8,6 +8,7 @@ from tape_exp.paper import special
 from tape_exp.paper.claims import Contest, Verdict, decide
 from tape_exp.paper.tables import Column
 from tape_exp.paper.view import Row, View, fill, paper_value
+from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.naming import display_name
 
 
@@ -65,7 +66,14 @@ def last_measured(view: View, rows: Sequence[Row], name: str) -> str:
 
 def places(view: View, template: str, every_length: bool = False) -> list[Column]:
     """The columns of ours that a claim is about: of those by a length the last, or all, from it."""
-    every = [c for c in view.columns if c.who == "ours" and template in (c.template, c.name)]
+    ours = [column for column in view.columns if column.who == "ours"]
+    every = [column for column in ours if template in (column.template, column.name)]
+    if not every and view.all_runs:
+        known = [column.name for column in ours]
+        raise ConfigError(
+            f"conf/paper/{view.artifact.name}.yaml: {template} in at of the claim"
+            f"{did_you_mean(template, known)} Known: {', '.join(known)}."
+        )
     by_length = [c for c in every if all(isinstance(value, int) for value in c.at.values())]
     if len(by_length) < len(every):
         return every

@@ -9,9 +9,9 @@ from typing import Any
 
 from tape_exp.paper import special, statistics
 from tape_exp.paper.artifact import Artifact
-from tape_exp.paper.captions import DIGITS, notes
+from tape_exp.paper.captions import KNOWS_DIGITS, notes
 from tape_exp.paper.derived import metrics_of, value_of
-from tape_exp.paper.records import Record, commits, fits, keys_of, where
+from tape_exp.paper.records import Record, commits, fits, has_further_settings, keys_of, warn, where
 from tape_exp.paper.statistics import Value, lead
 from tape_exp.paper.tables import Cell, Column, Table
 
@@ -109,7 +109,7 @@ class View:
         """The newest record of each seed of a cell; without a column those of its row."""
         if column is None and (ours := [each for each in self.columns if each.who == "ours"]):
             return flat_list([self.runs(row, each) for each in ours])
-        return self._by_seed(self.words(row, column), row)
+        return self.of_words(self.words(row, column), row.keys)
 
     def words(self, row: Row, column: Column | None = None) -> tuple[str, ...]:
         """The overrides of the runs of a cell, the scale among them."""
@@ -120,14 +120,19 @@ class View:
         scaled = any(word.startswith("scale=") for word in words)
         return (*words, *([] if scaled else [f"scale={self.scale}"]))
 
-    def _by_seed(self, words: tuple[str, ...], row: Row) -> list[Record]:
+    def of_words(
+        self, words: tuple[str, ...], keys: Mapping[str, Any] | None = None
+    ) -> list[Record]:
+        """The newest record of each seed that these overrides made, and no further ones."""
         if words not in self._cells:
-            newest = {run["seed"]: run for run in self.fitting(words, row.keys)}  # ordered by time
+            asked = where(words) | dict(keys or {})
+            every = [r for r in self.fitting(words, keys) if not has_further_settings(r, asked)]
+            newest = {run["seed"]: run for run in every}  # ordered by time
             self._cells[words] = [newest[seed] for seed in sorted(newest)]
         return self._cells[words]
 
     def fitting(self, words: Sequence[str], keys: Mapping[str, Any] | None = None) -> list[Record]:
-        """The records, ordered by time, whose config has the values of overrides and keys."""
+        """The records, by time, whose config has the values of overrides and keys."""
         scaled = any(word.startswith("scale=") for word in words) or self.scale == "ladder"
         asked = where([*words, *([] if scaled else [f"scale={self.scale}"])]) | dict(keys or {})
         tasks = [asked["task"]] if "task" in asked else self._by_task
@@ -176,6 +181,9 @@ class View:
             rows.append(cells)
             if after is None or any(after.labels[name] != row.labels[name] for name in outer):
                 rows += self._baseline(row, last)
+        for column in [each for each in self.columns if "metric" in each.spec]:
+            if column.who == "ours" and not any(cells.get(column.name) for cells in rows):
+                warn(f"{artifact.name}: no run has what column {column.name} shows.")
         head = [*map(Column, names), *self.columns, *map(Column, artifact.provenance)]
         table = Table(head, rows, names, self.caption())
         return special.FINISH[artifact.finish](self, table) if artifact.finish else table
@@ -186,7 +194,7 @@ class View:
 
     def _row(self, row: Row, last: str) -> dict[str, Cell]:
         runs = self.runs(row)
-        told = DIGITS * any(run.get("knows_digits") for run in runs)
+        told = KNOWS_DIGITS * any(run.get("knows_digits") for run in runs)
         cells: dict[str, Cell] = {**row.labels, last: row.labels[last] + told}
         cells |= {column.name: self.cell(row, column) for column in self.columns}
         return cells | self.origin(runs)

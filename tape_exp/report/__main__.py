@@ -17,7 +17,7 @@ from tape_exp.paper import compare, pages
 from tape_exp.paper.artifact import Artifact, load, names
 from tape_exp.paper.claims import Verdict
 from tape_exp.paper.figures import figures
-from tape_exp.paper.records import Record, commits, known_records
+from tape_exp.paper.records import Record, commits, known_records, warn
 from tape_exp.paper.view import View
 from tape_exp.runs.evaluation import is_result
 from tape_exp.settings.commands import command
@@ -72,10 +72,15 @@ def write(folder: Path) -> None:
         judgements[name] = artifact, scale, verdict
         write_page(folder, artifact, shown, verdict)
     mine = compare.kept(Path("runs") / ".compare" / "tables")
+    links = []
     for artifact in mine:
-        view = compare.view_of(artifact, records, range(1000))
+        try:
+            view = compare.view_of(artifact, records)
+        except ConfigError as error:  # of a model that is no longer there
+            warn(f"{artifact.name} is left out: {error}")
+            continue
         write_page(folder, artifact, [view], Verdict())
-    links = [f"- [{one.name}]({one.name}.md): {one.title}" for one in mine]
+        links.append(f"- [{artifact.name}]({artifact.name}.md): {artifact.title}")
     parts = [f"{WIDE}# Claims and verdicts", pages.overview(judgements, "{0}.md")]
     parts += ["## Your comparisons", "\n".join(links)] if links else []
     write_atomically(folder / "index.md", "\n\n".join(parts) + "\n")

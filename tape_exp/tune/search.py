@@ -25,7 +25,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from tape_exp.paper.compare import deciding
+from tape_exp.paper.compare import without_places
 from tape_exp.paper.words import check_words, settings_of, split_words
 from tape_exp.runs import starting_weights
 from tape_exp.runs.identity import identity_of
@@ -66,7 +66,8 @@ class Search:
 
         Further models and trials belong to the same search.
         """
-        parts = [self.space, deciding(self.overrides), list(self.seeds), self.metric, self.pruner]
+        overrides = without_places(self.overrides)
+        parts = [self.space, overrides, list(self.seeds), self.metric, self.pruner]
         identity = identity_of(self.config(self.models[0], {}, self.seeds[0]))
         parts.append({key: identity[key] for key in identity if key not in ("model", "seed")})
         digits = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]

@@ -54,6 +54,24 @@ def test_a_table_in_fifteen_lines(tmp_path, monkeypatch):
     assert [row["model"] for row in table.rows] == ["rope", "fire", "tape"]
 
 
+def test_a_run_with_further_settings_stays_out_of_the_table():
+    """Shortened runs, and those of an artifact of one's own, are no runs of the paper's."""
+    mine = record("rope", 0, {"test/exact_match": 90.0}, started="2027-01", run="mine")
+    mine["words"] = ["model=rope", "task=arithmetic", "task.optim.max_steps=4", "seed=0"]
+    known = [*runs("rope", [20.0]), mine]
+    assert view(known).table.rows[0]["ours"].number == 20.0
+    asked = view(known, overrides=["task=arithmetic", "task.optim.max_steps=4"])
+    assert asked.table.rows[0]["ours"].number == 90.0
+
+
+def test_a_mistyped_metric_or_claim_is_told(capsys):
+    columns = {"a": {"metric": "test/exact_mtach"}}
+    assert view(runs("rope", [20.0]), columns=columns, claim={}).table
+    assert "no run has what column a shows" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="bettr in the claim"):
+        view([], claim={"text": "TAPE is best.", "bettr": ["tape"]})
+
+
 def test_cells_are_means_over_seeds_with_their_interval():
     table = view(
         [*runs("rope", [20.0, 21.0, 22.0]), *runs("fire", [30.0, 31.0]), *runs("tape", [40.0])]
