@@ -211,17 +211,7 @@ class Scores:
         """(H,) where ALiBi's slopes are all that is added to the logits of whole rows."""
         others = (self.positions, self.factor, self.padding)
         alone = len(self.biases) == 1 and all(x is None for x in others)
-        bias = self.biases[0] if alone else None
-        return bias.slopes if isinstance(bias, ByDistance) else None
-
-    @property
-    def learned_by_distance(self) -> bool:
-        """Whether all that is added are biases by distance or position that are no slopes."""
-        kinds = [
-            isinstance(bias, ByPosition) or (isinstance(bias, ByDistance) and bias.slopes is None)
-            for bias in self.biases
-        ]
-        return bool(kinds) and all(kinds) and self.window is None
+        return getattr(self.biases[0], "slopes", None) if alone else None
 
     def without_factor(self) -> "Scores":
         """The same with the factor in the queries and in one dense bias."""
@@ -277,9 +267,10 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
     flash-attn for ALiBi's slopes where it is installed; and torch's fused kernels for everything
     else, decoding and full precision among them.
     """
-    q, T = scores.q, scores.q.shape[2]
+    q, T, biases = scores.q, scores.q.shape[2], scores.biases
+    tables = [isinstance(x, ByPosition) or getattr(x, "slopes", 0) is None for x in biases]
     if q.device.type != "cuda":
-        learns = bool(scores.biases) and scores.slopes is None and torch.is_grad_enabled()
+        learns = bool(biases) and scores.slopes is None and torch.is_grad_enabled()
         narrow = scores.window is not None and 2 * scores.window.size < T
         fused = T >= CPU_SDPA_FROM and carried is None and not learns and not narrow
         name, why = ("sdpa", "fused on a CPU") if fused else ("explicit", "a CPU's softmax")
@@ -289,45 +280,40 @@ def choose(scores: Scores, carried: Tensor | None) -> str:
         name, why = "sdpa", "a window of padded rows"
     elif scores.slopes is not None and carried is None and flash_installed():
         name, why = "flash", "ALiBi's slopes are native"
-    elif scores.learned_by_distance and T <= DENSE_UP_TO:
+    elif biases and all(tables) and scores.window is None and T <= DENSE_UP_TO:
         name, why = "sdpa", "FlexAttention adds up the gradient of a table of distances slowly"
-    elif scores.biases or scores.window is not None:
+    elif biases or scores.window is not None:
         name, why = "flex", "the bias or window is fused into the scores"
     else:
         name, why = "sdpa", "values and what is carried side by side"
-    kind = "bias" if scores.biases else "plain"
-    kind = "carried state" if carried is not None else kind
+    kind = "carried state" if carried is not None else "bias" if biases else "plain"
     say(f"attention ({kind}, {q.device.type}, {q.dtype}): {name}, {why}")
     return name
 
 
 def refusal(backend: str, scores: Scores, v: Tensor, carried: Tensor | None) -> str | None:
     """Why a backend cannot serve this call; None: it can."""
-    q = scores.q
-    if backend == "flex":
-        learns = any(x.requires_grad for x in (q, scores.k, v)) and torch.is_grad_enabled()
-        if q.device.type == "cpu" and learns:
-            return "FlexAttention has no backward pass on a CPU"
-        if scores.padding is not None and scores.window is not None:
-            return "FlexAttention is not asked for windows of padded rows"
-        return None
-    if backend == "sdpa" and q.device.type == "cuda" and q.element_size() < 4:
-        learned = any(isinstance(bias, ByKey | Dense) for bias in scores.biases)
-        if learned and torch.is_grad_enabled():
-            return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
-    if backend != "flash":
-        return None
-    width = v.shape[-1] + (0 if carried is None else carried.shape[-1])
-    if not flash_installed():
-        return "flash-attn is not installed (docs/faq.md says how)"
-    if q.device.type != "cuda" or q.dtype not in (torch.float16, torch.bfloat16):
-        return "flash-attn computes only in fp16 and bf16, on a GPU"
-    if scores.biases and scores.slopes is None:
-        return "flash-attn knows no bias but ALiBi's slopes"
-    if scores.padding is not None or (scores.window is not None and scores.window.sinks):
-        return "flash-attn knows neither padding nor attention sinks"
-    if q.shape[-1] > width or width > 256:
-        return "flash-attn needs values and state together from the queries' width to 256"
+    q, window, padded = scores.q, scores.window, scores.padding is not None
+    on_gpu, narrow = q.device.type == "cuda", q.element_size() < 4
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (q, scores.k, v))
+    if backend == "flex" and q.device.type == "cpu" and learns:
+        return "FlexAttention has no backward pass on a CPU"
+    if backend == "flex" and padded and window is not None:
+        return "FlexAttention is not asked for windows of padded rows"
+    learned = any(isinstance(bias, ByKey | Dense) for bias in scores.biases)
+    if backend == "sdpa" and on_gpu and narrow and learned and torch.is_grad_enabled():
+        return "its kernels round a bias to 16 bits, which loses the gradient of what made it"
+    if backend == "flash":
+        width = v.shape[-1] + (0 if carried is None else carried.shape[-1])
+        other = bool(scores.biases) and scores.slopes is None
+        sinks = window is not None and window.sinks > 0
+        if other or padded or sinks or not on_gpu or not narrow or not q.shape[-1] <= width <= 256:
+            return (
+                "flash-attn is for 16 bits on a GPU, widths of values from the queries' to 256 and "
+                "no bias but ALiBi's slopes, no padding and no sinks"
+            )
+        if not flash_installed():
+            return "flash-attn is not installed (docs/faq.md says how)"
     return None
 
 
@@ -411,7 +397,9 @@ def flex(scores: Scores, v: Tensor) -> Tensor:
     q, k, v = (F.pad(x, (0, 0, 0, more)) for x in heads)
     modifier = score_mod(scores, more) if scores.biases or scores.padding is not None else None
     blocks = causal_blocks.__wrapped__ if is_compiling() else causal_blocks  # a graph caches it
-    out = flex_function(q.device.type)(
+    # A model that is compiled makes it part of its own graph.
+    apart = q.device.type == "cuda" and not is_compiling()
+    out = (compiled_flex() if apart else flex_attention)(
         q,
         k,
         v,
@@ -471,16 +459,9 @@ def bucket(length: int) -> int:
     return -(-length // unit) * unit
 
 
-def flex_function(device: str) -> Any:
-    """Compiled on a GPU, where eager FlexAttention would hold all scores; within a model that is
-    compiled, what becomes part of its graph.
-    """
-    return compiled_flex() if device == "cuda" and not is_compiling() else flex_attention
-
-
 @functools.cache
 def compiled_flex() -> Any:
-    """FlexAttention as one kernel."""
+    """FlexAttention as one kernel; eagerly it would hold all scores."""
     prepare_to_compile()
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
@@ -500,12 +481,8 @@ def causal_blocks(T: int, S: int, device: str, window: Window | None = None) -> 
         return create_block_mask(seen, None, None, T, S, device=device)
 
 
-BACKENDS: dict[str, Callable[..., Any]] = {
-    "explicit": explicit,
-    "sdpa": sdpa,
-    "flex": flex,
-    "flash": flash,
-}
+BACKENDS: dict[str, Callable[..., Any]]
+BACKENDS = {"explicit": explicit, "sdpa": sdpa, "flex": flex, "flash": flash}
 
 
 def joined(blocks: Sequence[Tensor]) -> Tensor:
@@ -539,24 +516,14 @@ def flash_installed() -> bool:
     return _find_spec("flash_attn") is not None
 
 
-_said: dict[str, None] = {}
+CHOICES: list[str] = []  # what was chosen in this run, as its log has it
 
 
 def say(text: str) -> None:
     """Log a choice once in a run."""
-    if text not in _said:
-        _said[text] = None
+    if text not in CHOICES:
+        CHOICES.append(text)
         log.info(text)
-
-
-def choices() -> list[str]:
-    """What was chosen since :func:`forget`, as the log has it."""
-    return list(_said)
-
-
-def forget() -> None:
-    """A new run begins, whose choices are told again."""
-    _said.clear()
 
 
 @functools.cache

@@ -92,7 +92,7 @@ def train_and_evaluate(
     log.info("%s\n  %s parameters%s in %s", directory.name, f"{parameters:,}", part, directory.path)
     if run.adaptation is not None and task.trains:
         log.info("%s", peft.table(run.decoder))
-    attention.forget()
+    attention.CHOICES.clear()
     checkpoint, step = newest(directory.checkpoints, directory.hash)
     if checkpoint:
         log.info("Resuming from step %d (%s).", step, checkpoint.name)
@@ -202,7 +202,7 @@ def record_of(
         trained_parameters=sum(parameter.numel() for _, parameter in trained),
         steps=steps,
         precision=str(trainer.precision),
-        attention=attention.choices(),
+        attention=[*attention.CHOICES],
         seconds={
             "training": round(seconds["training"], 1),
             "checkpoints": round(seconds["checkpoints"], 2),
