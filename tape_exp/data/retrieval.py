@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 
 FILLER = (  # short, so that little room is left over, and without digits
     "The line is long.",
@@ -94,55 +95,46 @@ def scattered(lines: Sequence[tuple[float, str]], sentences: int) -> str:
     return "\n".join(part for part in (*parts, " ".join(filler[last:])) if part)
 
 
-def multi_key(
-    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
-) -> Question:
+def with_filler(lines: Sequence[tuple[float, str]], question: str) -> Callable[[int], str]:
+    """Writes as many filler sentences as one asks for with lines among them, then the question."""
+    return lambda size: f"{scattered(lines, size)}\n{question}"
+
+
+def multi_key(generator: Generator, items: int, depth: float, digits: int) -> Question:
     """The number of one of several keys, whose sentence is at ``depth``."""
     keys, values = _words(generator, items), _numbers(generator, items, digits)
-    depths = [depth, *generator.random(items - 1)]
-    question = NUMBER.format(key=keys[0])
-    return Question(_text(_needles(depths, keys, values), question), (values[0],), depth)
+    lines = _needles([depth, *generator.random(items - 1)], keys, values)
+    return Question(with_filler(lines, NUMBER.format(key=keys[0])), (values[0],), depth)
 
 
-def multi_value(
-    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
-) -> Question:
+def multi_value(generator: Generator, items: int, depth: float, digits: int) -> Question:
     """All numbers of one key."""
     keys, values = _words(generator, 1), _numbers(generator, items, digits)
-    depths = sorted(generator.random(items))
-    question = MORE_NUMBERS.format(key=keys[0])
-    return Question(_text(_needles(depths, keys * items, values), question), tuple(values))
+    lines = _needles(sorted(generator.random(items)), keys * items, values)
+    return Question(with_filler(lines, MORE_NUMBERS.format(key=keys[0])), tuple(values))
 
 
-def multi_query(
-    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
-) -> Question:
+def multi_query(generator: Generator, items: int, depth: float, digits: int) -> Question:
     """The numbers of several keys."""
     keys, values = _words(generator, items), _numbers(generator, items, digits)
     lines = _needles(sorted(generator.random(items)), keys, values)
     named = " and ".join(part for part in (", ".join(keys[:-1]), keys[-1]) if part)
-    return Question(_text(lines, MORE_NUMBERS.format(key=named)), tuple(values))
+    return Question(with_filler(lines, MORE_NUMBERS.format(key=named)), tuple(values))
 
 
-def variable_tracking(
-    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
-) -> Question:
+def variable_tracking(generator: Generator, items: int, depth: float, digits: int) -> Question:
     """All names of a value, which one gives to the next; there is another chain as well."""
     names, values = _words(generator, 2 * (items + 1)), _numbers(generator, 2, digits)
     chains = names[: items + 1], names[items + 1 :]
     lines = []
     for chain, value in zip(chains, values, strict=True):
-        given = [value, *chain[:-1]]
-        for place, name, before in zip(
-            sorted(generator.random(items + 1)), chain, given, strict=True
-        ):
+        places = sorted(generator.random(items + 1))
+        for place, name, before in zip(places, chain, [value, *chain[:-1]], strict=True):
             lines.append((float(place), ASSIGNED.format(name=name, value=before)))
-    return Question(_text(sorted(lines), NAMES.format(value=values[0])), tuple(chains[0]))
+    return Question(with_filler(sorted(lines), NAMES.format(value=values[0])), tuple(chains[0]))
 
 
-def common_words(
-    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
-) -> Question:
+def common_words(generator: Generator, items: int, depth: float, digits: int) -> Question:
     """The words that a list repeats six times as often as all others."""
     words, key = _words(generator, len(WORDS)), int(generator.integers(1 << 62))
     common, others = words[:items], words[items:]
@@ -155,9 +147,7 @@ def common_words(
     return Question(write, tuple(sorted(common)))
 
 
-def frequent_words(
-    generator: np.random.Generator, items: int, depth: float, digits: int = DIGITS
-) -> Question:
+def frequent_words(generator: Generator, items: int, depth: float, digits: int) -> Question:
     """The most frequent words of a list in which the k-th is 1/k² as frequent as dots are."""
     words, key = _words(generator, len(WORDS)), int(generator.integers(1 << 62))
     ranked = [DOTS, *words]
@@ -183,7 +173,7 @@ class Kind:
         counted: what the items are.
     """
 
-    ask: Callable[[np.random.Generator, int, float, int], Question]
+    ask: Callable[[Generator, int, float, int], Question]
     items: int
     words: Callable[[int], int]
     counted: str
@@ -204,12 +194,12 @@ KINDS = {
 }
 
 
-def _words(generator: np.random.Generator, count: int) -> list[str]:
+def _words(generator: Generator, count: int) -> list[str]:
     """Different ones."""
     return [WORDS[n] for n in generator.permutation(len(WORDS))[:count]]
 
 
-def _numbers(generator: np.random.Generator, count: int, digits: int) -> list[str]:
+def _numbers(generator: Generator, count: int, digits: int) -> list[str]:
     """Different ones."""
     low, high = 10 ** (digits - 1), 10**digits
     return [str(low + n) for n in generator.choice(high - low, count, replace=False)]
@@ -221,11 +211,6 @@ def _needles(
     """A sentence for each key and value, by depth."""
     given = zip(depths, keys, values, strict=True)
     return sorted((float(d), NEEDLE.format(key=key, value=value)) for d, key, value in given)
-
-
-def _text(lines: list[tuple[float, str]], question: str) -> Callable[[int], str]:
-    """Filler sentences with lines among them, then the question."""
-    return lambda size: f"{scattered(lines, size)}\n{question}"
 
 
 def _listed(words: list[str], key: int, count: int) -> str:

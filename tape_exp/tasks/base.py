@@ -5,7 +5,7 @@ import hashlib
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -239,24 +239,24 @@ class Task(LightningDataModule, ABC):
 
     def test_fingerprint(self) -> str:
         """A hash of the test batches; empty where :meth:`fingerprint` holds what is scored."""
+        if type(self).test_batches is Task.test_batches:
+            return ""
         digest = hashlib.sha256()
-        tested = type(self).test_batches is not Task.test_batches
-        for slices, batch in self.test_batches() if tested else ():
+        for slices, batch in self.test_batches():
             digest.update(repr(slices).encode())
-            for key in ("inputs", "labels"):
-                digest.update(batch[key].numpy().tobytes())
-        return digest.hexdigest()[:16] if tested else ""
+            hash_of([batch], digest)
+        return digest.hexdigest()[:16]
 
     def fingerprint(self) -> str:
         """A hash of the data: of the first training samples and the validation set.
 
         Checkpoints hold it too: a run that goes on refuses other data.
         """
-        digest = hashlib.sha256()
-        for batch in (self.train_batch(0, min(self.optim.batch, 64)), *self.validation_batches()):
-            for key in ("inputs", "labels"):
-                digest.update(batch[key].numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return hash_of(self.first_batches(), hashlib.sha256())
+
+    def first_batches(self) -> list[Batch]:
+        """The first training samples and the validation set."""
+        return [self.train_batch(0, min(self.optim.batch, 64)), *self.validation_batches()]
 
     def train_dataloader(self) -> DataLoader:
         """Micro-batches from the trainer's present step on."""
@@ -291,6 +291,14 @@ class Task(LightningDataModule, ABC):
     def test_dataloader(self) -> DataLoader:
         """One empty item, for which Lightning's test loop sets up the device and precision."""
         return DataLoader([torch.zeros(0)], batch_size=None)  # type: ignore[arg-type]
+
+
+def hash_of(batches: Iterable[Batch], digest: Any) -> str:
+    """Add batches to a digest of hashlib; its first sixteen digits."""
+    for batch in batches:
+        for key in ("inputs", "labels"):
+            digest.update(batch[key].numpy().tobytes())
+    return str(digest.hexdigest()[:16])
 
 
 NO_OPTIM = Optim(batch=1, max_steps=1, lr=1e-4)  # of a task that trains nothing
@@ -359,3 +367,9 @@ class MicroBatches(Dataset):
 def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
     """The order in which an epoch shows ``count`` samples: a function of seed and epoch."""
     return np.random.default_rng(seed_for(seed, "epoch", epoch)).permutation(count)
+
+
+def epoch_samples(seed: int, first: int, count: int, of: int) -> np.ndarray:
+    """Which of so many samples are number ``first`` … of an endless stream of epochs."""
+    numbers = range(first, first + count)
+    return np.array([epoch_order(seed, n // of, of)[n % of] for n in numbers])

@@ -9,7 +9,7 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks.base import NO_OPTIM, NothingTrained
+from tape_exp.tasks.base import NothingTrained
 from tape_exp.tasks.text import TextTask
 
 
@@ -72,9 +72,8 @@ class Benchmarks(NothingTrained, TextTask):
             if value is not None and value < least:
                 raise ConfigError(f"task.{key}={value} must be at least {least}.")
         self.cuts, self.longest = longest is not None, longest or train_length
-        super().__init__(
-            arch, NO_OPTIM, seed, Text("builtin"), tokenizer, train_length, self.longest
-        )
+        super().__init__(arch, seed, Text("builtin"), tokenizer, train_length)
+        self.reaches(self.longest)
         self.names, self.source, self.path, self.trust = list(tasks), source, path, trust
         self.shots, self.limit, self.rows_per_batch = shots, limit, rows_per_batch
 

@@ -13,8 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tape_exp.data.batch import IGNORE
-from tape_exp.data.text import Split, Text
-from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention_use import AttentionUse, attention_use
@@ -22,15 +20,13 @@ from tape_exp.models.peft import without_autocast
 from tape_exp.runs import starting_weights
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between
-from tape_exp.settings.schema import Arch
-from tape_exp.tasks.base import NO_OPTIM, NothingTrained
-from tape_exp.tasks.text import TextTask
+from tape_exp.tasks.text import Analysis
 
 Row = dict[str, Any]
 SCORED = 16  # one of so many tokens of a window are scored with every context
 
 
-class Diagnostics(NothingTrained, TextTask):
+class Diagnostics(Analysis):
     """Loss by position and by context, and use of attention, of ``checkpoint=``'s model.
 
     The text's first ``rows`` windows of ``length`` tokens are read. The tables, which the record
@@ -51,7 +47,6 @@ class Diagnostics(NothingTrained, TextTask):
     this is, an untrained model among others. Metrics: :meth:`_metrics`.
 
     Args:
-        split: of ``text``, that is read.
         length: of a window, in tokens; null: twice the trained length.
         rows: how many windows are read.
         traced: in how many of them attention is looked at.
@@ -65,10 +60,6 @@ class Diagnostics(NothingTrained, TextTask):
 
     def __init__(
         self,
-        arch: Arch,
-        seed: int,
-        text: Text,
-        tokenizer: Tokenization,
         train_length: int,
         length: int | None = None,
         rows: int = 16,
@@ -77,49 +68,28 @@ class Diagnostics(NothingTrained, TextTask):
         margin: float = 0.01,
         sinks: int = 4,
         tokens_per_batch: int = 8192,
-        split: Split = "test",
+        **settings: Any,
     ) -> None:
-        self.length = 2 * train_length if length is None else length
-        at_least_one("task", rows=rows, traced=traced, sinks=sinks)
-        at_least_one("task", tokens_per_batch=tokens_per_batch)
-        between("task", 2, math.inf, length=self.length)
+        length = 2 * train_length if length is None else length
+        at_least_one("task", traced=traced, sinks=sinks, tokens_per_batch=tokens_per_batch)
+        between("task", 2, math.inf, length=length)
         between("task", 0, 1, margin=margin)
-        super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, self.length)
+        super().__init__(train_length=train_length, length=length, rows=rows, **settings)
         if contexts is None:
-            doubled = [1 << n for n in range(self.length.bit_length())]
-            contexts = (*doubled, min(train_length, self.length))
-        self.contexts = sorted({*contexts, self.length})
-        if self.contexts[0] < 1 or self.contexts[-1] > self.length:
+            doubled = [1 << n for n in range(length.bit_length())]
+            contexts = (*doubled, min(train_length, length))
+        self.contexts = sorted({*contexts, length})
+        if self.contexts[0] < 1 or self.contexts[-1] > length:
             raise ConfigError(
-                f"task.contexts={list(contexts)} must be from 1 to task.length={self.length}."
+                f"task.contexts={list(contexts)} must be from 1 to task.length={length}."
             )
-        self.rows, self.traced, self.split = rows, min(traced, rows), split
+        self.traced = min(traced, rows)
         self.margin, self.sinks, self.tokens_per_batch = margin, sinks, tokens_per_batch
 
     def prepare(self) -> None:
-        """Take the windows, and what follows the last of them."""
-        needed = self.rows * self.length + 1
-        tokens = self.tokens(self.text, self.split, needed)
-        fitting = (len(tokens) - 1) // self.length
-        if fitting < self.rows:
-            advice = (
-                f"task.rows={fitting}"
-                if fitting
-                else f"task.rows=1 and a task.length of at most {len(tokens) - 1}"
-            )
-            raise ConfigError(
-                f"text {self.text.name}: its split {self.split} has {len(tokens)} tokens, and "
-                f"task.rows={self.rows} of task.length={self.length} need {needed}; set "
-                f"{advice}, or give it more text."
-            )
-        self.read, ids = tokens, torch.from_numpy(tokens[:].astype(np.int64))
-        self.inputs, self.labels = (
-            ids[first : first + needed - 1].view(self.rows, self.length) for first in (0, 1)
-        )
-
-    def fingerprint(self) -> str:
-        """A hash of the tokens."""
-        return self.read.fingerprint()
+        """Take the windows, and what follows each of their tokens."""
+        super().prepare()
+        self.labels = self.first_tokens(after=1)
 
     def evaluate(
         self, model: Any, progress: Callable[..., Any], limit: int | None = None
@@ -186,9 +156,9 @@ class Diagnostics(NothingTrained, TextTask):
 
     def _losses(self, model: Callable[..., Tensor], number: int) -> np.ndarray:
         """Of every token of a window, (T,) fp64."""
-        sampler = RowSampler(0, "evaluation", first=number)
         rows = slice(number, number + 1)
-        nll_BT = model(self.inputs[rows], labels_BT=self.labels[rows], sampler=sampler)
+        sampler = RowSampler(0, "evaluation", first=number)
+        nll_BT = model(self.sample[rows], labels_BT=self.labels[rows], sampler=sampler)
         return nll_BT[0].double().cpu().numpy()
 
     def _with_context(self, model: Callable[..., Tensor], number: int, context: int) -> float:
@@ -198,12 +168,9 @@ class Diagnostics(NothingTrained, TextTask):
         the window; else one pass scores them all.
         """
         scored = max(self.length // SCORED, 1)
-        if context > self.length - scored:
-            at_once = min(scored, context)
-        else:
-            at_once = min(scored, max(context // SCORED, 1))
-        ends = torch.arange(self.length, self.length - scored, -at_once)
-        total, left = 0.0, scored
+        alone = context > self.length - scored
+        at_once = min(scored, context if alone else max(context // SCORED, 1))
+        ends, total = torch.arange(self.length, self.length - scored, -at_once), 0.0
         for some in ends.split(max(self.tokens_per_batch // context, 1)):
             places = some[:, None] - context + torch.arange(context)
             labels = self.labels[number][places][:, -at_once:]
@@ -212,23 +179,20 @@ class Diagnostics(NothingTrained, TextTask):
             at = torch.arange(len(some))[:, None] * context + context - at_once
             at = (at + torch.arange(at_once)).flatten()
             sampler = RowSampler(0, "evaluation", number, context, first=int(some[0]))
-            logits = model(self.inputs[number][places], logits_at=at, sampler=sampler).float()
-            nll = F.cross_entropy(
-                logits, labels.flatten().to(logits.device), ignore_index=IGNORE, reduction="none"
-            )
+            logits = model(self.sample[number][places], logits_at=at, sampler=sampler).float()
+            wanted = labels.flatten().to(logits.device)
+            nll = F.cross_entropy(logits, wanted, ignore_index=IGNORE, reduction="none")
             total += float(nll.double().sum())
-            left -= int((labels != IGNORE).sum())
-        assert left == 0
         return total / scored
 
     def _attention(self, model: Any, number: int) -> dict[int, dict[str, np.ndarray]]:
         """What :func:`attention_tables` needs of each layer, in fp32."""
-        tokens = self.inputs[number : number + 1].to(model.device)
+        tokens = self.sample[number : number + 1].to(model.device)
         edges = [0, *(a for a, _ in ranges(self.length - 1, 1)), self.length]
         sampler = RowSampler(0, "evaluation", first=number)
         with without_autocast(model.decoder):
             uses = attention_use(model.decoder, tokens, self.sinks, edges, sampler)
-        return {layer: reduced(use, ranges(self.length, 2)) for layer, use in uses.items()}
+        return {layer: reduced(uses[layer], ranges(self.length, 2)) for layer in self.layers}
 
 
 def ranges(length: int, per_doubling: int, *also: int) -> list[tuple[int, int]]:

@@ -5,8 +5,6 @@ from typing import Any
 
 import torch
 
-from tape_exp.data.text import Split, Text
-from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models.peft import without_autocast
 from tape_exp.models.trace import trace
 from tape_exp.runs.evaluation import Evaluation
@@ -29,26 +27,12 @@ class Patterns(Analysis):
     def __init__(
         self,
         arch: Arch,
-        seed: int,
-        text: Text,
-        tokenizer: Tokenization,
-        train_length: int,
         layers: tuple[int, ...] = (1, 4, 8, 12),
-        split: Split = "test",
         length: int | None = 64,
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            arch,
-            seed,
-            text,
-            tokenizer,
-            train_length,
-            tuple({*layers, arch.layers}),
-            split,
-            1,
-            length,
-        )
-        self.layers.sort()
+        drawn = tuple(sorted({*layers, arch.layers}))
+        super().__init__(arch=arch, layers=drawn, length=length, **settings)
 
     def evaluate(
         self, model: Any, progress: Callable[..., Any], limit: int | None = None
@@ -61,9 +45,9 @@ class Patterns(Analysis):
         position = torch.arange(self.length, device=tokens.device)
         distance = position[:, None] - position
         for layer, of_layer in traces.items():
-            attention = of_layer.attention[0].mean(0)
+            attention = of_layer.attention.mean((0, 1))
             matrices[f"attention@{layer}"] = attention.cpu().numpy()
             metrics[f"attention/distance@{layer}"] = float((attention * distance).sum(-1).mean())
             if of_layer.products is not None:
-                matrices[f"products@{layer}"] = of_layer.products[0].cpu().numpy()
+                matrices[f"products@{layer}"] = of_layer.products.mean(0).cpu().numpy()
         return Evaluation(metrics, matrices=matrices)

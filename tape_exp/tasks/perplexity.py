@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from tape_exp.data.batch import IGNORE, Batch
-from tape_exp.data.text import Split, Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.text import Split
 from tape_exp.data.tokens import Tokens
 from tape_exp.machine.processes import share, sum_over_processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, one_of
-from tape_exp.settings.schema import Arch
-from tape_exp.tasks.base import NO_OPTIM, NothingTrained
+from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of
+from tape_exp.tasks.base import NothingTrained
+from tape_exp.tasks.slices import check_lengths
 from tape_exp.tasks.text import TextTask
 
 
@@ -44,24 +43,14 @@ class Windows:
 
     def __post_init__(self) -> None:
         one_of("task.windows.score", self.score, ("all", "new"))
-        if not self.lengths or min(self.lengths) < 1:
-            raise ConfigError(
-                f"task.windows.lengths={list(self.lengths)} must name at least one length, each at "
-                "least 1."
-            )
-        if self.stride is not None and not 1 <= self.stride <= min(self.lengths):
-            raise ConfigError(
-                f"task.windows.stride={self.stride} must be between 1 and the shortest length, "
-                f"{min(self.lengths)}: a longer one would leave tokens out."
-            )
+        at_least_one("task.windows", tokens=self.tokens)
+        check_lengths(self.lengths, "tokens", "[256,512]", key="task.windows.lengths")
+        # A longer stride would leave tokens out.
+        between("task.windows", 1, min(self.lengths), stride=self.stride)
         if self.score == "new" and self.stride is None:
             raise ConfigError(
                 "task.windows.score=new has no effect on blocks that do not overlap; set "
                 "task.windows.stride, or leave it out."
-            )
-        if self.tokens is not None and self.tokens < 1:
-            raise ConfigError(
-                f"task.windows.tokens={self.tokens} must be at least 1, or null for all."
             )
 
     @property
@@ -80,17 +69,9 @@ class Perplexity(NothingTrained, TextTask):
         windows: see :class:`Windows`.
     """
 
-    def __init__(
-        self,
-        arch: Arch,
-        seed: int,
-        text: Text,
-        tokenizer: Tokenization,
-        train_length: int,
-        windows: Windows,
-        split: Split = "test",
-    ) -> None:
-        super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, max(windows.lengths))
+    def __init__(self, windows: Windows, split: Split = "test", **settings: Any) -> None:
+        super().__init__(**settings)
+        self.reaches(max(windows.lengths))
         self.windows, self.split = windows, split
 
     def prepare(self) -> None:
@@ -105,16 +86,8 @@ class Perplexity(NothingTrained, TextTask):
         self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
     ) -> Evaluation:
         """Perplexity at every length."""
-        metrics = perplexity(
-            model,
-            self.scored,
-            self.tokenizer.decode,
-            self.windows,
-            self.text.label,
-            progress,
-            limit,
-        )
-        return Evaluation(metrics)
+        name, read = self.text.label, (self.scored, self.tokenizer.decode, self.windows)
+        return Evaluation(perplexity(model, *read, name, progress, limit))
 
 
 def perplexity(

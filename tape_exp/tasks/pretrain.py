@@ -11,12 +11,11 @@ import torch
 
 from tape_exp.data.batch import Batch
 from tape_exp.data.text import Split, Text
-from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models.peft import without_autocast
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one
-from tape_exp.settings.schema import Arch, Optim
-from tape_exp.tasks.base import epoch_order
+from tape_exp.settings.schema import Optim
+from tape_exp.tasks.base import epoch_samples
 from tape_exp.tasks.perplexity import Windows, perplexity
 from tape_exp.tasks.stability import shift_error
 from tape_exp.tasks.text import TextTask
@@ -52,12 +51,7 @@ class Pretrain(TextTask):
 
     def __init__(
         self,
-        arch: Arch,
         optim: Optim,
-        seed: int,
-        text: Text,
-        tokenizer: Tokenization,
-        train_length: int,
         windows: Windows,
         tests: dict[str, Text],
         test_split: Split = "test",
@@ -65,15 +59,16 @@ class Pretrain(TextTask):
         train_tokens: int | None = None,
         validation: Text | None = None,
         init_from: str | None = None,
+        **settings: Any,
     ) -> None:
-        super().__init__(arch, optim, seed, text, tokenizer, train_length, max(windows.lengths))
+        super().__init__(**settings)
         at_least_one("task", validation_rows=validation_rows, train_tokens=train_tokens)
-        self.windows, self.tests, self.test_split = windows, tests, test_split
-        self.validation = validation or text
-        self.validation_rows = validation_rows
+        self.reaches(max(windows.lengths))
+        self.optim, self.windows, self.tests, self.test_split = optim, windows, tests, test_split
+        self.validation, self.validation_rows = validation or self.text, validation_rows
         self.train_tokens = train_tokens
-        if train_tokens is None and text.source == "hub":
-            self.train_tokens = optim.max_steps * optim.batch * train_length + 1
+        if train_tokens is None and self.text.source == "hub":
+            self.train_tokens = optim.max_steps * optim.batch * self.train_length + 1
 
     def prepare_data(self) -> None:
         """Refuse, before anything is tokenised, a folder that is not there, and a file to train on
@@ -127,13 +122,7 @@ class Pretrain(TextTask):
 
     def train_batch(self, first: int, count: int) -> Batch:
         """Blocks ``first`` … of the endless stream of epochs."""
-        epochs, places = np.divmod(np.arange(first, first + count), self.blocks)
-        blocks = np.concatenate(
-            [
-                epoch_order(self.seed, int(e), self.blocks)[places[epochs == e]]
-                for e in np.unique(epochs)
-            ]
-        )
+        blocks = epoch_samples(self.seed, first, count, self.blocks)
         return _as_batch(self.stream.blocks(blocks * self.train_length, self.train_length + 1))
 
     def validation_batches(self) -> list[Batch]:
@@ -149,9 +138,8 @@ class Pretrain(TextTask):
         metrics: dict[str, float] = {}
         for name, tokens in self.scored.items():
             label = replace(self.tests[name], name=name).label
-            metrics |= perplexity(
-                model, tokens, self.tokenizer.decode, self.windows, label, progress, limit
-            )
+            read = (tokens, self.tokenizer.decode, self.windows)
+            metrics |= perplexity(model, *read, label, progress, limit)
         reach = model.decoder.reach
         longest = 512 if reach is None else min(512, reach - SHIFT)  # a table ends
         rows = self._validation["inputs"][:2, :longest].to(model.device)

@@ -3,131 +3,141 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenization
+from tape_exp.data.retrieval import Question
 from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import generate
-from tape_exp.runs.evaluation import Heatmap, depth_heatmap, wilson
+from tape_exp.runs.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
 from tape_exp.settings.errors import ConfigError, at_least_one
-from tape_exp.settings.schema import Arch, Optim
+from tape_exp.tasks.base import NothingTrained
 from tape_exp.tasks.slices import check_lengths
 from tape_exp.tasks.text import TextTask
 
 
-class Questions(TextTask):
+class Questions(NothingTrained, TextTask):
     """Asks a model about texts of several lengths, ``trials`` times about each.
 
-    :meth:`prepare` of a subclass writes the ``prompts``, those of a length together, the shortest
-    first; :meth:`answers` generates. Question k of a length has a depth in the bin k mod
-    ``depth_bins`` of equal parts of the text.
+    A prompt is BOS and a text with as many filler sentences or words as fit, so that prompt and
+    answer have at most the tokens of its length. Answers are greedy. Questions depend on the seed,
+    never on the model.
+
+    Metrics, in percent: ``<name>/accuracy`` of all questions, ``<name>/accuracy@<length>``, and
+    ``…_low`` and ``…_high`` of its 95 % interval (:func:`accuracies`). Table ``<name>``: every
+    question. Heatmap: accuracy by depth and length.
 
     Args:
         lengths: tokens, asked at each.
-        trials: of each length.
-        depth_bins: rows of a heatmap by depth.
+        trials: questions of each length.
+        depth_bins: rows of the heatmap; question k of a length has its depth in the bin k mod
+            ``depth_bins`` of equal parts of the text.
         rows_per_batch: of generation.
         new_tokens: of an answer; None: :meth:`budget` says how many.
     """
 
-    prompts: list[list[int]]
+    name: str  # of the metrics
+    sought = "sentence"  # what the depth is of
+    measure = "score"  # the key of a row's score
+    optional = False  # whether lengths that are too short are left out
 
     def __init__(
         self,
-        arch: Arch,
-        optim: Optim,
-        seed: int,
-        text: Text,
-        tokenizer: Tokenization,
-        train_length: int,
         lengths: Sequence[int],
-        trials: int,
-        depth_bins: int,
-        rows_per_batch: int,
-        new_tokens: int | None,
+        trials: int = 50,
+        depth_bins: int = 5,
+        rows_per_batch: int = 20,
+        new_tokens: int | None = None,
+        **settings: Any,
     ) -> None:
         check_lengths(lengths, "tokens", "[512,1024]")
-        at_least_one(
-            "task",
-            trials=trials,
-            depth_bins=depth_bins,
-            rows_per_batch=rows_per_batch,
-            new_tokens=new_tokens,
-        )
-        super().__init__(arch, optim, seed, text, tokenizer, train_length, max(lengths))
+        at_least_one("task", trials=trials, depth_bins=depth_bins)
+        at_least_one("task", rows_per_batch=rows_per_batch, new_tokens=new_tokens)
+        super().__init__(**settings)
+        self.reaches(max(lengths))
         self.lengths = sorted(set(lengths))
         self.count, self.depth_bins = trials, depth_bins
         self.rows_per_batch, self.new_tokens = rows_per_batch, new_tokens
+        self.of_length = lru_cache(None)(self._of_length)
+
+    def question(self, length: int, number: int) -> Question:
+        """Question ``number`` of a length, a function of its arguments and the seed."""
+        raise NotImplementedError
+
+    def row(self, question: Question, answer: str) -> dict[str, Any]:
+        """What the table says of an answer, its score among it."""
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> str:
+        """What a prompt must have room for, in words."""
+        raise NotImplementedError
 
     def budget(self, length: int) -> int:
         """Tokens of an answer at a length."""
         assert self.new_tokens is not None
         return self.new_tokens
 
+    def prepare(self) -> None:
+        """Write every prompt. Raises :class:`ConfigError` where a length is too short for one."""
+        least = {length: self._least(length) for length in self.lengths}
+        fitting = [length for length in self.lengths if least[length] == length]
+        if not fitting or not (self.optional or fitting == self.lengths):
+            short = max(least) if self.optional else min(set(least) - set(fitting))
+            raise ConfigError(
+                f"task.lengths={self.lengths}: {short} tokens are too few for {self.parts}; "
+                f"{least[short]} would do with this tokenizer."
+            )
+        self.lengths, self.prompts, size = fitting, [], 1
+        self.questions = [question for n in self.lengths for question in self.of_length(n)]
+        for number, question in enumerate(self.questions):
+            length = self.lengths[number // self.count]
+            ids, size = longest_fit(self.writer(question), length - self.budget(length), size)
+            self.prompts.append(ids)
+
     def fingerprint(self) -> str:
         """A hash of all prompts."""
         return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()[:16]
 
-    def answers(
-        self,
-        model: Any,
-        progress: Callable[..., Any],
-        limit: int | None,
-        name: str,
-        description: str,
-    ) -> dict[int, str]:
-        """Greedy answers by the number of the prompt, those of a length together.
-
-        Args:
-            limit: stop after as many batches.
-            name: of the random numbers of encodings that sample positions.
-        """
+    def evaluate(
+        self, model: Any, progress: Callable[..., Any], limit: int | None = None
+    ) -> Evaluation:
+        """Ask every question, those of a length together; ``limit`` stops after as many batches."""
         size, ends = self.rows_per_batch, [self.count * (n + 1) for n in range(len(self.lengths))]
         batches = [
             range(first, min(first + size, end))
             for end in ends
             for first in range(end - self.count, end, size)
         ][:limit]
-        answers: dict[int, str] = {}
-        for batch, counts in progress(share(batches), description):
+        own: dict[int, dict[str, Any]] = {}
+        for batch, counts in progress(share(batches), f"asking, {self.name}"):
+            length = self.lengths[batch[0] // self.count]
             # Without EOS, so that all processes compute equally often, as a sharded model needs it.
             rows = generate(
                 model.decoder,
                 [self.prompts[number] for number in batch],
-                self.budget(self.lengths[batch[0] // self.count]),
-                sampler=RowSampler(0, name, first=batch[0]),
+                self.budget(length),
+                sampler=RowSampler(0, self.name, first=batch[0]),
             )
-            if counts:
-                answers |= {
-                    number: self.text_of(row) for number, row in zip(batch, rows, strict=True)
-                }
-        found = {number: text for part in gather(answers) for number, text in part.items()}
-        return {number: found[number] for number in sorted(found)}
-
-    def text_of(self, row: list[int]) -> str:
-        """An answer, up to EOS."""
-        return self.tokenizer.decode(
-            row[: row.index(self.tokenizer.eos)] if self.tokenizer.eos in row else row
-        ).strip()
-
-    def least(self, length: int, needed: Callable[[int], int]) -> int:
-        """The first length from this one on that has the tokens which its questions need."""
-        while (tokens := needed(length)) > length:
-            length = tokens  # whose questions are its own
-        return length
-
-    def too_short(self, length: int, least: int, parts: str) -> ConfigError:
-        """The error of a length at which there is no room for the parts of a prompt."""
-        return ConfigError(
-            f"task.lengths={self.lengths}: {length} tokens are too few for {parts}; {least} would "
-            "do with this tokenizer."
+            for number, ids in zip(batch, rows, strict=True) if counts else ():
+                until = ids.index(self.eos) if self.eos in ids else len(ids)
+                answer = self.decode(ids[:until]).strip()
+                own[number] = {"length": length} | self.row(self.questions[number], answer)
+        found = {number: row for part in gather(own) for number, row in part.items()}
+        table = [found[number] for number in sorted(found)]
+        score_of = {number: found[number][self.measure] for number in sorted(found)}
+        metrics = accuracies(self.name, [row["length"] for row in table], [*score_of.values()])
+        return Evaluation(
+            metrics,
+            self.heatmap(score_of, metrics),
+            tables={self.name: table},
+            samples=table[:: max(len(table) // 4, 1)][:4],
         )
 
-    def depth_heatmap(self, score_of: Mapping[int, float], what: str) -> Heatmap:
+    def heatmap(self, score_of: Mapping[int, float], metrics: Mapping[str, float]) -> Heatmap:
         """The mean score, in percent, for each part of the text and each length."""
         cells: dict[tuple[int, int], list[float]] = {}
         for number, score in score_of.items():
@@ -136,7 +146,22 @@ class Questions(TextTask):
         values = np.full((self.depth_bins, len(self.lengths)), np.nan)
         for cell, scores in cells.items():
             values[cell] = 100 * np.mean(scores)
-        return depth_heatmap(values, self.lengths, self.trained_tokens(), what)
+        return depth_heatmap(values, self.lengths, self.trained_tokens(), self.sought)
+
+    def writer(self, question: Question) -> Callable[[int], list[int]]:
+        """The tokens of a question whose text has a given size."""
+        return lambda size: self.encode(question.write(size))
+
+    def _of_length(self, length: int) -> list[Question]:
+        return [self.question(length, number) for number in range(self.count)]
+
+    def _least(self, length: int) -> int:
+        """The first length from this one on at which every question has room for a sentence."""
+        while True:
+            longest = max(len(self.writer(question)(1)) for question in self.of_length(length))
+            if (needed := longest + self.budget(length)) <= length:
+                return length
+            length = needed  # whose questions are its own
 
 
 def longest_fit(encode: Callable[[int], list[int]], room: int, size: int) -> tuple[list[int], int]:

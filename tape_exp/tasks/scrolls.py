@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from tape_exp.data import scrolls
@@ -31,7 +30,7 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.schema import Arch, Optim
-from tape_exp.tasks.base import epoch_order
+from tape_exp.tasks.base import epoch_samples
 from tape_exp.tasks.text import TextTask
 
 REFERENCES = Path("data/scrolls")
@@ -90,7 +89,9 @@ class Scrolls(TextTask):
             self.new_tokens, max_length // 2
         )  # of max_length, so that a long summary leaves a document
         longest = max_length - self.reserved + self.new_tokens
-        super().__init__(arch, optim, seed, Text("builtin"), tokenizer, max_length, longest)
+        super().__init__(arch, seed, Text("builtin"), tokenizer, max_length)
+        self.reaches(longest)
+        self.optim = optim
         self.dataset, self.max_length, self.answer_limit = dataset, max_length, answer_limit
         self.source = source
         self.validation_rows, self.rows_per_batch = validation_rows, rows_per_batch
@@ -117,10 +118,9 @@ class Scrolls(TextTask):
 
     def train_batch(self, first: int, count: int) -> Batch:
         """Rows ``first`` … of the endless stream of epochs, each in an order of its own."""
-        epochs, places = np.divmod(np.arange(first, first + count), len(self.pairs))
         rows = []
-        for epoch, place in zip(epochs.tolist(), places.tolist(), strict=True):
-            number, reference = self.pairs[self._epoch(epoch)[place]]
+        for place in epoch_samples(self.seed, first, count, len(self.pairs)):
+            number, reference = self.pairs[place]
             if (number, reference) not in self._rows:
                 self._rows[number, reference] = self._row(self.examples[number], reference)
             rows.append(self._rows[number, reference])
@@ -202,9 +202,6 @@ class Scrolls(TextTask):
         if self.surroundings.folder is not None:
             for path in self.surroundings.folder.glob("predictions*.jsonl"):
                 path.unlink(missing_ok=True)
-
-    def _epoch(self, epoch: int) -> np.ndarray:
-        return epoch_order(self.seed, epoch, len(self.pairs))
 
     def _row(self, example: Example, reference: int) -> Batch:
         encoded = scrolls.encode(

@@ -80,13 +80,12 @@ class LazyBatches(Sequence[tuple[Any, Batch]]):
         return self.slices[index], self.make(self.slices[index])
 
 
-def check_lengths(lengths: Any, unit: str, example: str) -> None:
-    """Refuse ``task.lengths`` that are no list of positive integers."""
+def check_lengths(lengths: Any, unit: str, example: str, key: str = "task.lengths") -> None:
+    """Refuse lengths that are no list of positive integers."""
     listed = isinstance(lengths, Sequence) and len(lengths) > 0
     if not listed or not all(type(n) is int and n > 0 for n in lengths):
         raise ConfigError(
-            f"task.lengths={lengths} must list numbers of {unit} above 0, as "
-            f"task.lengths={example} does."
+            f"{key}={lengths} must list numbers of {unit} above 0, as {key}={example} does."
         )
 
 

@@ -4,14 +4,13 @@ Shape suffixes: B batch, T tokens (queries, then keys), H heads.
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tape_exp.data.text import Split, Text
-from tape_exp.data.tokenizers import Tokenization
 from tape_exp.machine.seeding import RowSampler, generator_for
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.peft import without_autocast
@@ -20,7 +19,6 @@ from tape_exp.models.precision import full_precision
 from tape_exp.models.trace import Trace, trace
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import at_least_one, positive
-from tape_exp.settings.schema import Arch
 from tape_exp.tasks.text import Analysis
 
 MEASURES = ("attention", "attention_relative", "products", "blocks")
@@ -41,23 +39,16 @@ class Stability(Analysis):
 
     def __init__(
         self,
-        arch: Arch,
-        seed: int,
-        text: Text,
-        tokenizer: Tokenization,
-        train_length: int,
         layers: tuple[int, ...] = (1, 2, 4, 8),
-        split: Split = "test",
         rows: int = 4,
-        length: int | None = None,
         shift: int = 3,
         std: float = 0.3,
+        **settings: Any,
     ) -> None:
         at_least_one("task", shift=shift)
         positive("task", std=std)
-        super().__init__(
-            arch, seed, text, tokenizer, train_length, layers, split, rows, length, extra=shift
-        )
+        super().__init__(layers=layers, rows=rows, **settings)
+        self.reaches(self.length + shift)
         self.shift, self.std = shift, std
 
     def evaluate(
@@ -66,26 +57,21 @@ class Stability(Analysis):
         """Both weights in both precisions."""
         decoders = {"trained": model.decoder} if self.surroundings.checkpoint is not None else {}
         decoders["random"] = random_copy(model.decoder, self.seed, self.std)
-        tokens = self.sample.to(model.device)
-        cases = [(weights, precision) for weights in decoders for precision in ("fp32", "bf16")][
-            :limit
-        ]
+        tokens, bos = self.sample.to(model.device), self.tokenizer.bos
+        cases = list(itertools.product(decoders, ("fp32", "bf16")))[:limit]
         metrics: dict[str, float] = {}
         table = []
         for weights, precision in progress(cases, "measuring shifts"):
             full = without_autocast(decoders[weights])
             half = torch.autocast(tokens.device.type, torch.bfloat16)
             with half if precision == "bf16" else full:
-                rows = shift_rows(
-                    decoders[weights], tokens, self.tokenizer.bos, self.layers, self.shift
-                )
+                rows = shift_rows(decoders[weights], tokens, bos, self.layers, self.shift)
             for row in rows:
                 table.append({"weights": weights, "precision": precision, **row})
+                case = f"{weights}_{precision}/{row['shift']}"
                 for measure in MEASURES:
                     if row[measure] is not None:
-                        metrics[
-                            f"{weights}_{precision}/{row['shift']}/{measure}@{row['layer']}"
-                        ] = row[measure]
+                        metrics[f"{case}/{measure}@{row['layer']}"] = row[measure]
         return Evaluation(metrics, tables={"shift": table})
 
 
@@ -129,13 +115,10 @@ def shift_rows(
 def shift_error(decoder: Decoder, tokens_BT: Tensor, shift: int = 3) -> float:
     """The largest mean abs ΔA / mean abs A of any layer when position ids begin at ``shift``."""
     unshifted = _positions(decoder, tokens_BT)
-    before, after = (
-        trace(decoder, tokens_BT, positions_BT=positions)
-        for positions in (unshifted, unshifted + shift)
-    )
-    return max(
-        _attention_change(before[layer], after[layer])["attention_relative"] for layer in before
-    )
+    before = trace(decoder, tokens_BT, positions_BT=unshifted)
+    after = trace(decoder, tokens_BT, positions_BT=unshifted + shift)
+    changes = [_attention_change(before[layer], after[layer]) for layer in before]
+    return max(change["attention_relative"] for change in changes)
 
 
 def random_copy(decoder: Decoder, seed: int, std: float) -> Decoder:
@@ -164,13 +147,8 @@ def _positions(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
 
 def _row(shift: str, layer: int, before: Trace, after: Trace, skip: int = 0) -> dict[str, Any]:
     """Compare two traces; the first ``skip`` tokens of the later one are new."""
-    row = {
-        "shift": shift,
-        "layer": layer,
-        **_attention_change(before, after, skip),
-        "products": None,
-        "blocks": None,
-    }
+    row: dict[str, Any] = {"shift": shift, "layer": layer, "products": None, "blocks": None}
+    row |= _attention_change(before, after, skip)
     old, new = before.products, after.products
     if old is not None and new is not None:
         row["products"] = float(_pairs(new[..., skip:, skip:] - old).mean() / _pairs(old).mean())

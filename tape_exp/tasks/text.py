@@ -1,5 +1,6 @@
 """What the language tasks share: a corpus, its tokenizer, and samples of it to look into."""
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -11,66 +12,43 @@ from tape_exp.data.tokenizers import Tokenization, Tokenizer
 from tape_exp.data.tokens import Tokens, tokenise
 from tape_exp.runs import starting_weights
 from tape_exp.settings.errors import ConfigError, at_least_one
-from tape_exp.settings.schema import Arch, Optim
+from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 
 
 class TextTask(Task):
     """A task on text: :meth:`prepare_data` makes the tokenizer and gives ``arch`` its vocabulary.
 
+    A subclass that trains sets ``optim``.
+
     Args:
         text: the corpus.
         tokenizer: how it is cut; where the run begins from a checkpoint, the checkpoint's own
             tokenizer is used.
         train_length: T, the tokens that the model is trained on at once.
-        longest: the longest sequence that it sees at all.
     """
 
     tokenizer: Tokenizer
     measures: tuple[str, ...] = ()
 
     def __init__(
-        self,
-        arch: Arch,
-        optim: Optim,
-        seed: int,
-        text: Text,
-        tokenizer: Tokenization,
-        train_length: int,
-        longest: int,
+        self, arch: Arch, seed: int, text: Text, tokenizer: Tokenization, train_length: int
     ) -> None:
         at_least_one("task", train_length=train_length)
-        super().__init__(
-            arch, optim, seed, train_length=train_length, max_length=max(longest, train_length)
-        )
+        sizes = {"train_length": train_length, "max_length": train_length}
+        super().__init__(arch, NO_OPTIM, seed, **sizes)
         self.text, self.tokenization, self.train_length = text, tokenizer, train_length
         self._prepared = False
+
+    def reaches(self, longest: int) -> None:
+        """Give the model as many positions as its longest sequence has tokens."""
+        self.arch = dataclasses.replace(self.arch, max_length=max(longest, self.train_length))
 
     def prepare_data(self) -> None:
         """Make the tokenizer and whatever :meth:`prepare` needs; the second call does nothing."""
         if self._prepared:
             return
-        checkpoint = self.surroundings.checkpoint
-        kept = starting_weights.companion(checkpoint, "tokenizer.json") if checkpoint else None
-        if kept is None and checkpoint and checkpoint.is_dir():
-            raise ConfigError(
-                f"{checkpoint} has no tokenizer.json. transformers writes one: "
-                "AutoTokenizer.from_pretrained(<folder>).save_pretrained(<folder>)."
-            )
-        if kept is not None:
-            self.tokenizer = self.tokenization.load(kept)
-        else:
-            self.tokenizer = self.tokenization.make(self.text, self.surroundings.cache)
-            if checkpoint and starting_weights.trained_tokenizer(checkpoint) not in (
-                None,
-                self.tokenizer.fingerprint,
-            ):
-                raise ConfigError(
-                    f"checkpoint {checkpoint} was trained with another tokenizer than "
-                    "task.tokenizer gives. Name the run's folder in checkpoint=, which holds its "
-                    "tokenizer, or set task.tokenizer.kind=file and task.tokenizer.path=<its "
-                    "tokenizer.json>."
-                )
+        self.tokenizer = self._tokenizer()
         if 0 < self.arch.vocab < self.tokenizer.vocab:
             raise ConfigError(
                 f"the tokenizer has {self.tokenizer.vocab} tokens, and the model's embedding "
@@ -80,6 +58,27 @@ class TextTask(Task):
         self.size_vocabulary(max(self.arch.vocab, self.tokenizer.vocab))
         self.prepare()
         self._prepared = True
+
+    def _tokenizer(self) -> Tokenizer:
+        """The checkpoint's, or the one of the settings, which must then be the same."""
+        checkpoint = self.surroundings.checkpoint
+        kept = starting_weights.companion(checkpoint, "tokenizer.json") if checkpoint else None
+        if kept is not None:
+            return self.tokenization.load(kept)
+        if checkpoint and checkpoint.is_dir():
+            raise ConfigError(
+                f"{checkpoint} has no tokenizer.json. transformers writes one: "
+                "AutoTokenizer.from_pretrained(<folder>).save_pretrained(<folder>)."
+            )
+        made = self.tokenization.make(self.text, self.surroundings.cache)
+        trained = starting_weights.trained_tokenizer(checkpoint) if checkpoint else None
+        if trained not in (None, made.fingerprint):
+            raise ConfigError(
+                f"checkpoint {checkpoint} was trained with another tokenizer than task.tokenizer "
+                "gives. Name the run's folder in checkpoint=, which holds its tokenizer, or set "
+                "task.tokenizer.kind=file and task.tokenizer.path=<its tokenizer.json>."
+            )
+        return made
 
     def prepare(self) -> None:
         """Tokenise what the task reads."""
@@ -138,47 +137,48 @@ class Analysis(NothingTrained, TextTask):
     """Looks into a trained model on a sample text; nothing is trained.
 
     Args:
-        layers: of interest, counted from 1; those that the model lacks are left out.
+        layers: of interest, counted from 1; those that the model lacks are left out. None: all.
         split: of ``text``, whose first tokens are the sample.
         rows, length: of the sample; null: the trained length.
-        extra: tokens that the analysis puts in front.
     """
 
     def __init__(
         self,
-        arch: Arch,
-        seed: int,
-        text: Text,
-        tokenizer: Tokenization,
-        train_length: int,
-        layers: tuple[int, ...],
-        split: Split,
-        rows: int,
-        length: int | None,
-        extra: int = 0,
+        layers: tuple[int, ...] | None = None,
+        split: Split = "test",
+        rows: int = 1,
+        length: int | None = None,
+        **settings: Any,
     ) -> None:
-        self.length = train_length if length is None else length
+        super().__init__(**settings)
+        self.length = self.train_length if length is None else length
         at_least_one("task", rows=rows, length=self.length)
-        self.layers = [layer for layer in layers if 1 <= layer <= arch.layers]
+        self.reaches(self.length)
+        every = range(1, self.arch.layers + 1)
+        self.layers = [layer for layer in layers or every if layer in every]
         if not self.layers:
             raise ConfigError(
-                f"task.layers={list(layers)} names no layer of a model with "
-                f"task.arch.layers={arch.layers}; they count from 1."
+                f"task.layers={layers} names no layer of a model with "
+                f"task.arch.layers={self.arch.layers}; they count from 1."
             )
-        super().__init__(arch, NO_OPTIM, seed, text, tokenizer, train_length, self.length + extra)
         self.split, self.rows = split, rows
 
     def prepare(self) -> None:
         """Take the sample."""
-        needed = self.rows * self.length
+        self.sample = self.first_tokens(0)
+
+    def first_tokens(self, after: int) -> torch.Tensor:
+        """(rows, length) of the split, ``after`` so many others."""
+        needed = self.rows * self.length + after
         tokens = self.tokens(self.text, self.split, needed)
         if len(tokens) < needed:
             raise ConfigError(
-                f"text {self.text.name}: its split {self.split} has {len(tokens)} tokens, fewer "
-                f"than task.rows={self.rows} times {self.length}. Set "
-                f"task.rows={max(len(tokens) // self.length, 1)}, or a smaller task.length."
+                f"text {self.text.name}: its split {self.split} has {len(tokens)} tokens, and "
+                f"task.rows={self.rows} of task.length={self.length} need {needed}. Set "
+                f"task.rows={max((len(tokens) - after) // self.length, 1)}, or a smaller "
+                "task.length."
             )
-        self.sample = torch.from_numpy(tokens[:]).view(self.rows, self.length)
+        return torch.from_numpy(tokens[after:]).view(self.rows, self.length)
 
     def fingerprint(self) -> str:
         """A hash of the sample."""

@@ -22,7 +22,6 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks.base import Surroundings
 from tape_exp.tasks.diagnostics import Diagnostics, context_rows, effective_context, ranges
 from tape_exp.training.module import OnDevice
 from tape_exp.training.run import save_artifacts
@@ -81,13 +80,17 @@ def loss_of(seen: int) -> float:
     return math.log(seen * math.exp(logit) + V - seen)
 
 
+def made(**options) -> Diagnostics:
+    """The task on a text that nobody reads."""
+    text = {"text": Text("set", source="local"), "tokenizer": Tokenization("byte")}
+    return Diagnostics(arch=ARCH, seed=0, train_length=32, **text, **options)
+
+
 def diagnosed(position, **options):
     """The evaluation of a planted model on two rows of eight tokens each, again and again."""
-    settings = {"length": LENGTH, "rows": 2, "tokens_per_batch": 100} | options
-    task = Diagnostics(ARCH, 0, Text("set", source="local"), Tokenization("byte"), 32, **settings)
-    task.placed_in(Surroundings())
+    task = made(**{"length": LENGTH, "rows": 2, "tokens_per_batch": 100} | options)
     rows = torch.stack([torch.arange(LENGTH + 1) % PERIOD, 8 + torch.arange(LENGTH + 1) % PERIOD])
-    task.inputs, task.labels = rows[:, :-1], rows[:, 1:]
+    task.sample, task.labels = rows[:, :-1], rows[:, 1:]
     with torch.no_grad():
         return task.evaluate(planted(position), lambda items, _: items)
 
@@ -194,10 +197,7 @@ class Table(nn.Module):
 )
 def test_wrong_settings_name_the_key(options, message):
     def evaluate():
-        settings = {"length": LENGTH} | options
-        task = Diagnostics(
-            ARCH, 0, Text("set", source="local"), Tokenization("byte"), 32, **settings
-        )
+        task = made(**{"length": LENGTH} | options)
         return task.evaluate(OnDevice(Table(), torch.device("cpu")), lambda items, _: items)
 
     with pytest.raises(ConfigError, match=message):
@@ -227,17 +227,8 @@ def test_tables_reach_the_record_and_each_is_drawn(tmp_path):
         assert [*diagnostic_panels(tables)["loss_by_position"][0].marks] == marks
 
 
-@pytest.mark.parametrize(
-    ("length", "advice"),
-    [
-        (64, r"set task\.rows=3, or"),
-        (300, r"set task\.rows=1 and a task\.length of at most 199, or"),
-    ],
-)
-def test_a_text_that_is_too_short_says_what_fits(length, advice, monkeypatch):
-    task = Diagnostics(
-        ARCH, 0, Text("set", source="local"), Tokenization("byte"), 32, length=length
-    )
+def test_a_text_that_is_too_short_says_what_fits(monkeypatch):
+    task = made(length=64)
     monkeypatch.setattr(task, "tokens", lambda *_: np.arange(200))
-    with pytest.raises(ConfigError, match=f"test has 200 tokens, and .* need .*; {advice} give"):
+    with pytest.raises(ConfigError, match=r"200 tokens, and .* need .*\. Set task\.rows=3, or a"):
         task.prepare()

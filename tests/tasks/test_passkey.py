@@ -1,4 +1,4 @@
-"""Pass keys: trials that depend on the seed alone, prompts that fill their length, answers and
+"""Pass keys: questions that depend on the seed alone, prompts that fill their length, answers and
 where they are counted.
 """
 
@@ -16,14 +16,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks import questions
 from tape_exp.tasks.base import Surroundings
-from tape_exp.tasks.passkey import (
-    HIGHEST,
-    KEY_LINE,
-    QUESTION,
-    is_correct,
-    make_trial,
-    prompt,
-)
+from tape_exp.tasks.passkey import HIGHEST, KEY_LINE, QUESTION, is_correct
 from tape_exp.training.assembly import make_decoder, make_task
 from tests.conftest import on_text, prepared, silent, text_config
 from tests.processes import train
@@ -37,18 +30,15 @@ def ask(text_folder, monkeypatch):
         task = prepared(text_folder, "passkey", *overrides)
 
         def generate(decoder, prompts, new_tokens, sampler):
-            assert (
-                max(map(len, prompts)) - min(map(len, prompts)) <= 20
-            )  # of one length, so nearly no padding
-            return [
-                task.tokenizer.encode([answer(task.tokenizer.decode(p))])[0].tolist()
-                for p in prompts
-            ]
+            lengths = list(map(len, prompts))
+            assert max(lengths) - min(lengths) <= 20  # of one length, so nearly no padding
+            texts = [answer(task.tokenizer.decode(p)) for p in prompts]
+            after = [task.eos, *task.tokenizer.encode(["0"])[0].tolist()]  # EOS ends the answer
+            return [task.tokenizer.encode([text])[0].tolist() + after for text in texts]
 
         monkeypatch.setattr(questions, "generate", generate)
-        return task, task.evaluate(
-            torch.nn.ModuleDict({"decoder": torch.nn.Identity()}), silent, limit
-        )
+        model = torch.nn.ModuleDict({"decoder": torch.nn.Identity()})
+        return task, task.evaluate(model, silent, limit)
 
     return call
 
@@ -58,52 +48,40 @@ def told(text: str) -> str:
     return f" {found.group(1)}. Good" if found else " unknown"
 
 
-def test_a_trial_is_a_function_of_seed_length_and_number():
-    trials = [make_trial(0, 512, k, 5) for k in range(1000)]
-    assert trials == [make_trial(0, 512, k, 5) for k in range(1000)]
-    assert (
-        len(
-            {
-                make_trial(seed, length, k, 5).key
-                for seed in (0, 1)
-                for length in (64, 65)
-                for k in (0, 1)
-            }
-        )
-        == 8
-    )
-    keys, depths = np.array([(t.key, t.depth) for t in trials]).T
-    assert keys.min() >= 1
-    assert keys.max() <= HIGHEST
+def test_a_question_is_a_function_of_seed_length_and_number(text_folder):
+    task = make_task(text_config(text_folder, "passkey"))
+    asked = [task.question(512, k) for k in range(1000)]
+    again = [task.question(512, k) for k in range(1000)]
+    assert [(q.wanted, q.depth) for q in asked] == [(q.wanted, q.depth) for q in again]
+    others = {task.question(length, k).wanted for length in (64, 65) for k in (0, 1)}
+    task.seed = 1
+    others |= {task.question(length, k).wanted for length in (64, 65) for k in (0, 1)}
+    assert len(others) == 8
+    keys, depths = np.array([(int(q.wanted[0]), q.depth) for q in asked]).T
+    assert 1 <= keys.min() < keys.max() <= HIGHEST
     assert keys.mean() == pytest.approx(HIGHEST / 2, rel=0.05)  # standard error 1.8 %
     assert np.histogram(depths, bins=5, range=(0, 1))[0].tolist() == [200] * 5
     assert np.histogram(depths * 5 % 1, bins=2, range=(0, 1))[0].min() > 400
 
 
-@pytest.mark.parametrize("tokenizer", ["task.tokenizer.kind=byte", "task.tokenizer.kind=bpe"])
-def test_prompts_fill_their_length_and_hold_the_key_at_its_depth(tokenizer, text_folder):
-    task = prepared(
-        text_folder,
-        "passkey",
-        tokenizer,
-        "task.tokenizer.vocab=300",
-        "task.lengths=[192,700]",
-        "task.trials=10",
-    )
-    for trial, ids in zip(task.trials, task.prompts, strict=True):
-        room = trial.length - task.new_tokens
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+def test_prompts_fill_their_length_and_hold_the_key_at_its_depth(kind, text_folder):
+    words = [f"task.tokenizer.kind={kind}", "task.tokenizer.vocab=300"]
+    task = prepared(text_folder, "passkey", *words, "task.lengths=[192,700]", "task.trials=10")
+    for number, (question, ids) in enumerate(zip(task.questions, task.prompts, strict=True)):
+        room = task.lengths[number // 10] - task.new_tokens
         text = task.tokenizer.decode(ids)
-        line = KEY_LINE.format(key=trial.key)
+        line = KEY_LINE.format(key=question.wanted[0])
         assert ids[0] == task.tokenizer.bos
         assert text.count(line) == 1
         assert text.endswith(f"\n{QUESTION}")
         rest = text.replace(line, "")
         assert not re.search(r"\d", rest)
         sentences = rest.removesuffix(QUESTION).count(".")
-        assert prompt(trial, sentences) == text
-        assert len(ids) <= room < len(task._encode(trial, sentences + 1))
+        assert question.write(sentences) == text
+        assert len(ids) <= room < len(task.writer(question)(sentences + 1))
         before = text[: text.index(line)].count(".")
-        assert abs(before / sentences - trial.depth) <= 1 / sentences
+        assert abs(before / sentences - question.depth) <= 1 / sentences
 
 
 def test_built_in_text_leaves_room_at_the_shortest_length_of_smoke():
@@ -114,8 +92,8 @@ def test_built_in_text_leaves_room_at_the_shortest_length_of_smoke():
     task.prepare_data()
     assert (task.lengths, len(task.prompts)) == ([96, *range(128, 513, 64)], 160)
     longest = max(len(ids) for ids in task.tokenizer.encode([f" {s}" for s in FILLER]))
-    for trial, ids in zip(task.trials, task.prompts, strict=True):
-        assert 0 <= trial.length - task.new_tokens - len(ids) < longest
+    for number, ids in enumerate(task.prompts):
+        assert 0 <= task.lengths[number // 20] - task.new_tokens - len(ids) < longest
 
 
 @pytest.mark.parametrize(
@@ -156,9 +134,9 @@ def test_whoever_reads_the_text_finds_every_key(ask):
         found.metrics[f"passkey/accuracy@{n}{end}"] for n in (160, 192) for end in ("", "_high")
     ] == [100] * 4
     assert found.metrics["passkey/accuracy@160_low"] == pytest.approx(64.57, abs=0.01)
-    assert [(r["length"], r["key"]) for r in found.tables["passkey"]] == [
-        (t.length, t.key) for t in task.trials
-    ]
+    keys = [int(question.wanted[0]) for question in task.questions]
+    asked = list(zip([160] * 7 + [192] * 7, keys, strict=True))
+    assert [(r["length"], r["key"]) for r in found.tables["passkey"]] == asked
     assert np.all(found.heatmap.values == 100)
     assert 3 <= len(found.samples) <= 4
 
@@ -197,7 +175,7 @@ def test_what_was_not_asked_is_empty(ask):
 
 @pytest.mark.parametrize("model", ["rope", "tape", "randpe"])
 def test_answers_are_greedy_whatever_the_batch(model, text_folder):
-    """Cached and batched against a plain loop over the whole text; an EOS ends the answer."""
+    """Cached and batched against a plain loop over the whole text."""
     cfg = text_config(text_folder, "passkey", "task.trials=3", model=model)
     task = make_task(cfg)
     task.prepare_data()
@@ -214,9 +192,7 @@ def test_answers_are_greedy_whatever_the_batch(model, text_folder):
         row = list(ids)
         for _ in range(task.new_tokens):
             row.append(int(decoder(torch.tensor([row]))[0, -1].argmax()))
-        assert task.text_of(row[len(ids) :]) == answer
-    ids = task.tokenizer.encode([" 12 34"])[0].tolist()
-    assert task.text_of([*ids[:3], task.tokenizer.eos, *ids[3:]]) == "12"
+        assert task.decode(row[len(ids) :]).strip() == answer
 
 
 def test_of_a_trained_run_with_its_tokenizer(text_run):
@@ -237,21 +213,9 @@ def test_two_sharded_processes_ask_the_same(text_run, text_folder, tmp_path):
     """FSDP computes where all processes do: an odd number of batches must not leave one waiting."""
     overrides = ["task.trials=3", "task.rows_per_batch=2", "task.lengths=[160]", "model=tape"]
     cfg, _ = text_run(*overrides, task="passkey")
-    words = [
-        "task=passkey",
-        *on_text(text_folder, "passkey"),
-        *overrides,
-        "trainer=cpu",
-        "logger=none",
-        "task.lengths=[160]",
-    ]
-    words += [
-        "trainer.strategy=fsdp",
-        "trainer.devices=2",
-        f"runs={tmp_path}/two",
-        "task.rows_per_batch=1",
-    ]
-    done = train(*words)
+    words = ["task=passkey", *on_text(text_folder, "passkey"), *overrides, "trainer=cpu"]
+    words += ["logger=none", "trainer.strategy=fsdp", "trainer.devices=2", f"runs={tmp_path}/two"]
+    done = train(*words, "task.lengths=[160]", "task.rows_per_batch=1")
     assert done.returncode == 0, done.stderr
     (two,) = (tmp_path / "two").rglob("passkey.json")
     assert json.loads(two.read_text()) == json.loads(
@@ -262,10 +226,10 @@ def test_two_sharded_processes_ask_the_same(text_run, text_folder, tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("task.lengths=[]", r"task\.lengths=\(\) must list numbers of tokens above 0"),
+        ("task.lengths=[]", r"task\.lengths=\[\] must list numbers of tokens above 0"),
         (
             "task.lengths=[0,64]",
-            r"task\.lengths=\(0, 64\) must list .* as task\.lengths=\[512,1024\] does",
+            r"task\.lengths=\[0, 64\] must list .* as task\.lengths=\[512,1024\] does",
         ),
         ("task.lengths=512", r"task\.lengths=512 "),
         ("task.lengths=[long]", r"task\.lengths\.0=long "),

@@ -226,5 +226,7 @@ def test_patterns_reach_the_record_the_folder_and_wandb(text_run):
 
 
 def test_a_sample_that_the_corpus_cannot_fill_says_what_fits(text_run):
-    with pytest.raises(ConfigError, match=r"fewer than task\.rows=4 times 9000. Set task\.rows=1"):
+    with pytest.raises(
+        ConfigError, match=r"task\.rows=4 of task\.length=9000 need 36000. Set task\.rows=1"
+    ):
         text_run("model=rope", "task.length=9000", task="stability")
