@@ -27,7 +27,7 @@ class Board(View):
 
     At the first seed every model has every rate on every task; the lowest validation loss, on
     further rows of the trained lengths, chooses the rate of the model on the task, and the test has
-    no part in it. Further seeds run at that rate alone.
+    no part in it. Further seeds run only at that rate.
     """
 
     def __init__(

@@ -131,7 +131,7 @@ def places(metrics: Mapping[str, float]) -> dict[str, list[int]]:
 
 
 def best_guess(group: str, lengths: Sequence[int]) -> Line:
-    """The share of states of a word problem that who knows the place alone guesses right."""
+    """The share of states of a word problem that the best guess from the position gets right."""
     from tape_exp.data.groups import GROUPS
 
     guess, begins = 100 * GROUPS[group]().guess(lengths[-1]), [0, *lengths[:-1]]

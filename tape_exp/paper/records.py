@@ -151,7 +151,7 @@ def where(words: Iterable[str]) -> dict[str, Any]:
 
 @cache
 def number(text: str) -> Any:
-    """The value of an override; YAML 1.1 alone takes ``1e-3`` for a word."""
+    """The value of an override; YAML 1.1 takes ``1e-3`` for a word."""
     is_float = re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", text)
     return float(text) if is_float else yaml.safe_load(text)
 

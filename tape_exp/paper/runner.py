@@ -215,7 +215,7 @@ def work(
 
 
 def start(job: Job, one_thread: bool) -> subprocess.Popen:
-    """The process of a run. Ctrl-C reaches this one alone, which asks it to save and leave."""
+    """The process of a run. Ctrl-C reaches only the parent, which asks it to save and leave."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} if one_thread else {}
     threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
     command = [sys.executable, "-m", "tape_exp.training", *job.words]

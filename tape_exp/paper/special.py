@@ -22,7 +22,7 @@ from tape_exp.settings import folders
 if TYPE_CHECKING:
     from tape_exp.paper.view import View
 
-# ---- tables that a YAML alone does not give ----
+# ---- tables that need more than their YAML ----
 
 
 def ranked(view: "View", table: Table) -> Table:

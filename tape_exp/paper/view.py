@@ -284,7 +284,7 @@ class View:
         return re.sub(r"\{([\w./@]+)(?::([^}]*))?\}", value, text)
 
     def caption(self) -> str:
-        """The caption, with what the records alone can tell: how they differ, and what was read."""
+        """The caption, with what only the records tell: how they differ, and what was read."""
         body = self.filled(self.artifact.caption, flat_list(self.all_runs.values()))
         return " ".join([f"{self.artifact.title}. {body}".strip(), *notes(self, self.all_runs)])
 

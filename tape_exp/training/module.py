@@ -100,7 +100,7 @@ class LanguageModule(LightningModule):
         """This micro-batch's part of the mean loss, times what Lightning and DDP divide by."""
         first = batch["first"]
         sampler = RowSampler(self.cfg.seed, "positions", first=first)
-        if self._drops:  # masks that depend on the rows alone, like all that is random here
+        if self._drops:  # masks that depend only on the rows, like all that is random here
             torch.manual_seed(seed_for(self.cfg.seed, "dropout", first))
         if self._counted != self.global_step:  # it is the same for all micro-batches of a step
             self._loss_tokens = sum_over_processes(batch["loss_tokens"].clone())

@@ -1,1 +1,0 @@
-"""The site of results: every table, figure and run, one's own too."""
