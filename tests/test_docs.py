@@ -1,6 +1,4 @@
-"""docs/: the walk-throughs work as printed, every test that is named exists, the hours are those of
-the plan, and what we found is what the tables of the records say.
-"""
+"""docs/: walk-throughs work as printed, named tests exist, numbers are the records'."""
 
 import csv
 import os
@@ -22,12 +20,14 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.naming import display_name
 from tape_exp.training import plan
-from tests.test_readme import PAGES, blocks, files_of
+from tests.test_readme import PAGES, README, blocks, files_of
 
 DOCS = {path.name: text for path, text in PAGES.items() if path.parent.name == "docs"}
-ENCODING, TASK = DOCS["add-a-positional-encoding.md"], DOCS["add-a-task.md"]
+ENCODING, TASK = files_of(DOCS["add-a-positional-encoding.md"]), files_of(DOCS["add-a-task.md"])
+FOUND = DOCS["what-we-found.md"]
 RESULTS = ROOT / "results"
-NAMED = re.compile(r"(tests/[\w/]+\.py)(?:::(\w+))?")
+with (RESULTS / "tables" / "claims.csv").open() as claims:
+    CLAIMS = {row["artifact"]: row for row in csv.DictReader(claims)}
 
 
 @pytest.fixture(scope="module")
@@ -38,97 +38,72 @@ def project(tmp_path_factory):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("train.py", "pyproject.toml"):
         shutil.copy(ROOT / name, copy)
-    for path, content in {**files_of(ENCODING), **files_of(TASK)}.items():
+    for path, content in {**ENCODING, **TASK}.items():
         (copy / path).write_text(content)  # also where the reader has followed the pages
     return copy
 
 
-def call(project, *words: str) -> subprocess.CompletedProcess:
+def call(project, *words: str) -> str:
+    """What a command prints, which must succeed."""
     environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    how = {"cwd": project, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, *words], timeout=900, **how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def test_walk_throughs_add_one_python_file_and_one_yaml_each():
-    assert list(files_of(ENCODING)) == ["tape_exp/models/positions/toy.py", "conf/model/toy.yaml"]
-    assert list(files_of(TASK)) == [
-        "tape_exp/tasks/reverse.py",
-        "conf/task/reverse.yaml",
-        "conf/paper/tab_reverse.yaml",
-    ]
-
-
-def test_a_task_is_short():
-    """Lines of the class and of its YAML, blank ones apart."""
-    files = files_of(TASK)
+def test_an_encoding_in_fourteen_lines_and_a_task_in_a_few_more():
+    assert files_of(README) == ENCODING
     lines = {
         path: sum(bool(line.strip()) for line in content.splitlines())
-        for path, content in files.items()
+        for path, content in {**ENCODING, **TASK}.items()
     }
+    assert sum(lines[path] for path in ENCODING) == 14
     assert lines["tape_exp/tasks/reverse.py"] <= 12
     assert lines["conf/task/reverse.yaml"] <= 15
 
 
 def test_what_they_add_passes_the_checks_of_the_sources(project):
-    files = [path for path in {**files_of(ENCODING), **files_of(TASK)} if path.endswith(".py")]
+    files = [path for path in {**ENCODING, **TASK} if path.endswith(".py")]
     for words in (["check"], ["format", "--check"]):
-        done = call(project, "-m", "ruff", *words, *files)
-        assert done.returncode == 0, done.stdout
+        call(project, "-m", "ruff", *words, *files)
 
 
 def test_a_new_encoding_runs_on_a_task_that_is_there(project):
-    sizes = ["task.arch.width=32", "task.samples_per_cell=2"]
-    done = call(
-        project, "train.py", "model=toy", "debug=one_batch", "trainer=cpu", "logger=none", *sizes
-    )
-    assert done.returncode == 0, done.stderr
-    assert "arithmetic-smoke-toy-seed0" in done.stdout
+    words = ["debug=one_batch", "trainer=cpu", "logger=none", "task.arch.width=32"]
+    done = call(project, "train.py", "model=toy", *words, "task.samples_per_cell=2")
+    assert "arithmetic-smoke-toy-seed0" in done
 
 
 def test_a_new_encoding_and_a_new_task_train_and_appear_in_a_table(project):
     """The command of the page, of one seed; then the table that is kept, of the same runs."""
-    (command,) = [line for block in blocks("bash", TASK) for line in block.splitlines()]
-    words = [word.replace("seeds=0,1", "seeds=0") for word in shlex.split(command)[1:]]
-    done = call(project, *words, "trainer=cpu", "logger=none")
-    assert done.returncode == 0, done.stderr
-    tables = project / "runs" / ".compare" / "tables"
-    with (tables / "compare_reverse-smoke.csv").open() as file:
+    page = DOCS["add-a-task.md"]
+    command, *_ = [line for block in blocks("bash", page) for line in block.splitlines()]
+    words = shlex.split(command.replace("seeds=0,1", "seeds=0"), comments=True)[1:]
+    done = call(project, "-m", "tape_exp", *words, "trainer=cpu", "logger=none")
+    with (project / "runs/.compare/tables/compare_reverse-smoke.csv").open() as file:
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert list(rows) == ["rope", "toy"]
     for row in rows.values():
-        assert row["seeds"] == "1"
-        assert float(row["id/exact_match"].split()[0]) > 50, "it has not learned"
-        assert (
-            0 <= float(row["ood/exact_match"].split()[0]) < float(row["id/exact_match"].split()[0])
-        )
-    (shown,) = blocks("text", TASK)
-    head = [line for line in done.stdout.splitlines() if line.startswith("| model")]
-    cells = [[cell.strip() for cell in line.split("|")] for line in (shown, head[0])]
+        inside, outside = (float(row[f"{of}/exact_match"].split()[0]) for of in ("id", "ood"))
+        assert inside > 50, "it has not learned"
+        assert outside < inside
+    (shown,) = blocks("text", page)
+    head = next(line for line in done.splitlines() if line.startswith("| model"))
+    cells = [[cell.strip() for cell in line.split("|")] for line in (shown, head)]
     assert cells[0] == [cell for cell in cells[1] if "@" not in cell]
     words = ["run", "tab_reverse", "seeds=0", "trainer=cpu", "logger=none"]
-    kept = call(project, "-m", "tape_exp.paper", *words)
-    assert kept.returncode == 0, kept.stderr
-    drawn = project / "results" / "tables" / "tab_reverse-smoke.csv"
-    assert "toy," in drawn.read_text()
-    assert "tab_reverse" in (project / "results" / "README.md").read_text()
+    call(project, "-m", "tape_exp.paper", *words)
+    assert "toy," in (project / "results/tables/tab_reverse-smoke.csv").read_text()
 
 
 @pytest.mark.parametrize("page", DOCS)
 def test_every_test_that_a_page_names_exists(page):
-    for file, name in NAMED.findall(DOCS[page]):
-        assert (ROOT / file).exists(), file
-        assert not name or re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), (
-            f"{file}::{name}"
-        )
+    for file, name in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", DOCS[page]):
+        assert re.search(rf"^def {name}", (ROOT / file).read_text(), re.MULTILINE), (file, name)
 
 
-def test_every_line_of_the_errata_names_its_test():
+def test_every_finding_of_the_errata_names_its_test():
     lines = [line for line in DOCS["errata.md"].splitlines() if line.startswith("| ")]
     lines = [line for line in lines if not line.endswith("| test |")]
     assert len(lines) > 30
@@ -136,11 +111,12 @@ def test_every_line_of_the_errata_names_its_test():
         assert re.search(r"`tests/[\w/]+\.py::test_\w+` \|$", line), line
 
 
-def test_the_errata_say_whether_what_the_public_code_computes_has_run():
-    every = read_records()
-    records = [r for r in every if r["config"]["model"]["name"] == "tape_public_addition"]
-    told = "No record of `model=tape_public_addition` exists yet" in DOCS["errata.md"]
-    assert told == (not records), "the paragraph below the table of the public code for addition"
+def test_architecture_names_every_room_and_functions_that_exist():
+    page = DOCS["architecture.md"]
+    rooms = {path.parent.name for path in ROOT.glob("tape_exp/*/__init__.py")}
+    assert rooms <= {*re.findall(r"`(\w+)`", page.partition("## The rooms")[2])}
+    for file, name in re.findall(r"`([\w/]+\.py)::(?:\w+\.)?(\w+)`", page):
+        assert f"def {name}(" in (ROOT / "tape_exp" / file).read_text(), (file, name)
 
 
 HOURS = re.findall(
@@ -168,18 +144,12 @@ def test_hours_and_memory_are_the_plans(task, hours, recomputed, memory, how):
 def test_hours_of_the_sweeps_add_up_to_the_cost_of_all():
     page, known = DOCS["reproduce-on-a-cluster.md"], costs()
     assert len(HOURS) == 5
-    rows = re.findall(
-        r"^\| [a-d] +\| ([^|]+) \| +(\d+) +\| ([\d.]+|evaluation only)", page, re.MULTILINE
-    )
+    line = r"^\| [a-d] +\| ([^|]+) \| +(\d+) +\| ([\d.]+|evaluation only)"
+    rows = re.findall(line, page, re.MULTILINE)
     named = {name for artifacts, _, _ in rows for name in artifacts.strip().split(", ")}
     assert named == {name for name, needed in known.items() if needed["gpu_hours"]}
     hours = sum(float(told) for _, _, told in rows if told != "evaluation only")
     assert float(re.search(r"Together ([\d.]+) GPU-hours", page)[1]) == pytest.approx(hours, abs=1)
-
-
-FOUND = DOCS["what-we-found.md"]
-with (RESULTS / "tables" / "claims.csv").open() as file:
-    CLAIMS = {row["artifact"]: row for row in csv.DictReader(file)}
 
 
 def test_what_we_found_counts_the_verdicts_and_names_every_artifact():
@@ -204,18 +174,16 @@ def test_hours_of_what_would_settle_a_claim_are_the_costs():
 
 
 def test_longer_words_of_state_tracking_are_those_of_the_records():
-    lines = [line for line in DOCS["state-tracking.md"].splitlines() if " letters" in line]
-    (head,) = [line for line in lines if line.startswith("|")]
-    lengths = [int(number) for number in re.findall(r"(\d+) letters", head)]
+    page = DOCS["state-tracking.md"]
+    lengths = re.findall(r"(\d+) letters +(?=\|)", page)
     view = View(load("fig_word_groups"), "smoke", read_records())
     rows = {(row.labels["group"], row.labels["model"]): row for row in view.rows}
     for model in ("tape_householder", "path"):
         seeds = view.runs(rows["s5", model])
         shown = [
-            ", ".join(f"{run['metrics'][f'test/word@{length}']:.1f}" for run in seeds)
-            for length in lengths
+            ", ".join(f"{run['metrics'][f'test/word@{n}']:.1f}" for run in seeds) for n in lengths
         ]
-        (row,) = re.findall(rf"^\| `{model}` .*$", DOCS["state-tracking.md"], re.MULTILINE)
+        (row,) = re.findall(rf"^\| `{model}` .*$", page, re.MULTILINE)
         assert [cell.strip() for cell in row.split("|")[2:-1]] == shown
         assert {run["metrics"]["test/word@32"] for run in seeds} == {100.0}
 
@@ -224,12 +192,7 @@ def test_prompts_of_the_battery_are_those_of_the_records():
     """The shares of ``multi_key`` that the page quotes of each seed, at the chosen rates."""
     board = Bench([], OUT).board(shown=True)
     page = re.sub(r"\s+", " ", DOCS["battery.md"])
-    found = {
-        (model, run["seed"]): run["metrics"]["retrieval/accuracy@256"]
-        for model in board.models
-        for run in board.chosen[model, "multi_key"]
-    }
-    for model, verb in {"nope": " solves", "fire": "", "rope": "", "alibi": ""}.items():
-        shares = "{:.0f}, {:.0f} and {:.0f} %".format(*(found[model, seed] for seed in range(3)))
-        with_seeds = shares + " with seeds 0, 1 and 2" if verb else shares
-        assert f"{display_name(model)}{verb} {with_seeds}" in page
+    for model in ("nope", "fire", "rope", "alibi"):
+        runs = sorted(board.chosen[model, "multi_key"], key=lambda run: run["seed"])
+        shares = [run["metrics"]["retrieval/accuracy@256"] for run in runs]
+        assert "{} {:.0f}, {:.0f} and {:.0f} %".format(display_name(model), *shares) in page
