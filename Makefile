@@ -24,8 +24,8 @@ setup: .venv/.ready  ## make .venv with the pinned packages of constraints.txt (
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
 	@touch $@
 
-demo: setup  ## train RoPE and TAPE on addition at smoke scale and show both heatmaps (about 10 minutes on 2 cores)
-	$(BIN)/python -m tape_exp.demo
+demo: setup  ## train RoPE and TAPE on addition at smoke scale, with a seed that has no record (about 10 minutes on 2 cores)
+	$(BIN)/python -m tape_exp.paper compare task=arithmetic model=rope,tape seeds=10 logger=none
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal

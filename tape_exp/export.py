@@ -1,4 +1,4 @@
-"""``tape-exp export <run> <folder> [--push <user/model>]``: export for transformers.
+"""``tape-exp export <run> <folder>``: a run as a model that transformers loads, with a model card.
 
 Adapters are merged into the weights. A model with RoPE becomes a plain Llama; any other is loaded
 by ``AutoModelForCausalLM.from_pretrained`` after ``import tape_exp.models.hf``.
@@ -9,18 +9,21 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+import yaml
 from safetensors import SafetensorError
 
 from tape_exp.models import export, peft
 from tape_exp.models.export import card
 from tape_exp.models.llama import fingerprint, is_llama
 from tape_exp.paper.records import warn
-from tape_exp.runs.card import model_card
+from tape_exp.runs.evaluation import is_result
 from tape_exp.runs.starting_weights import base_of
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.naming import display_name
 from tape_exp.training.loaded import LoadedRun, read_run
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -28,7 +31,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export, and push."""
+    """Export the model, or only its adapter."""
     parser = argparse.ArgumentParser(
         prog="tape-exp export", description="A run as a model that transformers loads."
     )
@@ -36,8 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("run", type=Path, help="the run's folder, runs/<task>/<scale>/<model>/seed…")
     add("folder", type=Path, help="a new folder")
     add("--dtype", choices=DTYPES, default="float32", help="of the stored weights (%(default)s)")
-    add("--push", metavar="USER/MODEL", help="upload the folder to the Hugging Face hub too")
-    add("--public", action="store_true", help="of --push: not a private repository")
+    add("--name", help="by which the card loads the model, such as USER/MODEL (default: <folder>)")
     add(
         "--auto-map",
         action="store_true",
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    name = args.push or args.folder.name
+    name = args.name or args.folder.name
     try:
         if args.adapter:
             export_adapter(args.run, args.folder, args.adapter, name)
@@ -62,8 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SafetensorError as error:  # a full disk, which safetensors does not call an OSError
         raise OSError(f"{args.folder}: {error}") from error
     print(args.folder)
-    if args.push:
-        print(push(args.folder, args.push, args.public))
     return 0
 
 
@@ -118,23 +118,52 @@ def export_adapter(run: Path, folder: Path, base: str, name: str = "") -> None:
     export.save_adapter(loaded.decoder, folder, base, name, _card_of(loaded), moved)
 
 
-def push(folder: Path, repository: str, public: bool = False) -> str:
-    """Upload a folder to the hub (``HF_ENDPOINT``), as the user of ``HF_TOKEN`` or of a login, and
-    return the model's address. Raises :class:`ConfigError` where the hub does not take it.
-    """
-    from huggingface_hub import HfApi
+def model_card(head: str, record: dict[str, Any], parameters: int, command: str) -> str:
+    """The ``README.md`` of an exported model or adapter.
 
-    api = HfApi()
-    try:
-        address = api.create_repo(repository, private=not public, exist_ok=True)
-        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Export a run")
-    except Exception as error:  # of the hub, or of one of several HTTP clients
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ConfigError(
-            f"{repository} was not uploaded ({reason}). {folder} is complete: log in with "
-            f"`hf auth login` or HF_TOKEN, and `hf upload {repository} {folder}` uploads it."
-        ) from error
-    return str(address)
+    Args:
+        head: its beginning, which says how to load it.
+        parameters: of the model, with adapters merged.
+        command: that makes the run again.
+    """
+    config, git, metrics = record["config"], record["git"], record["metrics"]
+    commits = ", then ".join(str(commit) for commit in (git["commit"], *git.get("later", ())))
+    commits += ", with changes that are not committed" if git["dirty"] else ""
+    results = ""
+    for key, value in metrics.items():
+        if is_result(key):
+            error = metrics.get(f"{key}_stderr")
+            spread = f" ± {1.96 * error:.2g}" if error else ""  # 0 says only that all were alike
+            results += f"| {key} | {value:.4g}{spread} |\n"
+    packages = "".join(
+        f"- package {name}, version {package['version'] or '?'}, sources `{package['sources']}`\n"
+        for name, package in record.get("plugins", {}).items()
+    )
+    return f"""{head.rstrip()}
+
+Positional encoding: {display_name(config["model"]["name"])}. Task: {config["task"]["name"]}, at \
+scale {config["scale"]}, seed {record["seed"]}. It has {parameters:,} parameters and was trained \
+for {record["steps"]:,} steps ({record["tokens"]:,} tokens). It is the result of an experiment on \
+positional encodings, and is meant for further ones only.
+
+## Results
+
+| metric | value |
+|---|---|
+{results}
+± is half of a 95 % interval over test samples, of this one run.
+
+## The run
+
+- run: `{record["run"]}`, begun {record["started"][:10]}
+- commit of tape_exp: {commits}
+- fingerprint of the data: `{record["data_fingerprint"]}`
+- machine: {", ".join(record["hardware"]["gpus"] or [record["hardware"]["cpu"]])}
+{packages}- command, with the last name of each path: `{command}`
+
+```yaml
+{yaml.safe_dump(config, sort_keys=False, allow_unicode=True)}```
+"""
 
 
 if __name__ == "__main__":

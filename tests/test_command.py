@@ -68,7 +68,7 @@ def test_a_closed_pipe_and_a_full_disk_end_without_a_traceback():
 def installed(tmp_path_factory):
     """The wheel of a copy of the project, unpacked as an installation is."""
     copy = tmp_path_factory.mktemp("clone")
-    for name in ("tape_exp", "conf", "launch"):
+    for name in ("tape_exp", "conf"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "results/paper.yaml"):
         (copy / name).parent.mkdir(exist_ok=True)

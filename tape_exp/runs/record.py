@@ -108,7 +108,7 @@ def git_state() -> dict[str, Any]:
     if not INSTALLED and which("git"):
         lines = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
     commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid")), None)
-    code = ("? tape_exp/", "? conf/", "? launch/", "1", "2", "u")
+    code = ("? tape_exp/", "? conf/", "1", "2", "u")
     return {"commit": commit, "dirty": commit and any(line.startswith(code) for line in lines)}
 
 

@@ -127,7 +127,7 @@ def idle(slurm: dict[str, str]) -> bool:
 
 def test_array_of_launch_sweep(slurm, undisturbed, tmp_path, monkeypatch, capsys):
     words = [*GRID, *FIXED, *SLURM, f"runs={tmp_path}"]
-    command = [sys.executable, "-m", "launch.sweep", "--cap", "3", *words]
+    command = [sys.executable, "-m", "tape_exp.launch.sweep", "--cap", "3", *words]
     assert sweep.main(["--dry-run", *words]) == 0  # imports all, so that the runs below still run
     capsys.readouterr()
     said = subprocess.run(

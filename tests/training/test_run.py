@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import os
-import runpy
 import signal
 import sys
 import time
@@ -32,7 +31,7 @@ from tape_exp.training.from_config import check_parts, micro_batches
 from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import run
 from tests.conftest import MODELS, SMALL, TASKS, knows_digits, on_text
-from tests.processes import Command, script, train
+from tests.processes import Command, train
 
 
 def curve(cfg) -> list[tuple]:
@@ -381,16 +380,10 @@ def test_a_sweep_goes_on_after_a_failed_job(tmp_path):
     assert all("task.train_digits=0 must be" in line for line in errors)
 
 
-def show(*words: str) -> None:
-    """``python -m tape_exp.demo words``."""
-    sys.argv = ["demo", *words]
-    runpy.run_module("tape_exp.demo", run_name="__main__")
-
-
-@pytest.mark.parametrize(("program", "flags"), [(script, ()), (script, ("-m",)), (show, ())])
-def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path, program, flags):
+@pytest.mark.parametrize("flags", [(), ("-m",)])
+def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path, flags):
     words = ["trainer=cpu", "logger=none", *TINY, f"runs={tmp_path}", "task.optim.max_steps=100000"]
-    running = Command(*flags, *words, program=program)
+    running = Command(*flags, *words)
     while not list(tmp_path.rglob("metrics.jsonl")) and running.poll() is None:
         time.sleep(0.05)
     running.send_signal(signal.SIGINT)
