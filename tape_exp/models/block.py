@@ -6,6 +6,7 @@ Shape suffixes as in :mod:`tape_exp.models.decoder`.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -75,21 +76,25 @@ class Block(nn.Module):
         self.kind = kind
         self.is_first_of_kind = False
         self.updates_state = True
-        size = attention.window
-        self.window = None if size is None else Window(size, attention.sinks)
+        window, sinks, norm = (
+            attention.window,
+            attention.sinks,
+            partial(nn.RMSNorm, eps=arch.norm_eps),
+        )
+        self.window = None if window is None else Window(window, sinks)
         # Called instead of `attend`, with the same arguments (LongLoRA's sparse attention).
         self.attend: Callable[..., tuple[Tensor, Tensor | None]] | None = None
-        self.attention_norm = nn.RMSNorm(C, eps=arch.norm_eps)
+        self.attention_norm = norm(C)
         self.q = matrix(C, queries, arch.qkv_bias)
         self.k = matrix(C, keys, arch.qkv_bias)
         self.v = matrix(C, keys, arch.qkv_bias)
         self.o = matrix(queries, C)
-        self.mlp_norm = nn.RMSNorm(C, eps=arch.norm_eps)
+        self.mlp_norm = norm(C)
         self.gate = matrix(C, arch.ffn)
         self.up = matrix(C, arch.ffn)
         self.down = matrix(arch.ffn, C)
-        self.q_norm = nn.RMSNorm(arch.head_dim, arch.norm_eps) if attention.qk_norm else None
-        self.k_norm = nn.RMSNorm(arch.head_dim, arch.norm_eps) if attention.qk_norm else None
+        self.q_norm = norm(arch.head_dim) if attention.qk_norm else None
+        self.k_norm = norm(arch.head_dim) if attention.qk_norm else None
         # Its factor is 1 on average over the rows of training.
         s = torch.full((arch.heads,), 1 / mean_log(arch.train_length)) if attention.ssmax else None
         self.ssmax = None if s is None else nn.Parameter(s)
@@ -104,9 +109,8 @@ class Block(nn.Module):
             if self.is_first_of_kind:
                 # Here, not before the first block: where parameters are sharded, a block's own are
                 # whole only in its own pass.
-                places = context.positions_BS[:, -T:]
-                embedded = position.embed(x_BTC, context.tokens_BT, places, context.sampler)
-                x_BTC = embedded.to(x_BTC.dtype)
+                places, tokens = context.positions_BS[:, -T:], context.tokens_BT
+                x_BTC = position.embed(x_BTC, tokens, places, context.sampler).to(x_BTC.dtype)
         normed = self.attention_norm(x_BTC)
         read = cast_for_matmul(normed)
         q, k, v = (f(read).unflatten(-1, (-1, self.head_dim)) for f in (self.q, self.k, self.v))
@@ -128,15 +132,11 @@ class Block(nn.Module):
         with full_precision(x_BTC):
             found = position.bias(precise(q), precise(k), x, context.positions_BS)
         biases = found if isinstance(found, list) else [] if found is None else [found]
-        scores = Scores(
-            q.transpose(1, 2),
-            k.transpose(1, 2),
-            tuple(biases),
-            None if context.consecutive else context.positions_BS,
-            context.padding_B,
-            self.window,
-            None if self.ssmax is None else self._factor(context, k.shape[1])[:, :, -T:],
-        )
+        positions = None if context.consecutive else context.positions_BS
+        factor = None if self.ssmax is None else self._factor(context, k.shape[1])[:, :, -T:]
+        q, k = q.transpose(1, 2), k.transpose(1, 2)
+        padding, window = context.padding_B, self.window
+        scores = Scores(q, k, tuple(biases), positions, padding, window, factor)
         if context.watch is not None:
             context.watch(self, scores, state)
         values, averaged = (self.attend or attend)(scores, v, carried, self.backend)

@@ -24,16 +24,7 @@ from tape_exp.settings.schema import Arch
 Model = dict[str, Any]  # the section of a config
 LONG = 8192  # positions; bf16 tells 897 of them apart
 # As of addition: rows of up to 48 tokens, of which training shows 24; ids 4 to 13 are digits.
-ARCH = Arch(
-    layers=2,
-    width=32,
-    heads=4,
-    ffn=48,
-    vocab=14,
-    max_length=48,
-    train_length=24,
-    digits=tuple(range(4, 14)),
-)
+ARCH = Arch(2, 32, 4, 48, vocab=14, max_length=48, train_length=24, digits=tuple(range(4, 14)))
 
 
 class NonconformingError(AssertionError):
@@ -48,15 +39,11 @@ def require(holds: Any, sentence: str) -> None:
 
 def random_decoder(model: Model, arch: Arch = ARCH, std: float = 0.3, **options: Any) -> Decoder:
     """A decoder whose positional parameters are random and whose attention is far from uniform."""
-    arch = fitting(model, arch)
-    decoder = Decoder(arch, kinds_of(model), options.pop("seed", 0), **options)
+    # a layer for each entry of a pattern
+    arch = replace(arch, layers=max(arch.layers, len(model.get("layers", []))))
+    decoder = Decoder(arch, kinds_of(model), **options)
     randomise(decoder, std)
     return decoder
-
-
-def fitting(model: Model, arch: Arch) -> Arch:
-    """The sizes with a layer for each entry of a pattern."""
-    return replace(arch, layers=max(arch.layers, len(model.get("layers", []))))
 
 
 def randomise(model: nn.Module, std: float = 0.3, seed: int = 1) -> None:
@@ -84,52 +71,56 @@ def sampler() -> RowSampler:
     return RowSampler(5)
 
 
+def gap(a: Tensor, b: Tensor) -> float:
+    """The largest difference of two tensors."""
+    return float((a - b).detach().abs().max())
+
+
 def future_tokens_do_not_matter(model: Model) -> None:
     """Changed tokens change no logits before them, by the explicit softmax and by torch's kernels,
     which agree.
     """
-    tokens = rows(2, 24)
-    changed = tokens.clone()
-    changed[:, 15:] = (changed[:, 15:] + 3) % ARCH.vocab
+    tokens, early, late = rows(2, 24), slice(0, 15), slice(15, None)
+    changed = torch.cat([tokens[:, early], (tokens[:, late] + 3) % ARCH.vocab], 1)
     logits = []
     for backend in ("explicit", "sdpa"):
         decoder = random_decoder(model, backend=backend)
-        before, after = decoder(tokens, sampler=sampler()), decoder(changed, sampler=sampler())
-        before, after = before.detach(), after.detach()
-        gap = float((before - after)[:, :15].abs().max())
-        require(
-            torch.allclose(before[:, :15], after[:, :15], rtol=1e-5, atol=1e-5),
-            f"later tokens change earlier logits by {gap:.2g} ({backend}).",
-        )
-        gap = float((before - after)[:, 15:].abs().max())
-        require(gap > 1e-3, f"changed tokens do not change their own logits ({backend}).")
+        before, after = (decoder(x, sampler=sampler()) for x in (tokens, changed))
+        same = torch.allclose(before[:, early], after[:, early], rtol=1e-5, atol=1e-5)
+        found = gap(before[:, early], after[:, early])
+        require(same, f"later tokens change earlier logits by {found:.2g} ({backend}).")
+        own = gap(before[:, late], after[:, late])
+        require(own > 1e-3, f"changed tokens do not change their own logits ({backend}).")
         logits.append(before)
-    gap = float((logits[0] - logits[1]).abs().max())
-    require(gap < 1e-4, f"logits of explicit attention and of sdpa are {gap:.2g} apart.")
+    apart = gap(*logits)
+    require(apart < 1e-4, f"logits of explicit attention and of sdpa are {apart:.2g} apart.")
 
 
 def every_parameter_learns(model: Model) -> None:
     """Logits (B, T, V) in fp32 and under bf16 autocast, and a finite gradient other than 0 for
     every parameter that is trained.
     """
-    tokens = rows(2, 24)
     for dtype in (torch.float32, torch.bfloat16):
         decoder = random_decoder(model, std=0.1)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            logits = decoder(tokens, sampler=sampler())
-            shape = tuple(logits.shape)
-            require(shape == (2, 24, ARCH.vocab), f"logits have the shape {shape}.")
-            require(
-                logits.dtype == dtype, f"logits are {logits.dtype} where they should be {dtype}."
-            )
-            logits.float().square().mean().backward()
+            logits = decoder(rows(2, 24), sampler=sampler())
+        shape = tuple(logits.shape)
+        require(shape == (2, 24, ARCH.vocab), f"logits have the shape {shape}.")
+        require(logits.dtype == dtype, f"logits are {logits.dtype} where they should be {dtype}.")
+        finite_gradients(decoder, logits, f"({dtype})")
         for name, parameter in decoder.named_parameters():
-            if parameter.requires_grad:
-                grad = parameter.grad
-                require(grad is not None, f"{name} takes no part in the logits ({dtype}).")
-                assert grad is not None
-                require(grad.isfinite().all(), f"the gradient of {name} is not finite ({dtype}).")
-                require(grad.abs().sum() > 0, f"the gradient of {name} is 0 ({dtype}).")
+            learns = parameter.grad is None or parameter.grad.abs().sum() > 0
+            require(learns, f"the gradient of {name} is 0 ({dtype}).")
+
+
+def finite_gradients(decoder: Decoder, logits: Tensor, when: str) -> None:
+    """Require one for every parameter that is trained."""
+    logits.float().square().mean().backward()
+    for name, parameter in decoder.named_parameters():
+        if parameter.requires_grad:
+            require(parameter.grad is not None, f"{name} takes no part in the logits {when}.")
+            finite = parameter.grad is not None and parameter.grad.isfinite().all()
+            require(finite, f"the gradient of {name} is not finite {when}.")
 
 
 def sixteen_bit_weights_keep_positions_in_fp32(model: Model) -> None:
@@ -141,22 +132,16 @@ def sixteen_bit_weights_keep_positions_in_fp32(model: Model) -> None:
 
     def watch(block: Any, scores: Scores, state: Tensor | None) -> None:
         kept.extend([] if state is None else [state])
-        for bias in scores.biases:
-            kept.append(numbers(bias, scores.k.shape[2]))
+        kept.extend(numbers(bias, scores.k.shape[2]) for bias in scores.biases)
 
     logits = decoder(tokens, sampler=sampler(), watch=watch)
-    logits.float().square().mean().backward()
-    logits = logits.detach()
     require(logits.dtype == torch.bfloat16, f"logits are {logits.dtype} with weights in bf16.")
     found = ", ".join(sorted({str(x.dtype) for x in kept if x.element_size() < 4}))
     require(not found, f"a bias or the state is {found}; compute it in fp32.")
-    for name, parameter in decoder.named_parameters():
-        if parameter.requires_grad:
-            finite = parameter.grad is not None and parameter.grad.isfinite().all()
-            require(finite, f"the gradient of {name} is not finite with weights in bf16.")
+    finite_gradients(decoder, logits, "with weights in bf16")
     expected = decoder.float()(tokens, sampler=sampler()).detach()
-    gap = float((logits - expected).abs().mean() / expected.abs().mean())
-    require(gap < 0.05, f"logits with weights in bf16 are {gap:.0%} from those in fp32.")
+    error = float((logits.detach() - expected).abs().mean() / expected.abs().mean())
+    require(error < 0.05, f"logits with weights in bf16 are {error:.0%} from those in fp32.")
 
 
 def positions_stay_distinct(model: Model) -> None:
@@ -165,29 +150,26 @@ def positions_stay_distinct(model: Model) -> None:
     """
     decoder = random_decoder(model, replace(ARCH, max_length=LONG, train_length=LONG))
     places = torch.arange(LONG, dtype=torch.float32)[None]
-    for encoding in (block.position for block in decoder.firsts()):
+    for encoding in decoder.encodings():
         encoding.requires_grad_(False)
-        state = encoding.start(places)
-        if state is not None:
+        if (state := encoding.start(places)) is not None:
             kept = state.reshape(LONG, -1).unique(dim=0).shape[0]
             require(kept == LONG, f"start tells {kept} of {LONG} positions apart.")
         heads = ARCH.key_heads if encoding.grouped_keys else ARCH.heads
         q, k = (torch.zeros(1, 4, n, ARCH.head_dim) for n in (ARCH.heads, heads))
-        found = encoding.bias(q, k, torch.ones(1, 4, ARCH.width), places[:, :4])
-        for bias in found if isinstance(found, list) else [found]:
-            if isinstance(bias, ByDistance):
-                table = bias.at(places[0])
-                shape = tuple(table.shape)
-                require(shape == (ARCH.heads, LONG), f"a bias by distance has the shape {shape}.")
-                require(table.isfinite().all(), f"bias is not finite over {LONG} positions.")
-                exact = bias.at(places[0].double())
-                gap = float((table - exact).abs().max() / exact.abs().max().clamp(min=1e-9))
-                require(gap < 1e-3, f"bias is {gap:.1g} of its size from that in fp64.")
-                if bias.slopes is not None:
-                    line = -bias.slopes[:, None] * places[0]
-                    require(
-                        torch.equal(table, line), "a bias by distance is not -slopes · distance."
-                    )
+        biases = encoding.bias(q, k, torch.ones(1, 4, ARCH.width), places[:, :4])
+        for bias in biases if isinstance(biases, list) else [biases]:
+            if not isinstance(bias, ByDistance):
+                continue
+            table, exact = bias.at(places[0]), bias.at(places[0].double())
+            shape = tuple(table.shape)
+            require(shape == (ARCH.heads, LONG), f"a bias by distance has the shape {shape}.")
+            require(table.isfinite().all(), f"bias is not finite over {LONG} positions.")
+            error = gap(table, exact) / max(float(exact.abs().max()), 1e-9)
+            require(error < 1e-3, f"bias is {error:.1g} of its size from that in fp64.")
+            if bias.slopes is not None:
+                straight = torch.equal(table, -bias.slopes[:, None] * places[0])
+                require(straight, "a bias by distance is not -slopes · distance.")
 
 
 def shifted_positions(model: Model) -> str:
@@ -196,8 +178,7 @@ def shifted_positions(model: Model) -> str:
     tokens, positions = rows(2, 24), torch.arange(24, dtype=torch.float64)[None]
     offsets = (3.0, 17.25, 1000.5) if decoder.reach is None else (3.0, 17.0, 24.0)
     base = decoder(tokens, positions_BT=positions)
-    shifted = [decoder(tokens, positions_BT=positions + offset) - base for offset in offsets]
-    change = max(float(difference.detach().abs().max()) for difference in shifted)
+    change = max(gap(decoder(tokens, positions_BT=positions + x), base) for x in offsets)
     if change > 1e-9:
         return f"logits depend on the positions themselves: shifts change them by {change:.1g}"
     return "logits depend on distances only"
@@ -213,31 +194,29 @@ def numbers(bias: Bias, keys: int) -> Tensor:
     return bias.pairs if isinstance(bias, Dense) else bias.values
 
 
+@torch.no_grad()
 def cached_decoding_is_full_decoding(model: Model) -> None:
     """Logits of a row at once, in parts and token by token are equal to 1e-4."""
     decoder, tokens = random_decoder(model).eval(), rows(3, 20)
     for chunks in ([20], [7, 1, 1, 11], [1] * 20):
-        with torch.no_grad():
-            cache = new_cache(decoder, 20, None, 3, sampler())
-            full = decoder(tokens, positions_BT=cache.positions_BS)
-            parts = [decoder(part, cache=cache) for part in tokens.split(chunks, 1)]
-        gap = float((torch.cat(parts, 1) - full).abs().max())
-        require(gap < 1e-4, f"logits in parts of {chunks} are {gap:.2g} from those at once.")
+        cache = new_cache(decoder, 20, None, 3, sampler())
+        full = decoder(tokens, positions_BT=cache.positions_BS)
+        parts = [decoder(part, cache=cache) for part in tokens.split(chunks, 1)]
+        apart = gap(torch.cat(parts, 1), full)
+        require(apart < 1e-4, f"logits in parts of {chunks} are {apart:.2g} from those at once.")
         require(full.abs().max() > 0.1, "all logits are near 0, so that none could differ.")
 
 
+@torch.no_grad()
 def padded_rows_are_rows_alone(model: Model) -> None:
     """Other rows beside a row do not change its logits. Nor do shorter and longer ones change what
     generation writes after it, which is not asked of encodings that sample positions.
     """
     decoder, tokens = random_decoder(model).eval(), rows(3, 20)
-    others = tokens.clone()
-    others[1:] = (others[1:] + 3) % ARCH.vocab
-    with torch.no_grad():
-        before, after = decoder(tokens, sampler=sampler()), decoder(others, sampler=sampler())
-    gap = float((before - after)[0].abs().max())
-    same = torch.allclose(before[0], after[0], rtol=1e-5, atol=1e-5)
-    require(same, f"other rows change logits by {gap:.2g}.")
+    others = torch.cat([tokens[:1], (tokens[1:] + 3) % ARCH.vocab])
+    before, after = (decoder(x, sampler=sampler())[0] for x in (tokens, others))
+    same = torch.allclose(before, after, rtol=1e-5, atol=1e-5)
+    require(same, f"other rows change logits by {gap(before, after):.2g}.")
     if decoder.random is not None:
         return
     prompts = [tokens[0, :5], tokens[1, :12], tokens[2, :1]]
@@ -247,15 +226,13 @@ def padded_rows_are_rows_alone(model: Model) -> None:
     require(len({*map(tuple, together)}) > 1, "rows that differ are all continued alike.")
 
 
-CHECKS: dict[str, Callable[[Model], str | None]] = {
-    check.__name__: check
-    for check in (
-        future_tokens_do_not_matter,
-        every_parameter_learns,
-        sixteen_bit_weights_keep_positions_in_fp32,
-        positions_stay_distinct,
-        shifted_positions,
-        cached_decoding_is_full_decoding,
-        padded_rows_are_rows_alone,
-    )
-}
+_ALL: tuple[Callable[[Model], str | None], ...] = (
+    future_tokens_do_not_matter,
+    every_parameter_learns,
+    sixteen_bit_weights_keep_positions_in_fp32,
+    positions_stay_distinct,
+    shifted_positions,
+    cached_decoding_is_full_decoding,
+    padded_rows_are_rows_alone,
+)
+CHECKS = {check.__name__: check for check in _ALL}

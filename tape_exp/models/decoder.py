@@ -5,6 +5,7 @@ may have K < H heads.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -41,12 +42,7 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self,
-        arch: Arch,
-        position: Kinds,
-        seed: int = 0,
-        backend: str = "auto",
-        blank: bool = False,
+        self, arch: Arch, position: Kinds, seed: int = 0, backend: str = "auto", blank: bool = False
     ) -> None:
         super().__init__()
         self.arch = arch
@@ -142,43 +138,39 @@ class Decoder(nn.Module):
                 :func:`~tape_exp.models.trace.trace`.
         """
         B, T = tokens_BT.shape
-        given, padding_B = positions_BT is not None, None
+        consecutive, padding_B, last_B1 = self.random is None and positions_BT is None, None, None
         if cache is not None:
             known_BS, sampler, padding_B = cache.append(tokens_BT), cache.sampler, cache.padding_B
             positions_BT = cache.positions_BS[:, : known_BS.shape[1]]
+            last_B1 = cache.positions_BS[:, -1:]
             tokens_BT = tokens_BT if self.cacheable else known_BS
         elif positions_BT is None:
             positions_BT = self.positions(B, T, tokens_BT.device, sampler)
         elif not positions_BT.is_floating_point():
             positions_BT = positions_BT.float()
+        S, computed = positions_BT.shape[1], tokens_BT.shape[1]
         own_BT = tokens_BT
         if padding_B is not None:
-            S, places = positions_BT.shape[1], torch.arange(positions_BT.shape[1])
-            real_BS = places.to(padding_B.device) >= padding_B[:, None]
-            own_BT = tokens_BT.masked_fill(~real_BS[:, S - tokens_BT.shape[1] :], -1)
+            places = torch.arange(S - computed, S, device=padding_B.device)
+            own_BT = tokens_BT.masked_fill(places < padding_B[:, None], -1)
         context = ForwardContext(
             own_BT,
             positions_BT,
-            self.random is None and not given,
+            consecutive,
             sampler,
             cache if self.cacheable else None,
             padding_B,
             watch,
         )
-        last = None if cache is None else cache.positions_BS[:, -1:]
-        states = self.starts(positions_BT[:, -tokens_BT.shape[1] :], last)
+        states = self.starts(positions_BT[:, S - computed :], last_B1)
         self._try_cudnn(states)
         x_BTC = self.embedding(tokens_BT)
         plain = cache is None and watch is None and self.training
         run = self._compiled if self._compiled is not None and plain else run_block
-        recompute = self.recompute and self.training and torch.is_grad_enabled()
+        if self.recompute and self.training and torch.is_grad_enabled():
+            run = partial(checkpoint, run, use_reentrant=False)
         for layer in self.blocks():
-            state = states[layer.kind]
-            if recompute:
-                x_BTC, state = checkpoint(run, layer, x_BTC, state, context, use_reentrant=False)
-            else:
-                x_BTC, state = run(layer, x_BTC, state, context)
-            states[layer.kind] = state
+            x_BTC, states[layer.kind] = run(layer, x_BTC, states[layer.kind], context)
         if last_only:
             x_BTC = x_BTC[:, -1:]
         if logits_at is not None:
@@ -208,9 +200,9 @@ class Decoder(nn.Module):
         Raises:
             ConfigError: there are fewer positions than tokens.
         """
-        for block in self.firsts():
-            if isinstance(block.position, Learned):
-                block.position.require(length)
+        for position in self.encodings():
+            if isinstance(position, Learned):
+                position.require(length)
         if self.random is not None:
             return self.random.sample(rows, length, device, sampler)
         return torch.arange(length, device=device, dtype=torch.float32)[None]
@@ -220,8 +212,7 @@ class Decoder(nn.Module):
         that a row may have goes along, so that every step sees the same length.
         """
         more = positions_BT if last_B1 is None else torch.cat([positions_BT, last_B1], 1)
-        states = [block.position.start(more) for block in self.firsts()]
-        T = positions_BT.shape[1]
+        states, T = [position.start(more) for position in self.encodings()], positions_BT.shape[1]
         return [None if state is None else state[:, :T] for state in states]
 
     def _try_cudnn(self, states: list[Tensor | None]) -> None:
@@ -232,31 +223,29 @@ class Decoder(nn.Module):
         if weight.device.type != "cuda":
             return
         cast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-        for block, state in zip(self.firsts(), states, strict=True):
-            if (carried := block.position.carry(state)) is not None:
+        for position, state in zip(self.encodings(), states, strict=True):
+            if (carried := position.carry(state)) is not None:
                 cudnn.trial(weight.device, cast or weight.dtype, d, d + carried.shape[-1])
 
     @property
     def cacheable(self) -> bool:
         """Whether earlier tokens need not be computed again when one is added."""
-        return all(block.position.cacheable for block in self.firsts())
+        return all(position.cacheable for position in self.encodings())
 
     @property
     def reach(self) -> int | None:
         """The number of positions, where a table holds them."""
-        encodings = [block.position for block in self.firsts()]
-        return min((x.length for x in encodings if isinstance(x, Learned)), default=None)
+        return min((x.length for x in self.encodings() if isinstance(x, Learned)), default=None)
 
     @property
     def reads_length(self) -> bool:
         """Whether what a token sees depends on the length of its row."""
-        encodings = [block.position for block in self.firsts()]
-        scaled = (x.scaling.method for x in encodings if isinstance(x, RoPE))
-        return any(method in BY_LENGTH for method in scaled)
+        ropes = (x for x in self.encodings() if isinstance(x, RoPE))
+        return any(rope.scaling.method in BY_LENGTH for rope in ropes)
 
-    def firsts(self) -> list[Block]:
-        """The first layer of each kind, in order."""
-        return [block for block in self.blocks() if block.is_first_of_kind]
+    def encodings(self) -> list[PositionEncoding]:
+        """The encoding of the first layer of each kind, in order."""
+        return [block.position for block in self.blocks() if block.is_first_of_kind]
 
     def blocks(self) -> list[Block]:
         """The layers, with their type."""

@@ -9,6 +9,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from torch.nn.utils.rnn import pad_sequence
 
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.machine.processes import gather, share
@@ -81,64 +82,43 @@ class Harness(TemplateLM):
             ConfigError: a continuation is longer than ``max_length`` by itself.
         """
         rows: dict[tuple[int, ...], list[int]] = {}
-        cut = 0
         for number, (_, context, continuation) in enumerate(requests):
-            if len(continuation) > self.max_length:
+            if (length := len(continuation)) > self.max_length:
                 raise ConfigError(
-                    f"a continuation of {len(continuation)} tokens is longer than the model's "
-                    f"{self.max_length}; set task.longest={len(continuation)} or more."
+                    f"a continuation of {length} tokens is longer than the model's "
+                    f"{self.max_length}; set task.longest={length} or more."
                 )
-            tokens = [*context, *continuation]
-            cut += len(tokens) > self.max_length + 1
-            rows.setdefault(tuple(tokens[-(self.max_length + 1) : -1]), []).append(number)
-        if cut:
-            log.warning(
-                "%d of %d requests are longer than %d tokens and lost their beginning.",
-                cut,
-                len(requests),
-                self.max_length,
-            )
+            row = (*context, *continuation)[-(self.max_length + 1) : -1]
+            rows.setdefault(row, []).append(number)
+        if cut := sum(len(x) + len(y) > self.max_length + 1 for _, x, y in requests):
+            told = "%d of %d requests are longer than %d tokens and lost their beginning."
+            log.warning(told, cut, len(requests), self.max_length)
         order = sorted(rows, key=lambda row: (-len(row), row))
-        scores = self._shared(
-            order, "scoring", lambda batch, first: self._score(batch, rows, requests, first)
-        )
-        return [scores[number] for number in range(len(requests))]
 
-    def _score(
-        self,
-        batch: Sequence[tuple[int, ...]],
-        rows: dict[tuple[int, ...], list[int]],
-        requests: Sequence[Request],
-        first: int,
-    ) -> dict[int, tuple[float, bool]]:
-        """The answers of a batch, padded on the right, where a causal model does not see it."""
-        longest = max(map(len, batch))
-        inputs = torch.tensor([[*row, *[0] * (longest - len(row))] for row in batch])
-        places: list[int] = []  # of the logits that are needed: the last ones of each row
-        which: list[int] = []  # of these logits, for each token of each continuation
-        targets: list[int] = []
-        numbers = [number for row in batch for number in rows[row]]
-        for index, row in enumerate(batch):
-            needed = max(len(requests[number][2]) for number in rows[row])
-            end = index * longest + len(row)
-            places += range(end - needed, end)
-            for number in rows[row]:
-                targets += requests[number][2]
-                which += range(len(places) - len(requests[number][2]), len(places))
-        sampler = RowSampler(0, "evaluation", first=first)
-        log_p = (
-            self.model(inputs, logits_at=torch.tensor(places), sampler=sampler)
-            .float()
-            .log_softmax(-1)
-        )
-        at, target = (torch.tensor(values, device=log_p.device) for values in (which, targets))
-        lengths = [len(requests[number][2]) for number in numbers]
-        chosen = log_p[at, target].cpu().double().split(lengths)
-        greedy = (log_p.argmax(-1)[at] == target).cpu().split(lengths)
-        return {
-            n: (float(c.sum()), bool(g.all()))
-            for n, c, g in zip(numbers, chosen, greedy, strict=True)
-        }
+        def score(batch: Sequence[tuple[int, ...]], first: int) -> dict[int, tuple[float, bool]]:
+            """The answers of a batch, padded on the right, where a causal model does not see it."""
+            inputs = pad_sequence([torch.tensor(row) for row in batch], batch_first=True)
+            places: list[int] = []
+            targets: list[int] = []
+            lengths: dict[int, int] = {}
+            for index, row in enumerate(batch):
+                end = index * inputs.shape[1] + len(row)
+                for number in rows[row]:
+                    continuation = requests[number][2]
+                    lengths[number] = len(continuation)
+                    places += range(end - len(continuation), end)
+                    targets += continuation
+            sampler = RowSampler(0, "evaluation", first=first)
+            logits = self.model(inputs, logits_at=torch.tensor(places), sampler=sampler)
+            log_p, target = logits.float().log_softmax(-1), torch.tensor(targets).to(logits.device)
+            chosen = log_p.gather(-1, target[:, None])[:, 0].double().cpu()
+            greedy = (log_p.argmax(-1) == target).cpu()
+            both = (x.split([*lengths.values()]) for x in (chosen, greedy))
+            pairs = zip(lengths, *both, strict=True)
+            return {number: (float(c.sum()), bool(g.all())) for number, c, g in pairs}
+
+        scores = self._shared(order, "scoring", score)
+        return [scores[number] for number in range(len(requests))]
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -148,11 +128,9 @@ class Harness(TemplateLM):
         owners = []
         for number, request in enumerate(requests):
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
-            pairs = get_rolling_token_windows(
-                tokens, self.prefix_token_id, self.max_length, context_len=1
-            )
-            for context, continuation in map(make_disjoint_window, pairs):
-                windows.append((None, context, continuation))
+            first = self.prefix_token_id
+            for pair in get_rolling_token_windows(tokens, first, self.max_length, context_len=1):
+                windows.append((None, *make_disjoint_window(pair)))
                 owners.append(number)
         totals = [0.0] * len(requests)
         for number, (log_p, _) in zip(owners, self._loglikelihood_tokens(windows), strict=True):
@@ -178,29 +156,20 @@ class Harness(TemplateLM):
                 )
             new = min(int(options["max_gen_toks"]), self.max_length // 2)
             stops.append(options["until"])
-            by_length.setdefault(new, []).append(
-                (number, self.tok_encode(context)[-(self.max_length - new) :])
-            )
+            prompt = self.tok_encode(context)[-(self.max_length - new) :]
+            by_length.setdefault(new, []).append((number, prompt))
         answers: dict[int, str] = {}
         for new, prompts in by_length.items():
-            order = sorted(prompts, key=lambda one: (-len(one[1]), one[0]))
-            answers |= self._shared(
-                order, "answering", lambda batch, first, new=new: self._answer(batch, new, first)
-            )
-        return [postprocess_generated_text(answers[n], stop, None) for n, stop in enumerate(stops)]
 
-    def _answer(
-        self, batch: Sequence[tuple[int, list[int]]], new: int, first: int
-    ) -> dict[int, str]:
-        sampler = RowSampler(0, "answers", first=first)
-        rows = generate(
-            self.model.decoder,
-            [prompt for _, prompt in batch],
-            new,
-            self.eot_token_id,
-            sampler=sampler,
-        )
-        return {number: self.ids.decode(row) for (number, _), row in zip(batch, rows, strict=True)}
+            def answer(batch: Sequence[Any], first: int, new: int = new) -> dict[int, str]:
+                numbers, texts = zip(*batch, strict=True)
+                sampler = RowSampler(0, "answers", first=first)
+                rows = generate(self.model.decoder, texts, new, self.ids.eos, sampler=sampler)
+                return {n: self.ids.decode(row) for n, row in zip(numbers, rows, strict=True)}
+
+            order = sorted(prompts, key=lambda one: (-len(one[1]), one[0]))
+            answers |= self._shared(order, "answering", answer)
+        return [postprocess_generated_text(answers[n], stop, None) for n, stop in enumerate(stops)]
 
     def _shared(
         self, items: Sequence[Any], description: str, answer: Callable[..., dict[int, Any]]

@@ -119,23 +119,18 @@ def read_config(folder: Path) -> Llama:
 
     path = folder / "config.json"
     if not path.is_file():
-        raise ConfigError(
-            f"{folder} has no config.json; name the folder of a Llama, with config.json and "
-            f"{SINGLE}."
-        )
+        raise ConfigError(f"{folder} has no config.json; name the folder of a Llama.")
     try:
         config: Any = AutoConfig.from_pretrained(folder)
     except Exception as error:  # of many kinds, its own for a wrong type among them
         why = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({why}); fetch it again.") from error
-    if config.model_type not in TYPES_OF_FORM:
-        raise ConfigError(
-            f"{path}: model_type is {config.model_type}; the decoder computes only "
-            f"{', '.join(TYPES_OF_FORM)}."
-        )
-    for key, value in {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}.items():
-        if (found := getattr(config, key, value)) != value:
-            raise ConfigError(f"{path}: {key} is {found}; the decoder computes only {value}.")
+    choices: dict[str, tuple[Any, ...]] = {"model_type": TYPES_OF_FORM, "hidden_act": ("silu",)}
+    choices |= {"attention_bias": (False,), "mlp_bias": (False,)}
+    for key, values in choices.items():
+        if (found := getattr(config, key, values[0])) not in values:
+            told = ", ".join(map(str, values))
+            raise ConfigError(f"{path}: {key} is {found}; the decoder computes only {told}.")
     heads, width = config.num_attention_heads, config.hidden_size
     head_size, window = getattr(config, "head_dim", None) or width // heads, None
     if getattr(config, "use_sliding_window", True):
@@ -176,8 +171,8 @@ def load(decoder: Decoder, folder: Path) -> None:
         ConfigError: a file is missing or cut short, or its keys and shapes are not exactly the
             decoder's.
     """
-    wanted = {llama_name(k): p for k, p in decoder.named_parameters() if ".position." not in k}
-    missing = set(wanted)
+    own = {llama_name(k): p for k, p in decoder.named_parameters() if ".position." not in k}
+    lacking = set(own)
     for path in files(folder):
         with _opened(path) as file, torch.no_grad():
             for name in file.keys():  # noqa: SIM118
@@ -185,23 +180,16 @@ def load(decoder: Decoder, folder: Path) -> None:
                 # Old checkpoints also hold RoPE's frequencies, which are a function of theta.
                 if repeats or name.endswith("rotary_emb.inv_freq"):
                     continue
-                if name not in wanted:
+                shape = file.get_slice(name).get_shape()
+                wanted = list(own[name].shape) if name in own else "absent"
+                if shape != wanted:
                     raise ConfigError(
-                        f"{path} holds {name}, which the decoder of its config.json lacks; name "
-                        "an unmodified Llama."
+                        f"{path}: {name} is {shape}, but by config.json {wanted}; fetch both again."
                     )
-                shape, own = file.get_slice(name).get_shape(), list(wanted[name].shape)
-                if shape != own:
-                    raise ConfigError(
-                        f"{path}: {name} is {shape}, but by config.json {own}; fetch both again."
-                    )
-                wanted[name].copy_(file.get_tensor(name))
-                missing.discard(name)
-    if missing:
-        raise ConfigError(
-            f"{folder}: its weights lack {min(missing)}, which the decoder needs; fetch the model "
-            "again."
-        )
+                own[name].copy_(file.get_tensor(name))
+                lacking.discard(name)
+    if lacking:
+        raise ConfigError(f"{folder}: its weights lack {min(lacking)}; fetch the model again.")
 
 
 def fingerprint(folder: Path) -> str:
@@ -239,12 +227,12 @@ def llama_name(key: str) -> str:
 
 def files(folder: Path) -> list[Path]:
     """The files that hold a checkpoint's weights, whether they exist or not."""
-    if not (folder / INDEX).is_file():
+    if not (index := folder / INDEX).is_file():
         return [folder / SINGLE]
     try:
-        names = json.loads((folder / INDEX).read_text())["weight_map"].values()
+        names = json.loads(index.read_text())["weight_map"].values()
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{folder / INDEX} has no weight_map; fetch it again.") from error
+        raise ConfigError(f"{index} has no weight_map; fetch it again.") from error
     return sorted({folder / str(name) for name in names})
 
 
@@ -254,28 +242,21 @@ def _opened(path: Path) -> Iterator[Any]:
     this process, in addition to the weights.
     """
     if not path.is_file():
-        raise ConfigError(
-            f"{path.parent} has no {path.name}; fetch the model again, in safetensors files."
-        )
+        raise ConfigError(f"{path.parent} has no {path.name}; fetch the model again.")
     try:
         with safe_open(path, "pt", backend="pread") as file:
             yield file
     except SafetensorError as error:
-        size = path.stat().st_size
-        raise ConfigError(
-            f"{path} is cut short or damaged ({size} bytes: {error}); fetch it again."
-        ) from error
+        raise ConfigError(f"{path} is cut short or damaged ({error}); fetch it again.") from error
 
 
 def _middle(stored: Any, shape: tuple[int, ...]) -> bytes:
     """The :data:`SAMPLE` bytes in the middle of a stored tensor, or all where there are fewer."""
-    rows = stored[:1].numel() * stored[:1].element_size()  # bytes of a row
-    size = rows * shape[0]
-    first = max(size // 2 - SAMPLE // 2, 0)
-    last = min(first + SAMPLE, size)
-    begin = first // rows
-    piece = stored[begin : -(-last // rows)].flatten().view(torch.uint8).numpy().tobytes()
-    return piece[first - begin * rows : last - begin * rows]
+    of_row = stored[:1].numel() * stored[:1].element_size()  # bytes
+    first = max(of_row * shape[0] // 2 - SAMPLE // 2, 0)
+    last, begin = min(first + SAMPLE, of_row * shape[0]), first // of_row
+    piece = stored[begin : -(-last // of_row)].flatten().view(torch.uint8).numpy().tobytes()
+    return piece[first - begin * of_row : last - begin * of_row]
 
 
 def _scaling(path: Path, config: Any) -> dict[str, Any]:
@@ -287,16 +268,13 @@ def _scaling(path: Path, config: Any) -> dict[str, Any]:
     if method == "default":
         return {"method": "none"}
     if method not in SCALED:
-        raise ConfigError(
-            f"{path}: the rope type {method} is not known; default, {', '.join(SCALED)} are."
-        )
+        known = ", ".join(SCALED)
+        raise ConfigError(f"{path}: the rope type {method} is not known; default, {known} are.")
     # As transformers has it: dynamic begins to stretch at max_position_embeddings.
     given = None if method == "dynamic" else rope.get("original_max_position_embeddings")
     original = given or longest
-    scaling: dict[str, Any] = {
-        "method": method,
-        "factor": float(rope.get("factor") or longest / original),
-    }
+    factor = float(rope.get("factor") or longest / original)
+    scaling: dict[str, Any] = {"method": method, "factor": factor}
     if method == "llama3":
         scaling["low_frequency"] = float(rope["low_freq_factor"])
         scaling["high_frequency"] = float(rope["high_freq_factor"])
@@ -306,14 +284,13 @@ def _scaling(path: Path, config: Any) -> dict[str, Any]:
         if rope.get("attention_factor") is not None:
             scaling["attention_factor"] = float(rope["attention_factor"])
     if method == "yarn":
-        magnitude = 0.1 * math.log(scaling["factor"]) + 1
+        magnitude = 0.1 * math.log(factor) + 1
         attention = rope.get("attention_factor") or magnitude
         same = math.isclose(attention, magnitude, rel_tol=1e-6) and rope.get("truncate", True)
         if not same or rope.get("mscale_all_dim"):
             raise ConfigError(
-                f"{path}: its yarn has an attention_factor other than 0.1 ln factor + 1 = "
-                f"{magnitude:.4f}, mscale_all_dim or truncate, which the decoder lacks; name a "
-                "model without them."
+                f"{path}: its yarn has mscale_all_dim, truncate=false or an attention_factor other "
+                f"than 0.1 ln factor + 1 = {magnitude:.4f}, which the decoder does not compute."
             )
         scaling["beta_fast"] = float(rope.get("beta_fast") or 32)
         scaling["beta_slow"] = float(rope.get("beta_slow") or 1)

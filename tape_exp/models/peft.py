@@ -132,32 +132,23 @@ class Adaptation:
                 )
             kept = {key: model[key] for key in AttentionConfig.__dataclass_fields__ if key in model}
             return kept | {"name": "nope", "_target_": f"{NoPE.__module__}.{NoPE.__qualname__}"}
-        adapted = dict(model)
+        adapted, none = dict(model), f"is for rotary encodings, and model={model['name']} is none"
         if self.theta is not None:
             if "theta" not in model:
-                raise ConfigError(
-                    f"peft.theta={self.theta} is for rotary encodings, and model={model['name']} "
-                    "is none; use model=rope."
-                )
+                raise ConfigError(f"peft.theta={self.theta} {none}; use model=rope.")
             adapted["theta"] = self.theta
         if self.interpolation != 1:
-            scaling = model.get("scaling") or {}
+            key, scaling = f"peft.interpolation={self.interpolation}", model.get("scaling") or {}
+            method = scaling.get("method", "none")
             if cls is None or not takes(cls, "scaling"):
+                raise ConfigError(f"{key} {none}; set peft.interpolation=1.")
+            if method != "none":
                 raise ConfigError(
-                    f"peft.interpolation={self.interpolation} is for rotary encodings that can be "
-                    f"scaled, and model={model['name']} is none; set peft.interpolation=1."
-                )
-            if scaling.get("method", "none") != "none":
-                raise ConfigError(
-                    f"peft.interpolation={self.interpolation} and "
-                    f"model.scaling.method={scaling['method']} both stretch positions; set "
+                    f"{key} and model.scaling.method={method} both stretch positions; set "
                     "peft.interpolation=1."
                 )
-            adapted["scaling"] = scaling | {
-                "method": "linear",
-                "factor": self.interpolation,
-                "when": "always",
-            }
+            stretched = {"method": "linear", "factor": self.interpolation, "when": "always"}
+            adapted["scaling"] = scaling | stretched
         return adapted
 
     def apply(self, decoder: Decoder, seed: int) -> None:
@@ -256,28 +247,23 @@ def shifted_sparse(
             f"task.train_length={T} does not divide into peft.sparse_groups={groups} groups of an "
             f"even length; task.train_length={max(T // (2 * groups), 1) * 2 * groups} does."
         )
-    halves = [
-        (x[:, :, : H // 2], x[:, :, H // 2 :])
-        for x in (q_BTHD, for_heads(k_BTKD, H), for_heads(v_BTKD, H))
-    ]
-    straight, shifted = zip(*halves, strict=True)
-    first = _within_groups(straight, G, backend)
-    ends = [torch.cat([x[:, : G // 2], x[:, T - G // 2 :]], 1) for x in shifted]
-    at_ends = _within_groups(ends, G // 2, backend)
-    between = _within_groups([x[:, G // 2 : T - G // 2] for x in shifted], G, backend)
-    second = torch.cat([at_ends[:, : G // 2], between, at_ends[:, G // 2 :]], 1)
-    return torch.cat([first, second], 2)
+    qkv = q_BTHD, for_heads(k_BTKD, H), for_heads(v_BTKD, H)
+    straight, shifted = zip(*(x.split(H - H // 2, 2) for x in qkv), strict=True)
+    half = G // 2
+    # first token, last token and size of the groups between the two
+    parts = ((0, half, half), (half, T - half, G), (T - half, T, half))
+    found = [_within_groups(shifted, *part, backend) for part in parts if part[0] < part[1]]
+    second = torch.cat(found, 1)
+    return torch.cat([_within_groups(straight, 0, T, G, backend), second], 2)
 
 
-def _within_groups(qkv: Any, size: int, backend: str) -> Tensor:
-    """Attention of q, k and v (B, T, H, D) within consecutive groups."""
-    B, T = qkv[0].shape[:2]
-    if T == 0:
-        return qkv[0]
-    grouped = [x.unflatten(1, (T // size, size)).flatten(0, 1) for x in qkv]
-    q, k, v = grouped
+def _within_groups(qkv: Any, first: int, last: int, size: int, backend: str) -> Tensor:
+    """Attention of q, k and v (B, T, H, D) within consecutive groups of the tokens from ``first``
+    to ``last``.
+    """
+    q, k, v = (x[:, first:last].unflatten(1, (-1, size)).flatten(0, 1) for x in qkv)
     values, _ = attend(Scores(q.transpose(1, 2), k.transpose(1, 2)), v, backend=backend)
-    return values.unflatten(0, (B, T // size)).flatten(1, 2)
+    return values.unflatten(0, (len(qkv[0]), -1)).flatten(1, 2)
 
 
 def trained(decoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -289,11 +275,8 @@ def merge(decoder: Decoder) -> None:
     """Add the low-rank products to the weights in place, which leaves a plain decoder."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    adapters = [
-        (name, module)
-        for name, module in decoder.named_modules()
-        if isinstance(module, BaseTunerLayer)
-    ]
+    layers = [*decoder.named_modules()]
+    adapters = [(name, module) for name, module in layers if isinstance(module, BaseTunerLayer)]
     for name, module in adapters:
         module.merge()
         parent, _, child = name.rpartition(".")
@@ -304,16 +287,18 @@ def merge(decoder: Decoder) -> None:
 
 def table(decoder: Decoder) -> str:
     """The parameters of each part, summed over layers, and how many are trained, as text."""
-    counts = Counter[str]()
-    tuned = Counter[str]()
+    counts, tuned = Counter[str](), Counter[str]()
     for name, parameter in decoder.named_parameters():
         part = re.sub(r"^layers\.\d+|\.base_layer|\.default|\.weight$", "", name)
-        for row in (f"layers.*{part}" if part.startswith(".") else part, "all"):
-            counts[row] += parameter.numel()
-            tuned[row] += parameter.numel() * parameter.requires_grad
-    rows = [(row, counts[row], tuned[row]) for row in [*(r for r in counts if r != "all"), "all"]]
+        row = f"layers.*{part}" if part.startswith(".") else part
+        counts[row] += parameter.numel()
+        tuned[row] += parameter.numel() * parameter.requires_grad
+    counts["all"], tuned["all"] = counts.total(), tuned.total()
     lines = [f"  {'part':28}{'parameters':>16}{'trained':>16}"]
-    lines += [f"  {row:28}{n:16,}{m:16,}{100 * m / n:9.3f} %" for row, n, m in rows]
+    lines += [
+        f"  {row:28}{n:16,}{tuned[row]:16,}{100 * tuned[row] / n:9.3f} %"
+        for row, n in counts.items()
+    ]
     return "\n".join(lines)
 
 

@@ -1,6 +1,8 @@
-"""What attention looks at, layer by layer: its probabilities, and the dot products of positions.
+"""What attention looks at, layer by layer: its probabilities and the dot products of positions, or
+numbers of them that grow with the tokens only.
 
-Shape suffixes: B batch, T tokens (queries, then keys), H heads, D head dimension.
+Shape suffixes: B batch, T tokens (queries, then keys), H heads, D head dimension, N ranges of
+distances, M frequencies.
 """
 
 from collections.abc import Sequence
@@ -14,8 +16,13 @@ from tape_exp.models.attention import Scores
 from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.pope import PoPE
 from tape_exp.models.positions.rope import RoPE
+from tape_exp.models.positions.selective_rope import SelectiveRoPE
 from tape_exp.models.precision import full_precision
+
+ROTATING = RoPE, PoPE, SelectiveRoPE  # and what inherits from them
+ROWS = 128  # of queries whose probabilities are in memory at once
 
 
 @dataclass(frozen=True)
@@ -39,22 +46,18 @@ class Trace:
     @property
     def products(self) -> Tensor | None:
         """E Eᵀ, averaged over the heads: (B, T, T) in the state's dtype, or None."""
-        products = self._products("bihmlr,bjhmlr->bij")
-        return None if products is None else products.expand(len(self.attention), -1, -1)
+        by_head = self.products_by_head
+        return None if by_head is None else by_head.mean(1)
 
     @property
     def products_by_head(self) -> Tensor | None:
         """E Eᵀ of every head: (B, H, T, T) in the state's dtype, or None."""
-        products = self._products("bihmlr,bjhmlr->bhij")
-        return None if products is None else products.expand_as(self.attention)
-
-    def _products(self, sums: str) -> Tensor | None:
         if self.matrices is None:
             return None
-        H, M, L = self.matrices[0].shape[2:-1]
-        averaged_over = M * L if "h" in sums.partition("->")[2] else H * M * L
+        M, L = self.matrices[0].shape[3:-1]
         with full_precision(self.attention):
-            return torch.einsum(sums, *self.matrices) / averaged_over
+            products = torch.einsum("bihmlr,bjhmlr->bhij", *self.matrices) / (M * L)
+        return products.expand_as(self.attention)
 
 
 def rotation_matrices(
@@ -91,11 +94,8 @@ def trace(
     """
     existing = range(1, decoder.arch.layers + 1)
     kept = set(existing if layers is None else layers)
-    missing = sorted(kept.difference(existing))
-    if missing:
-        raise ValueError(
-            f"there is no layer {missing[0]}: this decoder has layers 1 … {len(existing)}."
-        )
+    if missing := kept.difference(existing):
+        raise ValueError(f"there is no layer {min(missing)}: the layers are 1 … {len(existing)}.")
     traces: dict[int, Trace] = {}
 
     def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
@@ -105,3 +105,91 @@ def trace(
 
     decoder(tokens_BT, positions_BT=positions_BT, sampler=sampler, last_only=True, watch=watch)
     return traces
+
+
+@dataclass(frozen=True)
+class AttentionUse:
+    """One layer of one forward pass; all are fp32.
+
+    Args:
+        first: (B, H, T), the probability of each query's first keys of the row.
+        distance: (B, H, T), the mean distance Σ_s A_ts (t - s), in tokens.
+        by_distance: (B, H, T, N), the probability of the keys in each range of distances.
+        entropy: (B, H, T), -Σ_s A_ts ln A_ts, in nats; ln (t + 1) where attention is uniform.
+        norms: (2, M), of queries and of keys: √(x_m² + x_{m+d/2}²) as it enters the dot product,
+            averaged over tokens and heads; None where the encoding turns no pairs of channels.
+    """
+
+    first: Tensor
+    distance: Tensor
+    by_distance: Tensor
+    entropy: Tensor
+    norms: Tensor | None
+
+
+@torch.no_grad()
+def attention_use(
+    decoder: Decoder,
+    tokens_BT: Tensor,
+    first: int,
+    edges: Sequence[int],
+    sampler: RowSampler | None = None,
+    at_once: int = ROWS,
+) -> dict[int, AttentionUse]:
+    """A forward pass that measures every layer, counted from 1, and leaves the decoder as it is.
+
+    Probabilities are in memory for ``at_once`` queries of one layer at a time; a bias of pairs,
+    where the encoding has one, is for all queries of one layer.
+
+    Args:
+        tokens_BT: token ids.
+        first: how many keys count as the first of a row.
+        edges: ascending distances; range n is of distances edges[n] … edges[n + 1] - 1.
+        sampler: as in :meth:`~tape_exp.models.decoder.Decoder.forward`.
+    """
+    uses: dict[int, AttentionUse] = {}
+
+    def watch(block: Block, scores: Scores, state: Tensor | None) -> None:
+        T, parts = scores.q.shape[2], []
+        for start in range(0, T, at_once):
+            rows = range(start, min(start + at_once, T))
+            A_BHTS = scores.probabilities(rows.start, rows.stop)
+            parts.append(_measured(rows, A_BHTS, first, edges))
+        near, distance, ranges, entropy = (torch.cat(x, 2) for x in zip(*parts, strict=True))
+        norms = _norms(block, scores, state)
+        uses[block.layer + 1] = AttentionUse(near, distance, ranges, entropy, norms)
+
+    decoder(tokens_BT, sampler=sampler, last_only=True, watch=watch)
+    return uses
+
+
+def _measured(rows: range, A_BHTS: Tensor, first: int, edges: Sequence[int]) -> tuple[Tensor, ...]:
+    """``first``, ``distance``, ``by_distance`` and ``entropy`` of some queries."""
+    S = A_BHTS.shape[-1]
+    t = torch.arange(rows.start, rows.stop, device=A_BHTS.device)
+    keys = torch.arange(S, device=A_BHTS.device, dtype=A_BHTS.dtype)
+    distance = t.to(A_BHTS.dtype) - A_BHTS @ keys
+    entropy = torch.special.entr(A_BHTS).sum(-1)
+    # The probability of all keys before the n-th: (B, H, T, S + 1).
+    before = torch.nn.functional.pad(A_BHTS.cumsum(-1), (1, 0))
+    # Keys at a distance of at least d are the first t + 1 - d.
+    ends = (t[:, None] + 1 - torch.tensor(edges, device=t.device)).clamp(min=0)
+    at_least = before.gather(-1, ends.expand(*A_BHTS.shape[:2], -1, -1))
+    by_distance = (at_least[..., :-1] - at_least[..., 1:]).clamp(min=0)
+    return before[..., min(first, S)], distance, by_distance, entropy
+
+
+def _norms(block: Block, scores: Scores, state: Tensor | None) -> Tensor | None:
+    """The mean norm of the channels of each frequency, queries and keys: (2, M); xPos's scales are
+    in it. None where channels do not turn, or more than two of them together, as TAPE's blocks of R
+    above 2 do.
+    """
+    if not isinstance(block.position, ROTATING):
+        return None
+    matrices = rotation_matrices(block.position, state)
+    pairs = scores.q.shape[-1] // 2
+    M = pairs if matrices is None else matrices[0].shape[3]
+    if pairs > M:
+        return None
+    both = (x.float().unflatten(-1, (-1, M)).norm(dim=-2) for x in (scores.q, scores.k))
+    return torch.stack([x.mean(dim=(0, 1, 2)) for x in both])

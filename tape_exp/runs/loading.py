@@ -103,7 +103,7 @@ def _check_config(
         fixed = ("_target_", "layers", "random_range")
         same = all(model.get(key) == cfg.model.get(key) for key in fixed)
         if drop or not same:
-            encodings = [] if drop else [block.position for block in decoder.firsts()]
+            encodings = [] if drop else decoder.encodings()
             reason = None
             if model.get("_target_") != ROPE or model.get("random_range"):
                 reason = f"the base was trained with model={model['name']}"

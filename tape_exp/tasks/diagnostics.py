@@ -15,8 +15,8 @@ from torch import Tensor
 from tape_exp.data.batch import IGNORE
 from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler
-from tape_exp.models.attention_use import AttentionUse, attention_use
 from tape_exp.models.peft import without_autocast
+from tape_exp.models.trace import AttentionUse, attention_use
 from tape_exp.runs import starting_weights
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between

@@ -444,7 +444,7 @@ BAD_CONFIGS = [
     ),
     (
         {"rope_parameters": {**ROPE, "rope_type": "yarn", "attention_factor": 1.0}},
-        "attention_factor other than.*1.1386",
+        "attention_factor other than .*1\\.1386",
     ),
     (
         {"rope_parameters": {**ROPE, "rope_type": "yarn", "mscale": 1.0, "mscale_all_dim": 0.7}},
@@ -488,9 +488,9 @@ def test_damaged_weights_are_told(checkpoint):
     content, index = file.read_bytes(), checkpoint / "model.safetensors.index.json"
     length = int.from_bytes(content[:8], "little")
     for damaged, told in (
-        (content[:-8], rf"is cut short or damaged \({len(content) - 8} bytes: .*not fully covered"),
-        (content[:20], r"is cut short or damaged \(20 bytes: .*; fetch it again"),
-        (b"", r"is cut short or damaged \(0 bytes: .*; fetch it again"),
+        (content[:-8], r"is cut short or damaged \(.*not fully covered"),
+        (content[:20], r"is cut short or damaged \(.*; fetch it again"),
+        (b"", r"is cut short or damaged \(.*; fetch it again"),
         (content[:8] + b"x" * length + content[8 + length :], "damaged .*invalid JSON in header"),
         (content.replace(b'"F32"', b'"F16"'), "damaged .*invalid shape, data type, or offset"),
     ):
@@ -514,7 +514,8 @@ def test_surplus_missing_and_misshapen_weights_are_told(tmp_path):
     weights = load_file(file)
     save_file(weights | {"model.layers.0.self_attn.q_proj.bias": torch.zeros(32)}, file)
     with pytest.raises(
-        ConfigError, match=r"model\.safetensors holds model\.layers\.0\.self_attn\.q_proj\.bias"
+        ConfigError,
+        match=r"model\.layers\.0\.self_attn\.q_proj\.bias is \[32\], but by config\.json absent",
     ):
         ours(tmp_path)
     save_file({key: value for key, value in weights.items() if key != "lm_head.weight"}, file)

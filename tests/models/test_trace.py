@@ -10,10 +10,9 @@ import torch
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import block as block_module
 from tape_exp.models.attention import attend
-from tape_exp.models.attention_use import attention_use
 from tape_exp.models.conformance import randomise
 from tape_exp.models.positions.base import Tokens
-from tape_exp.models.trace import rotation_matrices, trace
+from tape_exp.models.trace import attention_use, rotation_matrices, trace
 from tape_exp.settings.schema import Arch
 from tests.conftest import DIGITS, MODELS, make_decoder, make_position
 
@@ -192,5 +191,5 @@ def test_fp64_positions_reach_the_state(arch):
 
 
 def test_unknown_layer(arch):
-    with pytest.raises(ValueError, match="there is no layer 3: this decoder has layers 1 … 2"):
+    with pytest.raises(ValueError, match="there is no layer 3: the layers are 1 … 2"):
         trace(make_decoder("rope", arch), TOKENS, [1, 3])

@@ -13,11 +13,11 @@ from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.drawing.diagnostics import diagnostic_panels
 from tape_exp.models.attention import ByDistance, ByKey
-from tape_exp.models.attention_use import attention_use
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.models.positions.tape_householder import HouseholderTAPE
+from tape_exp.models.trace import attention_use
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
