@@ -14,10 +14,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from tape_exp.data import benchmarks_builtin
-from tape_exp.data.cache import writing_cache
+from tape_exp.data import builtin
 from tape_exp.data.hub import hub, reach, reason
-from tape_exp.data.tokenizers import Tokenizer
+from tape_exp.data.tokenizers import Tokenizer, writing_cache
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.folders import path_of
@@ -34,13 +33,13 @@ RULER = (4096, 8192, 16384, 32768, 65536, 131072)
 NOT_ASKED = -1  # RULER's value of a length without questions
 DOCUMENT_SEED = 0
 FEW_SHOT_SEED = 1234  # lm-eval's own
+Measured = dict[str, tuple[float, float | None]]
+"""Percent and standard error (None of a single document) by metric."""
 
 
-def check_source(source: str, path: str | None, cache: Path, trust: bool = False) -> None:
-    """Refuse at once what cannot be read: lm-eval is missing, no such folder, no network, a folder
-    that is not trusted. Raises :class:`ConfigError`.
-
-    What was fetched from the hub before may be in the cache; then :func:`load` finds out.
+def check_source(source: str, path: str | None, trust: bool = False) -> None:
+    """Refuse at once what cannot be read: lm-eval is missing, no such folder, a folder that is not
+    trusted. Raises :class:`ConfigError`.
     """
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError(
@@ -83,11 +82,9 @@ def load(
     Raises:
         ConfigError: an unknown name, or what lm-eval says of a YAML or of data it cannot read.
     """
-    folder = {
-        "hub": lambda: None,
-        "local": lambda: path_of("task.path", str(path)).resolve(),
-        "builtin": lambda: benchmarks_builtin.write(cache.resolve() / "benchmarks" / "builtin"),
-    }[source]()
+    folder = path_of("task.path", str(path)).resolve() if source == "local" else None
+    if source == "builtin":
+        folder = builtin.write_benchmarks(cache.resolve() / "benchmarks" / "builtin")
     with _quiet(), _seeded(), contextlib.redirect_stdout(io.StringIO()):
         from lm_eval.tasks import TaskManager
 
@@ -104,9 +101,8 @@ def load(
         for task in loaded["tasks"].values():
             _check_metric(task)
             fixed = task.get_config("num_fewshot")
-            task.set_config(
-                key="num_fewshot", value=fixed or 0 if shots is None or fixed == 0 else shots
-            )
+            solved = fixed or 0 if shots is None or fixed == 0 else shots
+            task.set_config(key="num_fewshot", value=solved)
             task.set_fewshot_seed(seed=FEW_SHOT_SEED)
     return loaded
 
@@ -121,11 +117,11 @@ def evaluate(model: Any, loaded: Any, limit: int | None = None) -> dict[str, dic
     return {name: dict(row) for name, row in report["results"].items()}
 
 
-def metrics_of(result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
-    """Percent and standard error (None of a single document) by metric, the reported one first; of
-    answers that several filters read each, as ``exact_match,strict-match``.
+def metrics_of(result: dict[str, Any]) -> Measured:
+    """What a benchmark measured, the reported metric first; of answers that several filters read
+    each, as ``exact_match,strict-match``.
     """
-    metrics = {}
+    metrics: Measured = {}
     lengths = sorted({name for key in result if is_length(name := key.partition(",")[0])}, key=int)
     for metric in (*METRICS, *lengths):
         keys = [key for key in result if key.startswith(f"{metric},")]
@@ -133,25 +129,21 @@ def metrics_of(result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
             if metric in lengths and result[key] == NOT_ASKED:
                 continue
             error = result.get(key.replace(",", "_stderr,", 1))
-            metrics[metric if len(keys) == 1 else key] = (
-                100 * float(result[key]),
-                100 * float(error) if isinstance(error, int | float) else None,
-            )
+            percent = 100 * float(error) if isinstance(error, int | float) else None
+            metrics[metric if len(keys) == 1 else key] = 100 * float(result[key]), percent
     return metrics
 
 
-def reported(name: str, result: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
+def reported(name: str, result: dict[str, Any]) -> Measured:
     """What the record keeps of a benchmark: one metric by its name, ``<name>/<filter>`` of each
     filter, or ``<name>@<length>`` of each length.
     """
     metrics = metrics_of(result)
-    lengths = {f"{name}@{key}": value for key, value in metrics.items() if is_length(key)}
-    metric = next(iter(metrics)).partition(",")[0]
-    of_metric = {key: value for key, value in metrics.items() if key.partition(",")[0] == metric}
-    return lengths or {
-        "/".join(filter(None, (name, key.partition(",")[2]))): value
-        for key, value in of_metric.items()
-    }
+    if lengths := {f"{name}@{key}": value for key, value in metrics.items() if is_length(key)}:
+        return lengths
+    first = next(iter(metrics)).partition(",")[0]
+    parts = ((key.partition(","), value) for key, value in metrics.items())
+    return {"/".join(filter(None, (name, f))): v for (m, _, f), v in parts if m == first}
 
 
 def is_length(metric: str) -> bool:
@@ -163,12 +155,8 @@ def fingerprint(loaded: Any) -> str:
     """A hash of every document, each task's first prompt, and its number of solved examples."""
     digest = hashlib.sha256()
     for name, task in sorted(loaded["tasks"].items()):
-        first = task.eval_docs[0]
-        digest.update(
-            json.dumps(
-                [name, task.get_config("num_fewshot"), str(task.doc_to_text(first))]
-            ).encode()
-        )
+        first = str(task.doc_to_text(task.eval_docs[0]))
+        digest.update(json.dumps([name, task.get_config("num_fewshot"), first]).encode())
         for document in task.eval_docs:
             digest.update(json.dumps(document, sort_keys=True, default=str).encode())
     return digest.hexdigest()[:16]
@@ -176,29 +164,18 @@ def fingerprint(loaded: Any) -> str:
 
 def ruler(tokenizer: Tokenizer, longest: int, cache: Path) -> dict[str, Any]:
     """What RULER's tasks take, whose prompts fill their length: a tokenizer and the lengths."""
+    if longest < RULER[0]:
+        raise ConfigError(
+            f"task.tasks: RULER asks at {RULER[0]} tokens and more, and the model takes {longest}; "
+            f"set task.longest={RULER[0]}, or use task=retrieval, which asks at any length."
+        )
     folder = cache.resolve() / "benchmarks" / "tokenizers" / tokenizer.fingerprint
-    if not (folder / "tokenizer_config.json").exists():
-        with writing_cache(cache):
-            write_atomically(folder / "tokenizer.json", tokenizer.save())
-            kind = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
-            write_atomically(folder / "tokenizer_config.json", kind)
-    return {"tokenizer": str(folder), "max_seq_lengths": Lengths(longest)}
-
-
-class Lengths:
-    """RULER's lengths in tokens up to ``longest``; whoever asks for them needs one."""
-
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
-
-    def __iter__(self) -> Iterator[int]:
-        if self.longest < RULER[0]:
-            raise ConfigError(
-                f"task.tasks: RULER asks at {RULER[0]} tokens and more, and the model takes "
-                f"{self.longest}; set task.longest={RULER[0]}, or use task=retrieval, which asks "
-                "at any length."
-            )
-        return iter([length for length in RULER if length <= self.longest])
+    with writing_cache(cache):
+        write_atomically(folder / "tokenizer.json", tokenizer.save())
+        kind = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+        write_atomically(folder / "tokenizer_config.json", kind)
+    lengths = [length for length in RULER if length <= longest]
+    return {"tokenizer": str(folder), "max_seq_lengths": lengths}
 
 
 def _loaded(manager: Any, names: list[str], folder: Path | None, cache: Path) -> Any:
@@ -206,8 +183,6 @@ def _loaded(manager: Any, names: list[str], folder: Path | None, cache: Path) ->
     try:
         with _reading(cache, folder, offline=True):
             return manager.load(names)
-    except ConfigError:
-        raise
     # lm-eval and datasets raise whatever a wrong YAML, or one whose data is elsewhere, leads to.
     except Exception as error:
         if folder is not None or isinstance(error, ImportError):

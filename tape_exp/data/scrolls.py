@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tape_exp.data import scrolls_builtin
+from tape_exp.data import builtin
 from tape_exp.data.batch import IGNORE
 from tape_exp.data.hub import reason
 from tape_exp.data.text import lines
@@ -23,27 +23,14 @@ ELSEWHERE = (
     "scale.text=local with task.path=<a folder> reads a copy (<data set>/<split>.jsonl, .jsonl.gz, "
     "or the hub's zips); scale.text=builtin needs no files."
 )
-
-
-@dataclass(frozen=True)
-class Family:
-    """What sets of one kind share.
-
-    Args:
-        closing: ends the prompt, after the document.
-        answer_limit: tokens of an answer, in training and when it is generated.
-    """
-
-    closing: str
-    answer_limit: int
-
-
-QUESTION = Family("\n\nQuestion: {question}\nAnswer:", 200)
-HYPOTHESIS = Family(
-    "\n\nHypothesis: {question}\nEntailment, Contradiction or Not mentioned?\nAnswer:", 200
+# What ends a prompt after the document, and the tokens of an answer, trained or generated.
+QUESTION = ("\n\nQuestion: {question}\nAnswer:", 200)
+HYPOTHESIS = (
+    "\n\nHypothesis: {question}\nEntailment, Contradiction or Not mentioned?\nAnswer:",
+    200,
 )
-QUERY = Family("\n\nQuestion: {question}\nSummary:", 1000)
-SUMMARY = Family("\n\nSummary:", 1000)
+QUERY = ("\n\nQuestion: {question}\nSummary:", 1000)
+SUMMARY = ("\n\nSummary:", 1000)
 DATASETS = {
     "qasper": QUESTION,
     "contract_nli": HYPOTHESIS,
@@ -71,15 +58,7 @@ class Example:
     @property
     def closing(self) -> str:
         """What follows the document in a prompt."""
-        return DATASETS[self.dataset].closing.format(question=self.question)
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Token ids of an example. ``answer`` ends with EOS."""
-
-    prompt: list[int]
-    answer: list[int]
+        return DATASETS[self.dataset][0].format(question=self.question)
 
 
 def read(
@@ -97,7 +76,7 @@ def read(
         source: ``hub`` (a zip a set, streamed), ``local`` (files under ``path``) or ``builtin``
             (generated).
         path: local: a folder with ``<dataset>/<split>.jsonl``, ``<split>.jsonl``, either also with
-            .gz, or ``<dataset>.zip``.
+            .gz, or ``<dataset>.zip``; or a file of rows.
 
     Raises:
         ConfigError: no files, no network, a damaged file, no example.
@@ -105,67 +84,67 @@ def read(
     examples: dict[str, Example] = {}
     documents: dict[str, str] = {}
     skipped: list[str] = []
-    for number, row in enumerate(_rows(dataset, split, source, path, repository, revision), 1):
-        example = _example(dataset, split, row)
-        if isinstance(example, str):
-            skipped.append(f"row {number} {example}")
+    for number, row in enumerate(rows(dataset, split, source, path, repository, revision), 1):
+        try:
+            example = _example(dataset, split, row)
+        except ValueError as error:
+            skipped.append(f"row {number} {error}")
             continue
-        first = examples.setdefault(example.id, example)
-        if first is example:
-            example.document = documents.setdefault(example.document, example.document)
-        else:
+        if (first := examples.setdefault(example.id, example)) is not example:
             first.references.extend(example.references)
+        example.document = documents.setdefault(example.document, example.document)
     if skipped:
-        log.warning(
-            "SCROLLS %s, %s: %d rows are skipped; %s.", dataset, split, len(skipped), skipped[0]
-        )
+        told = f"{len(skipped)} rows are skipped; {skipped[0]}"
+        log.warning("SCROLLS %s, %s: %s.", dataset, split, told)
     if not examples:
         raise ConfigError(f"SCROLLS {dataset}: its split {split} holds no example. {ELSEWHERE}")
     return list(examples.values())
 
 
-def _example(dataset: str, split: str, row: Any) -> Example | str:
-    """The example of a row, or what is wrong with it."""
+def _example(dataset: str, split: str, row: Any) -> Example:
+    """The example of a row. Raises ValueError, which says what is wrong with it."""
     if not isinstance(row, dict):
-        return "is no JSON object"
-    fields: dict[str, Any] = {key: row.get(key) for key in ("id", "input", "output")}
-    if split == "test" and "output" in row and fields["output"] is None:
-        fields["output"] = ""
-    for key, value in fields.items():
-        may_be_empty = split == "test" and key == "output"
-        if not isinstance(value, str) or not (value.strip() or may_be_empty):
-            return f"has no text in its field {key!r} (it has: {', '.join(row)})"
+        raise ValueError("is no JSON object")
+    fields: dict[str, str] = {}
+    for key in ("id", "input", "output"):
+        value, free = row.get(key), split == "test" and key == "output" in row
+        value = "" if value is None and free else value
+        if not isinstance(value, str) or not (value.strip() or free):
+            raise ValueError(f"has no text in its field {key!r} (it has: {', '.join(row)})")
         # A lone surrogate is not text; what cannot be written as UTF-8 is replaced.
         fields[key] = value.encode("utf-8", "replace").decode().strip()
     question, document = None, fields["input"]
-    if "{question}" in DATASETS[dataset].closing:
+    if "{question}" in DATASETS[dataset][0]:
         match = (WITH_OPTIONS if dataset == "quality" else ASKED).match(document)
         if match is None:
-            return "has no blank line after its question"
+            raise ValueError("has no blank line after its question")
         question, document = match[0].strip(), document[match.end() :]
     references = [fields["output"]] if fields["output"] else []
     return Example(dataset, fields["id"], question, document, references)
 
 
-def _rows(
-    dataset: str, split: str, source: str, path: str | None, repository: str, revision: str
+def rows(
+    dataset: str,
+    split: str,
+    source: str,
+    path: str | None = None,
+    repository: str = "",
+    revision: str = "",
 ) -> Iterator[Any]:
-    """Every row of a split; None where it is no JSON."""
+    """Every row of a split in the benchmark's schema ``id, pid, input, output``; None: no JSON."""
     if source == "builtin":
-        yield from scrolls_builtin.rows(dataset, split)
+        yield from builtin.scrolls_rows(dataset, split)
         return
     zipped = f"hf://datasets/{repository}@{revision}/{dataset}.zip"
     url = _local(dataset, split, path) if source == "local" else zipped
     if url.endswith(".zip"):
         url = f"zip://{dataset}/{split}.jsonl::{url}"
     try:
-        for line in lines(url):
+        for line in filter(str.strip, lines(url)):
             try:
-                row = json.loads(line) if line.strip() else {}
+                yield json.loads(line)
             except ValueError:
-                row = None
-            if row != {}:
-                yield row
+                yield None
     except Exception as error:  # whatever a codec raises on broken content
         why = f"{reason(error)} {ELSEWHERE}" if source == "hub" else f"{error}. Fetch it again."
         raise ConfigError(f"SCROLLS {dataset}: {url} cannot be read: {why}") from error
@@ -175,8 +154,9 @@ def _local(dataset: str, split: str, path: str | None) -> str:
     """The file that holds a split."""
     names = [f"{part}{split}.jsonl{end}" for part in (f"{dataset}/", "") for end in ("", ".gz")]
     names.append(f"{dataset}.zip")
-    for name in names if path else ():
-        if (file := path_of("task.path", str(path)) / name).is_file():
+    folder = path_of("task.path", path or "")
+    for file in (folder, *(folder / name for name in names)) if path else ():
+        if file.is_file():
             return str(file)
     raise ConfigError(
         f"SCROLLS {dataset}: task.path={path} holds none of {', '.join(names)}. {ELSEWHERE}"
@@ -189,65 +169,69 @@ def encode(
     max_length: int,
     answer_limit: int | None = None,
     reference: int = 0,
-) -> Encoded:
+) -> tuple[list[int], list[int]]:
     """Prompt and answer for training, of one of the references: at most ``max_length`` tokens, BOS
-    and EOS counted.
+    and the answer's EOS counted.
 
-    The answer is cut to ``answer_limit`` tokens (None: the family's), and to half of what BOS,
-    closing and EOS leave, so that a long summary does not take the place of the document it is of.
-    The document gets the rest.
+    The answer is cut to ``answer_limit`` tokens (None: the set's), and to half of what BOS, closing
+    and EOS leave, so that a long summary does not take the place of the document it is of. The
+    document gets the rest.
 
     Raises:
         ConfigError: what :func:`prompt` raises.
     """
-    limit = DATASETS[example.dataset].answer_limit if answer_limit is None else answer_limit
-    spare = max_length - len(_closing(example, tokenizer)) - 2
-    answer = _beginning(
-        tokenizer, " " + example.references[reference], min(limit, max(spare // 2, 1)), after=":"
-    )
+    limit = DATASETS[example.dataset][1] if answer_limit is None else answer_limit
+    spare = max(max_length - len(_closing(example, tokenizer)) - 2, 2)
+    said = f" {example.references[reference]}"
+    answer = _beginning(tokenizer, said, min(limit, spare // 2), after=":")
     answer.append(tokenizer.eos)
-    return Encoded(prompt(example, tokenizer, max_length, len(answer)), answer)
+    return prompt(example, tokenizer, max_length, len(answer)), answer
 
 
-def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> list[int]:
+def prompt(
+    example: Example,
+    tokenizer: Tokenizer,
+    max_length: int,
+    reserved: int,
+) -> list[int]:
     """BOS, as much of the document's beginning as fits, and the closing, whole; ``reserved`` of
     ``max_length`` stay free.
 
     Raises:
-        ConfigError: the closing, which holds the question, leaves no token for the document.
+        ConfigError: what :func:`room` raises.
     """
-    closing = _closing(example, tokenizer)
-    room = max_length - reserved - len(closing) - 1
-    if room < 1:
+    limit = room(example, tokenizer, max_length, reserved)
+    document = _beginning(tokenizer, example.document, limit)
+    return [*tokenizer.begin, *document, *_closing(example, tokenizer)]
+
+
+def room(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> int:
+    """The tokens that are left for the document. Raises :class:`ConfigError` where the closing,
+    which holds the question, leaves none.
+    """
+    closing = len(_closing(example, tokenizer))
+    left = max_length - reserved - closing - 1
+    if left < 1:
         raise ConfigError(
             f"task.max_length={max_length} is too short for {example.dataset} {example.id}: its "
-            f"question and instruction are {len(closing)} tokens, and {reserved + 1} are kept for "
-            f"the answer and BOS. task.max_length={2 * (max_length - room)} leaves as many for its "
+            f"question and instruction are {closing} tokens, and {reserved + 1} are kept for "
+            f"the answer and BOS. task.max_length={2 * (max_length - left)} leaves as many for its "
             "document."
         )
-    return [*tokenizer.begin, *_beginning(tokenizer, example.document, room), *closing]
+    return left
 
 
-def check_length(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> None:
-    """Check, as :func:`prompt` does, that the question fits, without tokenising the document."""
-    room = max_length - reserved - len(_closing(example, tokenizer)) - 1
-    if room < 1:
-        prompt(example, tokenizer, max_length, reserved)
-
-
-def as_row(encoded: Encoded, length: int) -> dict[str, Tensor]:
+def as_row(prompt: list[int], answer: list[int], length: int) -> dict[str, Tensor]:
     """``inputs`` and ``labels``, both (length,): next tokens where those are of the answer or EOS,
     IGNORE elsewhere.
 
     A row of ``max_length`` tokens fits into ``length`` = max_length - 1. Padding is on the right.
     """
-    tokens = torch.tensor(encoded.prompt + encoded.answer)
+    tokens = torch.tensor(prompt + answer)
     used = len(tokens) - 1
-    assert used <= length
-    inputs = torch.full((length,), encoded.answer[-1])
-    labels = torch.full((length,), IGNORE)
+    inputs, labels = torch.full((length,), answer[-1]), torch.full((length,), IGNORE)
     inputs[:used] = tokens[:-1]
-    labels[len(encoded.prompt) - 1 : used] = tokens[len(encoded.prompt) :]
+    labels[len(prompt) - 1 : used] = tokens[len(prompt) :]
     return {"inputs": inputs, "labels": labels}
 
 

@@ -13,7 +13,7 @@ subsequence of the whole texts, to which newlines are space.
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,17 +21,6 @@ import numpy as np
 from rouge_score.rouge_scorer import RougeScorer
 
 from tape_exp.settings.errors import ConfigError, one_of
-
-DATASETS = {
-    "qasper": "f1",
-    "narrative_qa": "f1",
-    "contract_nli": "exact_match",
-    "quality": "exact_match",
-    "qmsum": "rouge",
-    "summ_screen_fd": "rouge",
-    "gov_report": "rouge",
-}
-"""The metric of each dataset."""
 
 SCORER = RougeScorer(["rouge1", "rouge2", "rougeL"])
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -45,21 +34,6 @@ class Scores:
     values: dict[str, float]
     intervals: dict[str, tuple[float, float]]  # 95 % of the bootstrap, of each value
     per_example: list[dict[str, Any]]  # {id, prediction, references, scores}
-
-    @property
-    def name(self) -> str:
-        """The name of the dataset's score."""
-        return next(iter(self.values))
-
-    @property
-    def value(self) -> float:
-        """The dataset's score."""
-        return self.values[self.name]
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the dataset's score."""
-        return self.intervals[self.name]
 
 
 def score(
@@ -76,56 +50,30 @@ def score(
             nothing to score.
     """
     one_of("dataset", dataset, DATASETS)
-    _check(predictions, references)
-    metric = METRICS[DATASETS[dataset]]
-    examples = {key: metric(predictions[key], references[key]) for key in references}
+    if not references or not all(references.values()):
+        raise ConfigError("there are no references, or an example has none.")
+    for what, ids in (
+        ("predictions are missing for", references.keys() - predictions.keys()),
+        ("predictions have no reference for", predictions.keys() - references.keys()),
+        ("predictions are no text of", {k for k, p in predictions.items() if type(p) is not str}),
+    ):
+        if ids:
+            told = ", ".join(sorted(ids)[:3])
+            raise ConfigError(f"{what} {len(ids)} ids, as {told}; each of the split needs one.")
+    examples = {key: DATASETS[dataset](predictions[key], references[key]) for key in references}
     names = list(next(iter(examples.values())))
     values_NK = np.array([list(examples[key].values()) for key in sorted(examples)])
     means_RK = np.vstack([values_NK.mean(0), bootstrap_means(values_NK)])
-    if DATASETS[dataset] == "rouge":
+    if DATASETS[dataset] is rouge:
         names = ["rouge/geometric_mean", *names]
         means_RK = np.column_stack([np.cbrt(means_RK.prod(1)), means_RK])
-    low_K, high_K = np.percentile(means_RK[1:], (2.5, 97.5), axis=0)
-    return Scores(
-        values=dict(zip(names, means_RK[0].tolist(), strict=True)),
-        intervals=dict(zip(names, zip(low_K.tolist(), high_K.tolist(), strict=True), strict=True)),
-        per_example=[
-            {
-                "id": key,
-                "prediction": predictions[key],
-                "references": list(references[key]),
-                "scores": examples[key],
-            }
-            for key in references
-        ],
-    )
-
-
-def _check(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:
-    if not references:
-        raise ConfigError("there are no references, so nothing can be scored.")
-    missing = [key for key in references if key not in predictions]
-    if missing:
-        raise ConfigError(
-            f"predictions are missing for {len(missing)} of {len(references)} ids: "
-            f"{first_three(missing)}; every example of the split needs one."
-        )
-    unknown = [key for key in predictions if key not in references]
-    if unknown:
-        raise ConfigError(
-            f"predictions have no reference for {len(unknown)} of {len(predictions)} ids: "
-            f"{first_three(unknown)}; they may be of another split or dataset."
-        )
-    for key, prediction in predictions.items():
-        if not isinstance(prediction, str):
-            raise ConfigError(f"the prediction of {key} must be a string, not {prediction!r:.60}.")
-        if not references[key]:
-            raise ConfigError(f"example {key} has no reference.")
-
-
-def first_three(ids: Sequence[str]) -> str:
-    """The first three ids, as a message lists them."""
-    return ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
+    low_K, high_K = np.percentile(means_RK[1:], (2.5, 97.5), axis=0).tolist()
+    rows = [
+        {"id": key, "prediction": predictions[key], "references": [*wanted], "scores": scores}
+        for (key, wanted), scores in zip(references.items(), examples.values(), strict=True)
+    ]
+    intervals = dict(zip(names, zip(low_K, high_K, strict=True), strict=True))
+    return Scores(dict(zip(names, means_RK[0].tolist(), strict=True)), intervals, rows)
 
 
 def normalise(text: str) -> str:
@@ -157,11 +105,16 @@ def rouge(prediction: str, references: Sequence[str]) -> dict[str, float]:
     return {f"rouge/{name}": 100.0 * scores[f"rouge{name}"].fmeasure for name in "12L"}
 
 
-METRICS: dict[str, Callable[[str, Sequence[str]], dict[str, float]]] = {
-    "exact_match": exact_match,
-    "f1": f1,
-    "rouge": rouge,
+DATASETS = {
+    "qasper": f1,
+    "narrative_qa": f1,
+    "contract_nli": exact_match,
+    "quality": exact_match,
+    "qmsum": rouge,
+    "summ_screen_fd": rouge,
+    "gov_report": rouge,
 }
+"""The metric of each dataset."""
 
 
 def bootstrap_means(values_NK: np.ndarray, resamples: int = 1000, seed: int = 0) -> np.ndarray:

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +15,6 @@ import tokenizers
 from annotated_types import Interval, MinLen
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from tape_exp.data.cache import writing_cache
 from tape_exp.data.hub import OFFLINE, hub, reach
 from tape_exp.data.retrieval import vocabulary
 from tape_exp.data.text import Text
@@ -197,6 +197,25 @@ class Tokenizer:
     def save(self) -> str:
         """The ``tokenizer.json``."""
         return self.backend.to_str()
+
+
+@contextmanager
+def writing_cache(cache: Path) -> Iterator[None]:
+    """Turn an error of writing the folder ``cache=`` into a sentence that names it.
+
+    Raises:
+        ConfigError: the disk is full, or the folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and not Path(error.filename).is_relative_to(cache):
+            raise  # of reading the text
+        reason = error.strerror or error
+        raise ConfigError(
+            f"cache={cache} cannot be written ({reason}): free space there, or set "
+            "cache=<another folder>."
+        ) from error
 
 
 def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tape_exp.data.cache import writing_cache
 from tape_exp.data.text import Text
-from tape_exp.data.tokenizers import Tokenizer
+from tape_exp.data.tokenizers import Tokenizer, writing_cache
 from tape_exp.machine.files import file_lock, flush_to_disk, write_atomically
 from tape_exp.settings.errors import ConfigError
 

@@ -1,5 +1,6 @@
 """Multiple-choice benchmarks by lm-eval: MMLU's four groups and ARC (table bench of the paper)."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ from tape_exp.data import benchmarks
 from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.errors import ConfigError, at_least_one, between
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.base import NothingTrained
 from tape_exp.tasks.text import TextTask
@@ -57,22 +58,15 @@ class Benchmarks(NothingTrained, TextTask):
         limit: int | None = None,
         rows_per_batch: int = 64,
     ) -> None:
-        one_of("task.source", source, ("hub", "local", "builtin"))
-        if not tasks or isinstance(tasks, str):
+        if not tasks:
             raise ConfigError(
-                f"task.tasks={tasks} must be a list of benchmarks, as in "
-                "task.tasks=[mmlu,arc_easy]."
+                "task.tasks must be a list of benchmarks, as in task.tasks=[mmlu,arc_easy]."
             )
-        for key, value, least in (
-            ("longest", longest, 2),
-            ("shots", shots, 0),
-            ("limit", limit, 1),
-            ("rows_per_batch", rows_per_batch, 1),
-        ):
-            if value is not None and value < least:
-                raise ConfigError(f"task.{key}={value} must be at least {least}.")
-        self.cuts, self.longest = longest is not None, longest or train_length
+        between("task", 2, math.inf, longest=longest)
+        between("task", 0, math.inf, shots=shots)
+        at_least_one("task", limit=limit, rows_per_batch=rows_per_batch)
         super().__init__(arch, seed, Text("builtin"), tokenizer, train_length)
+        self.cuts, self.longest = longest is not None, longest or train_length
         self.reaches(self.longest)
         self.names, self.source, self.path, self.trust = list(tasks), source, path, trust
         self.shots, self.limit, self.rows_per_batch = shots, limit, rows_per_batch
@@ -80,18 +74,19 @@ class Benchmarks(NothingTrained, TextTask):
     def prepare_data(self) -> None:
         """Refuse what cannot be read before a tokenizer is made."""
         if not self._prepared:
-            benchmarks.check_source(self.source, self.path, self.surroundings.cache, self.trust)
+            benchmarks.check_source(self.source, self.path, self.trust)
         super().prepare_data()
 
     def prepare(self) -> None:
         """Read the documents."""
-        checkpoint = self.surroundings.checkpoint
+        checkpoint, cache = self.surroundings.checkpoint, self.surroundings.cache
         if not self.cuts and checkpoint and checkpoint.is_dir():
             self.longest = self.trained_tokens()
-        needed = benchmarks.ruler(self.tokenizer, self.longest, self.surroundings.cache)
-        self.loaded = benchmarks.load(
-            self.names, self.source, self.path, self.surroundings.cache, self.shots, needed
-        )
+        needed = None
+        if self.longest >= benchmarks.RULER[0] or any("ruler" in name for name in self.names):
+            needed = benchmarks.ruler(self.tokenizer, self.longest, cache)
+        read = (self.names, self.source, self.path, cache, self.shots, needed)
+        self.loaded = benchmarks.load(*read)
 
     def fingerprint(self) -> str:
         """A hash of the questions."""
@@ -108,28 +103,20 @@ class Benchmarks(NothingTrained, TextTask):
         results = benchmarks.evaluate(harness, self.loaded, documents)
         metrics: dict[str, float] = {}
         kind = Text("benchmarks", self.source).label
-        for name in self._reported():
+        # Groups that add up their subjects, and the tasks outside of such groups.
+        groups = {name: g for name, g in self.loaded["groups"].items() if g.has_aggregation}
+        inside = {task.task_name for group in groups.values() for task in group.get_all_tasks()}
+        for name in (*groups, *(name for name in self.loaded["tasks"] if name not in inside)):
             for key, (value, error) in benchmarks.reported(name, results[name]).items():
                 metrics[f"{kind}/{key}"] = value
                 if error is not None:
                     metrics[f"{kind}/{key}_stderr"] = error
         return Evaluation(metrics, tables={"benchmarks": self._table(results)})
 
-    def _reported(self) -> list[str]:
-        """Groups that add up their subjects, and the tasks outside of such groups."""
-        groups = {
-            name: group for name, group in self.loaded["groups"].items() if group.has_aggregation
-        }
-        inside = {task.task_name for group in groups.values() for task in group.get_all_tasks()}
-        return [*groups, *(name for name in self.loaded["tasks"] if name not in inside)]
-
     def _table(self, results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         """A row for each task: its group, documents, solved examples, and metrics with errors."""
-        group_of = {
-            child: group
-            for group, children in self.loaded["group_map"].items()
-            for child in children
-        }
+        groups = self.loaded["group_map"].items()
+        group_of = {child: group for group, children in groups for child in children}
         rows = []
         for name, task in self.loaded["tasks"].items():
             row = {
@@ -140,9 +127,7 @@ class Benchmarks(NothingTrained, TextTask):
                 "shots": task.get_config("num_fewshot"),
             }
             for metric, (value, error) in benchmarks.metrics_of(results[name]).items():
-                row |= {
-                    metric: round(value, 4),
-                    f"{metric}_stderr": None if error is None else round(error, 4),
-                }
+                row[metric] = round(value, 4)
+                row[f"{metric}_stderr"] = None if error is None else round(error, 4)
             rows.append(row)
         return rows

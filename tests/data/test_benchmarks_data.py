@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
-from tape_exp.data import benchmarks, benchmarks_builtin
-from tape_exp.data.benchmarks_builtin import DRAFTS, SUBJECTS, question
+from tape_exp.data import benchmarks, builtin
+from tape_exp.data.builtin import BENCHMARKS, SUBJECTS, question
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.settings.errors import ConfigError
 from tests.data.test_hub import hub  # noqa: F401  the fixture
@@ -122,7 +122,7 @@ def test_scores_by_length_are_accepted_as_ruler_has_them(tmp_path, cache):
         load(4096)
 
 
-@pytest.mark.parametrize("name", DRAFTS)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_generated_questions_have_one_right_answer_in_every_place(name):
     made = [question(name, "test", index) for index in range(40)]
     assert made == [question(name, "test", index) for index in range(40)]
@@ -255,16 +255,16 @@ def test_wrong_names_and_missing_things_are_told(cache, monkeypatch):
             ConfigError,
             match=rf"task\.path={path} is not a folder; .*task\.source=builtin needs none",
         ):
-            benchmarks.check_source("local", path, cache)
+            benchmarks.check_source("local", path)
     with pytest.raises(ConfigError, match=r"can run any code.* add task\.trust=true"):
-        benchmarks.check_source("local", str(cache), cache)
-    benchmarks.check_source("local", str(cache), cache, trust=True)
+        benchmarks.check_source("local", str(cache))
+    benchmarks.check_source("local", str(cache), trust=True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         ConfigError,
         match=r"needs the package lm-eval; install it with pip install .*-e '\.\[eval\]'",
     ):
-        benchmarks.check_source("builtin", None, cache)
+        benchmarks.check_source("builtin", None)
 
 
 def only_arc(**_) -> TaskManager:
@@ -285,7 +285,7 @@ def test_without_a_network_other_sources_are_named(monkeypatch, tmp_path):
 def arc(split: str) -> bytes:
     file = io.BytesIO()
     pq.write_table(
-        pa.Table.from_pylist([benchmarks_builtin._arc_row("arc_easy", split, i) for i in range(5)]),
+        pa.Table.from_pylist([builtin.benchmark_row("arc_easy", split, i) for i in range(5)]),
         file,
     )
     return file.getvalue()
@@ -298,14 +298,14 @@ def test_arc_is_read_from_the_hub_and_once_fetched_without(hub, tmp_path, monkey
     places = "".join(f"  - split: {split}\n    path: ARC-Easy/{split}-*\n" for split in splits)
     card = f"---\nconfigs:\n- config_name: ARC-Easy\n  data_files:\n{places}---\n"
     files = {f"ARC-Easy/{split}-00000-of-00001.parquet": arc(split) for split in splits}
-    benchmarks.check_source("hub", None, tmp_path)
+    benchmarks.check_source("hub", None)
     with pytest.raises(ConfigError, match=r"task\.tasks=.*arc_easy.*allenai/ai2_arc"):
         benchmarks.load(["arc_easy"], "hub", None, tmp_path)
     hub.commit("datasets/allenai/ai2_arc", files | {"README.md": card.encode()})
     fetched = benchmarks.load(["arc_easy"], "hub", None, tmp_path)
     assert len(fetched["tasks"]["arc_easy"].eval_docs) == 5
     hub.stop()
-    benchmarks.check_source("hub", None, tmp_path)
+    benchmarks.check_source("hub", None)
     again = benchmarks.load(["arc_easy"], "hub", None, tmp_path)
     assert benchmarks.fingerprint(again) == benchmarks.fingerprint(fetched)
     with pytest.raises(

@@ -26,7 +26,7 @@ import zstandard
 from huggingface_hub import HfFileSystem, constants
 from omegaconf import OmegaConf
 
-from tape_exp.data import scrolls, scrolls_builtin
+from tape_exp.data import builtin, scrolls
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.data.tokens import tokenise
@@ -508,7 +508,7 @@ def scrolls_zip(dataset: str, folder: str = "") -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for split in ("train", "validation", "test"):
-            rows = scrolls_builtin.rows(dataset, split)
+            rows = builtin.scrolls_rows(dataset, split)
             archive.writestr(
                 f"{folder}{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
             )

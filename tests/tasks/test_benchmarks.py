@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tape_exp.data.benchmarks_builtin import DRAFTS, SUBJECTS, question
+from tape_exp.data.builtin import BENCHMARKS, SUBJECTS, question
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.runs.identity import config_hash
 from tape_exp.settings.compose import compose_config
@@ -50,7 +50,7 @@ def knowing(task, wrong: str = "none"):
     benchmark.
     """
     answers = {}
-    for name in (n for n in DRAFTS if n != wrong):
+    for name in (n for n in BENCHMARKS if n != wrong):
         for index in range(60):
             text, choices, place = question(name, "test", index)
             answers[text, tuple(choices)] = (
@@ -123,9 +123,7 @@ def test_a_limit_is_of_documents_a_task(task):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tasks": ()}, r"task\.tasks=\(\) must be a list"),
-        ({"tasks": "mmlu"}, r"task\.tasks=mmlu must be a list of benchmarks"),
-        ({"source": "web"}, r"task\.source=web is not known"),
+        ({"tasks": ()}, r"task\.tasks must be a list"),
         ({"limit": 0}, r"task\.limit=0 must be at least 1"),
         ({"shots": -1}, r"task\.shots=-1 must be at least 0"),
         ({"longest": 1}, r"task\.longest=1 must be at least 2"),
@@ -136,16 +134,6 @@ def test_wrong_settings_name_the_key(options, message):
     settings = {"tasks": ("mmlu",), "tokenizer": Tokenization("byte"), "train_length": 32} | options
     with pytest.raises(ConfigError, match=message):
         Benchmarks(ARCH, 0, **settings)
-
-
-def test_scales_read_what_their_text_comes_from():
-    for scale, source in (("smoke", "builtin"), ("small", "local"), ("paper", "hub")):
-        node = compose_config(["task=benchmarks", f"scale={scale}"]).task
-        assert (node.source, list(node.tasks), node.limit) == (
-            source,
-            ["mmlu", "arc_challenge", "arc_easy"],
-            None,
-        )
 
 
 @pytest.mark.parametrize(

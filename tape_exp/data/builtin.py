@@ -1,0 +1,362 @@
+"""Small generated substitutes for SCROLLS, and for MMLU and ARC in lm-eval's format.
+
+Each text holds the answer to its question, in short words, most of which a BPE of Python's own text
+holds whole. Every row is a pure function of the data set, the split and its index.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from tape_exp.machine.files import write_atomically
+from tape_exp.machine.seeding import seed_for
+
+
+def _listed(words: str) -> list[str]:
+    return words.split()
+
+
+SIZES = {"train": 400, "validation": 60, "test": 60}  # examples of SCROLLS
+WORDS = (60, 120)  # of a document, at least and at most
+LABELS = ("Entailment", "Contradiction", "Not mentioned")
+PEOPLE = _listed("Tom Mary Sam Eve Max Ann Bob Jane")
+THINGS = [
+    "table",
+    "door",
+    "ship",
+    "road",
+    "house",
+    "tree",
+    "room",
+    "page",
+    "book",
+    "key",
+    "box",
+    "dog",
+]
+GOODS = _listed("book key page dog cat stone glass paper")
+PLACES = _listed("house room ship tree tower garden box table")
+VALUES = {
+    "colour": _listed("red white green blue black"),
+    "size": _listed("long short small large full"),
+    "state": _listed("open closed empty new old"),
+}
+ACTIONS = _listed("open close copy move read send print delete")
+OBJECTS = _listed("file list code report page table model data")
+NOUNS = _listed("user server method object string number line class value word")
+FILLERS = (
+    "The {0} is the first {1} of the {2}.",
+    "One {0} was not in the {1}.",
+    "It is the {0} and the {1}.",
+    "At the start the {0} was at the {1}.",
+)
+LONGEST = 10  # words of a filler sentence with its speaker
+MMLU_SPLITS = {"test": 40, "dev": 5}  # questions a subject
+ARC_SPLITS = {"test": 60, "train": 20, "validation": 10}
+SPELLED = [
+    "apple",
+    "book",
+    "cat",
+    "dog",
+    "egg",
+    "fish",
+    "garden",
+    "house",
+    "key",
+    "letter",
+    "moon",
+    "night",
+    "paper",
+    "river",
+]
+OPPOSITES = dict(
+    pair.split("-")
+    for pair in _listed(
+        "long-short new-old open-closed first-last true-false left-right hot-cold small-large"
+    )
+)
+
+
+class Draft(NamedTuple):
+    """An example of SCROLLS before its document is filled up."""
+
+    question: str | None
+    keys: list[str]  # sentences that the document must hold, in this order
+    references: list[str]
+    speakers: bool = False  # a dialogue: a sentence a line, each with who says it
+
+
+def scrolls_rows(
+    dataset: str, split: str, count: int | None = None, words: tuple[int, int] = WORDS
+) -> Iterator[dict[str, str]]:
+    """Rows of ``count`` examples, of documents of so many words."""
+    for index in range(SIZES[split] if count is None else count):
+        generator = random.Random(seed_for(0, "scrolls", dataset, split, index))
+        draft = SCROLLS[dataset](generator)
+        document, id_ = _fill(generator, draft, words), f"{split}-{index}"
+        text = document if draft.question is None else f"{draft.question}\n\n{document}"
+        for number, reference in enumerate(draft.references):
+            yield {"id": id_, "pid": f"{id_}_{number}", "input": text, "output": reference}
+
+
+def _fill(generator: random.Random, draft: Draft, words: tuple[int, int]) -> str:
+    """The key sentences scattered among others."""
+    target = generator.randint(words[0] + LONGEST, words[1])
+    length = sum(len(key.split()) for key in draft.keys)
+    sentences: list[str] = []
+    while length + LONGEST <= target:
+        filler = generator.choice(FILLERS).format(*generator.sample(NOUNS, 3))
+        sentences.append(f"{generator.choice(PEOPLE)}: {filler}" if draft.speakers else filler)
+        length += len(sentences[-1].split())
+    places = sorted(generator.randint(0, len(sentences)) for _ in draft.keys)
+    for place, key in reversed(list(zip(places, draft.keys, strict=True))):
+        sentences.insert(place, key)
+    return ("\n" if draft.speakers else " ").join(sentences)
+
+
+def _property(generator: random.Random) -> tuple[str, list[str], str, list[str]]:
+    """A question, four sentences one of which answers it, the answer, and all four values."""
+    kind = generator.choice(list(VALUES))
+    things, values = generator.sample(THINGS, 4), generator.sample(VALUES[kind], 4)
+    keys = [f"The {kind} of the {t} is {v}." for t, v in zip(things, values, strict=True)]
+    chosen = generator.randrange(4)
+    return f"What is the {kind} of the {things[chosen]}?", keys, values[chosen], values
+
+
+def _stories(generator: random.Random, count: int) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """Who puts what where, and each as a sentence."""
+    drawn = [generator.sample(words, count) for words in (PEOPLE, GOODS, PLACES)]
+    told = list(zip(*drawn, strict=True))
+    return told, [f"{person} put the {thing} in the {place}." for person, thing, place in told]
+
+
+def _qasper(generator: random.Random) -> Draft:
+    """Four things with one property each; a third of the questions have a second reference."""
+    question, keys, value, _ = _property(generator)
+    longer = [f"It is {value}."] if generator.randrange(3) == 0 else []
+    return Draft(question, keys, [value, *longer])
+
+
+def _narrative_qa(generator: random.Random) -> Draft:
+    """Who put what where; two references."""
+    stories, keys = _stories(generator, 4)
+    person, thing, place = generator.choice(stories)
+    if generator.randrange(2):
+        return Draft(f"Who put the {thing} in the {place}?", keys, [person, f"It was {person}."])
+    return Draft(f"Where did {person} put the {thing}?", keys, [f"in the {place}", f"the {place}"])
+
+
+def _contract_nli(generator: random.Random) -> Draft:
+    """What the party may do and may not do."""
+    acts = generator.sample([f"{action} the {thing}" for action in ACTIONS for thing in OBJECTS], 5)
+    may = [generator.choice(["may", "may not"]) for _ in acts]
+    keys = [f"The party {how} {act}." for how, act in list(zip(may, acts, strict=True))[:4]]
+    label = generator.choice(LABELS)
+    chosen = 4 if label == "Not mentioned" else generator.randrange(4)
+    how = may[chosen]
+    if label == "Contradiction":
+        how = "may" if how == "may not" else "may not"
+    return Draft(f"The party {how} {acts[chosen]}.", keys, [label])
+
+
+def _quality(generator: random.Random) -> Draft:
+    """The four properties that the document names are the options."""
+    question, keys, value, values = _property(generator)
+    listed = zip("ABCD", generator.sample(values, 4), strict=True)
+    options = "\n".join(f"({letter}) {v}" for letter, v in listed)
+    return Draft(f"{question}\n\n{options}", keys, [value])
+
+
+def _qmsum(generator: random.Random) -> Draft:
+    """A meeting that decides twice on each of two topics; the query is for one."""
+    topics = generator.sample(OBJECTS, 2)
+    decided = [
+        (topic, f"We {action} the {topic}.")
+        for topic in topics
+        for action in generator.sample(ACTIONS, 2)
+    ]
+    generator.shuffle(decided)
+    summary = " ".join(sentence for topic, sentence in decided if topic == topics[0])
+    keys = [f"Decision: {sentence}" for _, sentence in decided]
+    return Draft(f"What was decided on the {topics[0]}?", keys, [summary], speakers=True)
+
+
+def _summ_screen_fd(generator: random.Random) -> Draft:
+    """A script: its three stage directions are the summary."""
+    _, directions = _stories(generator, 3)
+    keys = [f"[ {direction} ]" for direction in directions]
+    return Draft(None, keys, [" ".join(directions)], speakers=True)
+
+
+def _gov_report(generator: random.Random) -> Draft:
+    """A report: its four findings are the summary."""
+    _, findings, _, _ = _property(generator)
+    return Draft(None, [f"Finding: {finding}" for finding in findings], [" ".join(findings)])
+
+
+SCROLLS: dict[str, Callable[[random.Random], Draft]] = {
+    "qasper": _qasper,
+    "contract_nli": _contract_nli,
+    "narrative_qa": _narrative_qa,
+    "quality": _quality,
+    "qmsum": _qmsum,
+    "summ_screen_fd": _summ_screen_fd,
+    "gov_report": _gov_report,
+}
+
+
+def write_benchmarks(folder: Path) -> Path:
+    """Write YAMLs of MMLU and ARC and their JSONL files into ``folder``, unless they are there
+    already; returns it.
+
+    Each includes lm-eval's own YAML of the benchmark that it replaces, so that questions are asked
+    and scored in the same way; MMLU's four groups have two subjects each.
+    """
+    import lm_eval
+
+    theirs = Path(lm_eval.__file__).parent / "tasks"
+    mmlu, arc = theirs / "mmlu" / "default", theirs / "arc"
+    yamls: dict[str, dict[str, Any]] = {"mmlu": {"include": str(mmlu / "_mmlu.yaml")}}
+    files: dict[str, str] = {}
+    for group, subjects in SUBJECTS.items():
+        yamls[group] = {"include": str(mmlu / f"_{group}.yaml")}
+        for subject in subjects:
+            yamls[f"mmlu_{subject}"] = {
+                "include": str(mmlu / "_default_template_yaml"),
+                "task": f"mmlu_{subject}",
+                "tag": f"{group}_tasks",
+                "description": f"Questions about {subject}, with answers.\n\n",
+            }
+    for name in ("arc_easy", "arc_challenge"):
+        yamls[name] = {"include": str(arc / f"{name}.yaml"), "task": name}
+    for name in BENCHMARKS:
+        splits = MMLU_SPLITS if name.startswith("mmlu") else ARC_SPLITS
+        data = {split: f"{name}/{split}.jsonl" for split in splits}
+        yamls[name] |= {"dataset_path": "json", "dataset_name": None}
+        yamls[name]["dataset_kwargs"] = {"data_files": data}
+        for split, count in splits.items():
+            rows = (json.dumps(benchmark_row(name, split, index)) for index in range(count))
+            files[data[split]] = "".join(f"{row}\n" for row in rows)
+    files |= {f"{name}.yaml": yaml.safe_dump(own, sort_keys=False) for name, own in yamls.items()}
+    for name, content in files.items():
+        path = folder / name
+        if not path.exists() or path.read_text() != content:
+            write_atomically(path, content)
+    return folder
+
+
+def question(name: str, split: str, index: int) -> tuple[str, list[str], int]:
+    """A question, four choices and the right one's place, 0 … 3 in turn."""
+    generator = random.Random(seed_for(0, "benchmarks", name, split, index))
+    text, right, wrong = BENCHMARKS[name](generator)
+    choices, place = generator.sample(wrong, 3), index % 4
+    choices.insert(place, right)
+    return text, choices, place
+
+
+def benchmark_row(name: str, split: str, index: int) -> dict[str, Any]:
+    """A question as MMLU's files have it, or as ARC's."""
+    text, choices, place = question(name, split, index)
+    if name.startswith("mmlu"):
+        subject = name.removeprefix("mmlu_")
+        return {"question": text, "subject": subject, "choices": choices, "answer": place}
+    row = {"id": f"{name}-{split}-{index}", "question": text}
+    return row | {"choices": {"text": choices, "label": list("ABCD")}, "answerKey": "ABCD"[place]}
+
+
+Choice = tuple[str, str, list[str]]  # question, the right choice, three wrong ones or more
+
+
+def _spelling(generator: random.Random) -> Choice:
+    right, *wrong = generator.sample(SPELLED, 4)
+    return f"Which word begins with the letter {right[0]}?", right, wrong
+
+
+def _alphabet(generator: random.Random) -> Choice:
+    right, *wrong = sorted(generator.sample(SPELLED, 4))
+    return "Which word comes first in the alphabet?", right, wrong
+
+
+def _ages(generator: random.Random) -> Choice:
+    people, ages = generator.sample(PEOPLE, 4), generator.sample(range(10, 90), 4)
+    facts = ", ".join(f"{person} is {age}" for person, age in zip(people, ages, strict=True))
+    right = people[ages.index(max(ages))]
+    wrong = [person for person in people if person != right]
+    return f"{facts} years old. Who is the oldest?", right, wrong
+
+
+def _trade(generator: random.Random) -> Choice:
+    giver, taker = generator.sample(PEOPLE, 2)
+    given, left = generator.randint(1, 9), generator.randint(1, 9)
+    return (
+        f"{giver} has {given + left} coins and gives {given} of them to {taker}. How many coins "
+        "are left?",
+        *_numbers(left),
+    )
+
+
+def _arithmetic(generator: random.Random) -> Choice:
+    a, b = generator.randint(1, 20), generator.randint(1, 20)
+    return f"What is {a} + {b}?", *_numbers(a + b)
+
+
+def _python(generator: random.Random) -> Choice:
+    word = generator.choice(SPELLED)
+    return f"What is the value of len('{word}') in Python?", *_numbers(len(word))
+
+
+def _numbers(right: int) -> tuple[str, list[str]]:
+    return str(right), [str(right + step) for step in (-1, 1, 2)]
+
+
+def _places(generator: random.Random) -> Choice:
+    goods = generator.sample(GOODS, 4)
+    places = generator.sample([p for p in PLACES if p not in GOODS], 4)
+    facts = [f"The {thing} is in the {place}." for thing, place in zip(goods, places, strict=True)]
+    right, *wrong = (f"in the {place}" for place in places)
+    return f"{' '.join(facts)} Where is the {goods[0]}?", right, wrong
+
+
+def _opposites(generator: random.Random) -> Choice:
+    word = generator.choice(list(OPPOSITES))
+    right = OPPOSITES[word]
+    wrong = generator.sample([w for w in OPPOSITES.values() if w != right], 3)
+    return f"What is the opposite of {word}?", right, wrong
+
+
+def _arc_easy(generator: random.Random) -> Choice:
+    kind = generator.choice(list(VALUES))
+    thing, (right, *wrong) = generator.choice(GOODS), generator.sample(VALUES[kind], 4)
+    return f"The {kind} of the {thing} is {right}. What is the {kind} of the {thing}?", right, wrong
+
+
+def _arc_challenge(generator: random.Random) -> Choice:
+    people = generator.sample(PEOPLE, 4)
+    facts = [f"{tall} is taller than {short}." for tall, short in pairwise(people)]
+    generator.shuffle(facts)
+    return f"{' '.join(facts)} Who is the smallest?", people[-1], people[:-1]
+
+
+SUBJECTS = {
+    "mmlu_humanities": ["spelling", "alphabet"],
+    "mmlu_social_sciences": ["ages", "trade"],
+    "mmlu_stem": ["arithmetic", "python"],
+    "mmlu_other": ["places", "opposites"],
+}
+BENCHMARKS: dict[str, Callable[[random.Random], Choice]] = {
+    "mmlu_spelling": _spelling,
+    "mmlu_alphabet": _alphabet,
+    "mmlu_ages": _ages,
+    "mmlu_trade": _trade,
+    "mmlu_arithmetic": _arithmetic,
+    "mmlu_python": _python,
+    "mmlu_places": _places,
+    "mmlu_opposites": _opposites,
+    "arc_easy": _arc_easy,
+    "arc_challenge": _arc_challenge,
+}
