@@ -159,21 +159,12 @@ def test_what_is_no_finished_run_is_refused(tmp_path, loaded):
         te.load(half)
 
 
-@pytest.mark.parametrize(
-    ("change", "place"),
-    [
-        (lambda record: [], ""),
-        (lambda record: {"run": "x"}, "config"),
-        (lambda record: record | {"metrics": {}}, "metrics"),
-        (lambda record: record | {"metrics": {"x": float("nan")}}, r"metrics\.x"),
-        (lambda record: record | {"seed": "0"}, "seed"),
-    ],
-)
-def test_a_damaged_record_is_named(loaded, tmp_path, change, place):
+@pytest.mark.parametrize("damaged", ["{", "[]", '{"run": "x"}'])
+def test_a_damaged_record_is_named(loaded, tmp_path, damaged):
     for name in ("config.yaml", "checkpoints", "DONE"):
         (tmp_path / name).symlink_to(loaded[0] / name)
-    (tmp_path / "record.json").write_text(json.dumps(change(loaded[1])))
-    with pytest.raises(ConfigError, match=rf"record\.json is not a record \({place}: .*; restore"):
+    (tmp_path / "record.json").write_text(damaged)
+    with pytest.raises(ConfigError, match=r"record\.json .*restore or remove it"):
         te.load(tmp_path)
 
 

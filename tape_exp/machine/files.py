@@ -1,7 +1,6 @@
 """Files that are whole or absent, and locks."""
 
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -9,17 +8,9 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from filelock import FileLock
-
-
-def parse_json(text: str | bytes, **options: Any) -> Any:
-    """:func:`json.loads`; raises ValueError also where nesting is too deep for it."""
-    try:
-        return json.loads(text, **options)
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
 
 
 @contextmanager

@@ -39,7 +39,9 @@ class Preemption:
 
     def __enter__(self) -> "Preemption":
         self.before = {number: signal.getsignal(number) for number in SIGNALS}
-        self.install()
+        if threading.current_thread() is threading.main_thread():  # others run without
+            for number in SIGNALS:
+                signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -49,12 +51,6 @@ class Preemption:
         if threading.current_thread() is threading.main_thread():
             for number, handler in self.before.items():
                 signal.signal(number, signal.SIG_IGN if leaving else handler)
-
-    def install(self) -> None:
-        """Take the signals; a thread other than the main one cannot, and runs without."""
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                signal.signal(number, self._handle)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self.received is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.positions.randpe import RandomPositions
-from tape_exp.settings.construct import as_dataclass, build
+from tape_exp.settings.construct import build, validate
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, AttentionConfig
 
@@ -68,7 +68,7 @@ def _kind(node: Mapping[str, Any], section: str) -> LayerKind:
             return build(own, section, also=[*known], arch=arch)
 
     with _named(section):
-        attention: AttentionConfig = as_dataclass(chosen, AttentionConfig, section)
+        attention: AttentionConfig = validate(AttentionConfig, chosen, section)
     return LayerKind(make, attention)
 
 

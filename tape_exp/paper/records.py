@@ -17,10 +17,11 @@ import numpy as np
 import yaml
 
 from tape_exp.machine.files import file_lock, open_atomically, write_atomically
+from tape_exp.runs.record import PARTS
 from tape_exp.settings import folders, plugins
 
 Record = dict[str, Any]
-PARTS = {"run", "config", "seed", "metrics", "started", "git"}  # that tables read of every record
+
 GROUPS = ("model", "task", "peft")
 PLACES = ("scale", "seed", "trainer", "logger", "runs", "cache")  # not what a run computes
 

@@ -23,14 +23,9 @@ def identity_of(cfg: DictConfig) -> dict[str, Any]:
 
 def config_hash(cfg: DictConfig) -> str:
     """Ten hexadecimal digits of :func:`identity_of`; a base checkpoint counts as run and step."""
-    spec = init_checkpoint(cfg)
-    return hash_of(identity_of(cfg), None if spec is None else title(find(spec, cfg)))
-
-
-def hash_of(identity: dict[str, Any], checkpoint: str | None) -> str:
-    """Ten hexadecimal digits of an identity whose checkpoint has that title."""
-    hashed = {key: value for key, value in identity.items() if key != "checkpoint"}
-    hashed |= {} if checkpoint is None else {"checkpoint": checkpoint}
+    hashed, spec = identity_of(cfg), init_checkpoint(cfg)
+    hashed.pop("checkpoint")
+    hashed |= {} if spec is None else {"checkpoint": title(find(spec, cfg))}
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:10]
 
 

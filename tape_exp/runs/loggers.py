@@ -2,9 +2,9 @@
 
 import json
 import logging
-import netrc
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,14 +96,32 @@ def make_loggers(cfg: DictConfig, run: RunDirectory, clock: Stopwatch, step: int
 
 
 def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
-    """Lightning's W&B logger, whose run has the hash as its id: a resumed run continues it."""
+    """Lightning's W&B logger, whose run has the hash as its id: a resumed run continues it.
+
+    It is sent what is logged, but neither the command line and SLURM's variables, which may hold
+    secrets, nor the code or a copy of the terminal. Where the server does not answer within
+    ``logger.timeout`` seconds, the run is offline.
+    """
+    os.environ["WANDB_DATA_DIR"] = DATA_DIR or str(run.path / "wandb")  # of tables
+    os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
+    import wandb
+
     tags = [cfg.model.name, cfg.task.name, cfg.scale.name, *cfg.logger.tags]
     title = f"{display_name(cfg.model.name)} on {cfg.task.name.replace('_', ' ')}"
-    experiment = start_wandb(
-        run.hash,
-        run.path,
-        cfg.logger.timeout,
-        cfg.logger.mode,
+    settings = wandb.Settings(
+        init_timeout=cfg.logger.timeout,
+        finish_timeout=FINISH_SECONDS,
+        x_disable_meta=True,
+        disable_git=True,
+        disable_code=True,
+        console="off",
+    )
+    begin = partial(
+        wandb.init,
+        id=run.hash,
+        dir=str(run.path),
+        resume="allow",
+        settings=settings,
         project=cfg.logger.project,
         entity=cfg.logger.entity,
         name=run.name,
@@ -112,50 +130,18 @@ def _wandb(cfg: DictConfig, run: RunDirectory) -> Logger:
         tags=list(dict.fromkeys(tag[:LONGEST_TAG] for tag in tags)),
         notes=cfg.logger.notes or f"{title}, scale {cfg.scale.name}, seed {cfg.seed}",
     )
-    experiment.define_metric("*", step_metric="trainer/global_step", step_sync=True)
-    return WandbLogger(experiment=experiment)
-
-
-def start_wandb(run_id: str, folder: Path, timeout: int, mode: str, **options: Any) -> Any:
-    """Start or resume a W&B run that sends what is logged, but not the command line and SLURM's
-    variables, which may hold secrets, nor the code or a copy of the terminal.
-
-    Args:
-        timeout: seconds to wait for the server; then the run is offline.
-        mode: offline, online, or auto: online where a key is present.
-    """
-    os.environ["WANDB_DATA_DIR"] = DATA_DIR or str(folder.resolve() / "wandb")  # of tables
-    os.environ.setdefault("WANDB_SILENT", "true")  # read when wandb is imported
-    import wandb
-
-    options |= {"id": run_id, "dir": str(folder), "resume": "allow"}
-    options["settings"] = wandb.Settings(
-        init_timeout=timeout,
-        finish_timeout=FINISH_SECONDS,
-        x_disable_meta=True,
-        disable_git=True,
-        disable_code=True,
-        console="off",
-    )
-    run = None
-    if mode == "online" or (mode == "auto" and has_wandb_key()):
+    started = None
+    if cfg.logger.mode == "online" or (cfg.logger.mode == "auto" and wandb.api.api_key):
         try:
-            run = wandb.init(**options)
+            started = begin()
         except wandb.Error as error:
             log.warning("W&B cannot be reached (%s): continuing offline.", _reason(error))
             wandb.teardown()  # else the id would still be in use
-    run = run or wandb.init(mode="offline", **options)
-    if run.offline:
-        log.info("W&B is offline; to upload the run: wandb sync %s", run.settings.sync_dir)
-    return run
-
-
-def has_wandb_key() -> bool:
-    """Whether a W&B key is configured, in the environment or in netrc."""
-    try:
-        return "WANDB_API_KEY" in os.environ or any("wandb" in h for h in netrc.netrc().hosts)
-    except (OSError, netrc.NetrcParseError):
-        return False
+    started = started or begin(mode="offline")
+    if started.offline:
+        log.info("W&B is offline; to upload the run: wandb sync %s", started.settings.sync_dir)
+    started.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+    return WandbLogger(experiment=started)
 
 
 def publish(

@@ -10,10 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING, Annotated, Any
-
-from annotated_types import MinLen
-from pydantic import FiniteFloat, NonNegativeInt, ValidationError, create_model
+from typing import TYPE_CHECKING, Any
 
 from tape_exp.runs import rerun
 from tape_exp.runs.identity import identity_of, without_folders
@@ -27,31 +24,8 @@ if TYPE_CHECKING:
 
 PACKAGES = "torch lightning hydra-core numpy wandb datasets transformers lm_eval flash-attn"
 
+PARTS = {"run", "config", "seed", "metrics", "started", "git"}  # that tables read of every record
 Record = dict[str, Any]
-
-# What every table and figure reads of a record, which holds more.
-Named = create_model("Named", name=str)
-Config = create_model(
-    "Config", precision=str, scale=str, model=Named, task=Named, peft=(Named, None)
-)
-Git = create_model("Git", commit=str | None, dirty=bool | None)
-Metrics = Annotated[dict[str, FiniteFloat], MinLen(1)]
-Schema = create_model(
-    "Schema", config=Config, seed=NonNegativeInt, metrics=Metrics, started=str, git=Git
-)
-
-
-def validate_record(record: Any, path: Path) -> Record:
-    """The record. Raises :class:`ConfigError` where it lacks what is read of it, or is damaged."""
-    try:
-        Schema.model_validate(record, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigError(
-            f"{path} is not a record ({place}: {first['msg']}); restore or remove it."
-        ) from error
-    return record
 
 
 def manifest(run: "RunDirectory", began: dict[str, Any] | None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from tape_exp.settings import folders
-from tape_exp.settings.construct import as_dataclass
+from tape_exp.settings.construct import validate
 from tape_exp.settings.errors import ConfigError, did_you_mean, one_of
 from tape_exp.settings.plugins import names_in, packages, search
 from tape_exp.settings.schema import GROUPS, Config
@@ -106,7 +106,7 @@ def complete(cfg: DictConfig) -> None:
             )
     # The others' keys are checked where their objects are built.
     values = {key: None if key in ("model", "task", "scale", "peft") else cfg[key] for key in cfg}
-    as_dataclass(OmegaConf.to_container(OmegaConf.create(values), resolve=True), Config, "")
+    validate(Config, OmegaConf.to_container(OmegaConf.create(values), resolve=True), "")
 
 
 def spell_out(words: Sequence[str]) -> list[str]:

@@ -43,13 +43,8 @@ def build(node: Any, section: str, *, also: Sequence[str] = (), **given: Any) ->
     schema = _arguments_model(cls, frozenset(given))
     if "name" not in schema.model_fields:
         arguments.pop("name", None)
-    checked = _validate(schema, arguments, section, also)
+    checked = validate(schema, arguments, section, also)
     return cls(**given, **{key: getattr(checked, key) for key in checked.model_fields_set})
-
-
-def as_dataclass(values: Any, cls: Any, section: str) -> Any:
-    """An object of the dataclass ``cls`` from a section's keys; raises as :func:`build` does."""
-    return _validate(_strict(cls), values, section)
 
 
 def locate(target: Any, section: str) -> type:
@@ -113,12 +108,13 @@ def _strict(hint: Any) -> Any:
     return hint
 
 
-def _validate(schema: Any, values: Any, section: str, also: Sequence[str] = ()) -> Any:
-    """The values as the schema's types. They are JSON, so that a list may stand for a tuple and
-    nothing else is converted.
+def validate(schema: Any, values: Any, section: str, also: Sequence[str] = ()) -> Any:
+    """An object of a dataclass, or of a model of pydantic, from a section's keys; raises as
+    :func:`build` does. They are JSON, so that a list may stand for a tuple and nothing else is
+    converted.
     """
     try:
-        return TypeAdapter(schema).validate_json(json.dumps(values))
+        return TypeAdapter(_strict(schema)).validate_json(json.dumps(values))
     except ValidationError as error:
         raise ConfigError(_sentence(error, schema, section, also)) from error
 

@@ -3,7 +3,6 @@
 import json
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from tape_exp.settings.plugins import names_in, yaml_of
@@ -34,17 +33,13 @@ def display_name(name: str) -> str:
     return text + name[len(bare) :]
 
 
-def _name(name: str) -> str:
-    paths = (yaml_of("model", name), yaml_of("peft", name))
-    titles = (_title(path) for path in paths if path)
-    return next(filter(None, titles), OTHERS.get(name, name))
-
-
 @cache
-def _title(path: Path) -> str:
-    """What a YAML's comment ``# display: TAPE`` says; empty where it has none."""
-    line = re.search(r"^# display: *(.+)$", path.read_text(), re.MULTILINE)
-    return line[1].strip() if line else ""
+def _name(name: str) -> str:
+    """What a YAML's comment ``# display: TAPE`` says, or the name itself."""
+    for path in filter(None, (yaml_of("model", name), yaml_of("peft", name))):
+        if line := re.search(r"^# display: *(.+?) *$", path.read_text(), re.MULTILINE):
+            return line[1]
+    return OTHERS.get(name, name)
 
 
 def literal(value: Any) -> str:

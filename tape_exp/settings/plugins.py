@@ -6,8 +6,9 @@ Hydra's own ``hydra.searchpath=[pkg://my_pe.conf]``.
 """
 
 import hashlib
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from importlib.util import find_spec
@@ -59,7 +60,7 @@ def versions_of(config: Any) -> dict[str, dict[str, str | None]]:
     """The version of each package whose classes a config constructs, None where it is not
     installed, and ten digits of a hash of its Python files.
     """
-    used = sorted({target.partition(".")[0] for target in _targets(config)} - {"tape_exp"})
+    used = sorted({*re.findall(r'"_target_": "(\w+)\.', json.dumps(config))} - {"tape_exp"})
     return {
         name: {"version": _version(name), "sources": _hash(folder)}
         for name in used
@@ -76,13 +77,6 @@ def changed(made_with: Any, config: Any) -> str:
         if name in now and now[name]["sources"] != before["sources"]
     ]
     return f"The code of {' and '.join(others)} has changed since this run." if others else ""
-
-
-def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        yield from [node["_target_"]] if isinstance(node.get("_target_"), str) else []
-    for value in node.values() if isinstance(node, dict) else node if type(node) is list else ():
-        yield from _targets(value)
 
 
 def _folder(package: str) -> Path | None:

@@ -4,10 +4,10 @@ No key of the config takes a secret: the clients of the hub and of W&B read thei
 the environment, and the values of these variables are what is replaced.
 """
 
+import json
 import logging
 import os
 import re
-from collections.abc import Mapping
 from typing import Any
 
 MASK = "[hidden]"
@@ -25,11 +25,7 @@ def redact(text: str) -> str:
 
 def redact_tree(value: Any) -> Any:
     """:func:`redact` for every text in plain containers."""
-    if isinstance(value, Mapping):
-        return {key: redact_tree(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [redact_tree(inner) for inner in value]
-    return redact(value) if isinstance(value, str) else value
+    return json.loads(redact(json.dumps(value, ensure_ascii=False)))
 
 
 class RedactingFormatter(logging.Formatter):

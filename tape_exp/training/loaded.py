@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.models.decoder import Decoder
 from tape_exp.runs.checkpoints import file_name
-from tape_exp.runs.record import validate_record
+from tape_exp.runs.record import PARTS
 from tape_exp.runs.starting_weights import find, read_checkpoint, stored_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
@@ -46,7 +46,9 @@ class LoadedRun:
         path = self.folder / "record.json"
         if not (self.folder / "DONE").is_file() or not path.is_file():
             raise ConfigError(f"{self.folder} is not finished.")
-        record = validate_record(read_json(path), path)
+        record = read_json(path)
+        if not (isinstance(record, dict) and record.keys() >= PARTS):
+            raise ConfigError(f"{path} is not a record; restore or remove it.")
         run_hash = read_checkpoint(self.checkpoint)["config_hash"]
         of_this = (record.get("config_hash"), file_name(record.get("steps", 0)))
         if of_this != (run_hash, self.checkpoint.name):

@@ -4,10 +4,14 @@ All workers share Optuna's journal. Each holds a file lock on the trial that it 
 trial whose worker was killed is recognised, and resumed by the next one.
 """
 
+import json
 import math
 import os
+import shlex
+import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import asdict
 from statistics import mean
 from typing import Any
 
@@ -18,9 +22,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from tape_exp.machine.files import write_atomically
 from tape_exp.machine.preemption import Preemption
 from tape_exp.paper.runner import time_limit
 from tape_exp.runs.directory import FolderError
+from tape_exp.runs.record import environment_info
 from tape_exp.settings.errors import ConfigError, did_you_mean
 from tape_exp.settings.redact import redact
 from tape_exp.training.faults import StorageError, TrialPruned
@@ -138,6 +144,28 @@ class Trials:
             }
             for number, (trial, curve) in enumerate(zip(trials, curves, strict=True))
         ]
+
+    def report(self) -> bool:
+        """Write and print what the search has found so far; whether trials failed."""
+        search, states = self.search, []
+        models = {model: self.records(model) for model in search.models}
+        result = {"search": search.name, **asdict(search), **environment_info(), "models": models}
+        path = search.folder / "search.json"
+        write_atomically(path, json.dumps(result, indent=1) + "\n")
+        print(path)
+        for model, records in models.items():
+            print(f"\n{model}: trial, state, {search.metric}, values")
+            for number, one in enumerate(records, 1):
+                score = "" if one["score"] is None else f"{one['score']:.4g}"
+                values = " ".join(f"{key}={value}" for key, value in one["values"].items())
+                print(f"{number:4} {one['state']:9} {score:>9}  {values} {one.get('why', '')}")
+                states.append(one["state"])
+            if best := search.best_of(records):
+                words = [*search.words(model, best["values"]), f"seed={max(search.seeds) + 1}"]
+                print(f"Best of {model}: tape-exp train {shlex.join(words)}")
+        if left := search.trials * len(models) - len(states) + states.count("under way"):
+            print(f"trials left: {left}; the same command resumes the search.", file=sys.stderr)
+        return "failed" in states
 
 
 class Report(Callback):

@@ -357,8 +357,8 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path, monkeypatch):
     assert states(Trials(search_from(LONG))) == ["under way"]
 
 
-def test_workers_save_and_leave_with_the_command_that_started_them(tmp_path):
-    process = start(*LONG, "--cores=2")
+def test_a_search_that_is_told_to_leave_saves_its_run(tmp_path):
+    process = start(*LONG)
     wait_for_checkpoint(process, tmp_path)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 85
