@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from tape_exp.machine.processes import sum_over_processes
 from tape_exp.machine.seeding import RowSampler
@@ -39,26 +40,17 @@ def generate(
         raise ValueError("generation needs at least one prompt, and no empty one.")
     longest = int(lengths.max())
     padding = longest - lengths
-    tokens = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
-    for row, (prompt, skip) in enumerate(zip(prompts, padding.tolist(), strict=True)):
-        tokens[row, skip:] = torch.as_tensor(prompt, device=device)
-    cache = new_cache(
-        decoder,
-        longest + new_tokens,
-        padding if int(padding.max()) else None,
-        len(prompts),
-        sampler,
-    )
+    rows = [torch.as_tensor(prompt, device=device) for prompt in prompts]
+    tokens = pad_sequence(rows, batch_first=True, padding_side="left").long()
+    hidden = padding if int(padding.max()) else None
+    cache = new_cache(decoder, longest + new_tokens, hidden, len(prompts), sampler)
 
-    written = torch.empty(len(prompts), new_tokens, dtype=torch.long, device=device)
+    written: list[Tensor] = []
     running = torch.ones(len(prompts), dtype=torch.bool, device=device)
-    count = 0
-    while count < new_tokens:
-        tokens = _choose(
-            decoder(tokens, cache=cache, last_only=True)[:, -1], temperature, generator
-        )
-        written[:, count] = tokens[:, 0]
-        count += 1
+    for _ in range(new_tokens):
+        logits_BV = decoder(tokens, cache=cache, last_only=True)[:, -1]
+        tokens = _choose(logits_BV, temperature, generator)
+        written.append(tokens)
         if eos is not None:
             running &= tokens[:, 0] != eos
             going_on = running.any()
@@ -66,8 +58,8 @@ def generate(
                 going_on = sum_over_processes(going_on.int()) > 0
             if not going_on:
                 break
-    rows = written[:, :count].tolist()
-    return [row[: row.index(eos)] if eos is not None and eos in row else row for row in rows]
+    found: list[list[int]] = torch.cat(written, 1).tolist() if written else [[] for _ in prompts]
+    return [row[: row.index(eos)] if eos is not None and eos in row else row for row in found]
 
 
 def sharded(decoder: Decoder) -> bool:
@@ -99,9 +91,6 @@ def _choose(logits_BV: Tensor, temperature: float, generator: torch.Generator | 
     """The next token of every row: (B, 1)."""
     if temperature == 0:
         return logits_BV.argmax(-1, keepdim=True)
-    probabilities = (
-        (logits_BV.float() / temperature)
-        .softmax(-1)
-        .to(generator.device if generator else logits_BV.device)
-    )
+    device = generator.device if generator else logits_BV.device
+    probabilities = (logits_BV.float() / temperature).softmax(-1).to(device)
     return torch.multinomial(probabilities, 1, generator=generator).to(logits_BV.device)

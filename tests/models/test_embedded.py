@@ -10,8 +10,7 @@ import torch
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
-from tape_exp.models.decoder import token_nll
-from tape_exp.models.generation import generate, new_cache
+from tape_exp.models.generation import generate
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tape_exp.tasks.arithmetic import VOCABULARY
@@ -100,34 +99,11 @@ def test_only_the_first_layer_has_a_table(arch):
     assert model.layers[0].position.embedding.std().item() == pytest.approx(0.02, rel=0.1)
 
 
-def test_sinusoids_see_distances_in_their_products(arch):
-    encoding = make_position("sinusoidal", arch)
-    positions = torch.arange(40, dtype=torch.float64)[None]
-    E = encoding.embed(torch.zeros(1, 40, 32), None, positions, None)[0]
-    products = E @ E.T
-    assert torch.allclose(products[3:, 3:], products[:-3, :-3], atol=1e-14)
-    assert products[0, 0].item() == pytest.approx(0.02**2 * 16)
-
-
 def ids_of(encoding, tokens: torch.Tensor, sampler: RowSampler | None = None) -> torch.Tensor:
     """The rows of the table that an encoding adds to its tokens, (B, T)."""
     with torch.no_grad():
         encoding.embedding.copy_(torch.arange(len(encoding.embedding))[:, None].float())
         return encoding.embed(torch.zeros(*tokens.shape, 32), tokens, None, sampler)[..., 0].long()
-
-
-@pytest.mark.parametrize("name", ["abacus", "coupling"])
-def test_ids_of_a_sum(name, arch):
-    encoding = make_position(name, arch).eval()
-    one, other = ids_of(encoding, rows("12+9=03", "7+805=5")).tolist()
-    assert one == [1, 2, 0, 1, 0, 1, 2]
-    assert other == [1, 0, 1, 2, 3, 0, 1]
-    encoding.train()
-    shifted = ids_of(encoding, rows("12+9=03"), RowSampler(5))
-    k = int(shifted[0, 0]) - 1
-    separators = k if name == "coupling" else 0
-    expected = [k + 1, k + 2, separators, k + 1, separators, k + 1, k + 2]
-    assert (k > 0, shifted[0].tolist()) == (True, expected)
 
 
 def test_offsets_are_those_of_the_row_and_reach_both_ends(arch):
@@ -137,36 +113,6 @@ def test_offsets_are_those_of_the_row_and_reach_both_ends(arch):
     later = ids_of(encoding, torch.full((390, 1), 4), RowSampler(5, first=10)).flatten() - 1
     assert torch.equal(later, found[10:])
     assert not (ids_of(encoding, torch.full((9, 1), 4)) - 1).any()
-
-
-@pytest.mark.parametrize("name", ["abacus", "coupling"])
-def test_a_number_goes_on_through_the_steps_of_a_cache(name, arch):
-    """Rows padded on the left, in training with the offset of their number, and any chunks."""
-    model = make_decoder(name, arch)
-    randomise(model)
-    texts = ["2+8=", "12345+6=7"]
-    whole = [text + "34+50" for text in texts]
-    width = len(whole[1])
-    padded = torch.tensor([tokens_of(text.rjust(width, "5")) for text in whole])
-    with torch.no_grad():
-        cache = new_cache(model, width, torch.tensor([5, 0]), 2, RowSampler(5))
-        parts = [model(part, cache=cache) for part in padded.split([6, 1, 1, 3, 3], 1)]
-        for row, skip in enumerate((5, 0)):
-            alone = model(padded[row : row + 1, skip:], sampler=RowSampler(5, first=row))
-            assert (torch.cat(parts, 1)[row, skip:] - alone[0]).abs().max() < 1e-4
-
-
-@pytest.mark.parametrize("name", ["learned", "abacus"])
-def test_losses_and_chosen_logits_are_those_of_all_logits(name, arch):
-    model, tokens, labels = make_decoder(name, arch), rows(*SUMS), rows(*SUMS).flip(1)
-    randomise(model)
-    with torch.no_grad():
-        logits = model(tokens, sampler=RowSampler(5))
-        nll = model(tokens, labels_BT=labels, sampler=RowSampler(5))
-        some = model(tokens, logits_at=torch.tensor([3, 15]), sampler=RowSampler(5))
-    expected = token_nll(logits, torch.nn.Identity(), labels)
-    assert torch.allclose(nll, expected, atol=1e-6)
-    assert torch.allclose(some, logits.flatten(0, 1)[[3, 15]], atol=1e-6)
 
 
 def test_a_table_ends_in_a_sentence(arch):
@@ -182,12 +128,6 @@ def test_a_table_ends_in_a_sentence(arch):
     tokens = torch.full((1, 40), 4)
     with pytest.raises(ConfigError, match=r"model\.length=50 would do"):
         shift_rows(model, tokens, 4, [1], shift=10)
-
-
-@pytest.mark.parametrize("name", ["abacus", "coupling"])
-def test_a_task_without_digits_is_told_apart(name):
-    with pytest.raises(ConfigError, match=r"which tokens are digits.* task=arithmetic does"):
-        make_position(name, Arch(layers=1, width=8, heads=2, ffn=8))
 
 
 @pytest.mark.parametrize("name", ["alibi", "fire"])
@@ -208,13 +148,3 @@ def test_a_draw_leaves_out_some_of_the_positions(arch):
     expected = [sorted(sorted(range(96), key=row.__getitem__)[:9]) for row in numbers]
     found = make_decoder("randpe", arch).positions(3, 9, CPU, RowSampler(5))
     assert found.tolist() == expected
-
-
-def test_an_encoding_on_random_positions_has_the_keys_of_both(arch):
-    words = ("model.hidden=5", "model.random_range=3")
-    fire = make_decoder("fire_randpe", arch, *words)
-    assert (fire.blocks()[0].position.inner.out_features, fire.random.range) == (5, 144)
-    with pytest.raises(ConfigError, match=r"model\.hiden is not known\. Did you mean 'hidden'"):
-        make_decoder("fire_randpe", arch, "+model.hiden=5")
-    with pytest.raises(ConfigError, match=r"model\.random_range=many "):
-        make_decoder("fire_randpe", arch, "model.random_range=many")

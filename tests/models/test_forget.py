@@ -34,28 +34,6 @@ def test_a_probability_is_multiplied_by_the_gates_of_the_tokens_between(name, wi
     assert (trace(model, TOKENS)[1].attention - expected).abs().max() < 1e-12
 
 
-def test_the_same_gate_everywhere_is_alibi(arch):
-    fox, alibi = make_decoder("fox", arch), make_decoder("alibi", arch)
-    slopes = make_position("alibi", arch).slopes()
-    with torch.no_grad():
-        for block in fox.blocks():
-            block.position.w_forget.zero_()
-            block.position.b_forget.copy_(-torch.expm1(slopes).log())
-        assert (fox(TOKENS) - alibi(TOKENS)).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("name", "without", "gate"),
-    [("fox", "nope", "b_forget"), ("path_fox", "path", "b_forget"), ("wall", "nope", "b")],
-)
-def test_open_gates_leave_the_encoding_without_them(name, without, gate, arch):
-    model, plain = make_decoder(name, arch), make_decoder(without, arch)
-    with torch.no_grad():
-        for block in model.blocks():
-            getattr(block.position, gate).fill_(100)
-        assert (model(TOKENS) - plain(TOKENS)).abs().max() < 1e-5
-
-
 def wall_logits(encoding, q, k, x):
     """Of the encoding, and by the equation, in the dtype of x and in fp64."""
     d, bias = q.shape[-1], bias_of(encoding, q, k, x)
@@ -86,18 +64,3 @@ def test_wall_multiplies_every_channel_by_its_gates(start, block, arch, monkeypa
         strict=True,
     ):
         assert (got - wanted).abs().max() < 1e-5 * wanted.abs().max() + 1e-6
-
-
-def test_wall_with_one_gate_a_head_scales_the_logits_of_nope(arch):
-    """It does not add to them, as FoX does."""
-    encoding = make_position("wall", arch, "model.start=1").double()
-    encoding.init_weights(torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        encoding.w.copy_(encoding.w[:1].expand_as(encoding.w))
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(1, 9, 4, 8, generator=generator, dtype=torch.float64) for _ in range(2))
-    x = torch.randn(1, 9, arch.width, generator=generator, dtype=torch.float64)
-    logits, _ = wall_logits(encoding, q, k, x)
-    c = F.logsigmoid(x[0] @ encoding.w[0] + encoding.b[0]).cumsum(0)
-    plain = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(8)
-    assert (logits - (plain * (c[:, None] - c).clamp(max=0).exp()).tril()).abs().max() < 1e-12

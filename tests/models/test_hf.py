@@ -22,7 +22,7 @@ from tape_exp.models import export, llama
 from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate
-from tape_exp.models.hf import TapeExpConfig, TapeExpForCausalLM, padding
+from tape_exp.models.hf import TapeExpConfig, TapeExpForCausalLM
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
@@ -56,6 +56,13 @@ def exported(name: str, arch: Arch, folder, *overrides: str, dtype=None, **chang
     model = section(name, *overrides)
     export.save(decoder, folder / "exported", None, model=model, dtype=dtype)
     return decoder, folder / "exported"
+
+
+def ours_in(name: str, arch: Arch, **changes) -> tuple[Decoder, TapeExpForCausalLM]:
+    """A decoder, and a model of transformers that has it."""
+    decoder = model_of(name, arch, **changes)
+    config = TapeExpConfig(dataclasses.asdict(decoder.arch), section(name))
+    return decoder, TapeExpForCausalLM(config, decoder)
 
 
 def prompts(*lengths: int):
@@ -151,8 +158,7 @@ def test_stored_in_another_type(name, arch, tmp_path):
 @pytest.mark.parametrize("name", MODELS)
 def test_generation_is_our_own(name, arch):
     """Greedy, rows of different lengths, padded on the left."""
-    decoder = model_of(name, arch)
-    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(arch), section(name)), decoder)
+    decoder, model = ours_in(name, arch)
     rows, batch, mask = prompts(5, 12, 1)
     found = model.generate(
         batch, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=13
@@ -168,10 +174,7 @@ RANDOM = ["randpe", "tape_randpe", "alibi_randpe", "fire_randpe"]
 
 @pytest.mark.parametrize("name", ["rope", "tape", "alibi", *RANDOM])
 def test_a_cache_changes_nothing_and_eos_stops_a_row(name, arch):
-    decoder = model_of(name, arch, kv_heads=2)
-    model = TapeExpForCausalLM(
-        TapeExpConfig(dataclasses.asdict(decoder.arch), section(name)), decoder
-    )
+    decoder, model = ours_in(name, arch, kv_heads=2)
     rows, batch, mask = prompts(5, 12, 7)
     options = {"attention_mask": mask, "max_new_tokens": 10, "do_sample": False, "pad_token_id": 13}
     cached, whole = (
@@ -189,26 +192,18 @@ def test_a_cache_changes_nothing_and_eos_stops_a_row(name, arch):
 
 
 def test_sampling_follows_the_probabilities(arch):
-    decoder = model_of("tape", arch)
-    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(arch), section("tape")), decoder)
+    decoder, model = ours_in("tape", arch)
     with torch.no_grad():
         expected = (decoder(TOKENS[:1, :6])[0, -1] / 0.8).softmax(-1)
     torch.manual_seed(0)
-    options = {
-        "do_sample": True,
-        "temperature": 0.8,
-        "top_k": 0,
-        "num_return_sequences": 4000,
-        "pad_token_id": 13,
-    }
-    drawn = model.generate(TOKENS[:1, :6], max_new_tokens=1, **options)
+    options = {"do_sample": True, "temperature": 0.8, "top_k": 0, "pad_token_id": 13}
+    drawn = model.generate(TOKENS[:1, :6], max_new_tokens=1, num_return_sequences=4000, **options)
     assert drawn.shape == (4000, 7)
     assert (torch.bincount(drawn[:, -1], minlength=14) / 4000 - expected).abs().max() < 0.03
 
 
 def test_padding_on_either_side_changes_no_logit_and_no_gradient(arch):
-    decoder = model_of("tape", arch)
-    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(arch), section("tape")), decoder)
+    decoder, model = ours_in("tape", arch)
     gradients = []
     for left in (0, 4, 2):
         batch, mask = torch.full((2, 14), 13), torch.zeros(2, 14, dtype=torch.long)
@@ -229,16 +224,8 @@ def test_padding_on_either_side_changes_no_logit_and_no_gradient(arch):
     assert torch.allclose(model(TOKENS, logits_to_keep=1).logits, kept[:, -1:], atol=1e-5)
 
 
-def test_padding_is_counted_at_the_beginning():
-    assert padding(None) is None
-    assert padding(torch.tensor([[1, 1, 0], [1, 0, 0]])) is None
-    assert padding(torch.tensor([[0, 1, 1], [0, 0, 1], [1, 1, 1]])).tolist() == [1, 2, 0]
-    with pytest.raises(ValueError, match="in the middle of a row"):
-        padding(torch.tensor([[1, 0, 1]]))
-
-
 def test_what_generation_lacks_is_told(arch):
-    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(arch), section("tape")))
+    _, model = ours_in("tape", arch)
     options = {"max_new_tokens": 2, "pad_token_id": 13}
     with pytest.raises(ValueError, match=r"not by beam search; set num_beams=1"):
         model.generate(TOKENS, num_beams=2, do_sample=False, **options)
@@ -248,6 +235,8 @@ def test_what_generation_lacks_is_told(arch):
         model.generate(TOKENS, attention_mask=mask, **options)
     with pytest.raises(ValueError, match="has no inputs_embeds"):
         model(TOKENS, inputs_embeds=torch.zeros(3, 20, 32))
+    with pytest.raises(ValueError, match="in the middle of a row"):
+        model(TOKENS[:1, :3], attention_mask=torch.tensor([[1, 0, 1]]))
 
 
 def test_tokenizer_and_special_tokens(tmp_path, text_folder, arch):
@@ -336,8 +325,7 @@ def test_importing_the_package_imports_nothing():
 
 
 def test_further_tokens_leave_the_logits_of_the_others(arch, tmp_path):
-    decoder = model_of("tape", arch)
-    model = TapeExpForCausalLM(TapeExpConfig(dataclasses.asdict(arch), section("tape")), decoder)
+    _, model = ours_in("tape", arch)
     before = model(TOKENS).logits
     model.resize_token_embeddings(arch.vocab + 3)
     assert torch.equal(model(TOKENS).logits[..., : arch.vocab], before)
@@ -350,8 +338,7 @@ def test_further_tokens_leave_the_logits_of_the_others(arch, tmp_path):
 def test_recomputed_blocks_have_the_same_gradients(arch):
     gradients = []
     for recomputed in (False, True):
-        config = TapeExpConfig(dataclasses.asdict(arch), section("tape"))
-        model = TapeExpForCausalLM(config, model_of("tape", arch)).train()
+        model = ours_in("tape", arch)[1].train()
         if recomputed:
             model.gradient_checkpointing_enable()
         model(TOKENS, labels=TOKENS).loss.backward()
@@ -360,11 +347,3 @@ def test_recomputed_blocks_have_the_same_gradients(arch):
     for kept, anew in zip(*gradients, strict=True):  # the last update of positions has none
         assert (kept is None) == (anew is None)
         assert kept is None or torch.allclose(kept, anew, atol=1e-7)
-
-
-def test_what_the_type_lacks_is_said(arch):
-    config = TapeExpConfig(dataclasses.asdict(arch), section("tape"))
-    model = TapeExpForCausalLM(config, model_of("tape", arch))
-    for options in ({"inputs_embeds": torch.zeros(1, 2, arch.width)}, {"output_attentions": True}):
-        with pytest.raises(ValueError, match=f"has no {next(iter(options))}"):
-            model(**options)

@@ -3,12 +3,10 @@ keys.
 """
 
 import math
-import re
 from dataclasses import replace
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models import export
@@ -163,46 +161,6 @@ def test_ssmax_multiplies_logits_and_biases(window, arch):
         expected = before[:, :, t] ** powers[None, :, None] * seen
         expected = expected / expected.sum(-1, keepdim=True)
         assert torch.allclose(found[:, :, t], expected, atol=1e-5)
-
-
-def test_norms_of_queries_and_keys_are_those_of_qwen3(arch):
-    sizes = replace(arch, kv_heads=2)
-    ours = make_decoder("rope", sizes, "+model.qk_norm=true")
-    with torch.no_grad():
-        for block in ours.blocks():
-            block.q_norm.weight.uniform_(0.5, 2)
-            block.k_norm.weight.uniform_(0.5, 2)
-    config = Qwen3Config(
-        vocab_size=14,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=48,
-        rope_theta=10_000.0,
-        tie_word_embeddings=False,
-    )
-    theirs = Qwen3ForCausalLM(config).eval()
-    parts = {x: f"self_attn.{x}_proj" for x in "qkvo"} | {
-        x: f"self_attn.{x}" for x in ("q_norm", "k_norm")
-    }
-    parts |= {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
-    parts |= {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-    weights = {}
-    for name, value in ours.state_dict().items():
-        if match := re.match(r"layers\.(\d)\.(\w+)\.weight", name):
-            name = f"model.layers.{match[1]}.{parts[match[2]]}.weight"
-        else:
-            name = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}[
-                name.partition(".")[0]
-            ] + ".weight"
-        weights[name] = value
-    theirs.load_state_dict(weights)
-    with torch.no_grad():
-        assert (ours(TOKENS) - theirs(TOKENS).logits).abs().max() < 1e-5
 
 
 def test_a_command_and_a_yaml_give_the_same_layers_with_all_their_keys():

@@ -15,7 +15,6 @@ from tape_exp.models.layers import kinds_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
 from tests.conftest import make_decoder
 
@@ -97,17 +96,6 @@ def test_what_is_trained(model, method, parts):
         ours.parameter_count(),
         sum(p.numel() for _, p in peft.trained(ours)),
     ]
-
-
-def test_every_method_interpolates_positions_and_theta_scaling_trains_what_lora_does():
-    methods = {
-        path.stem: compose_config(["task=extend", f"peft={path.stem}"]).peft
-        for path in (CONF / "peft").glob("*.yaml")
-        if path.stem not in ("none", "drope")
-    }
-    assert {peft.interpolation for peft in methods.values()} == {2.0}
-    lora, theta = methods["lora"], methods["theta"]
-    assert (theta.lora, theta.train, theta.theta) == (lora.lora, lora.train, 1e6)
 
 
 @pytest.mark.parametrize(("T", "groups"), [(48, 4), (24, 3), (16, 1), (32, 4)])

@@ -17,9 +17,8 @@ from tape_exp.models.positions.rope import turn
 from tape_exp.models.positions.t5 import T5
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import CONF, ROOT
+from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks.arithmetic import row_length
 from tests.conftest import MODELS, bias_of, make_decoder, make_position, model_of
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -108,26 +107,62 @@ def test_alibi_bias_is_linear_in_distance(arch):
     assert (bias[0, :, 2, 2] == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "override", "message"),
-    [
-        ("t5", "model.buckets=1", "model.buckets=1 should be greater than or equal to 2"),
-        ("t5", "model.max_distance=32", "model.max_distance=32 must be above half of model.bu"),
-        ("fire", "model.hidden=0", "model.hidden=0 should be greater than or equal to 1"),
-        ("rope", "model.theta=1e-300", "model.theta=1e-300 should be greater than or eq"),
-        ("tape", "model.theta=-1", "model.theta=-1 should be greater than or equal to 1"),
-        (
-            "rope_ntk",
-            "model.scaling.factor=1e300",
-            "model.scaling.factor=1e+300 should",
-        ),
-        ("rope_yarn", "model.theta=1", "needs model.theta above 1"),
-        ("xpos", "model.scale_base=0", "model.scale_base=0 should be greater than 0"),
-    ],
+LONGROPE = (
+    "model.scaling.method=longrope",
+    "+model.scaling.short_factor=[1,1.5,2,3]",
+    "+model.scaling.long_factor=[1,2,4,8]",
 )
-def test_sizes_that_make_no_encoding_are_refused(name, override, message, arch):
+REFUSED = [
+    ("t5", "model.buckets=1", "model.buckets=1 should be greater than or equal to 2"),
+    ("t5", "model.max_distance=32", "model.max_distance=32 must be above half of model.bu"),
+    ("fire", "model.hidden=0", "model.hidden=0 should be greater than or equal to 1"),
+    ("rope", "model.theta=1e-300", "model.theta=1e-300 should be greater than or eq"),
+    ("rope_ntk", "model.scaling.factor=1e300", "model.scaling.factor=1e+300 should"),
+    ("rope_yarn", "model.theta=1", "needs model.theta above 1"),
+    ("rope_yarn", "+model.scaling.beta_fast=-3", "scaling.beta_fast=-3 should be greater than 0"),
+    ("rope_yarn", "+model.scaling.beta_slow=40", "beta_slow=40.0 must be below model.scaling.bet"),
+    ("rope", LONGROPE[0], "model.scaling.short_factor holds 0 numbers; give 4"),
+    (
+        "rope",
+        (*LONGROPE, "+model.scaling.long_factor=[1,2]"),
+        "long_factor holds 2 numbers; give 4",
+    ),
+    ("rope", (*LONGROPE, "+model.scaling.long_factor=[1,2,4,-1]"), "long_factor.3=-1 should be gr"),
+    ("rope", (*LONGROPE, "model.scaling.original=1"), "scaling.original=1 must be at least 2"),
+    *((name, "++model.scaling.method=dynamic", "use model=rope") for name in ("grape", "repo")),
+    ("selective_rope", "++model.scaling.method=dynamic", "reads the length of a row"),
+    (
+        "selective_rope",
+        ("model.start=rope", "model.bias=false"),
+        "start=rope needs model.bias=true",
+    ),
+    ("xpos", "model.scale_base=0", "model.scale_base=0 should be greater than 0"),
+    ("p_rope", "model.p=1.5", "model.p=1.5 should be less than or equal to 1"),
+    ("pope", "model.phases=none", "model.phases=none is not known"),
+    ("repo", "model.reduction=33", "model.reduction=33 must be from 1 to task.arch.width=32"),
+    ("grape", "model.step=0", "model.step=0 should be greater than 0"),
+    ("tape", "model.psi_input=values", "model.psi_input=values is not known"),
+    ("tape_tensor", "++model.R=4", "model.L=2 model.R=4: model.initial=rope needs L and R of"),
+    ("tape_fourier", "++model.R=3", "model.initial=fourier needs L=2 and an even R"),
+    ("tape_no_equivariance", "++model.weights=full", "equivariant=false needs model.weights=heads"),
+    ("tape_householder", "model.R=6", "model.R=6 must be even and divide the 8 channels"),
+    ("learned", "model.length=40", "model.length=48 would do"),
+    ("dape", "model.hidden=0", "model.hidden=0 should be greater than or equal to 1"),
+    ("cope", "model.vectors=1", "model.vectors=1 should be greater than or equal to 2"),
+    ("fire_randpe", "+model.hiden=5", "model.hiden is not known. Did you mean 'hidden'"),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "message"), REFUSED, ids=str)
+def test_a_wrong_value_names_its_key(name, words, message, arch):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        make_position(name, arch, override)
+        make_position(name, arch, *([words] if isinstance(words, str) else words))
+
+
+@pytest.mark.parametrize("name", ["abacus", "coupling"])
+def test_an_encoding_that_must_know_digits_says_so(name):
+    with pytest.raises(ConfigError, match=r"which tokens are digits.* task=arithmetic does"):
+        make_position(name, Arch(layers=1, width=8, heads=2, ffn=8))
 
 
 def test_rows_that_take_xpos_out_of_fp32_are_refused(arch):
@@ -184,20 +219,6 @@ def test_fire_needs_one_value_for_each_distance_up_to_its_threshold(first, arch)
         assert torch.allclose(fast, reference, rtol=1e-4, atol=1e-5)
 
 
-def test_the_threshold_of_fire_begins_beyond_every_row_of_addition(arch):
-    """Within it the bias depends on the distance alone: every diagonal has one value."""
-    encoding = make_position("fire", arch)
-    encoding.init_weights(generator())
-    scales = sorted(path.stem for path in (CONF / "scale" / "arithmetic").glob("*.yaml"))
-    digits = max(compose_config([f"scale={scale}"]).task.test_digits for scale in scales)
-    assert (digits, row_length(digits)) == (80, 244)
-    assert row_length(digits) < encoding.threshold * encoding.threshold_factor.item() == 512
-    bias = bias_of(encoding, *of_tokens(row_length(digits)))[0, 0].detach()
-    assert bias[:, 0].std() > 1e-3
-    for distance in (1, 100, 200):
-        assert bias.diagonal(-distance).max() - bias.diagonal(-distance).min() < 1e-6
-
-
 @pytest.mark.parametrize("kernel", ["log", "power"])
 def test_kerple_matches_its_formula(kernel, arch):
     encoding = make_position(f"kerple_{kernel}", arch)
@@ -239,67 +260,41 @@ def test_rope_matches_transformers(arch):
     assert torch.allclose(ours[1], theirs[1], atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["linear", "dynamic-free ntk", "yarn"])
-def test_scaled_frequencies_match_transformers(method):
+def of_transformers(method: str, **more):
+    """Frequencies and the factor on q and k of a head of 64 or 8 channels, stretched fourfold."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    method = method.split()[-1]
+    given = {"rope_type": method, "factor": 4.0, "rope_theta": 10_000.0}
+    given |= {"original_max_position_embeddings": 1024}
+    given |= {"short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 2.0, 4.0, 8.0]}
+    channels = 8 if more else 64
+    sizes = {"hidden_size": 2 * channels, "num_attention_heads": 2}
+    config = LlamaConfig(**sizes, max_position_embeddings=1024, rope_parameters=given)
+    return ROPE_INIT_FUNCTIONS[method](config, device="cpu", **more)
+
+
+@pytest.mark.parametrize("method", ["linear", "ntk", "yarn"])
+def test_scaled_frequencies_match_transformers(method):
     arch = Arch(layers=1, width=128, heads=2, ffn=32, vocab=14, max_length=4096, train_length=1024)
     ours, magnitude = make_position(f"rope_{method}", arch).frequencies(torch.zeros(1))
     if method == "ntk":
         assert ours[0] == 1
         assert ours[-1].item() == pytest.approx(10_000 ** (-62 / 64) / 4, rel=1e-4)
         return
-    parameters = {
-        "rope_type": method,
-        "factor": 4.0,
-        "rope_theta": 10_000.0,
-        "original_max_position_embeddings": 1024,
-    }
-    config = LlamaConfig(
-        hidden_size=128,
-        num_attention_heads=2,
-        max_position_embeddings=4096,
-        rope_parameters=parameters,
-    )
-    theirs, attention = ROPE_INIT_FUNCTIONS[method](config, device="cpu")
+    theirs, attention = of_transformers(method)
     assert torch.allclose(ours, theirs, rtol=1e-5)
     assert magnitude == pytest.approx(attention)
-
-
-LONGROPE = (
-    "model.scaling.method=longrope",
-    "+model.scaling.short_factor=[1,1.5,2,3]",
-    "+model.scaling.long_factor=[1,2,4,8]",
-)
 
 
 @pytest.mark.parametrize("length", [500, 1024, 1025, 3000])
 @pytest.mark.parametrize("method", ["dynamic", "longrope"])
 def test_frequencies_by_length_match_transformers(method, length):
-    from transformers import LlamaConfig
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    sizes = {"layers": 1, "width": 16, "heads": 2, "ffn": 8, "vocab": 14}
-    arch = Arch(**sizes, max_length=4096, train_length=1024)
+    arch = Arch(1, 16, 2, 8, vocab=14, max_length=4096, train_length=1024)
     words = LONGROPE if method == "longrope" else ("model.scaling.method=dynamic",)
     encoding = make_position("rope", arch, *words)
     ours, magnitude = encoding.frequencies(torch.arange(float(length))[None])
-    config = LlamaConfig(
-        hidden_size=16,
-        num_attention_heads=2,
-        max_position_embeddings=1024,
-        rope_parameters={
-            "rope_type": method,
-            "factor": 4.0,
-            "rope_theta": 10_000.0,
-            "original_max_position_embeddings": 1024,
-            "short_factor": [1.0, 1.5, 2.0, 3.0],
-            "long_factor": [1.0, 2.0, 4.0, 8.0],
-        },
-    )
-    theirs, attention = ROPE_INIT_FUNCTIONS[method](config, device="cpu", seq_len=length)
+    theirs, attention = of_transformers(method, seq_len=length)
     assert torch.allclose(ours.flatten(), theirs, rtol=1e-6, atol=0)
     assert magnitude == pytest.approx(attention, rel=1e-6)
     late = make_position("rope", arch, *words, "model.scaling.when=evaluation").train()
@@ -308,32 +303,6 @@ def test_frequencies_by_length_match_transformers(method, length):
     assert (torch.allclose(unscaled, plain, rtol=1e-6), one) == (True, 1)
     rounded = make_position("rope", arch, *words).to(torch.bfloat16)
     assert torch.equal(rounded.frequencies(torch.arange(float(length))[None])[0], ours)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            LONGROPE[:1],
-            "model.scaling.short_factor holds 0 numbers, and a head of 8 channels",
-        ),
-        (
-            (*LONGROPE, "+model.scaling.long_factor=[1,2,4,-1]"),
-            "long_factor.3=-1 should be greater than or equal to 0.",
-        ),
-        ((*LONGROPE, "+model.scaling.long_factor=[1,2]"), "a head of 8 channels has 4 frequencies"),
-        ((*LONGROPE, "model.scaling.original=1"), "scaling.original=1 must be at least 2"),
-    ],
-)
-def test_longrope_says_what_it_needs(words, message, arch):
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        make_position("rope", arch, *words)
-
-
-@pytest.mark.parametrize("name", ["grape", "repo", "selective_rope"])
-def test_layers_with_positions_of_their_own_have_no_row_length(name, arch):
-    with pytest.raises(ConfigError, match=r"reads the length of a row.* use model=rope"):
-        make_position(name, arch, "++model.scaling.method=dynamic")
 
 
 def test_scaling_at_evaluation_leaves_training_alone(arch):
@@ -359,10 +328,6 @@ def test_xpos_decays_with_distance(arch):
     )
 
 
-def test_xpos_has_the_scale_base_of_its_own_paper(arch):
-    assert make_position("xpos", arch).scale_base == 512
-
-
 def test_randpe_is_sorted_distinct_and_not_rope(arch):
     rope, randpe = make_decoder("rope", arch), make_decoder("randpe", arch)
     positions = randpe.positions(8, 24, torch.device("cpu"), RowSampler(5))
@@ -374,19 +339,6 @@ def test_randpe_is_sorted_distinct_and_not_rope(arch):
     assert torch.equal(randpe(TOKENS, sampler=RowSampler(5)), randpe(TOKENS, sampler=RowSampler(5)))
     later = randpe.positions(5, 24, torch.device("cpu"), RowSampler(5, first=3))
     assert torch.equal(later, positions[3:]), "row k is a function of k, not of its batch"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["+model.scaling.beta_fast=-3"], r"scaling\.beta_fast=-3 .* greater than 0"),
-        (["+model.scaling.beta_slow=40"], r"beta_slow=40\.0 must be below .*beta_fast=32\.0"),
-        (["+model.scaling.low_frequency=0"], r"scaling\.low_frequency=0 .* greater than 0"),
-    ],
-)
-def test_turns_of_scaling_are_positive_and_in_order(words, message, arch):
-    with pytest.raises(ConfigError, match=message):
-        make_position("rope_yarn", arch, *words)
 
 
 def test_randpe_says_what_to_change(arch):

@@ -5,7 +5,6 @@ follow the papers' equations, and the encodings that they begin as or contain.
 import dataclasses
 import itertools
 import math
-import re
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from tape_exp.models.conformance import randomise
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions.rope import RoPE
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, bias_of, make_decoder, make_position
 
@@ -272,32 +270,6 @@ def test_it_is_measured_whether_an_encoding_begins_as_rope(words, arch):
     assert begins or words not in AS_ROPE
 
 
-@pytest.mark.parametrize("name", ["selective_rope", "repo"])
-def test_constant_steps_are_rope(name):
-    """Angles of one step a token, and positions forced to 0 … T-1, in a model."""
-    model = make_decoder(name, GROUPED, "model.theta=1000")
-    rope = make_decoder("rope", GROUPED, "model.theta=1000")
-    assert (model(TOKENS) - rope(TOKENS)).abs().max() > 1e-4
-    for block in model.blocks():
-        if name == "selective_rope":
-            for parameter, value in (("up", 0), ("w", 0), ("c", 100), ("b", 0)):
-                getattr(block.position, parameter).data.fill_(value)
-        else:
-            block.position.wz.data.zero_()
-            block.position.from_index = True
-    assert (model(TOKENS) - rope(TOKENS)).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("name", [name for name in BY_TOKENS if name.startswith("sel")])
-def test_what_comes_before_a_key_does_not_move_it(name):
-    """Beyond the reach of the convolution, which is 3 tokens."""
-    encoding, q, k, x, positions = layer(name, *BY_TOKENS[name])
-    changed = torch.cat([x[:, :2] + 1, x[:, 2:]], 1)
-    before, after = (logits(encoding, q, k, given, positions) for given in (x, changed))
-    assert (before - after)[..., 5:, 5:].abs().max() < 1e-12
-    assert (before - after)[..., 5:, :2].abs().max() > 0.1
-
-
 @pytest.mark.parametrize("name", BY_TOKENS)
 def test_cache_and_padding(name):
     """Chunks, single tokens, and rows of different lengths."""
@@ -321,33 +293,6 @@ def test_angles_stay_precise_over_8192_tokens(name):
     turned, _ = encoding.rotate(q, q, x, state)
     exact, _ = encoding.double().rotate(q.double(), q.double(), x.double(), state.double())
     assert (turned - exact)[:, -1].abs().max() < 0.02
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "message"),
-    [
-        ("p_rope", "model.p=1.5", "model.p=1.5 should be less than or equal to 1"),
-        ("pope", "model.phases=none", "model.phases=none is not known"),
-        ("pope", "model.theta=0.5", "model.theta=0.5 should be greater than or equal to 1"),
-        ("repo", "model.reduction=33", "model.reduction=33 must be from 1 to task.arch.width=32"),
-        ("repo", "model.start=zero", "model.start=zero is not known"),
-        ("grape", "model.planes=axis", "model.planes=axis is not known"),
-        ("grape", "model.step=0", "model.step=0 should be greater than 0"),
-        (
-            "selective_rope",
-            "model.taps=0",
-            "model.taps=0 should be greater than or equal",
-        ),
-        (
-            "selective_rope",
-            "model.start=rope model.bias=false",
-            "model.start=rope needs model.bias=true",
-        ),
-    ],
-)
-def test_wrong_options_name_the_key(name, words, message):
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        make_position(name, GROUPED, *words.split())
 
 
 def test_each_key_head_has_one_rotation_so_that_a_cache_stays_small():

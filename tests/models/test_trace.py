@@ -133,14 +133,6 @@ def test_products_of_rope_are_its_mean_cosine(arch):
         assert torch.allclose(layer.products_by_head[0, 2], expected, atol=1e-5)
 
 
-def test_products_of_xpos_decay_with_distance(arch):
-    encoding = make_position("xpos", arch)
-    layer = trace(make_decoder("xpos", arch), TOKENS)[1]
-    zeta, theta = (torch.arange(0, 8, 2) + 0.4 * 8) / (1.4 * 8), 10_000.0 ** (-torch.arange(4) / 4)
-    expected = (zeta ** (7 / encoding.scale_base) * (7 * theta).cos()).mean()
-    assert float(layer.products[0, 12, 5]) == pytest.approx(float(expected), abs=1e-5)
-
-
 def test_first_layer_sees_the_initial_state_and_the_second_an_updated_one(arch):
     rope = trace(make_decoder("rope", arch), TOKENS)
     tape = trace(random_decoder("tape", arch), TOKENS)
@@ -181,13 +173,6 @@ def test_under_bf16_autocast_positions_stay_fp32(name, arch):
     if full[1].products is not None:
         assert torch.equal(half[1].products, full[1].products)
         assert half[2].products.dtype == torch.float32
-
-
-def test_fp64_positions_reach_the_state(arch):
-    positions = torch.arange(20, dtype=torch.float64)[None]
-    layer = trace(make_decoder("tape", arch), TOKENS, [2], positions)[2]
-    assert layer.products.dtype == torch.float64
-    assert layer.attention.dtype == torch.float32
 
 
 def test_unknown_layer(arch):

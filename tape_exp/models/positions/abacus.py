@@ -44,7 +44,7 @@ class Abacus(PositionEncoding):
         if not arch.digits:
             raise ConfigError(
                 f"{type(self).__name__} must be told which tokens are digits, and this task names "
-                "none; task=arithmetic does, without index hints, and model=learned needs none."
+                "none; task=arithmetic does, and model=learned needs none."
             )
         super().__init__(arch)
         self.max_offset = max_offset

@@ -1,6 +1,7 @@
 """The interface of a positional encoding, and its default: none (NoPE)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +9,9 @@ from torch import Tensor, nn
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.attention import Bias
 from tape_exp.settings.schema import Arch
+
+Biases = Bias | list[Bias] | None
+Rotated = tuple[Tensor, Tensor]  # queries and keys
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,7 @@ class PositionEncoding(nn.Module):
         """The state that the first layer sees, a row of it for each token: (1 or B, T, …)."""
         return None
 
-    def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         """Queries and keys as they enter the dot product; both may become wider, and their logits
         are then divided by the root of the new width.
 
@@ -97,9 +99,7 @@ class PositionEncoding(nn.Module):
         """
         return q_BTHD, k_BTHD
 
-    def bias(
-        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor
-    ) -> Bias | list[Bias] | None:
+    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
         """What is added to q·k / √D; a pair depends on no token after its query.
 
         Args:
@@ -109,13 +109,11 @@ class PositionEncoding(nn.Module):
         """
         return None
 
-    def carry(self, state: Tensor | None) -> Tensor | None:
+    def carry(self, state: Any) -> Tensor | None:
         """What attention averages besides the values: (B or 1, T, H or 1, E)."""
         return None
 
-    def update(
-        self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: Tokens
-    ) -> Tensor | None:
+    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Any:
         """The next layer's state, from what :meth:`carry` gave, averaged, and the tokens."""
         return state
 

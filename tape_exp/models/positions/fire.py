@@ -41,9 +41,7 @@ class FIRE(PositionEncoding):
         uniform(self.inner, generator)
         uniform(self.outer, generator)
 
-    def bias(
-        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor
-    ) -> ByPosition:
+    def bias(self, *_: Tensor) -> ByPosition:
         """f of the normalised log-distance."""
         return ByPosition(self.of_positions)
 

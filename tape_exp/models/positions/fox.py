@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.attention import Bias, ByKey
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.attention import ByKey
+from tape_exp.models.positions.base import Biases, PositionEncoding
 from tape_exp.models.positions.path import PaTH
 from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch, Count
@@ -68,9 +68,7 @@ class PaTHFoX(PaTH):
         super().init_weights(generator)
         nn.init.normal_(self.w_forget, std=0.02, generator=generator)
 
-    def bias(
-        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor
-    ) -> list[Bias]:
+    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
         """PaTH's, and -c."""
         c_BTH = log_gates(x_BTC, self.w_forget, self.b_forget).double().cumsum(1)
         return [self.dense(q_BTHD, k_BSHD, x_BTC), ByKey(-c_BTH)]

@@ -1,13 +1,13 @@
 """GRAPE: positions as powers of one rotation, whose frequencies and planes are learned."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import for_heads
+from tape_exp.models.positions.base import Rotated, for_heads
 from tape_exp.models.positions.rope import RoPE, Scaling, Theta, rotations, turn_both
 from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch, Positive
@@ -65,11 +65,8 @@ class GRAPE(RoPE):
         """The index, (B, T, 1, 1): every layer has its own frequencies."""
         return positions_BT[..., None, None]
 
-    def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         """G(n) q and G(n) k, seen from the planes; padding adds nothing to n."""
-        assert state is not None
         n = state
         if self.phase == "tokens":
             steps_BT = F.softplus(x_BTC @ precise(self.w) + precise(self.c)) * x_BTC.any(-1)

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.attention import Bias, ByDistance
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.attention import ByDistance
+from tape_exp.models.positions.base import Biases, PositionEncoding
 from tape_exp.settings.schema import Arch
 
 
@@ -42,9 +42,7 @@ class Kerple(PositionEncoding):
             self.raw_r1.copy_(r1.expm1().log())  # the inverse of softplus
             self.raw_r2.copy_(r2.expm1().log() if self.kernel == "log" else (r2 / 2).logit())
 
-    def bias(
-        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor
-    ) -> Bias | list[Bias] | None:
+    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
         """The decay."""
         return ByDistance(self.decay)
 

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.attention import Bias, Dense
-from tape_exp.models.positions.base import PositionEncoding, for_heads
+from tape_exp.models.attention import Dense
+from tape_exp.models.positions.base import Biases, PositionEncoding, for_heads
 from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch, Count
 
@@ -65,9 +65,7 @@ class PaTH(PositionEncoding):
         with torch.no_grad():
             self.taps.copy_(torch.tensor([[1.0], [0.0], [0.0]]).expand_as(self.taps))
 
-    def bias(
-        self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor
-    ) -> Bias | list[Bias]:
+    def bias(self, q_BTHD: Tensor, k_BSHD: Tensor, x_BTC: Tensor, positions_BS: Tensor) -> Biases:
         """What the matrices between query and key make of q·k / √d."""
         return self.dense(q_BTHD, k_BSHD, x_BTC)
 

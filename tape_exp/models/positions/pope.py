@@ -1,12 +1,12 @@
 """PoPE: what a token is in magnitudes, where it is in phases."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.base import PositionEncoding, Rotated
 from tape_exp.models.positions.rope import Theta, rotations
 from tape_exp.models.precision import precise
 from tape_exp.settings.schema import Arch
@@ -60,13 +60,10 @@ class PoPE(PositionEncoding):
         channels = torch.arange(d, device=positions_BT.device, dtype=positions_BT.dtype)
         return rotations(positions_BT[:, :, None, None] * self.theta ** (-channels / d))
 
-    def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         """Real and imaginary parts, (B, T, H, 2d) and (B, T, K, 2d). Logits are divided by √(2d),
         so both are multiplied by the fourth root of 2.
         """
-        assert state is not None
         delta = precise(self.delta)
         cos, sin = state.unbind(-2)
         turned = (cos * delta.cos() - sin * delta.sin(), sin * delta.cos() + cos * delta.sin())

@@ -1,11 +1,12 @@
 """RePo: RoPE at real positions that tokens give themselves."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tape_exp.models.positions.base import Rotated
 from tape_exp.models.positions.rope import RoPE, Scaling, Theta, rotations, turn_both
 from tape_exp.models.precision import precise
 from tape_exp.settings.errors import ConfigError
@@ -48,8 +49,7 @@ class RePo(RoPE):
         self.scaling.refuse_lengths()
         if reduction > arch.width:
             raise ConfigError(
-                f"model.reduction={reduction} must be from 1 to task.arch.width={arch.width}: it "
-                "divides the width; 8 is the paper's."
+                f"model.reduction={reduction} must be from 1 to task.arch.width={arch.width}."
             )
         self.from_index = start == "rope"
         inner = arch.width // reduction
@@ -67,9 +67,7 @@ class RePo(RoPE):
         """The indices, (B, T, 1)."""
         return positions_BT[..., None]
 
-    def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         """q and k turned by z θ_m."""
         wg, wc, wz = map(precise, (self.wg, self.wc, self.wz))
         z_BTK = (F.silu(x_BTC @ wg.T) * (x_BTC @ wc.T)) @ wz.T

@@ -10,7 +10,7 @@ from annotated_types import Ge, Interval
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tape_exp.models.positions.base import PositionEncoding, for_heads
+from tape_exp.models.positions.base import PositionEncoding, Rotated, for_heads
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Count, Fraction, Positive
 
@@ -77,9 +77,8 @@ class Scaling:
         """Raise, for encodings whose layers have positions of their own, which tell no length."""
         if self.method in BY_LENGTH:
             raise ConfigError(
-                f"model.scaling.method={self.method} reads the length of a row from its positions, "
-                "and the layers of this encoding have positions of their own; set "
-                "model.scaling.method=yarn, or use model=rope."
+                f"model.scaling.method={self.method} reads the length of a row, which positions of "
+                "this encoding do not tell; use model=rope."
             )
 
 
@@ -115,11 +114,8 @@ class RoPE(PositionEncoding):
         frequencies, magnitude = self.frequencies(positions_BT)
         return rotations(positions_BT[:, :, None, None] * frequencies) * magnitude
 
-    def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         """q · e^{iθ·position}, and k likewise."""
-        assert state is not None
         return turn_both(q_BTHD, k_BTHD, state)
 
     def matrices(self, state: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -151,9 +147,8 @@ class RoPE(PositionEncoding):
                 return self.base(grown) ** -powers, 1.0
             factors = (scaling.long_factor, scaling.short_factor)
             long, short = (torch.tensor(x, **numbers) for x in factors)
-            return frequencies / torch.where(length_B111 > original, long, short), (
-                self.attention_factor
-            )
+            divisors = torch.where(length_B111 > original, long, short)
+            return frequencies / divisors, self.attention_factor
         if method == "ntk":
             return self.base(s) ** -powers, 1.0
         if method == "linear" or s == 1:
@@ -168,9 +163,8 @@ class RoPE(PositionEncoding):
             for turns in (scaling.beta_fast, scaling.beta_slow)
         )
         first, last = max(math.floor(first), 0), min(math.ceil(last), d - 1)
-        interpolated = ((torch.arange(d // 2, **numbers) - first) / (last - first or 1e-3)).clamp(
-            0, 1
-        )
+        places = (torch.arange(d // 2, **numbers) - first) / (last - first or 1e-3)
+        interpolated = places.clamp(0, 1)
         frequencies = frequencies * (1 - interpolated) + frequencies / s * interpolated
         return frequencies, 0.1 * math.log(s) + 1
 
@@ -200,18 +194,12 @@ class RoPE(PositionEncoding):
 
     def _check_longrope(self) -> None:
         """Raise where the lists do not fit the head, or the original length has no logarithm."""
-        pairs = self.arch.head_dim // 2
+        pairs, original = self.arch.head_dim // 2, self.original_length
         for key in ("short_factor", "long_factor"):
             if (given := len(getattr(self.scaling, key) or ())) != pairs:
-                raise ConfigError(
-                    f"model.scaling.{key} holds {given} numbers, and a head of "
-                    f"{self.arch.head_dim} channels has {pairs} frequencies; give {pairs}."
-                )
-        if self.original_length < 2:
-            raise ConfigError(
-                f"model.scaling.original={self.original_length} must be at least 2 with "
-                "model.scaling.method=longrope, which divides by its logarithm."
-            )
+                raise ConfigError(f"model.scaling.{key} holds {given} numbers; give {pairs}.")
+        if original < 2:
+            raise ConfigError(f"model.scaling.original={original} must be at least 2: longrope.")
 
 
 class PRoPE(RoPE):

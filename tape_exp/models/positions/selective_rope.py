@@ -1,13 +1,13 @@
 """Selective RoPE: rotations whose angles are summed from what tokens choose."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tape_exp.models.positions.base import PositionEncoding
+from tape_exp.models.positions.base import PositionEncoding, Rotated
 from tape_exp.models.positions.path import convolved
 from tape_exp.models.positions.rope import RoPE, Scaling, Theta, rotations, turn_both
 from tape_exp.models.precision import precise
@@ -81,9 +81,7 @@ class SelectiveRoPE(PositionEncoding):
                 nn.init.zeros_(self.w)
                 nn.init.constant_(self.b, math.log(2))
 
-    def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         """q and k turned by the angles of their tokens."""
         down, up, taps = map(precise, (self.down, self.up, self.taps))
         u_BTC = F.normalize(x_BTC, dim=-1)

@@ -33,8 +33,7 @@ class T5(PositionEncoding):
     ) -> None:
         if max_distance <= buckets // 2:
             raise ConfigError(
-                f"model.max_distance={max_distance} must be above half of model.buckets={buckets}; "
-                f"model.max_distance={2 * buckets} would do."
+                f"model.max_distance={max_distance} must be above half of model.buckets={buckets}."
             )
         super().__init__(arch)
         self.buckets, self.max_distance = buckets, max_distance

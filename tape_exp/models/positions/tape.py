@@ -1,6 +1,6 @@
 """TAPE: positions that the content updates from layer to layer, one complex number a block."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -87,18 +87,16 @@ class TAPE(RoPE):
             nn.init.normal_(self.update_net["wx"], std=0.02, generator=generator)
             nn.init.normal_(w1, std=w1.shape[1] ** -0.5, generator=generator)
 
-    def carry(self, state: Tensor | None) -> Tensor | None:
+    def carry(self, state: Any) -> Tensor | None:
         """E, its two parts side by side, (B, S, H, d); None if attention does not update it.
 
         Attention averages it in the values' dtype: under autocast Ẽ comes from a bf16 copy of E,
         with a relative error of 2⁻⁸ an entry, while E itself stays in fp32.
         """
-        assert state is not None
         return state.flatten(3) if self.attention else None
 
-    def update(self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
+    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
         """The next E: A E + A P Ẽ, in one batched product."""
-        assert state is not None
         B, T = tokens.x.shape[:2]
         E = state.flatten(3).expand(B, T, self.arch.heads, -1)
         mixing = torch.eye(self.arch.heads, dtype=E.dtype, device=E.device)

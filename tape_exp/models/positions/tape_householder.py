@@ -1,5 +1,7 @@
 """TAPE with the update of theorem 1: a cumulative product of reflections that the tokens choose."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -61,8 +63,8 @@ class HouseholderTAPE(TensorTAPE):
     ) -> None:
         if R % 2 or arch.head_dim % R:
             raise ConfigError(
-                f"model.R={R} must be even and divide the head dimension task.arch.width / "
-                f"task.arch.heads = {arch.head_dim}; model.R=2 always does."
+                f"model.R={R} must be even and divide the {arch.head_dim} channels of a head; "
+                "model.R=2 always does."
             )
         super().__init__(
             arch, theta, scaling, intermediate, psi_input, "linear", False, feed_forward
@@ -85,17 +87,12 @@ class HouseholderTAPE(TensorTAPE):
     def start(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, M, R, R): pair l·M + m turns rows and columns l and l + R/2 of block m."""
         frequencies, magnitude = self.frequencies(positions_BT)
-        angles = (
-            (positions_BT[:, :, None, None] * frequencies)
-            .unflatten(-1, (-1, self.M))
-            .transpose(-1, -2)
-        )
+        angles = (positions_BT[:, :, None, None] * frequencies).unflatten(-1, (-1, self.M)).mT
         cos, sin = (torch.diag_embed(x) * magnitude for x in (angles.cos(), angles.sin()))
         return torch.cat([torch.cat([cos, sin], -1), torch.cat([-sin, cos], -1)], -2)
 
-    def update(self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
+    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
         """A E times the product of all factors so far, with A = I + W2 diag(ψ) W1ᵀ."""
-        assert state is not None
         turned = state @ products(self.reflections(state, tokens.x)) if self.reflects else state
         if not self.feed_forward:
             return turned

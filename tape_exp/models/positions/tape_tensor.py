@@ -1,12 +1,12 @@
 """TAPE in its general layout: E as a tensor (M, L, R) per token and head, as in the paper."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from tape_exp.machine.seeding import generator_for
-from tape_exp.models.positions.base import Tokens
+from tape_exp.models.positions.base import Rotated, Tokens
 from tape_exp.models.positions.rope import Scaling, Theta, as_matrices
 from tape_exp.models.positions.tape import TAPE, HeadMixing, PsiInput
 from tape_exp.settings.errors import ConfigError
@@ -69,28 +69,17 @@ class TensorTAPE(TAPE):
         weights: Literal["heads", "full"] = "heads",
         equivariant: bool = True,
     ) -> None:
-        if initial == "rope" and (L, R) not in LAYOUTS:
-            raise ConfigError(
-                f"model.L={L} model.R={R} is no layout of the 2 × 2 matrices of "
-                "model.initial=rope; these are: model.L=2 model.R=2, model.L=1 model.R=4, "
-                "model.L=4 model.R=1."
-            )
-        if initial == "fourier" and (L != 2 or R % 2):
-            raise ConfigError(
-                f"model.L={L} model.R={R}: model.initial=fourier needs model.L=2 and an even "
-                "model.R, as 4."
-            )
+        if (L, R) not in LAYOUTS if initial == "rope" else L != 2 or R % 2:
+            layouts = "L and R of 2 and 2, 1 and 4, or 4 and 1"
+            wanted = layouts if initial == "rope" else "L=2 and an even R"
+            raise ConfigError(f"model.L={L} model.R={R}: model.initial={initial} needs {wanted}.")
         if L == 4 and arch.head_dim % 4:
             raise ConfigError(
-                f"the head dimension task.arch.width / task.arch.heads = {arch.head_dim} must be "
-                "divisible by 4 with model.L=4; "
+                f"model.L=4 needs heads of a multiple of 4 channels, not {arch.head_dim}: "
                 f"task.arch.width={arch.heads * (arch.head_dim + 2)} would do."
             )
         if not equivariant and (weights == "full" or R == 1):
-            raise ConfigError(
-                "model.equivariant=false mixes over heads and R; it goes with model.weights=heads "
-                "and an R above 1."
-            )
+            raise ConfigError("model.equivariant=false needs model.weights=heads and R above 1.")
         self.initial, self.weights, self.equivariant = initial, weights, equivariant
         # A block has the two channels of a rotation, or one for each of its L vectors.
         self.L, self.R, self.M = L, R, arch.head_dim // max(L, 2)
@@ -123,11 +112,8 @@ class TensorTAPE(TAPE):
         waves = torch.stack([w_MLr * angles.cos(), w_MLr * angles.sin()], -1)
         return (2 / self.R) ** 0.5 * waves.flatten(-2)
 
-    def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         """q̃ and k̃, d·R/L wide, scaled to keep the factor 1/√d of the logits."""
-        assert state is not None
         restore = (self.R / self.L) ** 0.25
         return contract(q_BTHD, state) * restore, contract(k_BTHD, state) * restore
 
@@ -135,9 +121,8 @@ class TensorTAPE(TAPE):
         """The state itself, for queries and for keys."""
         return state, state
 
-    def update(self, state: Tensor | None, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
+    def update(self, state: Any, averaged_BTHE: Tensor | None, tokens: Tokens) -> Tensor:
         """E + P Ẽ, then E + W2 diag(ψ) W1ᵀ E, step by step."""
-        assert state is not None
         E = state.expand(*tokens.x.shape[:2], self.arch.heads, *state.shape[3:])
         if averaged_BTHE is not None:
             averaged = averaged_BTHE.to(E.dtype).unflatten(-1, state.shape[3:])

@@ -1,10 +1,12 @@
 """xPos: rotary encoding with an exponential decay."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tape_exp.models.positions.base import Rotated
 from tape_exp.models.positions.rope import RoPE, Theta, as_matrices, turn
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Positive
@@ -36,25 +38,20 @@ class XPos(RoPE):
         exponent = arch.max_length / 2 * math.log(1.4 / 0.4)  # of 1/ζ_0 at either end, times B
         if exponent / scale_base > LARGEST:
             raise ConfigError(
-                f"model.scale_base={scale_base:g}: over rows of {arch.max_length} tokens the "
-                "scales of queries and keys leave the range of fp32; model.scale_base="
-                f"{math.ceil(exponent / LARGEST)} or more keeps them in it."
+                f"model.scale_base={scale_base:g}: over rows of {arch.max_length} tokens scales "
+                f"leave fp32; model.scale_base={math.ceil(exponent / LARGEST)} or more would do."
             )
 
     def start(self, positions_BT: Tensor) -> Tensor:
         """(B, T, 1, 3, d/2): cosines, sines and the scale of the queries."""
         d = self.arch.head_dim
-        zeta = (
-            torch.arange(0, d, 2, device=positions_BT.device, dtype=positions_BT.dtype) + 0.4 * d
-        ) / (1.4 * d)
+        pairs = torch.arange(0, d, 2, device=positions_BT.device, dtype=positions_BT.dtype)
+        zeta = (pairs + 0.4 * d) / (1.4 * d)
         exponent = (positions_BT - self.arch.max_length / 2)[:, :, None, None] / self.scale_base
         return torch.cat([super().start(positions_BT), (zeta**exponent)[..., None, :]], -2)
 
-    def rotate(
-        self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def rotate(self, q_BTHD: Tensor, k_BTHD: Tensor, x_BTC: Tensor, state: Any) -> Rotated:
         """Queries turned and scaled, keys turned and scaled by the inverse."""
-        assert state is not None
         q_state, k_state = self._scaled(state)
         return turn(q_BTHD, q_state), turn(k_BTHD, k_state)
 
