@@ -4,7 +4,6 @@ about pictures, which cost half of a small run: their files have one pixel.
 """
 
 import atexit
-import json
 import multiprocessing
 import os
 import resource
@@ -15,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -46,8 +44,6 @@ class Command:
         environment: variables besides those of this process; None takes one away.
         largest_file: bytes that it may write to one file.
         group: whether it leads a process group of its own.
-        interpreter: whether the second process of a run (``trainer.devices=2``) is an interpreter
-            of its own, as it is outside the tests, and not forked as the first one is.
     """
 
     def __init__(
@@ -57,15 +53,13 @@ class Command:
         environment: dict[str, str | None] | None = None,
         largest_file: int | None = None,
         group: bool = False,
-        interpreter: bool = False,
     ) -> None:
         self.words = words
         self.folder = tempfile.TemporaryDirectory()
         # W&B's process of an earlier test would serve this one too
         changed = {**os.environ, "WANDB_SERVICE": None, **(environment or {})}
         variables = {name: value for name, value in changed.items() if value is not None}
-        forks = "trainer.devices=2" in words and not interpreter
-        arguments = (program, words, variables, self.folder.name, largest_file, group, forks)
+        arguments = (program, words, variables, self.folder.name, largest_file, group)
         self.process = SERVER.Process(target=_become, args=arguments)
         self.process.start()
         assert self.process.pid is not None
@@ -109,43 +103,6 @@ def train(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
     return Command(*words, **options).finish()
 
 
-def stand_by() -> tuple[str, ...]:
-    """Fork what is to be the second process of a run, where Lightning would start an interpreter.
-
-    Returns:
-        nothing in the first process; in the second the words of its command, once there is one.
-    """
-    reads, writes = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(writes)
-        with open(reads) as pipe:
-            asked = pipe.read()
-        if not asked:  # the first process has ended
-            os._exit(0)
-        command, environment, folder = json.loads(asked)
-        os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(environment)
-        return tuple(command[2:])
-    os.close(reads)
-
-    class Second(subprocess.Popen):
-        """That process, as its parent sees it."""
-
-        def _execute_child(self, args: Any, *options: Any) -> None:
-            *_, folder, environment = options[:6]
-            assert args[1] == str(ROOT / "train.py")
-            with open(writes, "w") as pipe:
-                pipe.write(json.dumps([args, dict(environment), str(folder)]))
-            self.pid, self._child_created = pid, True
-
-    from lightning.pytorch.strategies.launchers import subprocess_script
-
-    subprocess_script.subprocess = SimpleNamespace(Popen=Second)  # type: ignore[assignment]
-    return ()
-
-
 def _become(
     program: Callable[..., None],
     words: tuple[str, ...],
@@ -153,7 +110,6 @@ def _become(
     folder: str,
     largest_file: int | None,
     group: bool,
-    forks: bool,
 ) -> None:
     """In the forked process: what an interpreter does that begins with the program."""
     if group:
@@ -168,8 +124,6 @@ def _become(
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     sys.path.insert(0, str(ROOT))
     Figure.savefig = sketch  # type: ignore[method-assign]
-    if forks and (further := stand_by()):
-        program, words = script, further
     try:
         program(*words)
     finally:

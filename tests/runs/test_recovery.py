@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import shutil
-import stat
 import subprocess
 import zipfile
 from pathlib import Path
@@ -13,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tape_exp.machine import files
+from tape_exp import export
 from tape_exp.paper.records import commits
-from tape_exp.runs import card, checkpoints, record
+from tape_exp.runs import checkpoints, record
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
 from tape_exp.training.module import NotFiniteError
@@ -104,15 +103,6 @@ def test_leftovers_of_killed_writes_are_removed_and_never_recorded(tiny_run):
     assert (directory.path / ".lock").exists()
 
 
-def test_files_have_the_permissions_that_the_umask_leaves(tmp_path):
-    before = os.umask(0o077)
-    try:
-        files.write_atomically(tmp_path / "secret.json", "{}")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "secret.json").stat().st_mode) == 0o600
-
-
 def test_the_rows_of_a_step_are_on_the_disk_before_its_checkpoint(tiny_run, monkeypatch):
     order = []
     fsync = os.fsync
@@ -144,14 +134,14 @@ def test_a_clone_of_another_user_names_its_commit(tmp_path, monkeypatch):
 
 
 def test_a_new_file_among_the_code_counts_as_a_change(tmp_path, monkeypatch):
-    for folder in ("tape_exp", "conf", "launch", "results"):
+    for folder in ("tape_exp", "conf", "results"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "kept.py").write_text("")
     commit_all(tmp_path)
     monkeypatch.setattr(record, "ROOT", tmp_path)
     (tmp_path / "results" / "new.json").write_text("")
     assert record.git_state()["dirty"] is False
-    for folder in ("tape_exp", "conf", "launch"):
+    for folder in ("tape_exp", "conf"):
         (tmp_path / folder / "mine.py").write_text("")
         assert record.git_state()["dirty"] is True
         (tmp_path / folder / "mine.py").unlink()
@@ -182,7 +172,7 @@ def test_a_run_that_goes_on_names_the_commit_with_which_it_began(tiny_run, monke
         for name in ("DONE", "record.json"):
             (directory.path / name).unlink()
     assert commits([again]) == "aaaaaaa+ bbbbbbb+"
-    assert ", then ".join(("a" * 40, "b" * 40)) in card.model_card("", again, 1, "")
+    assert ", then ".join(("a" * 40, "b" * 40)) in export.model_card("", again, 1, "")
 
 
 def test_missing_metrics_are_told(tiny_run, capsys):

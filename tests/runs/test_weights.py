@@ -587,19 +587,6 @@ def test_what_are_no_weights_of_the_model_is_refused(change, message, tmp_path):
         loading.load_weights(decoder, checkpoint)
 
 
-class Program:
-    """What pickle would run when it reads it."""
-
-    def __reduce__(self):
-        return (exec, ("raise SystemExit('it ran')",))
-
-
-def test_a_checkpoint_runs_nothing(tmp_path):
-    torch.save({"state_dict": {}, "x": Program()}, tmp_path / "some.ckpt")
-    with pytest.raises(ConfigError, match="damaged or not a checkpoint"):
-        starting_weights.read_checkpoint(tmp_path / "some.ckpt")
-
-
 def test_a_damaged_checkpoint_is_refused(tmp_path):
     """A flipped byte of a weight would load without a word."""
     path = tmp_path / "step00000001.ckpt"

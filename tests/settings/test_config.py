@@ -292,7 +292,6 @@ LIGHT = {
         ["paper", "compare", "task=arithmetic", "model=rope,tape", "seeds=0,1,2"],
         {"torch", "lightning", "wandb"},
     ),
-    "status": (["status"], {"torch", "lightning", "hydra", "omegaconf", "pydantic"}),
 }
 
 

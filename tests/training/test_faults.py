@@ -2,11 +2,8 @@
 that dies, a silent W&B.
 """
 
-import errno
-import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,8 +16,6 @@ from tape_exp.machine.preemption import (
     REQUEUE,
     Preempted,
     Preemption,
-    worker_signals,
-    workers_dismissed,
 )
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.metrics import read_metrics
@@ -250,65 +245,6 @@ def test_a_full_disk_names_the_folder_and_leaves_the_last_checkpoint(tmp_path, m
     assert not failed.exists()
 
 
-def prepare_data(ready) -> None:
-    worker_signals(0)
-    ready.set()
-    time.sleep(60)
-
-
-def test_processes_that_prepare_data_heed_their_run_alone():
-    """Python ends its children by SIGTERM and waits for them, for ever if they ignore it."""
-    context = multiprocessing.get_context("fork")
-    ready = context.Event()
-    with workers_dismissed():
-        worker = context.Process(target=prepare_data, args=(ready,), daemon=True)
-        worker.start()
-        assert ready.wait(10)
-        worker.terminate()
-        worker.join(0.3)
-        assert worker.is_alive()
-    assert worker.exitcode == 0
-
-
-def test_a_disk_that_fills_up_later_keeps_what_was_whole(tiny_run, tmp_path, monkeypatch, capsys):
-    write = torch.save
-
-    def save(checkpoint, file):
-        if checkpoint["global_step"] > 4:
-            file.write(b"half")
-            raise RuntimeError("PytorchStreamWriter failed writing file") from OSError(
-                errno.ENOSPC, "No space left on device"
-            )
-        write(checkpoint, file)
-
-    words = ["model=rope", "trainer.checkpoint_every=2"]
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", save)
-        with pytest.raises(faults.StorageError, match=r"No space left on.*resumes from the last"):
-            tiny_run(*words, steps=8)
-    assert sorted(path.name for path in tmp_path.rglob("checkpoints/*")) == [
-        f"step0000000{step}.ckpt" for step in (2, 4)
-    ]
-    cfg, _ = tiny_run(*words, steps=8)
-    assert "Resuming from step 4" in capsys.readouterr().out
-    assert RunDirectory(cfg).done
-
-
-def test_metrics_that_cannot_be_written_stop_the_run_even_without_failed(
-    tiny_run, tmp_path, monkeypatch
-):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("tape_exp.runs.loggers.JsonlLogger.log_metrics", full)
-    monkeypatch.setattr(
-        RunDirectory, "write", lambda self, name, text: full() if name == "FAILED" else None
-    )
-    monkeypatch.setattr(RunDirectory, "write_json", lambda *_: None)
-    with pytest.raises(faults.StorageError, match=str(tmp_path)):
-        tiny_run("model=rope")
-
-
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory.\nTried"), MemoryError()]
 )
@@ -350,7 +286,7 @@ def test_a_second_signal_does_not_change_the_status(tmp_path):
 
 def test_a_rank_that_dies_stops_the_others_and_failed_tells_which(tmp_path):
     words = [*WORDS, f"runs={tmp_path}", "trainer.devices=2", "task.optim.max_steps=5000"]
-    process = Command(*words, interpreter=True)
+    process = Command(*words)
     wait_for_step(tmp_path, 3, process)
     (child,) = [
         int(pid)
@@ -360,32 +296,6 @@ def test_a_rank_that_dies_stops_the_others_and_failed_tells_which(tmp_path):
     assert process.finish().returncode != 0
     (failed,) = tmp_path.rglob("FAILED")
     assert "the process of rank 1 of 2 was killed by SIGKILL" in failed.read_text().splitlines()[-1]
-
-
-def test_a_wandb_that_never_answers_goes_on_offline(tmp_path):
-    """The server takes the connection and says nothing."""
-    with socket.create_server(
-        ("127.0.0.1", 0), backlog=50
-    ) as server:  # the system accepts, nobody reads
-        environment = {
-            "WANDB_MODE": "online",
-            "WANDB_API_KEY": "0" * 40,
-            "WANDB_BASE_URL": f"http://127.0.0.1:{server.getsockname()[1]}",
-        }
-        words = [
-            "logger=wandb",
-            "logger.mode=online",
-            "logger.timeout=2",
-            f"runs={tmp_path}",
-            "task.optim.max_steps=2",
-        ]
-        process = Command(*WORDS, *words, environment=environment)
-        wait_for_step(tmp_path, 2, process)
-    # The server is gone by now, or W&B would wait for it for 20 seconds at the end of the process.
-    ended = process.finish()
-    assert ended.returncode == 0, ended.stderr
-    assert "continuing offline" in ended.stdout
-    assert list(tmp_path.rglob("offline-run-*"))
 
 
 def test_a_resumed_run_repeats_no_row(tiny_run):

@@ -8,10 +8,7 @@ import torch
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.training.assembly import make_decoder
-from tape_exp.training.from_config import build_task
 from tape_exp.training.module import LanguageModule, parameter_groups, rate
-from tests.conftest import SMALL
 from tests.conftest import make_decoder as decoder_of
 
 OPTIM = Optim(batch=4, max_steps=100, lr=1e-3, warmup=0.1, decay=0.5, weight_decay=0.02)
@@ -86,10 +83,3 @@ def test_norms_and_scalars_do_not_decay(arch, factor):
     )
     for group in groups:
         assert all((p.ndim > 1) == (group["weight_decay"] > 0) for p in group["params"])
-
-
-def test_what_trains_nothing_ignores_the_rate():
-    cfg = compose_config(["task=efficiency", "model=rope", *SMALL[:4]])
-    task = build_task(cfg)
-    task.optim = dataclasses.replace(task.optim, position_lr=2.0)
-    assert make_decoder(cfg, task).positional_count() == 0
