@@ -3,6 +3,7 @@ its mask, merging.
 """
 
 import math
+import re
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from tape_exp.models.layers import kinds_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
 from tests.conftest import make_decoder
 
@@ -77,25 +79,23 @@ def test_logits_before_the_first_step_are_the_bases(model, method):
 def test_what_is_trained(model, method, parts):
     _, ours = adapted(model, method)
     names = [name for name, _ in peft.trained(ours)]
-    found = set()
-    for name in names:
-        part = (
-            "lora"
-            if "lora" in name
-            else "position"
-            if ".position." in name
-            else name.split(".")[-2]
-        )
-        found.add("norm" if part.endswith("norm") else part)
+    found = {re.search(r"lora|position|[a-z]+(?=\.weight)", name)[0] for name in names}
     assert found == parts
-    assert not any(
-        "layers.1.position" in name for name in names
-    )  # the idle update of the last layer
+    # the idle update of the last layer
+    assert not any("layers.1.position" in name for name in names)
     told = peft.table(ours).splitlines()[-1].split()
     assert [int(word.replace(",", "")) for word in told[1:3]] == [
         ours.parameter_count(),
         sum(p.numel() for _, p in peft.trained(ours)),
     ]
+
+
+def test_every_method_interpolates_positions_and_theta_scaling_trains_what_lora_does():
+    names = {path.stem for path in (CONF / "peft").glob("*.yaml")} - {"none", "drope"}
+    methods = {name: compose_config(["task=extend", f"peft={name}"]).peft for name in names}
+    assert {peft.interpolation for peft in methods.values()} == {2.0}
+    lora, theta = methods["lora"], methods["theta"]
+    assert (theta.lora, theta.train, theta.theta) == (lora.lora, lora.train, 1e6)
 
 
 @pytest.mark.parametrize(("T", "groups"), [(48, 4), (24, 3), (16, 1), (32, 4)])
@@ -196,57 +196,30 @@ def test_frozen_matrices_in_bf16():
     assert all(parameter.dtype == torch.float32 for _, parameter in peft.trained(ours))
 
 
-@pytest.mark.parametrize(
-    ("model", "overrides", "message"),
-    [
-        ("alibi", ["peft=lora"], r"model=alibi is none; set peft\.interpolation=1"),
-        ("alibi", ["peft=drope"], r"drops RoPE, and model=alibi is not RoPE alone; use model=rope"),
-        ("tape", ["peft=drope"], r"drops RoPE, and model=tape is not RoPE alone"),
-        (
-            "rope",
-            ["peft=drope", "peft.theta=1e6"],
-            r"peft\.theta has no effect with peft\.drop=true",
-        ),
-        ("alibi", ["peft=theta", "peft.interpolation=1"], r"model=alibi is none; use model=rope"),
-        ("rope_yarn", ["peft=lora"], r"model\.scaling\.method=yarn both stretch"),
-        ("rope", ["peft=tape"], r"has no such parameters; model=tape has positions"),
-        (
-            "tape",
-            ["peft=longlora"],
-            r"peft\.sparse_groups=4 needs positions in queries and keys only",
-        ),
-        (
-            "rope_window",
-            ["peft=longlora"],
-            r"peft\.sparse_groups=4 needs .* keys only, and no window",
-        ),
-        (
-            "rope",
-            ["peft=lora", "peft.train=[norm]"],
-            r"peft\.train\.0=norm is not known.*'norms'",
-        ),
-        ("rope", ["peft=full", "peft.train=[]"], r"peft=full trains nothing"),
-        ("rope", ["peft=lora", "peft.lora.rank=0"], r"peft\.lora\.rank=0 "),
-        (
-            "rope",
-            ["peft=lora", "peft.lora.dropout=1.5"],
-            r"peft\.lora\.dropout=1\.5 ",
-        ),
-        ("rope", ["peft=lora", "peft.lora.dropout=-0.1"], r"peft\.lora\.dropout=-0\.1 "),
-        ("rope", ["peft=lora", "peft.lora.alpha=0"], r"peft\.lora\.alpha=0 "),
-        ("rope", ["peft=lora", "peft.lora.targets=[w]"], r"peft\.lora\.targets\.0=w "),
-        ("rope", ["peft=lora", "peft.train=[everything]"], r"set peft\.lora=null"),
-        (
-            "rope",
-            ["peft=lora", "peft.interpolation=0.5"],
-            r"peft\.interpolation=0\.5 ",
-        ),
-        ("rope", ["peft=theta", "peft.theta=-1"], r"peft\.theta=-1 "),
-    ],
-)
-def test_what_cannot_be_adapted_says_why(model, overrides, message):
+REFUSED = [
+    ("alibi lora", r"model=alibi is none; set peft\.interpolation=1"),
+    ("alibi drope", r"drops RoPE, and model=alibi is not RoPE alone; use model=rope"),
+    ("tape drope", r"drops RoPE, and model=tape is not RoPE alone"),
+    ("rope drope peft.theta=1e6", r"peft\.theta has no effect with peft\.drop=true"),
+    ("alibi theta peft.interpolation=1", r"model=alibi is none; use model=rope"),
+    ("rope_yarn lora", r"model\.scaling\.method=yarn both stretch"),
+    ("rope tape", r"has no such parameters; model=tape has positions"),
+    ("tape longlora", r"peft\.sparse_groups=4 needs positions in queries and keys only"),
+    ("rope_window longlora", r"peft\.sparse_groups=4 needs .* keys only, and no window"),
+    ("rope lora peft.train=[norm]", r"peft\.train\.0=norm is not known.*'norms'"),
+    ("rope full peft.train=[]", r"peft=full trains nothing"),
+    ("rope lora peft.lora.rank=0", r"peft\.lora\.rank=0 "),
+    ("rope lora peft.lora.dropout=1.5", r"peft\.lora\.dropout=1\.5 "),
+    ("rope lora peft.lora.targets=[w]", r"peft\.lora\.targets\.0=w "),
+    ("rope lora peft.train=[everything]", r"set peft\.lora=null"),
+    ("rope lora peft.interpolation=0.5", r"peft\.interpolation=0\.5 "),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED, ids=str)
+def test_what_cannot_be_adapted_says_why(words, message):
     with pytest.raises(ConfigError, match=message):
-        adapted(model, overrides[0].removeprefix("peft="), *overrides[1:])
+        adapted(*words.split())
 
 
 def test_a_row_that_does_not_divide_into_groups():

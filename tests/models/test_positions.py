@@ -19,6 +19,7 @@ from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.folders import ROOT
 from tape_exp.settings.schema import Arch
+from tape_exp.tasks.arithmetic import row_length
 from tests.conftest import MODELS, bias_of, make_decoder, make_position, model_of
 
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -311,6 +312,21 @@ def test_scaling_at_evaluation_leaves_training_alone(arch):
     positions = torch.arange(5.0)[None]
     assert torch.equal(encoding.train().start(positions), plain.start(positions))
     assert torch.equal(encoding.eval().start(positions * 2), plain.start(positions))
+
+
+def test_xpos_has_the_scale_base_of_its_own_paper(arch):
+    assert make_position("xpos", arch).scale_base == 512
+
+
+def test_the_threshold_of_fire_begins_beyond_every_row_of_addition(arch):
+    """Within it the bias depends on the distance alone: every diagonal has one value."""
+    encoding, T = make_position("fire", arch), row_length(80)
+    encoding.init_weights(generator())
+    assert compose_config(["scale=paper"]).task.test_digits == 80
+    assert T == 244 < encoding.threshold * encoding.threshold_factor.item() == 512
+    bias = bias_of(encoding, *of_tokens(T))[0, 0].detach()
+    for distance in (1, 100, 200):
+        assert bias.diagonal(-distance).max() - bias.diagonal(-distance).min() < 1e-6
 
 
 def test_xpos_decays_with_distance(arch):

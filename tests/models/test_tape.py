@@ -83,6 +83,16 @@ def test_grouped_queries_have_positions_of_their_own():
     assert (torch.cat(steps, 1) - logits).abs().max() < 1e-4
 
 
+def test_tape_yarn_is_stretched_from_the_first_step(arch):
+    """In training as at evaluation; model.scaling.when=evaluation trains unstretched TAPE."""
+    late = make_position("tape_yarn", arch, "model.scaling.when=evaluation")
+    plain, yarn = (make_position(name, arch) for name in ("tape", "tape_yarn"))
+    unstretched, stretched = (x.start(torch.arange(24.0)[None]) for x in (plain, yarn.train()))
+    assert (stretched - unstretched).abs().max() > 0.1
+    assert torch.equal(late.train().start(torch.arange(24.0)[None]), unstretched)
+    assert torch.equal(late.eval().start(torch.arange(24.0)[None]), stretched)
+
+
 def test_no_position_reaches_the_logits_of_the_public_code_for_addition(arch):
     """Whatever its parameters are; TAPE's logits change under the same change of positions."""
     shuffled = torch.randperm(24, generator=torch.Generator().manual_seed(3))[None]
@@ -319,22 +329,31 @@ def test_parameters_grow_with_intermediate_as_in_the_ablation(name, millions):
     )
 
 
-def test_only_maps_over_heads_fit_the_papers_count():
-    """Table flops, in units of 2^20: W1 and W2 of H × I fit; of ML × I or HML × I they do not."""
+def added_by_tape() -> float:
+    """Parameters of the paper's table flops, in units of 2^20."""
     counts = reported()["tab_flops"]["parameters_m"]
-    arch = Arch(layers=12, width=768, heads=12, ffn=3072)
-    blocks = arch.width // arch.heads  # M L: blocks of two channels, L = 2
-    inner = 4 * arch.heads
+    return counts["tape"] - counts["rope"]
+
+
+PAPER = Arch(layers=12, width=768, heads=12, ffn=3072)
+
+
+def test_only_maps_over_heads_fit_the_papers_count():
+    """W1 and W2 of H × I fit; of ML × I or HML × I they do not."""
+    inner, blocks = 4 * PAPER.heads, PAPER.head_dim  # M L: blocks of two channels, L = 2
     sizes = {
-        rows: arch.layers * (2 * rows * inner + inner * arch.width) / 2**20
-        for rows in (arch.heads, blocks, arch.heads * blocks)
+        rows: PAPER.layers * (2 * rows * inner + inner * PAPER.width) / 2**20
+        for rows in (PAPER.heads, blocks, PAPER.heads * blocks)
     }
-    fits = [
-        rows for rows, size in sizes.items() if abs(size - (counts["tape"] - counts["rope"])) < 0.01
-    ]
-    assert fits == [arch.heads]
-    encoding = make_position("tape", arch)
-    assert encoding.update_net.w1.mT.shape == encoding.update_net.w2.shape == (arch.heads, inner)
+    assert [n for n, x in sizes.items() if abs(x - added_by_tape()) < 0.01] == [PAPER.heads]
+
+
+def test_the_papers_count_has_no_room_for_a_second_layer_of_psi():
+    """ψ as one map fits, with another I × I not."""
+    encoding = make_position("tape", PAPER)
+    one = 12 * sum(p.numel() for p in encoding.parameters()) / 2**20
+    assert one == pytest.approx(added_by_tape(), abs=0.01)  # each of the two is rounded to 0.01
+    assert one + 12 * encoding.update_net.wx.shape[0] ** 2 / 2**20 > added_by_tape() + 0.01
 
 
 def test_layouts_have_the_parameters_of_tape(arch):
