@@ -188,12 +188,7 @@ def encode(
     return prompt(example, tokenizer, max_length, len(answer)), answer
 
 
-def prompt(
-    example: Example,
-    tokenizer: Tokenizer,
-    max_length: int,
-    reserved: int,
-) -> list[int]:
+def prompt(example: Example, tokenizer: Tokenizer, max_length: int, reserved: int) -> list[int]:
     """BOS, as much of the document's beginning as fits, and the closing, whole; ``reserved`` of
     ``max_length`` stay free.
 

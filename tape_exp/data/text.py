@@ -69,11 +69,6 @@ class Text:
         """What metrics on it are called: the corpus, or ``builtin_<corpus>``."""
         return f"{BUILTIN}{self.name}" if self.source == "builtin" else self.name
 
-    @property
-    def told(self) -> str:
-        """What logs call it: the corpus, or ``built-in text for <corpus>``."""
-        return f"built-in text for {self.name}" if self.source == "builtin" else self.name
-
     def documents(self, split: Any) -> Iterator[str]:
         """Every document of a split. Memory holds one, or a batch of rows of a .parquet.
 
@@ -90,8 +85,6 @@ class Text:
             skipped: list[str] = []
             try:
                 yield from self._documents(url, skipped)
-            except ConfigError:
-                raise
             except Exception as error:  # whatever a codec or parser raises on broken content
                 of_hub = url.startswith("hf://")
                 why = reason(error) if of_hub else f"{error}. Fetch the file again, or remove it."
@@ -152,26 +145,21 @@ class Text:
             elif text and all(_field(row, key) == value for key, value in self.where.items()):
                 yield text.encode("utf-8", "replace").decode()  # half a character is no text
 
-    def _in_folder(self, split: str) -> list[str]:
-        if self.path is None:
-            raise ConfigError(
-                f"text {self.name}: source=local needs a path: a folder with {split}*.jsonl, "
-                ".jsonl.gz, .parquet or .txt. scale.text=builtin needs none."
-            )
-        path = path_of(f"text {self.name}: path", self.path)
+    def _in_folder(self, split: Any) -> list[str]:
+        path = path_of(f"text {self.name}: path", self.path or "")
         if path.is_file():
             return [str(path)]
-        own: dict[Any, list[str]] = dict(self.files)
-        for patterns in (own.get(split, []), [f"{split}*", f"{split}/**/*"]):
-            found = [f for p in patterns for f in sorted(path.glob(p)) if f.is_file()]
-            names = [str(f) for f in found if not _hidden(f.relative_to(path))]
-            if names:
+        for patterns in (self.files.get(split, []), [f"{split}*", f"{split}/**/*"]):
+            found = [f for p in patterns for f in sorted(path.glob(p)) if self.path and f.is_file()]
+            # What a dot hides are copies, as in .ipynb_checkpoints.
+            parts = {f: f.relative_to(path).parts for f in found}
+            if names := [str(f) for f in found if not any(p.startswith(".") for p in parts[f])]:
                 return names
-        present = ", ".join(sorted(f.name for f in path.glob("*"))[:8]) or "nothing"
         raise ConfigError(
-            f"text {self.name}: no file of the split {split} in {self.path} (there is: {present}). "
-            f"Name files {split}*.jsonl, or give their patterns, as in "
-            f"task.text.files.{split}=[{split}*] (of a test set task.tests.<name>.files.{split})."
+            f"text {self.name}: no file of the split {split} in {self.path}. Name files "
+            f"{split}*.jsonl, .jsonl.gz, .parquet or .txt, or give their patterns, as in "
+            f"task.text.files.{split}=[{split}*] (of a test set task.tests.<name>.files.{split}). "
+            "scale.text=builtin needs none."
         )
 
     def _on_hub(self, split: Any) -> list[str]:
@@ -224,24 +212,23 @@ def _rows(url: str, kind: str, skipped: list[str]) -> Iterator[Any]:
                 yield from batch.to_pylist()
         return
     for number, line in enumerate(lines(url), 1):
-        if line.strip():
-            try:
+        try:
+            if line.strip():
                 yield json.loads(line)
-            except ValueError as error:
-                skipped.append(f"line {number} is not JSON ({error})")
+        except ValueError as error:
+            skipped.append(f"line {number} is not JSON ({error})")
 
 
 def _pieces(url: str) -> Iterator[str]:
     """A file as documents of :data:`LONGEST` characters or so, cut at the ends of its lines."""
-    piece: list[str] = []
-    length = 0
+    piece, length = [""], 0
     for line in lines(url):
         piece.append(line)
         length += len(line)
         if length > LONGEST:
             yield "".join(piece)
             piece, length = [], 0
-    if piece:
+    if length:
         yield "".join(piece)
 
 
@@ -250,11 +237,6 @@ def _field(row: Any, key: str) -> Any:
     for step in key.split("."):
         row = row.get(step) if isinstance(row, dict) else None
     return row
-
-
-def _hidden(path: Path) -> bool:
-    """Whether it is, or is in, what a dot hides, such as the copies in .ipynb_checkpoints."""
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _format(url: str) -> str:
@@ -268,12 +250,13 @@ def _library(split: str) -> list[str]:
     """The sources of the standard library without tests."""
     library = Path(sysconfig.get_path("stdlib"))
     names = sorted(str(path.relative_to(library)) for path in library.rglob("*.py"))
-    kept = (
-        name
+    return [
+        str(library / name)
         for name in names
-        if not LEFT_OUT & set(Path(name).parts) and not Path(name).name.startswith("_sysconfigdata")
-    )
-    return [str(library / name) for name in kept if _split_of(name) == split]
+        if not LEFT_OUT & set(Path(name).parts)
+        and not Path(name).name.startswith("_sysconfigdata")
+        and _split_of(name) == split
+    ]
 
 
 def _topics() -> list[tuple[str, str]]:

@@ -69,13 +69,13 @@ class Tokenization:
 
     def make(self, text: Text, cache: Path) -> "Tokenizer":
         """The tokenizer; a BPE is trained on ``text`` once and kept in ``cache``."""
-        if self.kind == "byte":
-            return self.of(_byte_level(self))
-        if self.kind == "words":
-            return self.of(_with_words(self))
+        if self.kind in ("byte", "words"):
+            backend = _byte_level(self)
+            if self.kind == "words":  # a word is one token, with a space before it or without
+                backend.add_tokens([space + word for word in vocabulary() for space in (" ", "")])
+            return self.of(backend)
         if self.kind == "file":
-            assert self.path is not None
-            return self.load(path_of("task.tokenizer.path", self.path))
+            return self.load(path_of("task.tokenizer.path", str(self.path)))
         if self.kind == "hub":
             return self._from_hub()
         key = hashlib.sha256(f"{text.fingerprint('train')} {self} 1".encode()).hexdigest()[:12]
@@ -108,7 +108,7 @@ class Tokenization:
         return self.of(backend)
 
     def _trained(self, text: Text) -> tokenizers.Tokenizer:
-        log.info("Training a BPE of %d tokens on %s.", self.vocab, text.told)
+        log.info("Training a BPE of %d tokens on %s.", self.vocab, text.label)
         began = time.monotonic()
         tokenizer = _byte_level(self)
         if self.digits == "single":
@@ -128,14 +128,14 @@ class Tokenization:
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 
-        assert self.path is not None
+        repository = str(self.path)
         instead = f"task.tokenizer.kind=bpe, byte or file need no network. {OFFLINE}"
-        with hub(f"task.tokenizer.path={self.path}", instead):
+        with hub(f"task.tokenizer.path={repository}", instead):
             try:
-                path = hf_hub_download(self.path, "tokenizer.json", local_files_only=True)
+                path = hf_hub_download(repository, "tokenizer.json", local_files_only=True)
             except LocalEntryNotFoundError:
                 reach()
-                path = hf_hub_download(self.path, "tokenizer.json")
+                path = hf_hub_download(repository, "tokenizer.json")
         return self.load(Path(path))
 
 
@@ -147,38 +147,31 @@ class Tokenizer:
     def __init__(
         self, backend: tokenizers.Tokenizer, bos: str, eos: str, add_bos: bool = True
     ) -> None:
-        ids: list[int] = []
         for key, token in (("bos", bos), ("eos", eos)):
-            number = backend.token_to_id(token)
-            if number is None:
+            if backend.token_to_id(token) is None:
                 raise ConfigError(
                     f"the tokenizer has no token {token!r}; set task.tokenizer.{key} to the one it "
                     "has."
                 )
-            ids.append(number)
         # Both would change what a document becomes: cut short, or filled up with padding.
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = True  # a document that says "<s>" does not begin another
         self.backend = backend
-        self.bos, self.eos = ids
+        self.bos, self.eos = backend.token_to_id(bos), backend.token_to_id(eos)
         self.begin = [self.bos] if add_bos else []
         # A text begins as prompts here do wherever the tokenizer.json is used.
-        begun = f"{backend.id_to_token(self.bos)} " if add_bos else ""
+        begun = f"{bos} " if add_bos else ""
+        special = [(bos, number) for number in self.begin]
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{begun}$A",
-            pair=f"{begun}$A $B",
-            special_tokens=[(backend.id_to_token(number), number) for number in self.begin],
+            single=f"{begun}$A", pair=f"{begun}$A $B", special_tokens=special
         )
         self.vocab = backend.get_vocab_size()
         # The JSON without what does not change the ids, so that it names the tokenizer wherever it
         # lies.
         content = json.loads(backend.to_str())
-        self.fingerprint = hashlib.sha256(
-            json.dumps(
-                [content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
-            ).encode()
-        ).hexdigest()[:16]
+        told = [content[k] for k in ("added_tokens", "normalizer", "pre_tokenizer", "model")]
+        self.fingerprint = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
         """Ids of each text, without special tokens; in parallel over the cores."""
@@ -226,13 +219,6 @@ def _byte_level(settings: Tokenization) -> tokenizers.Tokenizer:
     tokenizer.add_special_tokens([settings.bos, settings.eos])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
-def _with_words(settings: Tokenization) -> tokenizers.Tokenizer:
-    """Bytes, but a word of :func:`vocabulary` is one token, with a space before it or without."""
-    tokenizer = _byte_level(settings)
-    tokenizer.add_tokens([space + word for word in vocabulary() for space in (" ", "")])
     return tokenizer
 
 

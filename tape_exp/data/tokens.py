@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenizer, writing_cache
-from tape_exp.machine.files import file_lock, flush_to_disk, write_atomically
+from tape_exp.machine.files import file_lock, open_atomically, write_atomically
 from tape_exp.settings.errors import ConfigError
 
 log = logging.getLogger("tape_exp")
@@ -102,26 +101,19 @@ def _covers(path: Path, needed: int | None) -> bool:
 
 def _write(path: Path, text: Text, split: str, tokenizer: Tokenizer, needed: int | None) -> None:
     """Write the ids, the tokens and bytes of each document, and last what they are together."""
-    log.info("Tokenising %s %s.", text.told, split)
-    began, total, sizes = time.monotonic(), 0, []
+    log.info("Tokenising %s %s.", text.label, split)
+    began, total, sizes, whole = time.monotonic(), 0, [], True
     bos = np.array([tokenizer.bos], dtype=tokenizer.dtype).tobytes()
-    batches, whole = _batches(text.documents(split)), False
-    temporary = path.with_suffix(f".{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            while needed is None or total < needed:
-                if (batch := next(batches, None)) is None:
-                    whole = True
-                    break
-                for document, ids in zip(batch, tokenizer.encode(batch), strict=True):
-                    file.write(bos + ids.tobytes())
-                    sizes.append((len(ids) + 1, len(document.encode())))
-                    total += len(ids) + 1
-        flush_to_disk(temporary)
-        path.with_suffix(".json").unlink(missing_ok=True)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with open_atomically(path) as file:
+        for batch in _batches(text.documents(split)):
+            for document, ids in zip(batch, tokenizer.encode(batch), strict=True):
+                file.write(bos + ids.tobytes())
+                sizes.append((len(ids) + 1, len(document.encode())))
+                total += len(ids) + 1
+            if needed is not None and total >= needed:
+                whole = False
+                break
+        path.with_suffix(".json").unlink(missing_ok=True)  # it is of the file that goes now
     array = np.array(sizes, dtype=np.int64).reshape(-1, 2)
     np.save(path.with_suffix(".npy"), array)
     dtype, read = np.dtype(tokenizer.dtype).name, int(array[:, 1].sum())

@@ -9,8 +9,6 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -47,12 +45,10 @@ class Hub(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
-        self.commits: dict[
-            str, dict[str, dict[str, bytes]]
-        ] = {}  # repository: commit: path: content; the last is main
-        self.refused: dict[
-            str, tuple[int, str]
-        ] = {}  # repository or its files: status and X-Error-Code
+        # Repository: commit: path: content; the last is main.
+        self.commits: dict[str, dict[str, dict[str, bytes]]] = {}
+        # Repository or its files: status and X-Error-Code.
+        self.refused: dict[str, tuple[int, str]] = {}
         self.requests: list[str] = []
         self.cut = 0  # so many answers break off in the middle of a file
 
@@ -111,12 +107,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         sha, files = found
         if what == "revision":
-            self.send(
-                200,
-                json.dumps(
-                    {"id": repository.split("/", 1)[1], "sha": sha, "siblings": []}
-                ).encode(),
-            )
+            told = {"id": repository.split("/", 1)[1], "sha": sha, "siblings": []}
+            self.send(200, json.dumps(told).encode())
             return
         entries: dict[str, dict] = {}
         prefix = f"{path}/" if path else ""
@@ -127,30 +119,18 @@ class Handler(BaseHTTPRequestHandler):
             for depth in range(1, len(below)):
                 folder = prefix + "/".join(below[:depth])
                 entries[folder] = {"type": "directory", "path": folder, "oid": sha, "size": 0}
-            entries[name] = {
-                "type": "file",
-                "path": name,
-                "oid": hashlib.sha1(content).hexdigest(),
-                "size": len(content),
-            }
+            oid = hashlib.sha1(content).hexdigest()
+            entries[name] = {"type": "file", "path": name, "oid": oid, "size": len(content)}
         if path and not entries:
             self.refuse(404, "EntryNotFound")
             return
         if query["recursive"] != ["true"]:
-            entries = {
-                name: entry
-                for name, entry in entries.items()
-                if "/" not in name.removeprefix(prefix)
-            }
+            entries = {n: e for n, e in entries.items() if "/" not in n.removeprefix(prefix)}
         cursor = int(query.get("cursor", ["0"])[0])
         page = list(entries.values())[cursor : cursor + PAGE]
         following = re.sub(r"&cursor=\d+", "", self.path) + f"&cursor={cursor + PAGE}"
-        more = (
-            {"Link": f'<{self.server.url}{following}>; rel="next"'}
-            if cursor + PAGE < len(entries)
-            else {}
-        )
-        self.send(200, json.dumps(page).encode(), more)
+        more = {"Link": f'<{self.server.url}{following}>; rel="next"'}
+        self.send(200, json.dumps(page).encode(), more if cursor + PAGE < len(entries) else {})
 
     def answer_file(self, repository: str, revision: str, path: str) -> None:
         found = self.find(repository, revision)
@@ -301,11 +281,6 @@ def test_corpora_are_read_as_they_were_written(hub, name):
     assert read(corpus(name), "test") == (HELD_OUT if name == "c4" else ["other"])
 
 
-def test_a_pattern_may_span_folders(hub):
-    publish(hub)
-    assert read(corpus("c4", files={"train": ["**/c4-train.*"]})) == [*TRAIN, "other"]
-
-
 def test_an_answer_that_breaks_off_is_asked_for_again(hub, monkeypatch):
     publish(hub)
     monkeypatch.setattr("time.sleep", lambda _: None)
@@ -322,12 +297,6 @@ def test_a_hub_that_goes_away_is_told(hub, monkeypatch):
     hub.stop()
     with pytest.raises(ConfigError, match=r"00001-of-00004.json.gz cannot be read: .*reached"):
         next(stream)
-
-
-def test_an_address_that_does_not_answer_is_named(hub):
-    hub.stop()
-    with pytest.raises(ConfigError, match=rf"text c4: the hub at {hub.url} cannot be reached"):
-        corpus("c4").fingerprint("train")
 
 
 def test_fingerprint_follows_the_commit(hub):
@@ -361,38 +330,6 @@ def test_cached_tokens_of_a_commit_need_no_hub(hub, tmp_path):
         tokenise(corpus("c4"), "train", tokenizer, tmp_path)  # main may be another commit by now
 
 
-REFUSES = "the hub refuses it ("
-REFUSALS = [
-    (404, "RepoNotFound", REFUSES),
-    (401, "RepoNotFound", REFUSES),
-    (401, "GatedRepo", REFUSES),
-    (403, "GatedRepo", REFUSES),
-    (403, "", REFUSES),
-    (400, "", "the hub cannot give it ("),
-]
-
-
-@pytest.mark.parametrize("pinned", [False, True])
-@pytest.mark.parametrize(("status", "code", "told"), REFUSALS)
-def test_a_refused_repository_is_told(hub, status, code, told, pinned):
-    sha = publish(hub)
-    hub.refused["datasets/allenai/c4"] = (status, code)
-    with pytest.raises(
-        ConfigError,
-        match=rf"text c4: {re.escape(told)}.*text\.path=<a folder",
-    ):
-        read(corpus("c4", revision=sha if pinned else "main"))
-
-
-@pytest.mark.parametrize("name", CORPORA)
-def test_gated_files_of_a_listed_repository_are_told(hub, name):
-    publish(hub, CORPORA[name])
-    for status, code, told in REFUSALS[2:5]:
-        hub.refused[f"datasets/{CORPORA[name]} files"] = (status, code)
-        with pytest.raises(ConfigError, match=f"cannot be read: {re.escape(told)}"):
-            read(corpus(name))
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -400,14 +337,9 @@ def test_gated_files_of_a_listed_repository_are_told(hub, name):
             {"files": {"train": ["fr/*.json.gz"]}},
             r"has no file like \['fr/\*\.json\.gz'\] at main\. Set files\.train",
         ),
-        ({"files": {"train": ["en/c4-train.*.txt"]}}, "has no file like"),
-        ({"files": {}}, r"needs repository and files\.train"),
         ({"repository": None}, "needs repository"),
         ({"repository": "a/b/c"}, "text c4: the hub .*a/b/c"),
-        (
-            {"repository": "c4", "revision": 40 * "0"},
-            "text c4: the hub .*c4",
-        ),
+        ({"repository": "c4", "revision": 40 * "0"}, "text c4: the hub .*c4"),
         ({"revision": "v2"}, "text c4: the hub .*(v2|0000)"),
         ({"revision": 40 * "0"}, "text c4: the hub .*(v2|0000)"),
     ],
@@ -428,30 +360,14 @@ def test_tokenizer_is_fetched_once(hub, tmp_path):
     assert llama.make(corpus("c4"), tmp_path).fingerprint == made.fingerprint
 
 
-@pytest.mark.parametrize(("status", "code", "told"), [*REFUSALS[:5], (0, "", REFUSES)])
-def test_a_refused_tokenizer_is_told(hub, tmp_path, status, code, told):
-    hub.commit("models/meta-llama/Llama-2-7b-hf", {"tokenizer.model": b""})
-    if status:
-        hub.refused["models/meta-llama/Llama-2-7b-hf files"] = (status, code)
-    begin = f"task.tokenizer.path=meta-llama/Llama-2-7b-hf: {told}"
-    with pytest.raises(ConfigError, match=rf"{re.escape(begin)}.*task\.tokenizer\.kind=bpe"):
-        Tokenization("hub", path="meta-llama/Llama-2-7b-hf").make(corpus("c4"), tmp_path)
-
-
 LLAMA = "meta-llama/Llama-2-7b-hf"
+SCROLLS = "datasets/tau/scrolls"
+LLAMA_CONFIG = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2}
+LLAMA_CONFIG |= {"num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 10}
+PARTS = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
 LLAMA_FILES = {
-    "config.json": json.dumps(
-        {
-            "model_type": "llama",
-            "hidden_size": 8,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 1,
-            "intermediate_size": 8,
-        }
-        | {"vocab_size": 10}
-    ).encode(),
-    "model.safetensors.index.json": b'{"weight_map": {"a": "model-1.safetensors",'
-    b' "b": "model-2.safetensors"}}',
+    "config.json": json.dumps(LLAMA_CONFIG).encode(),
+    "model.safetensors.index.json": json.dumps(PARTS).encode(),
     "model-1.safetensors": b"1",
     "model-2.safetensors": b"2",
     "tokenizer.json": Tokenization("byte").make(None, Path("cache")).save().encode(),
@@ -474,24 +390,9 @@ def test_llama_is_fetched_once(hub):
     assert llama.fetch(LLAMA, f"checkpoint={LLAMA}") == folder
     (folder / "model-2.safetensors").unlink()
     with pytest.raises(
-        ConfigError,
-        match=rf"checkpoint={LLAMA}: the hub at .* cannot be reached.*needs no network",
+        ConfigError, match=rf"checkpoint={LLAMA}: the hub at .* cannot be reached.*needs no network"
     ):
         llama.fetch(LLAMA, f"checkpoint={LLAMA}")
-
-
-@pytest.mark.parametrize(("status", "code", "told"), REFUSALS)
-@pytest.mark.parametrize("part", ["", " files"])
-def test_a_refused_llama_is_told(hub, status, code, told, part):
-    if part and code == "RepoNotFound":
-        pytest.skip("a listed repository is there")
-    hub.commit(f"models/{LLAMA}", LLAMA_FILES)
-    hub.refused[f"models/{LLAMA}{part}"] = (status, code)
-    with pytest.raises(
-        ConfigError,
-        match=rf"checkpoint=x: {re.escape(told)}.*checkpoint=<a folder",
-    ):
-        llama.fetch(LLAMA, "checkpoint=x")
 
 
 def test_another_model_is_refused_before_its_weights_are_fetched(hub):
@@ -529,40 +430,31 @@ def test_scrolls_is_read_from_its_zips(hub):
             scrolls.read(dataset, "train", "hub", revision=revision)
 
 
-@pytest.mark.parametrize(("status", "code", "told"), REFUSALS)
-def test_refused_scrolls_is_told(hub, status, code, told):
-    hub.commit("datasets/tau/scrolls", {"qasper.zip": scrolls_zip("qasper", "qasper/")})
-    hub.refused["datasets/tau/scrolls"] = (status, code)
-    with pytest.raises(
-        ConfigError,
-        match=rf"SCROLLS qasper: .*{re.escape(told)}.*task\.path",
-    ):
-        scrolls.read("qasper", "train", "hub")
+READERS = {  # a repository, whoever reads it, and what is told instead
+    "datasets/allenai/c4": (lambda _: read(corpus("c4")), r"text\.path=<a folder"),
+    f"models/{LLAMA}": (lambda _: llama.fetch(LLAMA, "checkpoint=x"), "checkpoint=<a folder"),
+    f"models/{LLAMA} files": (
+        lambda folder: Tokenization("hub", path=LLAMA).make(corpus("c4"), folder),
+        r"task\.tokenizer\.kind=bpe",
+    ),
+    SCROLLS: (lambda _: scrolls.read("qasper", "train", "hub"), r"task\.path"),
+}
 
 
-def test_a_damaged_zip_of_scrolls_is_told(hub):
-    hub.commit("datasets/tau/scrolls", {"qasper.zip": scrolls_zip("qasper", "qasper/")[:-400]})
-    with pytest.raises(ConfigError, match=r"cannot be read: .*zip file.*scale\.text=local"):
-        scrolls.read("qasper", "train", "hub")
-
-
-def test_the_variables_of_the_hub_reach_all_its_clients(hub, tmp_path):
-    """HF_ENDPOINT and HF_HOME alone lead a fresh process to this hub."""
+@pytest.mark.parametrize("repository", READERS)
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        (404, "RepoNotFound", r"the hub refuses it \("),
+        (403, "GatedRepo", r"the hub refuses it \("),
+        (400, "", r"the hub cannot give it \("),
+    ],
+)
+def test_a_refusal_is_told(hub, tmp_path, repository, status, code, told):
     publish(hub)
-    tokenizer = Tokenization("byte").make(corpus("c4"), tmp_path)
-    hub.commit("models/meta-llama/Llama-2-7b-hf", {"tokenizer.json": tokenizer.save().encode()})
-    program = (
-        "from pathlib import Path\nfrom tape_exp.data.text import Text\nfrom "
-        "tape_exp.data.tokenizers import Tokenization\n"
-        "text = Text('c4', source='hub', repository='allenai/c4', files={'train': "
-        "['en/c4-train.*.json.gz']})\n"
-        "print(Tokenization('hub', path='meta-llama/Llama-2-7b-hf').make(text, "
-        "Path()).fingerprint)\n"
-        "print(list(text.documents('train')))"
-    )
-    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-c", program]
-    told = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=environment
-    ).stdout
-    assert told == f"{tokenizer.fingerprint}\n{TRAIN}\n"
+    hub.commit(f"models/{LLAMA}", LLAMA_FILES)
+    hub.commit(SCROLLS, {"qasper.zip": scrolls_zip("qasper", "qasper/")})
+    hub.refused[repository] = (status, code)
+    reads, instead = READERS[repository]
+    with pytest.raises(ConfigError, match=f"{told}.*{instead}"):
+        reads(tmp_path)

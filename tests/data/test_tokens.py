@@ -1,6 +1,5 @@
 """Tokens of a split: every document once, BOS before each, exact bytes, a file whole or absent."""
 
-import copy
 import errno
 import json
 import multiprocessing
@@ -57,14 +56,6 @@ def test_every_document_once_with_bos(corpus, tokenizer, tmp_path, small_batches
     assert tokens.facts["documents"] == len(DOCUMENTS)
 
 
-def test_another_token_before_documents_is_another_cache(corpus, tokenizer, tmp_path):
-    """Its id is no part of the tokenizer's fingerprint."""
-    other = copy.copy(tokenizer)
-    other.bos = 7
-    first = [int(tokenise(corpus, "train", each, tmp_path)[:1][0]) for each in (tokenizer, other)]
-    assert first == [tokenizer.bos, 7]
-
-
 def test_bytes_are_exact(corpus, tokenizer, tmp_path, small_batches):
     assert tokenise(corpus, "train", tokenizer, tmp_path).bytes(tokenizer.decode) == sum(
         len(d.encode()) for d in DOCUMENTS
@@ -73,14 +64,6 @@ def test_bytes_are_exact(corpus, tokenizer, tmp_path, small_batches):
     assert len(cut) == 1007
     documents = int((cut[:] == tokenizer.bos).sum())
     assert cut.bytes(tokenizer.decode) == 1007 - documents  # a byte a token
-
-
-def test_the_second_start_reads_the_cache(corpus, tokenizer, tmp_path, monkeypatch):
-    first = tokenise(corpus, "train", tokenizer, tmp_path)
-    monkeypatch.setattr(
-        Text, "documents", lambda *_, **__: pytest.fail("the corpus was read again")
-    )
-    assert np.array_equal(tokenise(corpus, "train", tokenizer, tmp_path)[:], first[:])
 
 
 def test_only_what_is_needed_is_read_and_more_is_added_later(

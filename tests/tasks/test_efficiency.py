@@ -11,9 +11,8 @@ from tape_exp.paper import special
 from tape_exp.paper.artifact import load
 from tape_exp.paper.records import reported
 from tape_exp.paper.view import View
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks.efficiency import Efficiency, paper_convention, true_flops
+from tape_exp.tasks.efficiency import paper_convention, true_flops
 from tests.conftest import make_decoder
 
 PAPER = Arch(12, 768, 12, 3072, vocab=32_000, max_length=1024, train_length=1024)
@@ -85,11 +84,6 @@ def test_task_times_a_step_beside_rope(tmp_path):
         metrics["count/parameters"]
         == make_decoder("tape", Arch(2, 32, 2, 32, vocab=32_000)).parameter_count()
     )
-
-
-def test_wrong_length():
-    with pytest.raises(ConfigError, match=r"task\.length=0"):
-        Efficiency(Arch(1, 32, 2, 32), 0, length=0)
 
 
 def test_speed_record_and_table(tmp_path, monkeypatch):

@@ -23,9 +23,6 @@ from tape_exp.tasks.perplexity import (
     bootstrap,
     perplexity,
     score,
-    unigram_perplexity,
-    window_batch,
-    window_batches,
 )
 from tape_exp.training.run import run
 from tests.conftest import SMALL, make_decoder
@@ -85,35 +82,6 @@ def test_blocks_score_every_token_but_the_first_once(length, tokens, tokenizer):
         expected += float(torch.nn.functional.cross_entropy(logits[0], block[1:], reduction="sum"))
     assert count.sum() == len(tokens) - 1
     assert nll.sum() == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize(("length", "stride"), [(32, 8), (32, 5), (40, 40), (600, 100)])
-def test_sliding_windows(length, stride, tokens):
-    """``new`` scores every token once with as much context as there is; ``all`` scores each as
-    often as windows hold it.
-    """
-    ids = tokens[:]
-    for mode in ("new", "all"):
-        windows = Windows((length,), stride=stride, score=mode, tokens_per_batch=3 * length)
-        scored = np.zeros(len(ids), dtype=int)
-        for starts in window_batches(tokens, windows, length):
-            batch = window_batch(tokens, windows, length, starts)
-            for start, labels, inputs in zip(starts, batch["labels"], batch["inputs"], strict=True):
-                places = torch.nonzero(labels != IGNORE)[:, 0].numpy()
-                assert np.array_equal(labels[places], ids[start + places + 1])
-                assert np.array_equal(inputs[: len(ids) - start][places], ids[start + places])
-                if mode == "new" and start > 0:
-                    assert places.min() >= length - stride
-                scored[start + places + 1] += 1
-        assert scored[0] == 0
-        assert scored[1:].min() >= 1
-        if mode == "new":
-            assert scored[1:].max() == 1
-        else:
-            assert scored[1:].max() == min(
-                -(-length // stride),
-                len(range(0, max(len(ids) - 1 - (length - stride), 1), stride)),
-            )
 
 
 def one_by_one(model, ids: torch.Tensor, length: int, stride: int, mode: str) -> float:
@@ -186,22 +154,6 @@ def test_the_sliding_tasks_have_the_papers_protocol(task):
     assert compose_config([f"task={task}"]).task.text.name == task.removesuffix("_sliding")
 
 
-@pytest.mark.parametrize("task", ["pg19_sliding", "proof_pile_sliding"])
-def test_sliding_windows_at_scale_paper_end_after_4_194_304_tokens(task):
-    """Blocks read the whole set; so do sliding windows with task.windows.tokens=null."""
-    words = [f"task={task}", "scale=paper"]
-    windows = build(compose_config(words).task, "task", seed=0).windows
-    assert (windows.tokens, windows.needed) == (4_194_304, 4_194_305)
-    whole = compose_config([*words, "task.windows.tokens=null"])
-    assert build(whole.task, "task", seed=0).windows.needed is None
-    assert compose_config(["task=pg19", "scale=paper"]).task.windows.tokens is None
-
-
-def test_new_tokens_of_blocks_are_all_of_them():
-    with pytest.raises(ConfigError, match=r"task\.windows\.score=new has no effect on blocks"):
-        Windows(lengths=[32, 64], score="new")
-
-
 def test_numbers_of_a_model_that_knows_nothing(tokens, tokenizer):
     def uniform(ids):
         return torch.zeros(*ids.shape, tokenizer.vocab)
@@ -237,12 +189,6 @@ def test_bits_per_byte_are_of_the_text_whatever_the_tokenizer(text_folder):
             scoring(uniform), tokens, tokenizer.decode, Windows((32,)), "set", silent
         )["set/bits_per_byte@32"]
         assert bits == pytest.approx(math.log2(tokenizer.vocab) * len(tokens) / size)
-
-
-def test_unigram_is_the_entropy_of_the_counts(tokens):
-    counts = np.unique(tokens[:], return_counts=True)[1] / len(tokens)
-    assert unigram_perplexity(tokens) == pytest.approx(math.exp(-(counts * np.log(counts)).sum()))
-    assert unigram_perplexity(tokens, at_once=37) == pytest.approx(unigram_perplexity(tokens))
 
 
 def test_bootstrap_agrees_with_the_delta_method():

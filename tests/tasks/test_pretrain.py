@@ -59,13 +59,6 @@ def test_sample_k_is_a_function_of_seed_and_k(text_folder):
     assert not torch.equal(other.train_batch(5, 40)["inputs"], batch["inputs"])
 
 
-def test_models_see_the_same_tokens(text_run):
-    fingerprints = {
-        text_run(f"model={model}", steps=1)[1]["data_fingerprint"] for model in ("rope", "tape")
-    }
-    assert len(fingerprints) == 1
-
-
 def test_training_beats_the_unigram_baseline_and_waits_little_for_data(text_run):
     cfg, record = text_run(
         "model=rope", "task.optim.lr=3e-3", "task.arch.width=64", "task.arch.ffn=128", steps=120
@@ -107,14 +100,8 @@ def test_a_run_goes_on_from_a_checkpoints_weights(text_run):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            ["checkpoint=pg19"],
-            "nor a task with a finished run of seed 0 in .*; train it",
-        ),
-        (
-            ["checkpoint={folder}/checkpoints"],
-            "is neither a Llama nor a run with checkpoints",
-        ),
+        (["checkpoint=pg19"], "nor a task with a finished run of seed 0 in .*; train it"),
+        (["checkpoint={folder}/checkpoints"], "is neither a Llama nor a run with checkpoints"),
         (
             ["checkpoint={folder}", "model=rope"],
             "is of another model, .*position.* there and absent here",
@@ -132,13 +119,6 @@ def test_wrong_checkpoints_say_what_to_change(overrides, message, text_run):
     model = [] if any(word.startswith("model=") for word in overrides) else ["model=tape"]
     with pytest.raises(ConfigError, match=message):
         text_run(*model, *overrides, task="github")
-
-
-def test_several_runs_that_a_name_could_mean_are_listed(text_run):
-    for lr in (1e-3, 2e-3):
-        text_run("model=tape", f"task.optim.lr={lr}", steps=1)
-    with pytest.raises(ConfigError, match="there are 2 finished runs"):
-        text_run("model=tape", "checkpoint=c4", task="github")
 
 
 def test_a_tokenizer_that_does_not_match_the_checkpoint(text_run, text_folder, tmp_path):
@@ -223,25 +203,3 @@ def test_paper_scale_is_the_papers():
     arch = Arch(**cfg.task.arch, vocab=32_000, max_length=1024, train_length=1024)
     with torch.device("meta"):
         assert Decoder(arch, kinds_of(cfg.model)).parameter_count() == 162_417_408
-
-
-@pytest.mark.parametrize(
-    ("scale", "vocab", "millions"), [("smoke", 2048, 0.48), ("small", 8192, 25.2)]
-)
-def test_sizes_of_the_scales(scale, vocab, millions):
-    from tape_exp.settings.schema import Arch
-
-    cfg = compose_config(["task=c4", f"scale={scale}", "model=rope"])
-    assert cfg.task.tokenizer.vocab == vocab
-    arch = Arch(**cfg.task.arch, vocab=vocab, max_length=64, train_length=64)
-    with torch.device("meta"):
-        count = Decoder(arch, kinds_of(cfg.model)).parameter_count()
-    assert count == pytest.approx(1e6 * millions, rel=0.02)
-
-
-def test_the_fingerprint_of_a_record_holds_the_test_sets(text_run):
-    (_, one), (_, other) = (
-        text_run("model=rope", f"task.windows.tokens={n}", steps=1) for n in (100, 200)
-    )
-    assert one["fingerprint_version"] == 2
-    assert one["data_fingerprint"] != other["data_fingerprint"]

@@ -2,28 +2,14 @@
 
 import numpy as np
 import pytest
-import torch
 
 from tape_exp.models.trace import trace
 from tape_exp.tasks.arithmetic import PAD
 from tape_exp.tasks.slices import row_scores
-from tape_exp.tasks.sum_maps import maps_of_row, positions_of_row, solved_and_failed
+from tape_exp.tasks.sum_maps import maps_of_row, positions_of_row
 from tests.conftest import MODELS
 from tests.tasks.test_position_use import small_task, trained
 from tests.tasks.test_sum_faults import silent
-
-
-def test_the_first_solved_and_the_first_failed_row(monkeypatch):
-    task = small_task()
-    model, batch = trained("rope", task), task.grid_batch([(3, 3), (3, 1)])
-    for right, expected in (
-        ([False, False, True], {"solved": 2, "failed": 0}),
-        ([True, True], {"solved": 0}),
-        ([False], {"failed": 0}),
-    ):
-        scores = {"exact_match": torch.tensor(right)}
-        monkeypatch.setattr("tape_exp.tasks.sum_maps.row_scores", lambda *_, s=scores: s)
-        assert solved_and_failed(model, batch) == expected
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -71,11 +57,3 @@ def test_maps_are_of_the_ring_after_the_trained_one_and_not_in_the_record(monkey
         a, b, c = (int(number[::-1]) for number in written)
         assert a + b == c
         assert len(str(a)) == 3
-
-
-def test_without_longer_sums_there_is_no_map():
-    task = small_task()
-    task.test_digits = 2
-    found = task.evaluate(trained("rope", task), silent)
-    assert not found.matrices
-    assert "mapped_sums" not in found.tables
