@@ -147,18 +147,20 @@ class Tokenizer:
     def __init__(
         self, backend: tokenizers.Tokenizer, bos: str, eos: str, add_bos: bool = True
     ) -> None:
+        ids: list[int] = []
         for key, token in (("bos", bos), ("eos", eos)):
-            if backend.token_to_id(token) is None:
+            if (number := backend.token_to_id(token)) is None:
                 raise ConfigError(
                     f"the tokenizer has no token {token!r}; set task.tokenizer.{key} to the one it "
                     "has."
                 )
+            ids.append(number)
         # Both would change what a document becomes: cut short, or filled up with padding.
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = True  # a document that says "<s>" does not begin another
         self.backend = backend
-        self.bos, self.eos = backend.token_to_id(bos), backend.token_to_id(eos)
+        self.bos, self.eos = ids
         self.begin = [self.bos] if add_bos else []
         # A text begins as prompts here do wherever the tokenizer.json is used.
         begun = f"{bos} " if add_bos else ""

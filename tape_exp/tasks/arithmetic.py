@@ -15,10 +15,16 @@ from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.base import Task
-from tape_exp.tasks.position_use import RESETS, state_metrics, updates_positions, without
+from tape_exp.tasks.position_use import (
+    RESETS,
+    maps_of_row,
+    solved_and_failed,
+    state_metrics,
+    updates_positions,
+    without,
+)
 from tape_exp.tasks.slices import LazyBatches, Scores, next_tokens
 from tape_exp.tasks.sum_faults import fault_metrics, fault_tables, longest_carry_chain, sum_scores
-from tape_exp.tasks.sum_maps import maps_of_row, solved_and_failed
 
 PAD, EOS, PLUS, EQUALS, ZERO = range(5)  # and the other digits, up to ZERO + 9
 VOCABULARY = ["<pad>", "<eos>", "+", "=", *"0123456789"]
@@ -68,15 +74,9 @@ class Arithmetic(Task):
                 f"task.test_digits={test_digits} is below task.train_digits={train_digits}; "
                 f"task.test_digits={2 * train_digits} is what the paper's settings do."
             )
-        super().__init__(
-            arch,
-            optim,
-            seed,
-            vocab=len(VOCABULARY),
-            max_length=row_length(test_digits) - 1,
-            train_length=row_length(train_digits) - 1,
-            digits=tuple(range(ZERO, ZERO + 10)),
-        )
+        sizes = {"vocab": len(VOCABULARY), "digits": tuple(range(ZERO, ZERO + 10))}
+        sizes |= {"max_length": row_length(test_digits) - 1}
+        super().__init__(arch, optim, seed, train_length=row_length(train_digits) - 1, **sizes)
         lengths = range(1, test_digits + 1)
         self.axes = {f"digits of the {operand} operand": lengths for operand in ("first", "second")}
         self.trained_length = self.train_digits = train_digits
@@ -171,13 +171,9 @@ class Arithmetic(Task):
         chains = {cell: self.carry_chains(cell) for cell in scores}
         evaluation.tables |= fault_tables(scores, chains, self.is_trained)
         evaluation.tables["grid_means"] = [
-            {
-                "cells": split,
-                "exact_match": metrics[f"{split}/exact_match"],
-                "stderr": metrics[f"{split}/exact_match_stderr"],
-            }
+            {"cells": split, "exact_match": metrics[key], "stderr": metrics[f"{key}_stderr"]}
             for split in ("test", "id", "ood")
-            if f"{split}/exact_match" in metrics
+            if (key := f"{split}/exact_match") in metrics
         ]
         metrics |= fault_metrics(scores, self.is_trained)
         return evaluation

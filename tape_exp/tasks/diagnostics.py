@@ -143,12 +143,12 @@ class Diagnostics(Analysis):
         in tokens and ``entropy`` in nats.
         """
         name, rows = self.text.label, tables["loss_by_context"]
+        best = min(rows, key=lambda row: row["loss"])["context"]
         metrics: dict[str, float] = {
-            f"{name}/effective_context": effective_context(rows, self.margin),
-            f"{name}/best_context": min(rows, key=lambda row: row["loss"])["context"],
+            f"{name}/effective_context": effective_context(rows, self.margin)
         }
-        for row in rows:
-            metrics[f"{name}/last_perplexity@{row['context']}"] = row["perplexity"]
+        metrics[f"{name}/best_context"] = best
+        metrics |= {f"{name}/last_perplexity@{row['context']}": row["perplexity"] for row in rows}
         for row in tables["attention_layers"]:
             for measure, times in (("sinks", 100), ("distance", 1), ("entropy", 1)):
                 metrics[f"attention/{measure}@{row['layer']}"] = times * row[measure]
@@ -234,20 +234,13 @@ def context_rows(contexts: Sequence[int], losses_NC: np.ndarray) -> list[Row]:
     """
     rows, best = [], losses_NC.mean(0).argmin()
     for context, values in zip(contexts, losses_NC.T, strict=True):
+        row: Row = {"context": context, "loss": rounded(values.mean())}
+        row["low"], row["high"] = interval(values)
+        row["perplexity"] = rounded(math.exp(min(values.mean(), 700)))
         excess = values - losses_NC[:, best]
-        (low, high), (excess_low, excess_high) = interval(values), interval(excess)
-        rows.append(
-            {
-                "context": context,
-                "loss": rounded(values.mean()),
-                "low": low,
-                "high": high,
-                "perplexity": rounded(math.exp(min(values.mean(), 700))),
-                "excess": rounded(excess.mean()),
-                "excess_low": excess_low,
-                "excess_high": excess_high,
-            }
-        )
+        row["excess"] = rounded(excess.mean())
+        row["excess_low"], row["excess_high"] = interval(excess)
+        rows.append(row)
     return rows
 
 
@@ -269,14 +262,10 @@ def reduced(use: AttentionUse, positions: Sequence[tuple[int, int]]) -> dict[str
     def by_head(values_BHT: Tensor) -> np.ndarray:
         return values_BHT[..., half:].double().mean(dim=(0, 2)).cpu().numpy()
 
-    kept = {
-        "sinks by position": by_position(use.first),
-        "entropy by position": by_position(use.entropy),
-        "sinks": by_head(use.first),
-        "entropy": by_head(use.entropy),
-        "distance": by_head(use.distance),
-        "by distance": use.by_distance[:, :, half:].double().mean(dim=(0, 1, 2)).cpu().numpy(),
-    }
+    kept = {"by distance": use.by_distance[:, :, half:].double().mean(dim=(0, 1, 2)).cpu().numpy()}
+    for name, values in (("sinks", use.first), ("entropy", use.entropy)):
+        kept |= {f"{name} by position": by_position(values), name: by_head(values)}
+    kept["distance"] = by_head(use.distance)
     return kept if use.norms is None else kept | {"norms": use.norms.double().cpu().numpy()}
 
 
@@ -294,19 +283,17 @@ def attention_tables(
     seen = np.arange(1, length + 1)
     late = seen[length // 2 :]
     for layer in sorted(windows[0]):
-        mean = {
-            name: np.mean([window[layer][name] for window in windows], axis=0)
-            for name in windows[0][layer]
-        }
+        names = windows[0][layer]
+        mean = {name: np.mean([window[layer][name] for window in windows], 0) for name in names}
         for n, (a, b) in enumerate(positions):
-            where, among = {"layer": layer, "from": a, "to": b}, seen[a - 1 : b]
+            among = seen[a - 1 : b]
             for table, name, uniform in (
                 ("sinks", "probability", np.minimum(sinks / among, 1)),
                 ("entropy", "entropy", np.log(among)),
             ):
-                found = {name: rounded(mean[f"{table} by position"][n])}
-                row = where | found | {"uniform": rounded(uniform.mean())}
-                tables[f"attention_{table}"].append(row)
+                row: Row = {"layer": layer, "from": a, "to": b}
+                row |= {name: rounded(mean[f"{table} by position"][n])}
+                tables[f"attention_{table}"].append(row | {"uniform": rounded(uniform.mean())})
         for (a, b), probability in zip(distances, mean["by distance"], strict=True):
             uniform = (np.minimum(b + 1, late) - np.minimum(a, late)) / late
             row = {"layer": layer, "from": a, "to": b, "probability": rounded(probability)}

@@ -1,5 +1,6 @@
 """The word problem of a group: track a state; train on short words and test on long ones."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -71,14 +72,8 @@ class WordProblem(Task):
             )
         self.group = GROUPS[group]()
         size, longest = len(self.group.elements), max(lengths)
-        super().__init__(
-            arch,
-            optim,
-            seed,
-            vocab=size + 1,
-            max_length=longest + 1,
-            train_length=train_letters + 1,
-        )
+        sizes = {"vocab": size + 1, "max_length": longest + 1, "train_length": train_letters + 1}
+        super().__init__(arch, optim, seed, **sizes)
         self.train_letters, self.lengths = train_letters, sorted(set(lengths))
         self.words, self.rows_per_batch = words, rows_per_batch
 
@@ -126,21 +121,24 @@ class WordProblem(Task):
         """Shares of right states and of right words by length, and after each letter."""
         right = scores["words"]["right"]
         whole = np.logical_and.accumulate(right, 1)
-        metrics, begin = {}, 0
-        for end in self.lengths:
-            metrics[f"test/state@{end}"] = 100 * float(right[:, begin:end].mean())
-            metrics[f"test/word@{end}"] = 100 * float(whole[:, end - 1].mean())
-            begin = end
-        id_, ood = np.split(right, [self.train_letters], axis=1)
-        parts = {
-            name: {"state": part.mean(1)} for name, part in (("id", id_), ("ood", ood)) if part.size
+        edges = [0, *self.lengths]
+        shown = {
+            "state": [right[:, a:b].mean() for a, b in itertools.pairwise(edges)],
+            "word": [whole[:, end - 1].mean() for end in self.lengths],
         }
-        means = split_means(parts, ["state"], lambda name: name == "id")
-        metrics |= {key: mean for key, mean in means.items() if not key.startswith("test/")}
+        metrics = {
+            f"test/{name}@{end}": 100 * float(share)
+            for name, shares in shown.items()
+            for end, share in zip(self.lengths, shares, strict=True)
+        }
+        parts = np.split(right, [self.train_letters], axis=1)
+        means = {
+            n: {"state": p.mean(1)} for n, p in zip(("id", "ood"), parts, strict=True) if p.size
+        }
+        found = split_means(means, ["state"], lambda name: name == "id")
+        metrics |= {key: mean for key, mean in found.items() if not key.startswith("test/")}
         heatmap = Heatmap(
-            np.array(
-                [[metrics[f"test/{row}@{n}"] for n in self.lengths] for row in ("state", "word")]
-            ),
+            100 * np.array(list(shown.values())),
             title="right (%)",
             row_label="",
             column_label="length (letters)",
@@ -148,13 +146,11 @@ class WordProblem(Task):
             rows=["states", "words"],
             columns=list(map(str, self.lengths)),
         )
-        shares = zip(right.mean(0), whole.mean(0), self.group.guess(self.lengths[-1]), strict=True)
+        shares = (right.mean(0), whole.mean(0), self.group.guess(self.lengths[-1]))
         places = [
-            {"letters": place}
-            | {
-                name: round(100 * float(share), 2)
-                for name, share in zip(("state", "word", "guess"), of_place, strict=True)
-            }
-            for place, of_place in enumerate(shares, 1)
+            {"letters": place, "state": state, "word": word, "guess": guess}
+            for place, (state, word, guess) in enumerate(
+                np.round(100 * np.stack(shares, 1), 2).tolist(), 1
+            )
         ]
         return Evaluation(metrics, heatmap, tables={"places": places})

@@ -5,8 +5,8 @@ import pytest
 
 from tape_exp.models.trace import trace
 from tape_exp.tasks.arithmetic import PAD
+from tape_exp.tasks.position_use import maps_of_row, positions_of_row
 from tape_exp.tasks.slices import row_scores
-from tape_exp.tasks.sum_maps import maps_of_row, positions_of_row
 from tests.conftest import MODELS
 from tests.tasks.test_position_use import small_task, trained
 from tests.tasks.test_sum_faults import silent
@@ -45,7 +45,7 @@ def test_maps_are_of_the_ring_after_the_trained_one_and_not_in_the_record(monkey
         scores["exact_match"][2::3] = True
         return scores
 
-    monkeypatch.setattr("tape_exp.tasks.sum_maps.row_scores", third_is_right)
+    monkeypatch.setattr("tape_exp.tasks.position_use.row_scores", third_is_right)
     found = task.evaluate(model, silent, limit=1)
     names = {f"attention@{layer} {kind}" for layer in (1, 2, 3) for kind in ("solved", "failed")}
     assert set(found.matrices) == names | {f"products@{layer} solved" for layer in (1, 2, 3)}
