@@ -4,7 +4,6 @@ Everything here takes and gives plain objects of Python, torch and pandas. Error
 :class:`~tape_exp.settings.errors.ConfigError`, a ``ValueError`` with one sentence.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ from tape_exp.paper.records import known_records, read_records, records_of_runs
 from tape_exp.runs.starting_weights import apply_llama_config
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.plugins import changed
 from tape_exp.tasks.base import Task
 from tape_exp.training.assembly import make_adaptation, make_decoder, make_task
 from tape_exp.training.loaded import read_run
@@ -76,8 +74,6 @@ def load(folder: str | Path) -> "Loaded":
     """
     loaded = read_run(folder)
     record = loaded.record()
-    if warning := changed(record.get("plugins"), record["config"]):
-        warnings.warn(f"{loaded.folder}: {warning}", stacklevel=2)
     config: Any = OmegaConf.to_container(loaded.cfg, resolve=True)
     return Loaded(loaded.decoder, loaded.task, loaded.tokenizer, config, record)
 

@@ -19,7 +19,6 @@ from tape_exp.data.hub import hub, reach, reason
 from tape_exp.data.tokenizers import Tokenizer, writing_cache
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.errors import ConfigError, did_you_mean
-from tape_exp.settings.folders import path_of
 
 log = logging.getLogger("tape_exp")
 OFFLINE = (
@@ -46,7 +45,7 @@ def check_source(source: str, path: str | None, trust: bool = False) -> None:
             "task=benchmarks needs the package lm-eval; install it with pip install lm-eval, in a "
             "clone with pip install -c constraints.txt -e '.[eval]'."
         )
-    if source == "local" and (path is None or not path_of("task.path", path).is_dir()):
+    if source == "local" and (path is None or not Path(path).expanduser().is_dir()):
         raise ConfigError(
             f"task.path={path} is not a folder; task.source=local needs one of lm-eval task YAMLs "
             "and their data. task.source=builtin needs none."
@@ -82,7 +81,7 @@ def load(
     Raises:
         ConfigError: an unknown name, or what lm-eval says of a YAML or of data it cannot read.
     """
-    folder = path_of("task.path", str(path)).resolve() if source == "local" else None
+    folder = Path(str(path)).expanduser().resolve() if source == "local" else None
     if source == "builtin":
         folder = builtin.write_benchmarks(cache.resolve() / "benchmarks" / "builtin")
     with _quiet(), _seeded(), contextlib.redirect_stdout(io.StringIO()):

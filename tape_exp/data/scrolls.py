@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from tape_exp.data.hub import reason
 from tape_exp.data.text import lines
 from tape_exp.data.tokenizers import Tokenizer
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import path_of
 
 log = logging.getLogger("tape_exp")
 ELSEWHERE = (
@@ -154,7 +154,7 @@ def _local(dataset: str, split: str, path: str | None) -> str:
     """The file that holds a split."""
     names = [f"{part}{split}.jsonl{end}" for part in (f"{dataset}/", "") for end in ("", ".gz")]
     names.append(f"{dataset}.zip")
-    folder = path_of("task.path", path or "")
+    folder = Path(path or "").expanduser()
     for file in (folder, *(folder / name for name in names)) if path else ():
         if file.is_file():
             return str(file)

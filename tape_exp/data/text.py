@@ -16,7 +16,6 @@ from pydantic import Field
 
 from tape_exp.data.hub import hub, reach, reason
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import path_of
 
 log = logging.getLogger("tape_exp")
 SPLITS = ("train", "validation", "test")
@@ -118,7 +117,7 @@ class Text:
     def check_path(self, key: str) -> None:
         """Raise :class:`ConfigError` where the files of a local text, of ``key``, are absent."""
         path = self.path
-        if self.source == "local" and (path is None or not path_of(f"{key}.path", path).exists()):
+        if self.source == "local" and (path is None or not Path(path).expanduser().exists()):
             raise ConfigError(
                 f"{key}.path={path} does not exist, and {key}.source=local reads its files; set "
                 f"{key}.path=<a folder of .jsonl, .jsonl.gz, .parquet or .txt>."
@@ -129,7 +128,7 @@ class Text:
         """The file of a local text that is one."""
         if self.source != "local" or self.path is None:
             return None
-        path = path_of(f"text {self.name}: path", self.path)
+        path = Path(self.path).expanduser()
         return path.resolve() if path.is_file() else None
 
     def _documents(self, url: str, skipped: list[str]) -> Iterator[str]:
@@ -146,7 +145,7 @@ class Text:
                 yield text.encode("utf-8", "replace").decode()  # half a character is no text
 
     def _in_folder(self, split: Any) -> list[str]:
-        path = path_of(f"text {self.name}: path", self.path or "")
+        path = Path(self.path or "").expanduser()
         if path.is_file():
             return [str(path)]
         for patterns in (self.files.get(split, []), [f"{split}*", f"{split}/**/*"]):

@@ -20,7 +20,6 @@ from tape_exp.data.retrieval import vocabulary
 from tape_exp.data.text import Text
 from tape_exp.machine.files import file_lock, write_atomically
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import path_of
 from tape_exp.settings.schema import Count
 
 log = logging.getLogger("tape_exp")
@@ -75,7 +74,7 @@ class Tokenization:
                 backend.add_tokens([space + word for word in vocabulary() for space in (" ", "")])
             return self.of(backend)
         if self.kind == "file":
-            return self.load(path_of("task.tokenizer.path", str(self.path)))
+            return self.load(Path(str(self.path)).expanduser())
         if self.kind == "hub":
             return self._from_hub()
         key = hashlib.sha256(f"{text.fingerprint('train')} {self} 1".encode()).hexdigest()[:12]

@@ -11,12 +11,12 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from tape_exp.launch.jobs import Job
+from tape_exp.launch.slurm import Job
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.starting_weights import apply_llama_config
 from tape_exp.settings.compose import compose_config, register
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import CONF, path_of
+from tape_exp.settings.folders import CONF
 
 
 def jobs_of(words: Sequence[str]) -> list[Job]:
@@ -40,7 +40,7 @@ def jobs_of(words: Sequence[str]) -> list[Job]:
 
 def sweep_folder(jobs: Sequence[Job]) -> Path:
     """``<runs>/.sweeps/<name>``, where the name is a function of the runs and of this place."""
-    sweeps = path_of("runs", jobs[0].cfg.runs).resolve() / ".sweeps"
+    sweeps = Path(jobs[0].cfg.runs).expanduser().resolve() / ".sweeps"
     text = "\n".join([str(sweeps), *(job.line for job in jobs)])
     return sweeps / hashlib.sha256(text.encode()).hexdigest()[:10]
 

@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tape_exp.launch import slurm
-from tape_exp.launch.jobs import Job, read_jobs
+from tape_exp.launch.slurm import Job, read_jobs
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 
@@ -93,7 +93,10 @@ def print_sweep(jobs: Sequence[Job], sweep: Path, console: Console) -> None:
 
 def state_of(job: Job, task: slurm.Task | None, log: Path) -> State:
     """The state of a run, from its folder, its task in the queue and what that printed."""
-    folder = job.folder or _folder_known_late(job, log)
+    folder = job.folder
+    if folder is None and log.exists():  # its base was not finished at submission
+        printed = re.findall(r" parameters.* in (/.+)", log.read_text(errors="replace"))
+        folder = Path(printed[-1]) if printed else None
     if folder and (folder / "DONE").exists():
         return State("done", note=str(folder))
     step, time_left = progress(folder / "metrics.jsonl", job.steps) if folder else ("", "")
@@ -111,18 +114,6 @@ def state_of(job: Job, task: slurm.Task | None, log: Path) -> State:
     if folder and folder.exists():
         return State("stopped", step, note="the same command resumes it")
     return State("missing", note="" if folder else "starts from a run that is not finished")
-
-
-def _folder_known_late(job: Job, log: Path) -> Path | None:
-    """The folder of a run whose base was not finished at submission; None before it has begun."""
-    with suppress(ConfigError):
-        if log.exists():
-            from tape_exp.launch.grid import compose_config, run_folder  # import Hydra
-
-            cfg = compose_config(job.words)
-            cfg.runs = str(log.parents[3])
-            return run_folder(cfg)
-    return None
 
 
 def progress(metrics: Path, steps: int | None) -> tuple[str, str]:

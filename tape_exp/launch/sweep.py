@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from tape_exp.launch import slurm
 from tape_exp.launch.grid import jobs_of, sweep_folder
-from tape_exp.launch.jobs import Job, write_jobs
+from tape_exp.launch.slurm import Job, write_jobs
 from tape_exp.machine.files import write_atomically
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError

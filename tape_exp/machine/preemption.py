@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -13,7 +13,6 @@ from tape_exp.machine.processes import first_process
 
 REQUEUE = 85  # exit status: the checkpoint is saved, start the same command again
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
-DISMISS = signal.SIGUSR2  # to a data worker
 
 
 class Preempted(SystemExit):
@@ -68,27 +67,22 @@ class Preemption:
             raise Preempted(self.received)
 
 
-def ignore_signals() -> None:
+def ignore_signals(*_: int) -> None:
     """Take no notice of further signals: this process leaves with the status that it has."""
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 
-def worker_signals(_: int) -> None:
-    """Ignore signals in a data worker: its batches are needed until the step is saved."""
-    ignore_signals()
-    signal.signal(DISMISS, lambda *_: os._exit(0))
-
-
 @contextmanager
-def workers_dismissed() -> Iterator[None]:
-    """End the data workers started meanwhile: they ignore the SIGTERM of Python's exit."""
+def workers_killed() -> Iterator[None]:
+    """End the data workers started meanwhile, which ignore signals as :func:`ignore_signals` does:
+    their batches are needed until a step is saved, and Python would wait for them.
+    """
     before = set(multiprocessing.active_children())
     try:
         yield
     finally:
         for worker in set(multiprocessing.active_children()) - before:
-            with suppress(ProcessLookupError):
-                os.kill(worker.pid, DISMISS)  # type: ignore[arg-type]
+            worker.kill()
             worker.join(5)

@@ -25,7 +25,6 @@ from tape_exp.runs.record import manifest
 from tape_exp.runs.starting_weights import find, fingerprint, init_checkpoint, variant
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
-from tape_exp.settings.folders import path_of
 from tape_exp.settings.redact import redact, redact_tree
 
 LOCK, LOG = ".lock", "log.txt"
@@ -43,7 +42,7 @@ class RunDirectory:
         self.cfg, self.hash = cfg, config_hash(cfg)
         place = (cfg.task.name, cfg.scale.name, variant(cfg), f"seed{cfg.seed}-{self.hash}")
         self.name = "-".join(place)
-        self.path = path_of("runs", cfg.runs).resolve().joinpath(*place)
+        self.path = Path(cfg.runs).expanduser().resolve().joinpath(*place)
         self.checkpoints, self.artifacts = self.path / "checkpoints", self.path / "artifacts"
         self.metrics = self.path / "metrics.jsonl"
 

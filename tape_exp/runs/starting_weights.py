@@ -16,7 +16,6 @@ from tape_exp.machine.files import sha256, zip_is_sound
 from tape_exp.settings.construct import locate, takes
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json, read_yaml
-from tape_exp.settings.folders import path_of
 from tape_exp.settings.plugins import yaml_of
 
 DEFAULTS = (None, "<s>", "</s>")  # of the tokenizer's special tokens
@@ -62,7 +61,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
 
         return llama.fetch(spec, f"checkpoint={spec}, which is no folder here")
     models = [variant(cfg)] if cfg.peft.name == "none" else [variant(cfg), cfg.peft.base]
-    places = [path_of("runs", cfg.runs) / spec / cfg.scale.name / model for model in models]
+    places = [Path(cfg.runs).expanduser() / spec / cfg.scale.name / model for model in models]
     runs = _finished_runs(places[0], cfg) or _finished_runs(places[-1], cfg)
     if not runs:
         raise ConfigError(
@@ -78,7 +77,7 @@ def find(spec: str, cfg: DictConfig) -> Path:
 
 def resolve(spec: str | None) -> Path | None:
     """The checkpoint, or the Llama, at a path; None for a name and for what is not there."""
-    path = path_of("checkpoint", spec or "")
+    path = Path(spec or "").expanduser()
     if spec is None or not path.exists() or (path.is_dir() and is_task(spec)):
         return None
     is_llama = (path / "config.json").is_file()

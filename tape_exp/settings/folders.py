@@ -6,22 +6,8 @@ package; results, records and runs are then those of the working directory.
 
 from pathlib import Path
 
-from tape_exp.settings.errors import ConfigError
-
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = (PACKAGE / "conf").is_dir()  # from a wheel
 ROOT = Path.cwd() if INSTALLED else PACKAGE.parent
 CONF = (PACKAGE if INSTALLED else ROOT) / "conf"
 RECORDS = ROOT / "results" / "records"
-
-
-def path_of(key: str, text: str | Path) -> Path:
-    """The path that a key names; ``~`` is the home folder.
-
-    Raises:
-        ConfigError: nobody of that name has a home folder.
-    """
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise ConfigError(f"{key}={text}: {error} Write the path out.") from error

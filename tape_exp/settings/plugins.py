@@ -68,17 +68,6 @@ def versions_of(config: Any) -> dict[str, dict[str, str | None]]:
     }
 
 
-def changed(made_with: Any, config: Any) -> str:
-    """A sentence where the code of a run's packages is not what :func:`versions_of` said then."""
-    now = versions_of(config) if made_with else {}
-    others = [
-        name
-        for name, before in (made_with or {}).items()
-        if name in now and now[name]["sources"] != before["sources"]
-    ]
-    return f"The code of {' and '.join(others)} has changed since this run." if others else ""
-
-
 def _folder(package: str) -> Path | None:
     spec = find_spec(package)
     places = list(spec.submodule_search_locations or []) if spec else []

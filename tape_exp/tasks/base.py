@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.machine.hardware import to_device_async
-from tape_exp.machine.preemption import worker_signals
+from tape_exp.machine.preemption import ignore_signals
 from tape_exp.machine.processes import gather, share
 from tape_exp.machine.seeding import RowSampler, seed_for
 from tape_exp.runs.evaluation import Evaluation
@@ -277,7 +277,7 @@ class Task(LightningDataModule, ABC):
             multiprocessing_context="fork" if workers else None,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=workers > 0,
-            worker_init_fn=worker_signals,
+            worker_init_fn=ignore_signals,
         )
 
     def val_dataloader(self) -> DataLoader:

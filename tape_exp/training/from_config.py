@@ -16,7 +16,6 @@ from tape_exp.runs import loading
 from tape_exp.runs.starting_weights import base_of, find, init_checkpoint, title, trained_length
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.folders import path_of
 from tape_exp.tasks.base import Surroundings, Task
 
 log = logging.getLogger("tape_exp")
@@ -28,7 +27,7 @@ def build_task(cfg: DictConfig) -> Task:
     if cfg.debug.max_steps is not None and isinstance(section.get("optim"), dict):
         section["optim"]["max_steps"] = cfg.debug.max_steps
     task: Task = build(section, "task", seed=cfg.seed)
-    cache = path_of("cache", cfg.cache)
+    cache = Path(cfg.cache).expanduser()
     task.surroundings = Surroundings(cache, None, cfg.trainer.workers, cfg.debug.overfit)
     return task
 

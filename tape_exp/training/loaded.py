@@ -13,7 +13,6 @@ from tape_exp.runs.record import PARTS
 from tape_exp.runs.starting_weights import find, read_checkpoint, stored_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.files import read_json
-from tape_exp.settings.folders import path_of
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.text import TextTask
 from tape_exp.training.from_config import (
@@ -62,7 +61,7 @@ def read_run(folder: str | Path) -> LoadedRun:
     Raises:
         ConfigError: it is not the folder of a run, or what it holds is damaged.
     """
-    run = path_of("run", folder).resolve()
+    run = Path(folder).expanduser().resolve()
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"{run} is not the folder of a run: it has no config.yaml.")
     cfg = stored_config(run / "config.yaml")

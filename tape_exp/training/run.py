@@ -12,7 +12,7 @@ from lightning import Callback, Trainer
 from omegaconf import DictConfig
 
 from tape_exp.drawing.terminal import brief, print_heatmaps
-from tape_exp.machine.preemption import Preemption, workers_dismissed
+from tape_exp.machine.preemption import Preemption, workers_killed
 from tape_exp.models import attention, peft
 from tape_exp.runs.checkpoints import Checkpoints, newest
 from tape_exp.runs.directory import LOG, RunDirectory
@@ -23,7 +23,6 @@ from tape_exp.runs.metrics import curves, read_metrics
 from tape_exp.runs.record import make_record
 from tape_exp.runs.starting_weights import apply_llama_config, base_of, llama_title, title
 from tape_exp.settings.naming import display_name
-from tape_exp.settings.plugins import changed
 from tape_exp.settings.redact import redact_tree
 from tape_exp.tasks.base import FINGERPRINT
 from tape_exp.training.assembly import Run, assemble, make_trainer
@@ -57,7 +56,7 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
         return {}
     cfg = apply_llama_config(cfg)
     directory = RunDirectory(cfg)
-    with Preemption() as preemption, directory.lock(), workers_dismissed():
+    with Preemption() as preemption, directory.lock(), workers_killed():
         if directory.done and cfg.debug.name == "none":  # a debug run is always made anew
             return finished_record(directory)
         set_up_logging(directory.path / LOG, cfg.trainer.progress)
@@ -77,8 +76,6 @@ def finished_record(directory: RunDirectory) -> dict[str, Any]:
     log.info("%s is DONE: %s", directory.name, directory.path)
     record = directory.record()
     directory.refuse_other_weights(record)
-    if warning := changed(record.get("plugins"), record["config"]):
-        log.warning("%s Remove its folder to run it anew.", warning)
     return record
 
 

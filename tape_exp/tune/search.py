@@ -32,7 +32,6 @@ from tape_exp.runs.identity import identity_of
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.files import read_yaml
-from tape_exp.settings.folders import path_of
 from tape_exp.settings.naming import literal
 from tape_exp.settings.plugins import names_in, yaml_of
 from tape_exp.training.from_config import check_parts
@@ -77,7 +76,7 @@ class Search:
     def folder(self) -> Path:
         """``<runs>/.tune/<name>``, where the journal is."""
         runs = self.config(self.models[0], {}, self.seeds[0]).runs
-        return path_of("runs", runs).resolve() / ".tune" / self.name
+        return Path(runs).expanduser().resolve() / ".tune" / self.name
 
     @property
     def minimises(self) -> bool:
@@ -147,7 +146,7 @@ def search_from(words: Sequence[str]) -> Search:
 
 def read_space(choice: str) -> dict[str, str]:
     """The keys and sets of values of a YAML in ``conf/space``, or of a file of one's own."""
-    path = yaml_of("space", choice) or path_of("space", choice)
+    path = yaml_of("space", choice) or Path(choice).expanduser()
     if path.suffix != ".yaml":
         one_of("space", choice, names_in("space"))
     content = read_yaml(path, "name another space")

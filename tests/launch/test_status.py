@@ -124,8 +124,10 @@ def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path
     directory.open({})
     (directory.checkpoints / "step8.ckpt").touch()
     finish(directory)
-    (sweep_folder([base, started]) / "logs/1.txt").touch()
-    finish(RunDirectory(started.cfg))
+    begun = RunDirectory(started.cfg)
+    log = sweep_folder([base, started]) / "logs/1.txt"
+    log.write_text(f"{begun.name}\n  279,840 parameters in {begun.path}\n")
+    finish(begun)
     assert status.main(["--runs", str(tmp_path)]) == 0
     assert "2 done" in capsys.readouterr().out
 

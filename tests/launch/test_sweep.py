@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from tape_exp.launch import status, sweep
 from tape_exp.launch.grid import jobs_of, sweep_folder
-from tape_exp.launch.jobs import read_jobs
+from tape_exp.launch.slurm import read_jobs
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.folders import ROOT
