@@ -5,4 +5,12 @@ from torch import Tensor
 IGNORE = -100  # label of a position without loss
 
 Batch = dict[str, Tensor]
-"""``inputs`` (B, T) token ids and ``labels`` (B, T), next tokens or IGNORE."""
+"""``inputs`` (B, T) token ids and ``labels`` (B, T), next tokens or IGNORE; where labels do not
+count alike, ``weights`` (B, T).
+"""
+
+
+def loss_weights(batch: Batch) -> Tensor:
+    """How much each label counts in the mean of the loss (B, T)."""
+    labelled = batch["labels"] != IGNORE
+    return labelled * batch["weights"] if "weights" in batch else labelled

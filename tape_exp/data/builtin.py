@@ -7,12 +7,12 @@ holds whole. Every row is a pure function of the data set, the split and its ind
 import json
 import random
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from tape_exp.data.retrieval import with_filler
 from tape_exp.machine.files import write_atomically
 from tape_exp.machine.seeding import seed_for
 
@@ -330,16 +330,36 @@ def _opposites(generator: random.Random) -> Choice:
 
 
 def _arc_easy(generator: random.Random) -> Choice:
-    kind = generator.choice(list(VALUES))
-    thing, (right, *wrong) = generator.choice(GOODS), generator.sample(VALUES[kind], 4)
-    return f"The {kind} of the {thing} is {right}. What is the {kind} of the {thing}?", right, wrong
+    text, right, wrong = one_fact(generator)
+    return text(generator.randint(1, 8)), right, wrong
 
 
 def _arc_challenge(generator: random.Random) -> Choice:
-    people = generator.sample(PEOPLE, 4)
-    facts = [f"{tall} is taller than {short}." for tall, short in pairwise(people)]
+    text, right, wrong = two_facts(generator)
+    return text(generator.randint(14, 24)), right, wrong
+
+
+def one_fact(generator: random.Random) -> tuple[Callable[[int], str], str, list[str]]:
+    """What a sentence says: the question about it after so many sentences of filler, the right
+    choice and three wrong ones.
+    """
+    kind = generator.choice(list(VALUES))
+    thing, (right, *wrong) = generator.choice(GOODS), generator.sample(VALUES[kind], 4)
+    line = (generator.random(), f"The {kind} of the {thing} is {right}.")
+    return with_filler([line], f"What is the {kind} of the {thing}?"), right, wrong
+
+
+def two_facts(generator: random.Random) -> tuple[Callable[[int], str], str, list[str]]:
+    """The colours of two of four things: the same."""
+    goods, colours = generator.sample(GOODS, 4), generator.sample(VALUES["colour"], 4)
+    facts = [f"The {thing} is {colour}." for thing, colour in zip(goods, colours, strict=True)]
     generator.shuffle(facts)
-    return f"{' '.join(facts)} Who is the smallest?", people[-1], people[:-1]
+    lines = [*zip(sorted(generator.random() for _ in facts), facts, strict=True)]
+    question = f"What are the colours of the {goods[0]} and the {goods[1]}?"
+    first, second, *others = colours
+    pairs = [(first, second), (first, others[0]), (others[1], second), (others[0], others[1])]
+    right, *wrong = (" and ".join(pair) for pair in pairs)
+    return with_filler(lines, question), right, wrong
 
 
 SUBJECTS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge, Interval
+from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -80,6 +80,7 @@ class Adaptation:
             so for every method.
         theta: base of RoPE's frequencies instead of the model's (Liu et al., 2023); null: the
             model's.
+        lr: the learning rate of the method; null: ``task.optim.lr``.
         sparse_groups: in training, attention within so many groups of the row: see
             :func:`shifted_sparse`; null: full.
         drop: train on without any positional encoding (DroPE, Gelberg et al., "Extending the
@@ -95,6 +96,7 @@ class Adaptation:
         train: tuple[Part, ...] = (),
         interpolation: Annotated[float, Ge(1)] = 1.0,
         theta: Theta | None = None,
+        lr: Annotated[float, Gt(0)] | None = None,
         sparse_groups: Count | None = None,
         drop: bool = False,
     ) -> None:

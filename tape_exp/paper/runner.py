@@ -153,7 +153,8 @@ def add(jobs: dict[str, Job], job: Job) -> str:
 
 def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictConfig]]:
     """Overrides and config of all bases of a run (``checkpoint=<task>``), the first to run first.
-    The run's words that are not of its task or checkpoint hold for what it begins from too.
+    The run's words that are not of its task or checkpoint, or stretch its positions, hold for what
+    it begins from too.
     """
     task = starting_weights.init_checkpoint(cfg)
     if task is None or not starting_weights.is_task(task):
@@ -161,7 +162,7 @@ def bases(cfg: DictConfig, words: Sequence[str]) -> list[tuple[list[str], DictCo
     own = r"(\+?task|text@task[.\w]*|model|peft|checkpoint|scale|seed)[.=](?!text)"
     shared = [word for word in words if not re.match(own, word)]
     shared += [f"task={task}", f"scale={cfg.scale.name}", f"seed={cfg.seed}"]
-    same = [word for word in words if re.match(r"\+?(model|peft)\.", word)]
+    same = [word for word in words if re.match(r"\+?(model\.(?!scaling)|peft\.)", word)]
     chosen = [f"model={choice_of_model(cfg.model)}", f"peft={cfg.peft.name}", *same, *shared]
     before = compose_config(chosen)
     if cfg.peft.name != "none" and starting_weights.init_checkpoint(before) is None:

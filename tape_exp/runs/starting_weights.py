@@ -92,13 +92,14 @@ def _last_checkpoint(run: Path) -> Path:
 
 
 def _finished_runs(place: Path, cfg: DictConfig) -> list[Path]:
-    """The finished runs of the seed in a folder, without those of ``debug=``; if there are any on
-    the same text, these only.
+    """The finished runs of the seed in a folder, without those of ``debug=``; of these only those
+    on the same text, and of these only those of the same ``peft``, if there are any.
     """
     done = sorted(place.glob(f"seed{cfg.seed}-*/DONE"))
     configs = {path.parent: stored_config(path.with_name("config.yaml")) for path in done}
     runs = [run for run, stored in configs.items() if stored.debug.name == "none"]
-    return [run for run in runs if configs[run].scale.text == cfg.scale.text] or runs
+    runs = [run for run in runs if configs[run].scale.text == cfg.scale.text] or runs
+    return [run for run in runs if configs[run].peft == cfg.peft] or runs
 
 
 def stored_config(path: Path) -> Any:

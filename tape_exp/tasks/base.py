@@ -17,7 +17,7 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from tape_exp.data.batch import IGNORE, Batch
+from tape_exp.data.batch import IGNORE, Batch, loss_weights
 from tape_exp.machine.hardware import to_device_async
 from tape_exp.machine.preemption import ignore_signals
 from tape_exp.machine.processes import gather, share
@@ -360,7 +360,7 @@ class MicroBatches(Dataset):
         batch, begin = self._made[1], slice_ * self.rows
         # A part that is not contiguous would go to the GPU by way of memory that is not pinned.
         rows = {name: x[begin : begin + self.rows].contiguous() for name, x in batch.items()}
-        return {**rows, "loss_tokens": (batch["labels"] != IGNORE).sum(), "first": first + begin}
+        return {**rows, "loss_tokens": loss_weights(batch).sum(), "first": first + begin}
 
 
 @lru_cache(maxsize=2)

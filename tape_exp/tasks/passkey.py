@@ -43,8 +43,7 @@ class Passkey(Questions):
         generator = np.random.default_rng(seed_for(self.seed, "passkey", length, number))
         key, within = int(generator.integers(1, HIGHEST + 1)), generator.random()
         depth = float((number % self.depth_bins + within) / self.depth_bins)
-        text = with_filler([(depth, KEY_LINE.format(key=key))], QUESTION)
-        return Question(text, (str(key),), depth)
+        return key_question(key, depth)
 
     def row(self, question: Question, answer: str) -> dict[str, Any]:
         """What the table says of an answer."""
@@ -55,6 +54,12 @@ class Passkey(Questions):
             "answer": answer,
             "correct": is_correct(answer, int(key)),
         }
+
+
+def key_question(key: int, depth: float) -> Question:
+    """The question for a key whose line is at a depth from 0 to 1."""
+    text = with_filler([(depth, KEY_LINE.format(key=key))], QUESTION)
+    return Question(text, (str(key),), depth)
 
 
 def is_correct(answer: str, key: int) -> bool:

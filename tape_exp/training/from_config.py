@@ -26,6 +26,8 @@ def build_task(cfg: DictConfig) -> Task:
     section: Any = OmegaConf.to_container(cfg.task, resolve=True)
     if cfg.debug.max_steps is not None and isinstance(section.get("optim"), dict):
         section["optim"]["max_steps"] = cfg.debug.max_steps
+    if cfg.peft.get("lr") is not None and isinstance(section.get("optim"), dict):
+        section["optim"]["lr"] = cfg.peft.lr
     task: Task = build(section, "task", seed=cfg.seed)
     cache = Path(cfg.cache).expanduser()
     task.surroundings = Surroundings(cache, None, cfg.trainer.workers, cfg.debug.overfit)

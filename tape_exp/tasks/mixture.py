@@ -1,0 +1,118 @@
+"""Pre-training on text mixed with questions and answers, from which a model learns to look up."""
+
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from tape_exp.data.batch import IGNORE, Batch
+from tape_exp.data.builtin import one_fact, two_facts
+from tape_exp.data.retrieval import Question
+from tape_exp.machine.seeding import seed_for
+from tape_exp.settings.errors import ConfigError, at_least_one, one_of, positive
+from tape_exp.tasks.passkey import HIGHEST, key_question
+from tape_exp.tasks.pretrain import Pretrain
+from tape_exp.tasks.questions import longest_fit
+
+
+def _passkey(generator: random.Random) -> Question:
+    return key_question(generator.randint(1, HIGHEST), generator.random())
+
+
+def _arc(facts: Callable[..., Any], generator: random.Random) -> Question:
+    text, right, _ = facts(generator)
+    return Question(lambda size: f"Question: {text(size)}\nAnswer:", (right,))
+
+
+KINDS: dict[str, Callable[[random.Random], Question]] = {
+    "passkey": _passkey,
+    "one_fact": partial(_arc, one_fact),
+    "two_facts": partial(_arc, two_facts),
+}
+
+
+class Mixture(Pretrain):
+    """Pre-training in which some rows are questions about short texts, with their answers.
+
+    A row of a question is BOS, the text with filler, the question and the answer, as long as a
+    length drawn up to T has room for. Only the answer is scored. Row k is a function of (seed, k).
+
+    Args:
+        rows: how many of every so many rows are ``text``, which must come first, and questions of
+            each kind: ``passkey``, ``one_fact`` and ``two_facts``.
+        answer_weight: of a token of an answer in the mean of the loss, where one of text has 1.
+    """
+
+    def __init__(
+        self, rows: Mapping[str, int], answer_weight: float = 1.0, **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        for kind in rows:
+            one_of("task.rows", kind, ("text", *KINDS))
+        at_least_one("task.rows", **rows)
+        positive("task", answer_weight=answer_weight)
+        if next(iter(rows), None) != "text":
+            raise ConfigError(f"task.rows={dict(rows)} must begin with text.")
+        self.turn = [kind for kind, count in rows.items() for _ in range(count)]
+        self.texts, self.answer_weight = rows["text"], answer_weight
+
+    reports_perplexity = False
+
+    def train_batch(self, first: int, count: int) -> Batch:
+        """Rows ``first`` … of the endless stream: text, then questions, in turn."""
+        rows = range(first, first + count)
+        texts = [row for row in rows if self.turn[row % len(self.turn)] == "text"]
+        turns, place = divmod(texts[0] if texts else 0, len(self.turn))
+        text = super().train_batch(turns * self.texts + place, len(texts))
+        return self._mixed(text, "train", self.seed, rows)
+
+    def validation_batches(self) -> list[Batch]:
+        """The first blocks of the validation split, and questions in proportion."""
+        batches, turns = [], 0
+        for text in super().validation_batches():
+            count = max(1, len(text["inputs"]) // self.texts)
+            rows = range(turns * len(self.turn), (turns + count) * len(self.turn))
+            some = {name: part[: count * self.texts] for name, part in text.items()}
+            batches.append(self._mixed(some, "validation", 0, rows))
+            turns += count
+        return batches
+
+    def _mixed(self, text: Batch, stream: str, seed: int, rows: range) -> Batch:
+        """The rows of a stream: blocks of text in their places, and questions."""
+        T = self.train_length
+        inputs = torch.zeros(len(rows), T, dtype=torch.long)
+        labels, weights = torch.full_like(inputs, IGNORE), torch.zeros(len(rows), T)
+        blocks = iter(zip(text["inputs"], text["labels"], strict=True))
+        for place, row in enumerate(rows):
+            kind = self.turn[row % len(self.turn)]
+            if kind == "text":
+                inputs[place], labels[place] = next(blocks)
+                weights[place] = 1.0
+            else:
+                prompt, answer = self.question(kind, stream, seed, row)
+                ids = torch.tensor([*prompt, *answer])
+                scored = slice(len(prompt) - 1, len(ids) - 1)
+                inputs[place, : len(ids) - 1] = ids[:-1]
+                labels[place, scored] = ids[len(prompt) :]
+                weights[place, scored] = self.answer_weight
+        return {"inputs": inputs, "labels": labels, "weights": weights}
+
+    def question(self, kind: str, stream: str, seed: int, row: int) -> tuple[list[int], list[int]]:
+        """A prompt and its answer, T + 1 tokens at most. One that does not fit is drawn again."""
+        for attempt in range(100):
+            generator = random.Random(seed_for(seed, "mixture", stream, row, attempt))
+            question = KINDS[kind](generator)
+            answer = self.tokenizer.encode([question.answer])[0].tolist()
+
+            def prompt(size: int, question: Question = question) -> list[int]:
+                return self.encode(question.write(size))
+
+            least, most = len(prompt(1)), self.train_length + 1 - len(answer)
+            if least <= most:
+                room = generator.randint(least, most)
+                return longest_fit(prompt, room, 1 + (room - least) // 6)[0], answer
+        raise ConfigError(
+            f"task.train_length={self.train_length} is too short for questions of the kind {kind}."
+        )
