@@ -330,36 +330,28 @@ def _opposites(generator: random.Random) -> Choice:
 
 
 def _arc_easy(generator: random.Random) -> Choice:
-    text, right, wrong = one_fact(generator)
+    text, right, wrong = fact(generator, 1)
     return text(generator.randint(1, 8)), right, wrong
 
 
 def _arc_challenge(generator: random.Random) -> Choice:
-    text, right, wrong = two_facts(generator)
+    text, right, wrong = fact(generator, 4)
     return text(generator.randint(14, 24)), right, wrong
 
 
-def one_fact(generator: random.Random) -> tuple[Callable[[int], str], str, list[str]]:
-    """What a sentence says: the question about it after so many sentences of filler, the right
-    choice and three wrong ones.
+def fact(generator: random.Random, count: int) -> tuple[Callable[[int], str], str, list[str]]:
+    """One of ``count`` facts, 4 at most, among sentences of filler: the text with the question
+    after so many of them, the right choice and three wrong ones, those of the other facts first.
     """
     kind = generator.choice(list(VALUES))
-    thing, (right, *wrong) = generator.choice(GOODS), generator.sample(VALUES[kind], 4)
-    line = (generator.random(), f"The {kind} of the {thing} is {right}.")
-    return with_filler([line], f"What is the {kind} of the {thing}?"), right, wrong
-
-
-def two_facts(generator: random.Random) -> tuple[Callable[[int], str], str, list[str]]:
-    """The colours of two of four things: the same."""
-    goods, colours = generator.sample(GOODS, 4), generator.sample(VALUES["colour"], 4)
-    facts = [f"The {thing} is {colour}." for thing, colour in zip(goods, colours, strict=True)]
+    goods, (right, *wrong) = generator.sample(GOODS, count), generator.sample(VALUES[kind], 4)
+    facts = [
+        f"The {kind} of the {thing} is {value}."
+        for thing, value in zip(goods, [right, *wrong], strict=False)
+    ]
     generator.shuffle(facts)
     lines = [*zip(sorted(generator.random() for _ in facts), facts, strict=True)]
-    question = f"What are the colours of the {goods[0]} and the {goods[1]}?"
-    first, second, *others = colours
-    pairs = [(first, second), (first, others[0]), (others[1], second), (others[0], others[1])]
-    right, *wrong = (" and ".join(pair) for pair in pairs)
-    return with_filler(lines, question), right, wrong
+    return with_filler(lines, f"What is the {kind} of the {goods[0]}?"), right, wrong
 
 
 SUBJECTS = {

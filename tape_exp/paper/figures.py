@@ -101,7 +101,7 @@ def _lengths(view: View, spec: Mapping[str, Any]) -> Iterator[tuple[str, Draw]]:
         lines = []
         for row in rows:
             name, runs = last_label(row), [*map(metrics_of, view.runs(row))]
-            if runs and (at := places(runs[0]).get(metric)):
+            if at := next(filter(None, (places(run).get(metric) for run in runs)), None):
                 keys, x = [f"{metric}@{n}" for n in at], max(x, at, key=len)
                 values = [[run[key] for key in keys] for run in runs if run.keys() >= {*keys}]
                 lines.append(mean_line(display_name(name), at, values, styles[name]))

@@ -59,19 +59,23 @@ def ranked(view: "View", table: Table) -> Table:
 
 
 def chosen(view: "View", table: Table) -> Table:
-    """fig_rates: which rate of each model has the lowest validation loss."""
-    losses: dict[str, dict[str, dict[int, float]]] = {}
+    """Which rate of rows that differ only in it has the lowest validation loss; one rate is none
+    to choose from.
+    """
+    losses: dict[tuple[Any, ...], dict[str, dict[int, float]]] = {}
+
+    def others(labels: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(labels[name] for name in view.dimensions() if name != "rate")
+
     for row in view.rows:
-        if row.labels["factor"] == "1":
-            found = {r["seed"]: r["metrics"]["val/loss"] for r in view.runs(row)}
-            losses.setdefault(row.labels["model"], {})[row.labels["rate"]] = found
-    choices = {model: lowest(by_rate) for model, by_rate in losses.items()}
+        found = {run["seed"]: run["metrics"]["val/loss"] for run in view.runs(row)}
+        losses.setdefault(others(row.labels), {})[row.labels["rate"]] = found
     rows = []
     for cells in table.rows:
-        model, rate = str(cells["model"]), cells["rate"]
-        edge = rate in (min(losses[model], key=float), max(losses[model], key=float))
+        by_rate = losses[others(cells)]
+        edge = cells["rate"] in (min(by_rate, key=float), max(by_rate, key=float))
         told = "yes, at the edge" if edge else "yes"
-        best = cells["factor"] == "1" and rate == choices[model]
+        best = len(by_rate) > 1 and cells["rate"] == lowest(by_rate)
         rows.append({**cells, "chosen": told if best else ""})
     columns = [*table.columns[:-3], Column("chosen"), *table.columns[-3:]]
     return replace(table, rows=rows, columns=columns)

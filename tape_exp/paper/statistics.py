@@ -135,8 +135,8 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def lowest(losses: Mapping[Any, Mapping[int, float]]) -> Any:
-    """The choice with the lowest mean over seeds; None unless all ran the same seeds."""
-    seeds = {frozenset(by_seed) for by_seed in losses.values()}
-    if len(seeds) != 1 or not all(seeds):
+    """The choice with the lowest mean over the seeds that all ran; None where there is none."""
+    seeds = set.intersection(*map(set, losses.values())) if losses else None
+    if not seeds:
         return None
-    return min(losses, key=lambda choice: mean(losses[choice].values()))
+    return min(losses, key=lambda choice: mean(losses[choice][seed] for seed in seeds))

@@ -51,7 +51,7 @@ class View:
         """Every row: the product of the dimensions."""
         found, known = [], self.artifact.values.get(self.scale, {})
         for part in self.parts():
-            dimensions = [name for name in part if name != "seeds"]
+            dimensions = [name for name in part if name not in ("seeds", "scales")]
             labels = (self._labels(name, part[name]).items() for name in dimensions)
             for chosen in itertools.product(*labels):
                 names = dict(zip(dimensions, (label for label, _ in chosen), strict=True))
@@ -60,9 +60,10 @@ class View:
         return found
 
     def parts(self) -> list[dict[str, Any]]:
-        """The products of dimensions that rows are of."""
+        """The products of dimensions that rows are of, at this scale."""
         rows = self.artifact.rows
-        return rows if isinstance(rows, list) else [rows]
+        parts = rows if isinstance(rows, list) else [rows]
+        return [part for part in parts if self.scale in part.get("scales", [self.scale])]
 
     def _labels(self, name: str, labels: Any) -> dict[str, list[str]]:
         """Label -> overrides."""
@@ -190,7 +191,7 @@ class View:
 
     def dimensions(self) -> list[str]:
         """The names of the dimensions, which are those of the first columns."""
-        return [name for name in self.parts()[0] if name != "seeds"]
+        return [name for name in self.parts()[0] if name not in ("seeds", "scales")]
 
     def _row(self, row: Row, last: str) -> dict[str, Cell]:
         runs = self.runs(row)

@@ -2,13 +2,12 @@
 
 import random
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 
 from tape_exp.data.batch import IGNORE, Batch
-from tape_exp.data.builtin import one_fact, two_facts
+from tape_exp.data.builtin import fact
 from tape_exp.data.retrieval import Question
 from tape_exp.machine.seeding import seed_for
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of, positive
@@ -21,15 +20,14 @@ def _passkey(generator: random.Random) -> Question:
     return key_question(generator.randint(1, HIGHEST), generator.random())
 
 
-def _arc(facts: Callable[..., Any], generator: random.Random) -> Question:
-    text, right, _ = facts(generator)
+def _fact(generator: random.Random) -> Question:
+    text, right, _ = fact(generator, generator.randint(1, 4))
     return Question(lambda size: f"Question: {text(size)}\nAnswer:", (right,))
 
 
 KINDS: dict[str, Callable[[random.Random], Question]] = {
     "passkey": _passkey,
-    "one_fact": partial(_arc, one_fact),
-    "two_facts": partial(_arc, two_facts),
+    "fact": _fact,
 }
 
 
@@ -41,7 +39,7 @@ class Mixture(Pretrain):
 
     Args:
         rows: how many of every so many rows are ``text``, which must come first, and questions of
-            each kind: ``passkey``, ``one_fact`` and ``two_facts``.
+            each kind: ``passkey`` and ``fact``, as the generated ARC asks.
         answer_weight: of a token of an answer in the mean of the loss, where one of text has 1.
     """
 

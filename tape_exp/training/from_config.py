@@ -13,7 +13,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.models.layers import kinds_of, random_positions
 from tape_exp.models.peft import Adaptation
 from tape_exp.runs import loading
-from tape_exp.runs.starting_weights import base_of, find, init_checkpoint, title, trained_length
+from tape_exp.runs.starting_weights import base_of, find, init_checkpoint, title
 from tape_exp.settings.construct import build
 from tape_exp.settings.errors import ConfigError
 from tape_exp.tasks.base import Surroundings, Task
@@ -69,10 +69,8 @@ def make_task(cfg: DictConfig, folder: Path | None = None) -> Task:
 
 
 def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
-    """The method of ``peft``, if there is one.
-
-    Raises:
-        ConfigError: there is nothing to adapt, or the context is longer than positions reach.
+    """The method of ``peft``, if there is one. Raises :class:`ConfigError` where there is nothing
+    to adapt.
     """
     adaptation, checkpoint = build_adaptation(cfg), task.surroundings.checkpoint
     if adaptation is None:
@@ -81,16 +79,6 @@ def make_adaptation(cfg: DictConfig, task: Task) -> Adaptation | None:
         raise ConfigError(
             f"peft={adaptation.name} adapts a trained model: name it in checkpoint=<run, folder or "
             "repository>."
-        )
-    length, reach = task.arch.train_length, trained_length(checkpoint)
-    scaling = OmegaConf.select(cfg, "model.scaling.method", default="none")
-    # A Llama's length counts its own scaling.
-    free = adaptation.theta or adaptation.drop or (scaling != "none" and checkpoint.is_file())
-    if task.trains and reach and not free and length > reach * adaptation.interpolation:
-        raise ConfigError(
-            f"task.train_length={length} is longer than the {reach} tokens that the base was "
-            f"trained on, times peft.interpolation={adaptation.interpolation}; set "
-            f"peft.interpolation={-(-length // reach)}."
         )
     return adaptation
 

@@ -49,10 +49,14 @@ def test_the_ladder_runs_no_more_seeds_than_it_says():
 
 
 def test_a_run_follows_the_run_that_it_begins_from():
-    jobs = [*runner.jobs_of([load("fig_passkey")], "smoke", [0], records=[], only=["lora"]).items()]
+    jobs = [
+        *runner.jobs_of(
+            [load("fig_passkey")], "smoke", [0], records=[], only=["lora interpolated"]
+        ).items()
+    ]
     tasks = [(job.cfg.task.name, job.cfg.model.name, job.cfg.peft.name) for _, job in jobs]
     assert tasks == [
-        ("pg19_proof_pile", "rope", "none"),
+        ("mixture", "rope", "none"),
         ("extend", "rope", "lora"),
         ("passkey", "rope", "lora"),
     ]
