@@ -182,18 +182,12 @@ class Scores:
         distance = (queries[:, :, None] - positions[:, None, keys]).clamp(min=0)
         return bias.at(distance.flatten()).unflatten(1, distance.shape).transpose(0, 1)
 
-    def distances(self, first: int, last: int, keys: slice) -> Tensor:
-        """How many tokens each key is before each query, (last - first, S')."""
-        places = torch.arange(self.k.shape[2], device=self.q.device)
-        return places[self.offset + first : self.offset + last, None] - places[keys]
-
     def visible(self, first: int, last: int, keys: slice) -> Tensor:
         """Where a query may look at a key: booleans that broadcast to (B, H, last - first, S')."""
-        distance = self.distances(first, last, keys)
+        number = torch.arange(self.k.shape[2], device=self.q.device)
+        queries, number = number[self.offset + first : self.offset + last], number[keys]
+        distance = queries[:, None] - number
         seen = distance >= 0
-        if self.padding is None and self.window is None:
-            return seen
-        number = torch.arange(self.k.shape[2], device=self.q.device)[keys]
         if self.padding is not None:
             number = (number - self.padding[:, None])[:, None, None]
         if self.window is not None:

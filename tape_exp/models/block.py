@@ -70,12 +70,9 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         C, queries, keys = arch.width, arch.heads * arch.head_dim, arch.key_heads * arch.head_dim
-        self.layer = layer
+        self.layer, self.kind, self.backend = layer, kind, backend
         self.head_dim = arch.head_dim
-        self.backend = backend
-        self.kind = kind
-        self.is_first_of_kind = False
-        self.updates_state = True
+        self.is_first_of_kind, self.updates_state = False, True
         window, sinks, norm = (
             attention.window,
             attention.sinks,

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 LOST = 0.05  # of the norm of an output or a gradient, which bf16 and fp16 may lose in a trial
-Case = tuple[torch.device, torch.dtype, int, int]
-_tried: dict[Case, bool] = {}
+_tried: dict[tuple[torch.device, torch.dtype, int, int], bool] = {}
 
 
 def comes_first(device: torch.device) -> bool:
@@ -23,15 +22,9 @@ def comes_first(device: torch.device) -> bool:
 
 def priority(device: torch.device) -> AbstractContextManager[None]:
     """Where scaled_dot_product_attention asks cuDNN before flash, if cuDNN is to come first."""
-    if not comes_first(device):
-        return nullcontext()
-    order = [
-        SDPBackend.CUDNN_ATTENTION,
-        SDPBackend.FLASH_ATTENTION,
-        SDPBackend.EFFICIENT_ATTENTION,
-        SDPBackend.MATH,
-    ]
-    return sdpa_kernel(order, set_priority=True)
+    names = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
+    order = [getattr(SDPBackend, name) for name in names]
+    return sdpa_kernel(order, set_priority=True) if comes_first(device) else nullcontext()
 
 
 def takes(device: torch.device, dtype: torch.dtype, width: int, value_width: int) -> bool:
@@ -46,9 +39,8 @@ def trial(device: torch.device, dtype: torch.dtype, width: int, value_width: int
     Its backward pass adds up in any order, so torch leaves it out where that is forbidden.
     """
     case = (device, dtype, width, value_width)
-    if case in _tried or dtype not in (torch.float16, torch.bfloat16) or not comes_first(device):
-        return
-    if torch.are_deterministic_algorithms_enabled():
+    possible = dtype in (torch.float16, torch.bfloat16) and comes_first(device)
+    if case in _tried or not possible or torch.are_deterministic_algorithms_enabled():
         return
     generator = torch.Generator(device).manual_seed(0)
 
@@ -62,11 +54,8 @@ def trial(device: torch.device, dtype: torch.dtype, width: int, value_width: int
             out = F.scaled_dot_product_attention(a, b, c, is_causal=True)
         return out, *torch.autograd.grad(out, (a, b, c), weights.to(dtype))
 
-    with (
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast(device.type, enabled=False),
-    ):
+    plain = torch.autocast(device.type, enabled=False)
+    with torch.inference_mode(False), torch.enable_grad(), plain:
         q, k, v, weights = made(width), made(width), made(value_width), made(value_width)
         try:
             found = results(SDPBackend.CUDNN_ATTENTION, dtype)

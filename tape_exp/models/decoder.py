@@ -47,9 +47,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.arch = arch
         self.make_position = position
-        # In training: compute each block's activations again in the backward pass, instead of
-        # keeping them.
-        self.recompute = False
+        self.recompute = False  # in training, a block's activations in its backward pass
         self._compiled: Callable[..., Any] | None = None
         # skip_init of an embedding would import torch._dynamo: 4 s and 150 MB.
         self.embedding = nn.Embedding.from_pretrained(
@@ -153,15 +151,8 @@ class Decoder(nn.Module):
         if padding_B is not None:
             places = torch.arange(S - computed, S, device=padding_B.device)
             own_BT = tokens_BT.masked_fill(places < padding_B[:, None], -1)
-        context = ForwardContext(
-            own_BT,
-            positions_BT,
-            consecutive,
-            sampler,
-            cache if self.cacheable else None,
-            padding_B,
-            watch,
-        )
+        kept = cache if self.cacheable else None
+        context = ForwardContext(own_BT, positions_BT, consecutive, sampler, kept, padding_B, watch)
         states = self.starts(positions_BT[:, S - computed :], last_B1)
         self._try_cudnn(states)
         x_BTC = self.embedding(tokens_BT)
