@@ -40,19 +40,14 @@ def case(
         return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
 
     q, k, v = make(2, T, 4, 8), make(2, S, kv_heads, 8), make(2, S, kv_heads, 6)
-    learns, biases = [q, k, v], []
-    if "dense" in kinds:
-        learns.append(make(1, 4, T, S))
-        biases.append(Dense(learns[-1]))
-    if "rows" in kinds:
-        learns.append(make(2, 4, T, S))
-        biases.append(Dense(learns[-1]))
-    if "keys" in kinds:
-        learns.append(make(2, S, 4))
-        biases.append(ByKey(learns[-1]))
-    if "distance" in kinds:
-        learns.append(make(4, S))
-        biases.append(ByDistance(lambda distance, table=learns[-1]: table[:, distance.long()]))
+    makers = {
+        "dense": (lambda x: Dense(x), (1, 4, T, S)),
+        "rows": (lambda x: Dense(x), (2, 4, T, S)),
+        "keys": (lambda x: ByKey(x), (2, S, 4)),
+        "distance": (lambda x: ByDistance(lambda at: x[:, at.long()]), (4, S)),
+    }
+    tables = [(maker, make(*shape)) for kind, (maker, shape) in makers.items() if kind in kinds]
+    biases, learns = [maker(x) for maker, x in tables], [q, k, v, *(x for _, x in tables)]
     states = make(2 if carried_heads > 1 else 1, S, carried_heads, 10) if carried else None
     learns += [] if states is None else [states]
     factor = make(1, 4, T) if factor else None
@@ -247,22 +242,12 @@ def test_a_model_is_one_graph_whichever_attention_is_picked(name, arch):
     assert CHOICES
 
 
-@pytest.mark.parametrize(
-    ("kind", "backend"),
-    [
-        ("plain", "sdpa"),
-        ("carried", "sdpa"),
-        ("slopes", "flash"),
-        ("slopes and carried", "flex"),
-        ("distance", "sdpa"),
-        ("window", "flex"),
-        ("padding", "sdpa"),
-        ("distance and window", "flex"),
-        ("slopes and padding", "flex"),
-        ("decoding", "sdpa"),
-        ("fp32", "sdpa"),
-    ],
-)
+PICKS = {"plain": "sdpa", "carried": "sdpa", "slopes": "flash", "slopes and carried": "flex"}
+PICKS |= {"distance": "sdpa", "window": "flex", "padding": "sdpa", "distance and window": "flex"}
+PICKS |= {"slopes and padding": "flex", "decoding": "sdpa", "fp32": "sdpa"}
+
+
+@pytest.mark.parametrize(("kind", "backend"), PICKS.items())
 def test_what_auto_picks_on_a_gpu_that_is_not_here(kind, backend, monkeypatch):
     """Of tensors without storage."""
     monkeypatch.setattr(attention, "flash_installed", lambda: True)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from tape_exp.models.conformance import randomise
-from tape_exp.models.generation import generate, new_cache
 from tape_exp.models.positions import path
 from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.settings.schema import Arch
@@ -168,16 +167,3 @@ class SeenBias(torch.nn.Module):
     def forward(self, q, k, x):
         bias = bias_of(self.encoding, q, k, x)
         return (bias - bias.diagonal(dim1=-2, dim2=-1)[..., None]).tril()
-
-
-@pytest.mark.parametrize("name", CONTEXTUAL)
-def test_grouped_queries_cache_and_padding(name):
-    """Chunks and rows of different lengths, with keys that serve several queries."""
-    model = make_decoder(name, GROUPED).eval()
-    randomise(model)
-    with torch.no_grad():
-        whole, cache = model(TOKENS), new_cache(model, 24, None, 2)
-        parts = torch.cat([model(part, cache=cache) for part in TOKENS.split([9, 1, 14], 1)], 1)
-    assert (parts - whole).abs().max() < 1e-4
-    prompts = [TOKENS[0, :3], TOKENS[1, :11]]
-    assert generate(model, prompts, 6) == [generate(model, [prompt], 6)[0] for prompt in prompts]

@@ -23,22 +23,12 @@ def layer(arch: Arch, seed: int = 0, **options) -> HouseholderTAPE:
     return encoding.double()
 
 
-def inputs(
-    encoding: HouseholderTAPE, N: int = 7, seed: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
+def inputs(encoding: HouseholderTAPE, N: int = 7, seed: int = 0):
     """Token features and a random general state, fp64."""
     generator, arch = torch.Generator().manual_seed(seed), encoding.arch
     x = torch.randn(2, N, arch.width, generator=generator, dtype=torch.float64)
-    return x, torch.randn(
-        2,
-        N,
-        arch.heads,
-        encoding.M,
-        encoding.R,
-        encoding.R,
-        generator=generator,
-        dtype=torch.float64,
-    )
+    shape = (2, N, arch.heads, encoding.M, encoding.R, encoding.R)
+    return x, torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("T", [65, 130, 256])

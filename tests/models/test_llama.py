@@ -27,6 +27,7 @@ from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import export, llama
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.positions.rope import RoPE
 from tape_exp.runs import starting_weights
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.construct import build
@@ -167,26 +168,22 @@ def test_position_parameters_stay_as_initialised(checkpoint):
 def test_loading_holds_the_weights_once(tmp_path):
     """In a process of its own, from one file of fp32; its pages would count if it were mapped."""
     arch = Arch(layers=2, width=1024, heads=8, ffn=4096, vocab=16_000, max_length=128)
-    decoder = Decoder(
-        arch,
-        partial(make_position, {"_target_": "tape_exp.models.positions.rope.RoPE"}),
-        blank=True,
-    )
+    decoder = Decoder(arch, RoPE, blank=True)
     export.save(decoder, tmp_path / "large", None, model={"name": "rope"})
     program = r"""
 import re, sys
 from pathlib import Path
-from tape_exp.settings.schema import Arch
 from tape_exp.models import llama
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.rope import RoPE
-folder = Path(sys.argv[1])
-def peak_memory():
+from tape_exp.settings.schema import Arch
+def peak():
     return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+folder = Path(sys.argv[1])
 decoder = Decoder(Arch(**llama.read_config(folder).sizes()), RoPE, blank=True)
-before = peak_memory()
+before = peak()
 llama.load(decoder, folder)
-print(peak_memory() - before)
+print(peak() - before)
 """
     command = [sys.executable, "-c", program, tmp_path / "large"]
     grown = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

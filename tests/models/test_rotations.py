@@ -18,20 +18,17 @@ from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.schema import Arch
 from tests.conftest import MODELS, bias_of, make_decoder, make_position
 
-GROUPED = Arch(
-    layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=24, kv_heads=2
-)
+GROUPED = Arch(2, 32, 4, 48, vocab=14, max_length=48, train_length=24, kv_heads=2)
 TOKENS = torch.randint(0, 14, (2, 24), generator=torch.Generator().manual_seed(0))
 N, H, K, D = 7, 4, 2, 8
 BY_TOKENS = {
     "selective_rope": (),
-    "selective_rope, linear": (
-        *("model.taps=1", "model.silu=false", "model.bias=false", "model.gate=false"),
-    ),
+    "selective_rope, linear": ("model.taps=1", "model.silu=false", "model.bias=false"),
     "repo": (),
     "repo, offsets": ("model.start=rope",),
     "grape, tokens": ("model.phase=tokens",),
     "grape, tokens and planes": ("model.phase=tokens", "model.planes=learned"),
+    **dict.fromkeys(("cope", "dape", "path", "path_fox", "wall"), ()),
 }
 
 
@@ -205,13 +202,9 @@ def test_the_frequencies_of_p_rope_are_those_of_transformers():
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    rope = {"rope_type": "proportional", "rope_theta": 1e4}
     for p in (0.75, 0.3):
-        config = LlamaConfig(
-            hidden_size=40,
-            num_attention_heads=2,
-            rope_parameters=rope | {"partial_rotary_factor": p},
-        )
+        rope = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": p}
+        config = LlamaConfig(hidden_size=40, num_attention_heads=2, rope_parameters=rope)
         theirs, _ = ROPE_INIT_FUNCTIONS["proportional"](config, device="cpu")
         arch = Arch(layers=1, width=40, heads=2, ffn=8)
         ours, magnitude = make_position("p_rope", arch, f"model.p={p}").frequencies(torch.zeros(1))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import ARCH, randomise
+from tape_exp.models.decoder import Decoder
 from tape_exp.models.generation import new_cache
 from tape_exp.models.positions.base import Tokens
 from tape_exp.models.positions.rope import RoPE, Scaling
@@ -136,29 +137,14 @@ def test_gradients_reach_every_update_within_two_steps(name, arch):
         assert parameter.grad.abs().max() > 0, name
 
 
-def test_the_idle_update_of_the_last_layer_is_frozen(arch):
-    model = make_decoder("tape", arch)
-    assert all(p.requires_grad for p in model.layers[0].position.parameters())
-    assert not any(p.requires_grad for p in model.layers[-1].position.parameters())
+OPTIONS = [{}, {"psi_input": "mlp"}, {"head_mixing": "scale"}, {"attention": False}]
+OPTIONS += [{"feed_forward": False}, {"attention": False, "feed_forward": False}]
+OPTIONS += [{"intermediate": 1}]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"psi_input": "mlp"},
-        {"head_mixing": "scale"},
-        {"attention": False},
-        {"feed_forward": False},
-        {"attention": False, "feed_forward": False},
-        {"intermediate": 1},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_complex_form_equals_the_general_one(options, arch):
     """Outputs and every gradient, in fp64."""
-    from tape_exp.models.decoder import Decoder
-
     fast = Decoder(arch, lambda a: TAPE(a, **options)).double()
     oracle = Decoder(arch, lambda a: TensorTAPE(a, **options)).double()
     randomise(fast)
