@@ -35,18 +35,12 @@ def blocks(language: str, page: str = README) -> list[str]:
 
 def files_of(page: str) -> dict[str, str]:
     """The files that a page says to write: path -> content of the block that follows it."""
-    found = re.findall(r"`([\w/.]+)`:\n\n```(?:python|yaml)\n(.*?)```\n", page, re.DOTALL)
-    return dict(found)
+    return dict(re.findall(r"`([\w/.]+)`:\n\n```(?:python|yaml)\n(.*?)```\n", page, re.DOTALL))
 
 
 def commands(start: str) -> list[str]:
     """The lines of all bash blocks that begin so."""
-    lines = (
-        line
-        for page in PAGES.values()
-        for block in blocks("bash", page)
-        for line in block.splitlines()
-    )
+    lines = "".join(block for page in PAGES.values() for block in blocks("bash", page)).splitlines()
     return list(dict.fromkeys(line for line in lines if line.startswith(start)))
 
 
@@ -56,39 +50,33 @@ TUNE = commands("tape-exp tune")
 PAPER = [*commands("tape-exp paper"), *commands("python -m tape_exp.paper")]
 
 
-def words_of(line: str, first: int) -> list[str]:
-    """The words of a command from one on, without options and their values."""
-    words = iter(shlex.split(line, comments=True)[first:])
-    plain = []
-    for word in words:
-        if word in ("--cap", "--cores", "--minutes", "--mode"):
-            next(words)
-        elif not word.startswith("-"):
-            plain.append(word)
-    return [word for word in plain if word != "job"]  # of --cfg
+def words_of(line: str) -> list[str]:
+    """The words of a command after its name, without options and their values."""
+    named = line.replace("python -m tape_exp.", "tape-exp ")
+    bare = re.sub(r" --(cap|cores|minutes|cfg) \S+| --?\w[\w-]*", "", named)
+    return shlex.split(bare, comments=True)[2:]
 
 
 @pytest.fixture(scope="module")
 def conf_with_toys(tmp_path_factory):
     """conf/ with the YAMLs that the walk-throughs add."""
-    conf = tmp_path_factory.mktemp("project") / "conf"
-    shutil.copytree(CONF, conf)
-    for page in PAGES.values():
-        for path, content in files_of(page).items():
-            if path.startswith("conf/"):
-                (conf.parent / path).write_text(content)
-    return conf
+    project = tmp_path_factory.mktemp("project")
+    shutil.copytree(CONF, project / "conf")
+    for path, content in files_of("".join(PAGES.values())).items():
+        if path.startswith("conf/"):
+            (project / path).write_text(content)
+    return project / "conf"
 
 
 @pytest.fixture
 def conf(conf_with_toys, composed_anew, monkeypatch):
-    for module in (folders, grid):
-        monkeypatch.setattr(module, "CONF", conf_with_toys)
+    """These are the configs, and the example's package is installed."""
     package = ROOT / "examples" / "my_pe" / "my_pe"
     monkeypatch.syspath_prepend(package.parent)
+    for module in (folders, grid):
+        monkeypatch.setattr(module, "CONF", conf_with_toys)
     for module in (plugins, compose):
         monkeypatch.setattr(module, "packages", lambda: {"my_pe": package})
-    return conf_with_toys
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -97,18 +85,15 @@ def test_pictures_and_links_lead_somewhere(path):
         there = path.parent / target if target else path
         assert there.exists(), target
         if anchor:
-            titles = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
-            assert anchor in [
-                re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles
-            ], anchor
+            titles = re.findall(r"^#+ (.*)$", there.read_text().lower(), re.MULTILINE)
+            known = [re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles]
+            assert anchor in known, anchor
 
 
 def test_make_targets_exist():
-    words = ["make", "help"]
-    described = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for page in PAGES.values():
-        for target in re.findall(r"(?:`|^)make ([a-z-]+)", page, re.MULTILINE):
-            assert target == "help" or f"make {target} " in described, target
+    described = subprocess.check_output(["make", "help"], cwd=ROOT, text=True)
+    for target in re.findall(r"(?:`|^)make ([a-z-]+)", "\n".join(PAGES.values()), re.MULTILINE):
+        assert f"make {target} " in described, target
 
 
 def test_commands_and_modules_exist():
@@ -120,7 +105,7 @@ def test_commands_and_modules_exist():
 
 @pytest.mark.parametrize("line", [*commands("python train.py"), *TRAIN])
 def test_train_commands_compose(line, conf):
-    words = [word for word in words_of(line, 2) if not word.startswith("hydra")]
+    words = [word for word in words_of(line) if not word.startswith("hydra")]
     cfg = compose_config([w if "[" in w else w.split(",")[0] for w in words])
     for word in words:
         group, choices = word.split("=")
@@ -131,7 +116,7 @@ def test_train_commands_compose(line, conf):
 
 @pytest.mark.parametrize("line", TUNE)
 def test_searches_can_run(line, conf):
-    search = search_from([word for word in words_of(line, 2) if not word.isdigit()])
+    search = search_from(words_of(line))
     assert search.space
     search.check()
 
@@ -139,7 +124,7 @@ def test_searches_can_run(line, conf):
 @pytest.mark.parametrize("line", GRIDS)
 def test_sweeps_name_runs(line, conf):
     """Of a grid the first choice of every comma, of artifacts all."""
-    words = words_of(line, 2)
+    words = words_of(line)
     if any("=" not in word for word in words):
         assert of_artifacts([word for word in words if not word.startswith("slurm.")])[0]
     elif words:  # without words: every sweep
@@ -148,8 +133,7 @@ def test_sweeps_name_runs(line, conf):
 
 @pytest.mark.parametrize("line", PAPER)
 def test_commands_on_artifacts_name_runs(line, conf):
-    first = 3 if line.startswith("python") else 2
-    verb, words = line.split()[first], words_of(line, first + 1)
+    verb, *words = words_of(line)
     if verb == "compare":
         artifact, scale, seeds = compare.requested(words)
         jobs = runner.jobs_of([artifact], scale, seeds, records=[])
@@ -162,8 +146,7 @@ def test_commands_on_artifacts_name_runs(line, conf):
 
 def test_what_readme_prints_has_the_columns_of_its_command(tmp_path, monkeypatch, capsys):
     """The command with one step: the numbers are those of another machine's longer training."""
-    (line,) = commands("tape-exp paper compare task=battery task.problem=sort")[:1]
-    assert line in README
+    (line,) = re.findall(r"^tape-exp paper compare .*$", README, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     words = line.replace("max_steps=400", "max_steps=1").split()[2:]
     assert paper.main([*words, "task.samples_per_length=2", "trainer=cpu"]) == 0

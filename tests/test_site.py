@@ -88,29 +88,23 @@ def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site, pages):
 
 
 def test_the_reference_has_every_yaml(pages):
-    for path in CONF.rglob("*.yaml"):
+    for path in CONF.glob("*/**/*.yaml"):
         group, *rest = path.relative_to(CONF).with_suffix("").parts
-        if rest and (group != "local" or rest == ["example"]):  # git ignores the others
-            assert "".join(rest).lower() in pages[f"reference/conf/{group}.html"].ids, path
+        known = pages[f"reference/conf/{group}.html"].ids
+        assert "".join(rest).lower() in known or group == "local", path  # git ignores these
 
 
-def test_the_workflow_and_the_citation_are_those_of_the_project():
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
-    (job,) = workflow["jobs"].values()
-    assert [step["run"] for step in job["steps"] if "run" in step] == ["bash .ci/run"]
+def test_the_citation_is_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert [citation[k] for k in ("version", "license")] == [
-        project[k] for k in ("version", "license")
-    ]
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
 
 
 def test_the_image_has_what_the_package_is_built_from():
     """Each path that the Dockerfile copies is there, and .dockerignore lets it through."""
     copied = re.findall(r"^COPY (.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     kept = (ROOT / ".dockerignore").read_text().splitlines()
-    paths = [path for line in copied for path in line.split()]
-    assert {"pyproject.toml", "tape_exp", "conf", "results/paper.yaml"} <= set(paths)
-    for path in paths:
-        assert (ROOT / path).exists(), path
-        assert f"!{path}" in kept, path
+    paths = " ".join(copied).split()
+    assert {"pyproject.toml", "tape_exp", "conf", "results/paper.yaml"} <= {*paths}
+    assert all((ROOT / path).exists() and f"!{path}" in kept for path in paths)
