@@ -20,19 +20,10 @@ from tape_exp.settings.folders import CONF
 from tape_exp.settings.schema import Arch
 from tests.conftest import make_decoder
 
-ARCH = Arch(
-    layers=2, width=32, heads=4, ffn=48, vocab=14, max_length=48, train_length=48, kv_heads=2
-)
+ARCH = Arch(2, 32, 4, 48, vocab=14, max_length=48, train_length=48, kv_heads=2)
 TOKENS = torch.randint(0, 14, (2, 48), generator=torch.Generator().manual_seed(0))
-METHODS = [
-    ("rope", "lora"),
-    ("rope", "longlora"),
-    ("rope", "theta"),
-    ("rope", "full"),
-    ("rope", "drope"),
-    ("tape", "tape"),
-    ("tape", "lora"),
-]
+METHODS = [("rope", name) for name in ("lora", "longlora", "theta", "full", "drope")]
+METHODS += [("tape", "tape"), ("tape", "lora")]
 
 
 def adapted(model: str, method: str, *overrides: str) -> tuple[Decoder, Decoder]:
@@ -169,19 +160,6 @@ def test_peft_of_a_7b_model_adds_under_three_thousandths():
     added = model.positional_count()
     assert added == 32 * (128 * 4096 + 2 * 32 * 128 + 32 * 32) == 17_072_128
     assert added / (model.parameter_count() - added) < 0.003
-
-
-@pytest.mark.parametrize("model", ["rope", "tape", "alibi"])
-def test_recomputed_blocks_give_the_same_gradients(model):
-    gradients = []
-    for recompute in (False, True):
-        decoder = make_decoder(model, ARCH)
-        randomise(decoder)
-        decoder.recompute = recompute
-        decoder(TOKENS).logsumexp(-1).sum().backward()
-        gradients.append([p.grad for p in decoder.parameters() if p.grad is not None])
-    assert len(gradients[0]) == len(gradients[1]) > 10
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 def test_frozen_matrices_in_bf16():
