@@ -11,7 +11,6 @@ import pytest
 
 from tape_exp import check
 from tape_exp.models import conformance
-from tape_exp.models.positions.nope import NoPE
 from tape_exp.settings.folders import ROOT
 
 
@@ -44,29 +43,6 @@ def test_a_failure_says_what_was_found_and_what_is_asked(capsys, monkeypatch):
     assert re.search(r"FAILED  another: .*it is wrong\.", printed)
     assert "What is asked: What is right.\n" in printed
     assert printed.endswith("2 checks failed.\n")
-
-
-def test_a_class_that_cannot_be_made_is_told_once(capsys, monkeypatch):
-    def breaks(self, *given, **more):
-        raise TypeError("a layer is missing")
-
-    monkeypatch.setattr(NoPE, "__init__", breaks)
-    assert check.main(["model=nope"]) == 1
-    printed = capsys.readouterr().out
-    assert printed.count("TypeError: a layer is missing") == 1
-    assert "  FAILED  construction: " in printed
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["model=tpae"], "Did you mean 'tape'?"),
-        (["model=fire", "model.hidden=0"], "model.hidden=0 should be"),
-    ],
-)
-def test_mistakes_are_told(words, told, capsys):
-    assert check.main(words) == 2
-    assert told in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -78,14 +78,6 @@ def test_a_record_counts_only_for_the_weights_that_it_is_of(wrong, why, finished
     assert why in said
 
 
-def test_a_run_whose_folder_was_renamed_has_its_results(finished, tmp_path, capsys):
-    run, _ = finished
-    renamed = run.rename(run.with_name("mine"))
-    told, said = exported(renamed, tmp_path / "new", capsys)
-    assert "## Results" in told
-    assert not said
-
-
 def test_with_auto_map_no_import_is_needed(finished, tmp_path):
     run, _ = finished
     folder = tmp_path / "new"

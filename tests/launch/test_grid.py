@@ -3,10 +3,6 @@
 import shlex
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hypothesis import given
-from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from tape_exp.launch.grid import combinations, jobs_of, run_folder, sweep_folder
 from tape_exp.paper import runner
@@ -15,7 +11,6 @@ from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.settings.naming import literal
 from tests.conftest import finish
 
 
@@ -72,37 +67,6 @@ def test_mistakes_are_found_before_anything_is_submitted(words, message, tmp_pat
     assert message in str(error.value)
 
 
-values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-9, 9)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text("aA1 '\"\\,=[{$:").filter(
-        lambda text: "${" not in text
-    ),  # an interpolation, which is resolved before
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["a", "b_c"]), inner, max_size=2)
-    ),
-    max_leaves=6,
-)
-
-
-@given(value=values)
-def test_a_value_survives_the_grammar_of_overrides(value):
-    parsed = OverridesParser.create().parse_override(f"key={literal(value)}").value()
-    assert OmegaConf.to_container(OmegaConf.create({"key": plain(parsed)})) == {"key": value}
-
-
-def plain(value):
-    """What the parser gives, with its quoted strings as strings."""
-    if isinstance(value, list):
-        return [plain(v) for v in value]
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    return getattr(value, "text", value)
-
-
 def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "read_records", list)
     jobs = jobs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
@@ -121,18 +85,6 @@ def test_an_artifacts_runs_follow_those_that_they_begin_from(monkeypatch, tmp_pa
     later = jobs_of(["tab_shift", "seeds=4", f"runs={tmp_path}"])
     (started,) = [job for job in later if job.level and job.folder]
     assert started.cfg.model == base.cfg.model
-
-
-def test_the_same_grid_of_another_clone_is_another_sweep(monkeypatch, tmp_path):
-    jobs = jobs_of(["model=rope,nope"])
-    folders = []
-    for clone in ("a", "b", "a"):
-        (tmp_path / clone).mkdir(exist_ok=True)
-        monkeypatch.chdir(tmp_path / clone)
-        folders.append(sweep_folder(jobs))
-    assert folders[0].parent == tmp_path / "a/runs/.sweeps"
-    assert folders[0] == folders[2]
-    assert folders[0].name != folders[1].name
 
 
 def test_recorded_runs_of_an_artifact_are_done():

@@ -97,22 +97,6 @@ def test_where_no_sweep_was_submitted(tmp_path, capsys):
     assert f"no sweep was submitted to {tmp_path}" in capsys.readouterr().err
 
 
-def test_the_sweeps_of_another_clone_are_read_where_they_are(queue, capsys, tmp_path, monkeypatch):
-    (tmp_path / "clone").mkdir()
-    monkeypatch.chdir(tmp_path / "clone")
-    words = ["model=rope", "seed=0,1,2"]
-    assert sweep.main(words) == 0
-    jobs = jobs_of(words)
-    finish(RunDirectory(jobs[0].cfg))
-    (sweep_folder(jobs) / "logs/1.txt").write_text("error: no room\n")
-    (tmp_path / "clone").rename(tmp_path / "moved")
-    monkeypatch.chdir(tmp_path)
-    assert status.main(["--runs", "moved/runs"]) == 0
-    printed = capsys.readouterr().out
-    assert "1 done, 1 failed, 1 missing" in printed
-    assert "error: no room" in printed
-
-
 def test_a_run_whose_base_was_not_finished_at_submission(queue, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "read_records", list)
     words = ["fig_dp_layers", "seeds=5", f"runs={tmp_path}"]

@@ -2,7 +2,6 @@
 arguments.
 """
 
-import json
 import os
 import re
 import shlex
@@ -11,13 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from tape_exp.launch import status, sweep
-from tape_exp.launch.grid import jobs_of, sweep_folder
+from tape_exp.launch.grid import jobs_of
 from tape_exp.launch.slurm import read_jobs
 from tape_exp.runs.directory import RunDirectory
-from tape_exp.runs.identity import identity_of, without_folders
 from tape_exp.settings.folders import ROOT
 from tests.conftest import finish
 
@@ -122,25 +119,6 @@ def test_levels_wait_for_what_is_in_the_queue(slurm, monkeypatch, queue, submitt
     assert calls(slurm, "sbatch") == [f"--parsable {options} {script}" for options in submitted]
 
 
-def test_a_record_that_appears_changes_neither_folder_nor_numbers(slurm, monkeypatch, capsys):
-    words = ["fig_addition_yarn", f"runs={slurm}/runs", "seeds=5"]
-    jobs = jobs_of(words)
-    assert len(jobs) > 2
-    assert sweep.main(words) == 0
-    config = without_folders(identity_of(jobs[0].cfg))
-    record = {"config": config, "seed": 5, "run": "r", "metrics": {}, "started": ""}
-    monkeypatch.setattr("tape_exp.paper.runner.read_records", lambda: [record])
-    (slurm / "squeue.says").write_text("1 RUNNING 41\n")
-    capsys.readouterr()
-    assert sweep.main(words) == 0
-    counts = f"{len(jobs)} runs: 1 done, 1 in the queue, {len(jobs) - 2} to submit."
-    assert counts in capsys.readouterr().out
-    assert f"--array={sweep.ranges(range(2, len(jobs)))}%" in calls(slurm, "sbatch")[1]
-    assert len(read_jobs(only_sweep(slurm / "runs"))) == len(jobs)
-    assert status.main(["--runs", f"{slurm}/runs"]) == 0
-    assert f"1 done, 1 running, {len(jobs) - 2} missing" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("name", ["squeue", "sbatch"])
 def test_what_slurm_refuses_is_one_sentence(slurm, capsys, name):
     (slurm / "bin" / name).write_text("#!/bin/bash\necho Invalid account >&2\nexit 1\n")
@@ -168,13 +146,6 @@ def test_dry_run_prints_the_script_and_writes_nothing(slurm, capsys):
     assert not (slurm / "runs").exists()
     assert not (slurm / "calls.txt").exists(), "it may be used where there is no SLURM"
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
-
-
-def test_dry_run_prints_the_options_that_submission_adds(slurm, capsys):
-    assert sweep.main(["--dry-run", "tab_shift", "scale=small", f"runs={slurm}/runs"]) == 0
-    first, second = [line for line in capsys.readouterr().out.splitlines() if "sbatch --" in line]
-    assert "--dependency" not in first
-    assert second.split()[3] == "--dependency=afterany:<the"
 
 
 @pytest.mark.parametrize(
@@ -262,54 +233,6 @@ def test_runs_on_gpus_ask_for_them(slurm, capsys, words, gpus):
     lines = capsys.readouterr().out.splitlines()
     options = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
     assert [option for option in options if re.match("gpu|gres", option)] == gpus
-
-
-def test_overrides_arrive_as_they_are(slurm, monkeypatch):
-    """The script is run by bash, with a python that writes down its arguments."""
-    python = slurm / "bin" / "python"
-    python.write_text(
-        f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]), file=sys.stderr)\n"
-    )
-    (slurm / "bin" / "srun").write_text('#!/bin/bash\nexec "${@:2}"\n')
-    python.chmod(0o755)
-    monkeypatch.setattr(sweep.sys, "executable", str(python))
-    values = ["$(touch sprung)", "`touch sprung`", "a 'b' \"c\"", "*.py ~ {x,y}", "$HOME;&|<>#!"]
-    escaped = [value.replace("'", "\\'") for value in values]
-    words = ["model=rope", "cache=" + ",".join(f"'{value}'" for value in escaped)]
-    words += [f"runs={slurm}/runs", "logger.project='ü~'"]
-    assert sweep.main(words) == 0
-    jobs = jobs_of(words)
-    for number, job in enumerate(jobs):
-        done = run_task(only_sweep(slurm / "runs") / "script.sh", number, cwd=slurm)
-        assert json.loads(done.stderr) == [str(ROOT / "train.py"), *job.words]
-    assert len(jobs) == len(values)
-    assert not (slurm / "sprung").exists()
-
-
-def test_two_commands_for_the_same_runs_submit_them_once(slurm, monkeypatch, capsys):
-    """squeue and sbatch are asked while a second command would wait."""
-    words = ["model=rope", f"runs={slurm}/runs"]
-    lock = sweep_folder(jobs_of(words)) / ".lock"
-    for name in ("squeue", "sbatch"):
-        with (slurm / "bin" / name).open("r+") as file:
-            script = file.read().replace("\n", f"\nflock -n {lock} touch {slurm}/{name}.free\n", 1)
-            file.seek(0)
-            file.write(script)
-    assert sweep.main(words) == 0
-    assert not list(slurm.glob("*.free"))
-    monkeypatch.setattr(sweep, "LOCK_SECONDS", 0.1)
-    capsys.readouterr()
-    with FileLock(lock):
-        assert sweep.main(words) == 1
-    assert str(lock) in capsys.readouterr().err
-    assert len(calls(slurm, "sbatch")) == 1
-    assert sweep.main(words) == 0
-    assert len(calls(slurm, "sbatch")) == 2
-
-
-def test_ranges():
-    assert sweep.ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
-    assert sweep.ranges([3]) == "3"
 
 
 def test_local_settings_stay_out_of_version_control():

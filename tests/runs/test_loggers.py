@@ -3,20 +3,17 @@
 import json
 import logging
 import math
-import os
 import socket
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import wandb
 from lightning.pytorch.loggers import WandbLogger
 
 from tape_exp.runs.directory import RunDirectory
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.runs.loggers import JsonlLogger, make_loggers, publish
+from tape_exp.runs.loggers import JsonlLogger, make_loggers
 from tape_exp.runs.metrics import POINTS, Stopwatch, curves, read_metrics
 from tape_exp.settings.compose import compose_config
 from tests.conftest import SMALL
@@ -143,24 +140,6 @@ def test_a_second_node_begins_no_run_of_wandb(tmp_path, monkeypatch):
     assert list(tmp_path.rglob("offline-run-*")) == []
 
 
-def test_tables_go_to_wandb_whose_rows_differ_in_columns_or_are_none(monkeypatch):
-    """One benchmark has an accuracy by length, another has none."""
-    sent = {}
-    logger = object.__new__(WandbLogger)
-    for name in ("log_metrics", "log_image", "save"):
-        monkeypatch.setattr(WandbLogger, name, lambda *_: None)
-    monkeypatch.setattr(WandbLogger, "log_table", lambda _, key, **table: sent.update({key: table}))
-    monkeypatch.setattr(WandbLogger, "experiment", SimpleNamespace(summary={}))
-    rows = [{"task": "a", "acc": 1}, {"task": "b", "acc_norm": 2, "acc": 3}]
-    publish([logger], Evaluation({"x": 1.0}, tables={"rows": rows, "none": []}), [], 1, {})
-    assert sent == {
-        "test/rows": {
-            "columns": ["task", "acc", "acc_norm"],
-            "data": [["a", 1, None], ["b", 3, 2]],
-        }
-    }
-
-
 def test_a_point_that_is_not_finite_is_none_of_a_record(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("tape_exp"), "propagate", True)
     rows = [{"step": n, "val/loss": value} for n, value in enumerate((2.0, math.nan, 1.0))]
@@ -195,40 +174,6 @@ def test_a_run_continues_offline_where_wandb_cannot_be_reached(answers, silent_p
     assert folder.name.endswith(run.name.rpartition("-")[2]), "the id is the hash there too"
 
 
-def test_wandb_is_not_sent_what_may_be_secret(tmp_path):
-    """By itself it notes the command line and SLURM's variables."""
-    secrets = {"SLURM_JWT": "jwt-of-this-test", "SLURM_JOB_ID": "4711", "MY_TOKEN": "my-token-1234"}
-    words = [*TINY, f"runs={tmp_path}", "logger=wandb", "logger.tags=[my-token-1234]"]
-    done = train(*words, environment={"WANDB_MODE": "offline", **secrets})
-    assert done.returncode == 0, done.stderr
-    run = next(tmp_path.rglob("DONE")).parent
-    assert any(r.WhichOneof("record_type") == "run" for r in wandb_records(run))
-    (written,) = run.glob("wandb/offline-run-*/run-*.wandb")
-    for secret in (secrets["SLURM_JWT"], "logger.tags="):
-        assert secret.encode() not in written.read_bytes()
-    assert "my-token-1234" not in next(tmp_path.rglob("manifest.json")).read_text()
-
-
-def test_an_offline_run_leaves_the_next_one_of_its_process_free(tiny_run, monkeypatch):
-    """Lightning sets W&B's mode for the whole process; a mode that the user has set stays."""
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    tiny_run("model=rope", "logger=wandb", steps=1)
-    assert os.environ["WANDB_MODE"] == "offline"
-    monkeypatch.delenv("WANDB_MODE")
-    tiny_run("model=nope", "logger=wandb", "logger.mode=offline", steps=1)
-    assert "WANDB_MODE" not in os.environ
-
-
-def test_a_run_does_not_die_of_wandbs_settings(tiny_run, monkeypatch, capfd):
-    monkeypatch.setenv("WANDB_BASE_URL", "garbage")
-    wandb.teardown()  # it reads its settings once in a process
-    cfg, record = tiny_run("model=rope", "logger=wandb")
-    assert "W&B could not start a run" in capfd.readouterr().out
-    assert record["steps"] == 4
-    assert (RunDirectory(cfg).path / "DONE").exists()
-    wandb.teardown()
-
-
 def test_jsonl_rewinds_to_a_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
     logger = JsonlLogger(path, Stopwatch())
@@ -249,17 +194,6 @@ def test_seconds_of_earlier_processes_are_counted(tmp_path):
     JsonlLogger(path, clock, step=1).log_metrics({"train/loss": 0.2}, 2)
     assert read_metrics(path)[-1]["seconds"] >= 1000
     assert clock.seconds() >= 1000
-
-
-def test_curves_of_a_record_are_those_that_were_logged(tiny_run):
-    cfg, record = tiny_run("model=rope", steps=6)
-    rows = [
-        row for row in read_metrics(RunDirectory(cfg).path / "metrics.jsonl") if "train/loss" in row
-    ]
-    assert record["curves"]["train/loss"]["step"] == [row["step"] for row in rows]
-    assert record["curves"]["train/loss"]["value"] == pytest.approx(
-        [row["train/loss"] for row in rows], rel=1e-4
-    )
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends():

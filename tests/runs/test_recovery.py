@@ -90,19 +90,6 @@ def test_a_finished_run_without_its_record_is_evaluated_again(tiny_run):
     assert directory.done
 
 
-def test_leftovers_of_killed_writes_are_removed_and_never_recorded(tiny_run):
-    cfg, whole = tiny_run("model=rope")
-    directory = RunDirectory(cfg)
-    leftovers = [directory.artifacts / ".heatmap.png.0123abcd", directory.path / ".DONE.89abcdef"]
-    for path in leftovers:
-        path.write_text("half")
-    (directory.path / "DONE").unlink()
-    _, again = tiny_run("model=rope")
-    assert again["artifacts"] == whole["artifacts"]
-    assert not any(path.exists() for path in leftovers)
-    assert (directory.path / ".lock").exists()
-
-
 def test_the_rows_of_a_step_are_on_the_disk_before_its_checkpoint(tiny_run, monkeypatch):
     order = []
     fsync = os.fsync

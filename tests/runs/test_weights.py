@@ -22,6 +22,7 @@ from tape_exp.paper import compare
 from tape_exp.runs import loading, starting_weights
 from tape_exp.runs.checkpoints import SafeCheckpointIO
 from tape_exp.runs.directory import RunDirectory
+from tape_exp.runs.metrics import read_metrics
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch
@@ -30,12 +31,8 @@ from tests import conftest
 from tests.conftest import on_text
 from tests.processes import train
 
-EXTEND = [
-    "task.init_from=c4",
-    "task.train_length=64",
-    "task.optim.batch=4",
-    "trainer.checkpoint_every=2",
-]
+EXTEND = ["task.init_from=c4", "task.train_length=64", "task.optim.batch=4"]
+EXTEND += ["trainer.checkpoint_every=2"]
 
 
 @pytest.fixture
@@ -48,25 +45,13 @@ def base(text_run):
 @pytest.fixture
 def extend(text_run, base):
     def call(model: str, method: str, *overrides: str, steps: int = 4):
-        words = [
-            *EXTEND,
-            f"task.optim.max_steps={steps}",
-            f"model={model}",
-            f"peft={method}",
-            *overrides,
-        ]
-        return text_run(*words, task="extend")
+        chosen = [f"task.optim.max_steps={steps}", f"model={model}", f"peft={method}"]
+        return text_run(*EXTEND, *chosen, *overrides, task="extend")
 
     return call
 
 
-METHODS = [
-    ("rope", "lora"),
-    ("rope", "longlora"),
-    ("rope", "theta"),
-    ("tape", "tape"),
-    ("rope", "full"),
-]
+METHODS = [("rope", name) for name in ("lora", "longlora", "theta", "full")] + [("tape", "tape")]
 
 
 def loaded(cfg):
@@ -117,17 +102,18 @@ def test_an_adapted_model_is_evaluated_as_it_was_trained(model, method, extend, 
     ] + 5000
 
 
+def forget_the_end(run):
+    """As if the run had been killed before its last checkpoint."""
+    for name in ("DONE", "record.json", "checkpoints/step00000004.ckpt"):
+        (run / name).unlink()
+
+
 @pytest.mark.parametrize(("model", "method"), [("rope", "lora"), ("tape", "tape")])
 def test_a_killed_adaptation_goes_on(model, method, extend, tmp_path):
     cfg, _ = extend(model, method)
     folder = RunDirectory(cfg)
     whole = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)["state_dict"]
-    for leftover in (
-        "DONE",
-        "record.json",
-        "checkpoints/step00000004.ckpt",
-    ):
-        (folder.path / leftover).unlink()
+    forget_the_end(folder.path)
     extend(model, method)
     again = torch.load(folder.checkpoints / "step00000004.ckpt", weights_only=True)["state_dict"]
     assert whole.keys() == again.keys()
@@ -282,45 +268,22 @@ def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(
     weights, adapter.
     """
     place = RunDirectory(base).path
-    words = [
-        "task=extend",
-        "model=rope",
-        "peft=lora",
-        *on_text(text_folder, "extend"),
-        *EXTEND,
-        f"task.init_from={place}",
-    ]
-    words += [
-        "task.optim.max_steps=4",
-        "trainer=cpu",
-        "trainer.progress=none",
-        "trainer.log_every=1",
-        "logger=none",
-    ]
+    words = ["task=extend", "model=rope", "peft=lora", *on_text(text_folder, "extend"), *EXTEND]
+    words += [f"task.init_from={place}", "task.optim.max_steps=4", "trainer=cpu", "logger=none"]
+    words += ["trainer.progress=none", "trainer.log_every=1"]
     losses, adapters = [], []
     for strategy, devices in (("auto", 1), ("fsdp", 2)):
         where = tmp_path / strategy
-        command = [
-            *words,
-            f"trainer.strategy={strategy}",
-            f"trainer.devices={devices}",
-            f"runs={where}",
-        ]
+        machine = [f"trainer.strategy={strategy}", f"trainer.devices={devices}"]
+        command = [*words, *machine, f"runs={where}"]
         done = train(*command)
         assert done.returncode == 0, done.stderr
         (path,) = where.rglob("record.json")
         if devices == 2:  # as if it had been killed between the two
-            for leftover in (
-                "DONE",
-                "record.json",
-                "checkpoints/step00000004.ckpt",
-            ):
-                (path.parent / leftover).unlink()
+            forget_the_end(path.parent)
             shutil.rmtree(path.parent / "artifacts")
             assert train(*command).returncode == 0
-        rows = [
-            json.loads(line) for line in path.with_name("metrics.jsonl").read_text().splitlines()
-        ]
+        rows = read_metrics(path.with_name("metrics.jsonl"))
         losses.append([row["train/loss"] for row in rows if "train/loss" in row])
         adapters.append(load_file(path.parent / "artifacts" / "adapter" / "adapter.safetensors"))
     assert len(losses[0]) == 4
@@ -382,46 +345,32 @@ def test_an_exported_adapter_is_what_peft_loads(
     assert gap < 1e-4
 
 
-def test_an_adapter_of_another_kind_is_refused(extend, tmp_path, capsys):
-    cfg, _ = extend("tape", "tape")
-    words = [str(RunDirectory(cfg).path), str(tmp_path / "new"), "--adapter", "user/base"]
-    assert export.main(words) == 2
-    assert "--adapter is for LoRA on a Llama" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
-
-
 def test_export_says_what_is_wrong(extend, tmp_path, capsys, monkeypatch):
-    cfg, _ = extend("rope", "lora", steps=2)
-    run = RunDirectory(cfg).path
-    assert export.main([str(tmp_path), str(tmp_path / "new")]) == 2
-    assert "is not the folder of a run: it has no config.yaml" in capsys.readouterr().err
-    assert export.main([str(run), str(run)]) == 2
-    assert "is there already; name a new folder" in capsys.readouterr().err
-    assert export.main([str(run), str(run / "config.yaml" / "new")]) == 1
-    assert "config.yaml" in capsys.readouterr().err
-    with monkeypatch.context() as patch:
-        full = SafetensorError("No space left on device")
-        patch.setattr("transformers.PreTrainedModel.save_pretrained", Mock(side_effect=full))
-        assert export.main([str(run), str(tmp_path / "new")]) == 1
-    assert "No space left on device" in capsys.readouterr().err
-    (run / "record.json").write_text("{}")
-    assert export.main([str(run), str(tmp_path / "new")]) == 0
-    assert "record.json is not a record" in capsys.readouterr().err
-    assert "## Results" not in (tmp_path / "new" / "README.md").read_text()
+    cfg, _ = extend("tape", "tape", steps=2)
+    run, new = str(RunDirectory(cfg).path), str(tmp_path / "new")
+    full = SafetensorError("No space left on device")
+    save = "transformers.PreTrainedModel.save_pretrained"
+    monkeypatch.setattr(save, Mock(side_effect=full))
+    for words, status, part in (
+        ([str(tmp_path), new], 2, "is not the folder of a run: it has no config.yaml"),
+        ([run, run], 2, "is there already; name a new folder"),
+        ([run, new, "--adapter", "user/base"], 2, "--adapter is for LoRA on a Llama"),
+        ([run, new], 1, "No space left on device"),
+    ):
+        assert export.main(words) == status
+        assert part in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("scale: {name: '${oc.env:HF_TOKEN}'}", "is not a config that a run wrote"),
-        ("model: {theta: '${oc.env:PLANTED}'}", "is not a config that a run wrote"),
         ("[", "config.yaml cannot be read"),
         ("- 1", "is not a config that a run wrote"),
     ],
 )
 def test_a_foreign_config_reads_nothing_of_this_machine(tmp_path, monkeypatch, capsys, line, said):
-    for name in ("HF_TOKEN", "PLANTED"):
-        monkeypatch.setenv(name, "planted-1234")
+    monkeypatch.setenv("HF_TOKEN", "planted-1234")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(line)
     assert export.main([str(tmp_path / "run"), str(tmp_path / "new")]) == 2
@@ -452,25 +401,13 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer = Tokenization("byte").make(None, tmp_path)
     (folder / "tokenizer.json").write_text(tokenizer.save())
-    words = [
-        "model=tape",
-        "peft=tape",
-        f"task.init_from={folder}",
-        "task.train_length=64",
-        "task.optim.batch=4",
-    ]
+    words = ["model=tape", "peft=tape", f"task.init_from={folder}", *EXTEND[1:3]]
     sizes = [f"task.arch.{key}" for key in ("layers=3", "width=24", "heads=4", "ffn=40")]
     words += sizes  # its own, or they would be refused
     _, record = text_run(*words, "task.optim.max_steps=2", task="extend")
     arch = record["config"]["task"]["arch"]
-    assert (arch["layers"], arch["width"], arch["heads"], arch["kv_heads"], arch["ffn"]) == (
-        3,
-        24,
-        4,
-        2,
-        40,
-    )
-    assert (arch["vocab"], arch["tied"], arch["norm_eps"]) == (300, False, 1e-6)
+    expected = {"layers": 3, "width": 24, "heads": 4, "kv_heads": 2, "ffn": 40, "vocab": 300}
+    assert arch.items() >= (expected | {"tied": False, "norm_eps": 1e-6}).items()
     assert record["config"]["model"]["theta"] == 5e4
     assert record["config"]["task"]["init_from"] == "llama"
     assert record["llama"] == record["begun_from"]
@@ -479,10 +416,8 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     assert view.runs(view.rows[0]) == [record]  # what has run is found
     _, scores = text_run("model=tape", "peft=tape", "checkpoint=extend", *sizes, task="github")
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)  # it is random
-    assert (scores["llama"], scores["begun_from"]) == (
-        record["llama"],
-        f"{record['run']}/step00000002",
-    )
+    assert scores["llama"] == record["llama"]
+    assert scores["begun_from"] == f"{record['run']}/step00000002"
     with pytest.raises(ConfigError, match=r"has the attention of RoPE .*; model=alibi cannot"):
         text_run("model=alibi", f"checkpoint={folder}", task="github")
     with pytest.raises(ConfigError, match=r"without ssmax, .*model=ssmax"):

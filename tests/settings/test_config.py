@@ -200,19 +200,6 @@ def test_a_key_of_the_scale_reaches_the_tasks_that_read_it():
     assert (task.arch.width, task.lengths) == (32, [96])
 
 
-def test_paper_scale_is_the_papers():
-    task = build(compose_config(["scale=paper"]).task, "task", seed=0)
-    easier = build(compose_config(["scale=paper", "task=arithmetic_20"]).task, "task", seed=0)
-    assert (task.train_digits, task.test_digits, easier.train_digits, easier.test_digits) == (
-        40,
-        80,
-        20,
-        40,
-    )
-    assert (task.arch.layers, task.arch.width, task.arch.heads) == (16, 1024, 16)
-    assert (task.optim.batch, task.optim.max_steps, task.optim.lr) == (512, 20_000, 1e-4)
-
-
 RECIPES = {  # table training_recipe of the paper: batch, steps, learning rate
     "arithmetic": (512, 20_000, 1e-4),
     "c4": (512, 10_000, 1e-4),
@@ -230,10 +217,6 @@ def test_only_scale_paper_has_the_papers_recipe(task):
             assert (optim.batch, optim.max_steps, optim.lr) == RECIPES[task]
         else:
             assert optim.lr > RECIPES[task][2], scale
-
-
-def test_scrolls_at_scale_paper_is_cut_to_1024_tokens():
-    assert compose_config(["task=scrolls", "scale=paper"]).task.max_length == 1024
 
 
 def test_help_lists_every_choice_and_cfg_the_resolved_values():

@@ -78,11 +78,9 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     )
     environment = {**os.environ, "PATH": PLACES, "SLURM_CONF": str(folder / "slurm.conf")}
     key = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
-    commands = [
-        ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *key],
-        ["slurmctld", "-D"],
-        *(["slurmd", "-D", "-N", node] for node in ("node1", "node2")),
-    ]
+    commands = [["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *key]]
+    commands += [["slurmctld", "-D"]]
+    commands += [*(["slurmd", "-D", "-N", node] for node in ("node1", "node2"))]
     daemons = []
     try:
         for number, command in enumerate(commands):

@@ -1,11 +1,8 @@
 """Sweeps on a real SLURM: a run preempted by its signal and a run killed end as if undisturbed, on
-one node or two. So do the workers of a search.
+one node or two.
 """
 
-import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -22,28 +19,15 @@ from tape_exp.settings.folders import ROOT
 from tests.conftest import SMALL
 from tests.slurm.cluster import ask, cluster, missing, wait_for
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.skipif(missing() is not None, reason=str(missing())),
-    pytest.mark.timeout(400),
-]
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+pytestmark += [pytest.mark.timeout(400)]
 
 GRID = ["model=rope,nope", "seed=0,1"]
 STEPS = 800
-FIXED = [
-    "trainer=cpu",
-    "logger=none",
-    *SMALL,
-    "task.train_digits=2",
-    "task.test_digits=3",
-    "task.samples_per_cell=4",
-]
-FIXED += [
-    f"task.optim.max_steps={STEPS}",
-    "trainer.log_every=1",
-    "trainer.checkpoint_every=10",
-    "trainer.validate_every=100",
-]
+FIXED = ["trainer=cpu", "logger=none", *SMALL, "task.train_digits=2", "task.test_digits=3"]
+FIXED += ["task.samples_per_cell=4"]
+FIXED += [f"task.optim.max_steps={STEPS}", "trainer.log_every=1", "trainer.checkpoint_every=10"]
+FIXED += ["trainer.validate_every=100"]
 SLURM = ["slurm.cpus-per-task=1", "slurm.time=10"]
 TIMES = ("seconds", "train/tokens_per_second", "train/data_wait")
 
@@ -173,40 +157,6 @@ def test_a_run_on_two_nodes(slurm, tmp_path, monkeypatch):
     assert (run / "DONE").exists(), (run / "log.txt").read_text()
     assert "Resuming from step" in (run / "log.txt").read_text()
     assert curve(run) == curve(place(one_node, "rope", 0))
-
-
-def test_workers_of_a_search(slurm, tmp_path):
-    """Two, of which one is preempted and queued again: every trial ends, its first in two parts."""
-    words = ["model=rope", "task=arithmetic", "task.optim.lr=choice(0.001,0.002,0.003)"]
-    words += [*FIXED, "trials=3"]
-    command = [sys.executable, "-m", "tape_exp.tune", *words]
-    call = {"cwd": ROOT, "env": slurm, "capture_output": True, "text": True, "timeout": 200}
-    page = (ROOT / "docs" / "search.md").read_text()
-    script = "#!/bin/bash\n" + page.partition("#!/bin/bash\n")[2].partition("```")[0]
-    line = shlex.join([*command, f"runs={tmp_path}"])
-    script = re.sub(r"tape-exp tune .*", lambda _: line, script).replace("0-7", "0-1")
-    (tmp_path / "workers.sh").write_text(script)
-    submitted = subprocess.run(
-        ["sbatch", "--output=/dev/null", str(tmp_path / "workers.sh")], **call
-    )
-    assert submitted.returncode == 0, submitted.stderr
-
-    def begun() -> list[Path]:
-        found = [file.parent for file in tmp_path.glob("arithmetic/smoke/rope/*/metrics.jsonl")]
-        return [run for run in found if reached(run, 40) and not (run / "DONE").exists()]
-
-    wait_for(begun, 120, tmp_path)
-    preempted = begun()[0]
-    task = task_of(process_of(preempted))
-    subprocess.run(["scancel", "--signal=USR1", task], env=slurm, check=True)
-    wait_for(lambda: idle(slurm), 200, tmp_path)
-    assert "Resuming from step" in (preempted / "log.txt").read_text()
-    ended = subprocess.run([*command, f"runs={tmp_path}"], **call)
-    assert ended.returncode == 0, ended.stderr
-    assert "begins" not in ended.stdout, "the workers had left trials"
-    (found,) = tmp_path.glob(".tune/*/search.json")
-    trials = json.loads(found.read_text())["models"]["rope"]
-    assert [trial["state"] for trial in trials] == ["finished"] * 3
 
 
 def check(folder: Path, undisturbed: Path) -> None:

@@ -28,20 +28,10 @@ from tests import soak
 from tests.conftest import SMALL
 from tests.processes import Command, train
 
-WORDS = [
-    *SMALL,
-    "model=rope",
-    "trainer=cpu",
-    "logger=none",
-    "trainer.progress=none",
-    "trainer.log_every=1",
-]
-WORDS += [
-    "task.train_digits=2",
-    "task.test_digits=3",
-    "task.samples_per_cell=4",
-    "trainer.checkpoint_every=50",
-]
+WORDS = [*SMALL, "model=rope", "trainer=cpu", "logger=none", "trainer.progress=none"]
+WORDS += ["trainer.log_every=1"]
+WORDS += ["task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=4"]
+WORDS += ["trainer.checkpoint_every=50"]
 
 
 def wait_for_step(folder: Path, step: int, process: Command) -> None:
@@ -103,23 +93,6 @@ def test_a_signal_in_the_evaluation_leaves_at_once(tiny_run, tmp_path, monkeypat
     _, record = tiny_run("model=rope")
     assert record["steps"] == 4
     assert record["metrics"]["val/loss"] > 0  # of a validation that an earlier process has made
-
-
-def test_a_second_signal_and_a_failure_after_the_first_change_nothing(
-    tiny_run, monkeypatch, tmp_path
-):
-    def evaluate(self, *_):
-        try:
-            os.kill(os.getpid(), signal.SIGUSR1)
-        except Preempted:
-            os.kill(os.getpid(), signal.SIGTERM)
-            raise RuntimeError("a connection is gone") from None
-
-    monkeypatch.setattr(Arithmetic, "evaluate", evaluate)
-    with pytest.raises(Preempted) as left:
-        tiny_run("model=rope")
-    assert left.value.code == REQUEUE
-    assert not list(tmp_path.rglob("FAILED"))
 
 
 @pytest.fixture
@@ -315,9 +288,7 @@ def test_a_resumed_run_repeats_no_row(tiny_run):
 
 @pytest.fixture
 def forked(monkeypatch):
-    monkeypatch.setattr(
-        soak.Subject, "start", lambda subject, limit=None: Command(*subject.words, group=True)
-    )
+    monkeypatch.setattr(soak.Subject, "start", lambda run: Command(*run.words, group=True))
 
 
 def assert_survived(subjects):

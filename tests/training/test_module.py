@@ -9,7 +9,6 @@ from tape_exp.machine import processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.conformance import randomise
 from tape_exp.settings.compose import compose_config
-from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.arithmetic import Arithmetic
 from tape_exp.training.module import LanguageModule, OnDevice
@@ -42,11 +41,6 @@ def test_a_validation_tells_the_sizes_of_the_position_state(arch):
     plain = module_of("rope", arch)
     plain.validation_step(batch, 0)
     assert plain._state == {}
-
-
-def test_fp16_is_refused_because_its_gradients_would_be_clipped_scaled():
-    with pytest.raises(ConfigError, match=r"trainer\.precision=16-mixed.* one of: .*bf16-mixed"):
-        compose_config(["trainer.precision=16-mixed"])
 
 
 def test_dropped_values_depend_on_the_seed_and_the_rows_alone(arch):

@@ -8,7 +8,7 @@ import torch
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.schema import Optim
 from tape_exp.tasks.arithmetic import Arithmetic
-from tape_exp.training.module import LanguageModule, parameter_groups, rate
+from tape_exp.training.module import LanguageModule, rate
 from tests.conftest import make_decoder as decoder_of
 
 OPTIM = Optim(batch=4, max_steps=100, lr=1e-3, warmup=0.1, decay=0.5, weight_decay=0.02)
@@ -42,23 +42,6 @@ def test_positional_parameters_have_a_multiple_of_the_rate_at_every_step(arch):
     assert everything == {name for name, p in module.named_parameters() if p.requires_grad}
 
 
-def test_a_step_moves_positional_parameters_by_their_own_rate(arch):
-    """AdamW's first step moves a parameter by its rate, whatever the gradient's size."""
-    moved = {}
-    for factor in (1.0, 3.0):
-        optim = dataclasses.replace(OPTIM, position_lr=factor, weight_decay=0.0)
-        module, optimizer, _ = optimizer_of(arch, optim, "fire")
-        before = {name: p.detach().clone() for name, p in module.named_parameters()}
-        for p in module.parameters():
-            p.grad = torch.ones_like(p)
-        optimizer.step()
-        for name, p in module.named_parameters():
-            moved[factor, name] = float((p.detach() - before[name]).abs().mean())
-    for name in before:
-        ratio = moved[3.0, name] / moved[1.0, name]
-        assert ratio == pytest.approx(3 if ".position." in name else 1, rel=1e-2), name
-
-
 def test_a_factor_of_one_leaves_the_two_groups_of_older_checkpoints(arch):
     """Matrices, then the rest, each in the model's order: AdamW's state goes by their numbers."""
     module, optimizer, _ = optimizer_of(arch, OPTIM)
@@ -73,13 +56,3 @@ def test_a_factor_of_one_leaves_the_two_groups_of_older_checkpoints(arch):
         lr=1e-3,
     )
     optimizer.load_state_dict(older.state_dict())
-
-
-@pytest.mark.parametrize("factor", [1.0, 2.0])
-def test_norms_and_scalars_do_not_decay(arch, factor):
-    module, _, _ = optimizer_of(arch, OPTIM)
-    groups = parameter_groups(
-        list(module.named_parameters()), dataclasses.replace(OPTIM, position_lr=factor)
-    )
-    for group in groups:
-        assert all((p.ndim > 1) == (group["weight_decay"] > 0) for p in group["params"])

@@ -26,7 +26,7 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.training import module
 from tape_exp.training import run as run_module
 from tape_exp.training.assembly import make_task
-from tape_exp.training.from_config import check_parts, micro_batches
+from tape_exp.training.from_config import check_parts
 from tape_exp.training.run import run
 from tests.conftest import MODELS, SMALL, TASKS, knows_digits, on_text
 from tests.processes import Command, train
@@ -84,17 +84,6 @@ def test_every_model_runs_every_task(model, task, tmp_path, text_folder, request
     assert all((min(picture.size) > 100) is drawn for picture in pictures)
 
 
-def test_same_seed_same_curve(tiny_run, tmp_path):
-    curves = []
-    for folder in ("a", "b"):
-        cfg, _ = tiny_run("model=tape", f"runs={tmp_path}/{folder}", "trainer.validate_every=2")
-        curves.append(curve(cfg))
-    other, _ = tiny_run("model=tape", "seed=1")
-    assert curves[0] == curves[1]
-    assert len(curves[0]) == 4 + 2 + 1
-    assert curve(other) != curves[0]
-
-
 def test_accumulation_does_not_change_the_loss(tiny_run, tmp_path):
     losses = []
     for micro in (16, 4):
@@ -147,24 +136,13 @@ def test_compiling_changes_the_losses_by_rounding_only(tiny_run, tmp_path, monke
     assert "explicit" in kept[0][0]
 
 
-@pytest.mark.parametrize("task", ["pg19", "efficiency", "patterns"])
-def test_what_trains_nothing_has_no_batch_to_share(task):
-    cfg = compose_config([f"task={task}", "trainer=ddp", "trainer.devices=3"])
-    assert micro_batches(cfg, make_task(cfg)) == 1
-
-
 def test_two_processes_see_the_same_samples_and_losses(tmp_path):
     """DDP and FSDP on two CPU processes against one process, sampled positions included."""
     losses, metrics = [], []
     for strategy, devices in (("auto", 1), ("ddp", 2), ("fsdp", 2)):
         place = tmp_path / strategy
-        arguments = [
-            "trainer=cpu",
-            f"trainer.strategy={strategy}",
-            f"trainer.devices={devices}",
-            f"runs={place}",
-            "model=tape_randpe",
-        ]
+        arguments = ["trainer=cpu", f"trainer.strategy={strategy}", f"trainer.devices={devices}"]
+        arguments += [f"runs={place}", "model=tape_randpe"]
         finished = train(
             *arguments, "logger=none", *TINY, "task.optim.max_steps=6", "task.samples_per_cell=400"
         )
@@ -184,14 +162,8 @@ def test_two_processes_see_the_same_samples_and_losses(tmp_path):
     assert len(losses[0]) == 6
 
 
-TINY = [
-    *SMALL,
-    "task.train_digits=2",
-    "task.test_digits=3",
-    "task.samples_per_cell=4",
-    "trainer.log_every=1",
-    "trainer.progress=none",
-]
+TINY = [*SMALL, "task.train_digits=2", "task.test_digits=3", "task.samples_per_cell=4"]
+TINY += ["trainer.log_every=1", "trainer.progress=none"]
 
 
 def test_killed_and_resumed_gives_the_uninterrupted_curve(tmp_path, text_folder):

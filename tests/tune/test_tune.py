@@ -17,25 +17,15 @@ from tape_exp.machine.preemption import Preempted
 from tape_exp.runs.directory import FolderError
 from tape_exp.settings.compose import compose_config
 from tape_exp.settings.errors import ConfigError
-from tape_exp.training.module import NotFiniteError
 from tape_exp.training.run import run
 from tape_exp.tune import __main__ as command
 from tape_exp.tune import trials as room
 from tape_exp.tune.search import distribution_of, read_space, search_from
 from tape_exp.tune.trials import STARTUP, Trials, work
 
-TINY = [
-    "task.arch.layers=1",
-    "task.arch.width=16",
-    "task.arch.ffn=16",
-    "task.optim.batch=4",
-    "task.optim.max_steps=20",
-    "task.samples_per_cell=1",
-    "trainer=cpu",
-    "trainer.progress=none",
-    "trainer.validate_every=5",
-    "logger=none",
-]
+TINY = ["task.arch.layers=1", "task.arch.width=16", "task.arch.ffn=16", "task.optim.batch=4"]
+TINY += ["task.optim.max_steps=20", "task.samples_per_cell=1", "trainer=cpu"]
+TINY += ["trainer.progress=none", "trainer.validate_every=5", "logger=none"]
 RATES = ["model=rope,nope", "task=arithmetic", "task.optim.lr=tag(log,interval(0.001,0.1))"]
 ONE_MODEL = ["model=rope", *RATES[1:], *TINY]
 LR = "task.optim.lr"
@@ -91,11 +81,6 @@ def test_a_space_is_a_yaml_of_ours_or_of_ones_own(tmp_path):
     assert read_space("mine.yaml") == {"task.optim.warmup": "choice(0.1, 0.2)"}
     with pytest.raises(ConfigError, match="Did you mean 'rates'"):
         read_space("rate")
-
-
-@pytest.mark.parametrize("name", ["rates", "recipe"])
-def test_every_space_of_ours_composes(name):
-    search_from(["model=tape", "task=arithmetic", f"space={name}", *TINY]).check()
 
 
 @pytest.mark.parametrize(
@@ -237,14 +222,6 @@ def test_scores_are_means_over_seeds_and_a_trial_behind_the_median_is_given_up(m
     assert records[-1]["scores"] == [9.0]
 
 
-def test_nothing_is_given_up_without_a_pruner(monkeypatch):
-    losses = iter(range(6))
-    monkeypatch.setattr(room, "run", fake_run(lambda lr: [float(next(losses))] * 4))
-    trials = Trials(search_from([*ONE_MODEL, "trials=6", "pruner=none"]))
-    work(trials)
-    assert states(trials) == ["finished"] * 6
-
-
 def test_a_trial_that_fails_costs_no_other(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_a_token_of_this_test")
 
@@ -268,19 +245,6 @@ def test_an_unmeasured_metric_ends_the_search(monkeypatch):
     assert states(trials) == ["under way"]
 
 
-def test_a_test_that_gives_no_number_does_not_cost_the_trial(monkeypatch):
-    validate = fake_run(lambda lr: [3.0, 2.0, 1.5, 1.0])
-
-    def run(cfg, further):
-        validate(cfg, further)
-        raise NotFiniteError("test/perplexity is inf after training.")
-
-    monkeypatch.setattr(room, "run", run)
-    trials = Trials(search_from([*ONE_MODEL, "trials=1"]))
-    work(trials)
-    assert trials.records("rope")[0]["score"] == 1.0
-
-
 @pytest.mark.parametrize(
     "error", [FolderError("another process works on it."), OSError(28, "No space left on device")]
 )
@@ -295,17 +259,6 @@ def test_what_is_not_the_fault_of_a_trial_leaves_it_open(monkeypatch, error):
     monkeypatch.setattr(room, "run", fake_run(lambda lr: [1.0] * 4))
     work(trials)
     assert states(trials) == ["finished"]
-
-
-def test_a_signal_between_runs_waits_until_the_journal_is_written(monkeypatch):
-    tell = Trials.tell
-    monkeypatch.setattr(
-        Trials, "tell", lambda *args: signal.raise_signal(signal.SIGUSR1) or tell(*args)
-    )
-    monkeypatch.setattr(room, "run", fake_run(lambda lr: [1.0] * 4))
-    trials = Trials(search_of("trials=1"))
-    assert not work(trials)
-    assert (states(trials, "rope"), states(trials, "nope")) == (["finished"], [])
 
 
 def test_a_search_ends_with_its_trials_and_the_next_command(tmp_path, capsys):
@@ -364,12 +317,3 @@ def test_a_search_that_is_told_to_leave_saves_its_run(tmp_path):
     assert process.wait() == 85
     (log,) = tmp_path.glob("runs/arithmetic/smoke/rope/*/log.txt")
     assert "Stopped by SIGTERM" in log.read_text()
-
-
-def test_time_that_is_over_is_status_85(monkeypatch, capsys):
-    def run(cfg, further):
-        raise Preempted("SIGUSR1")
-
-    monkeypatch.setattr(room, "run", run)
-    assert command.main([*RATES, *TINY, "trials=1", "--minutes", "5"]) == 85
-    assert "trials left: 2" in capsys.readouterr().err
