@@ -14,7 +14,7 @@ ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says 
 
 def derived(run: Record) -> dict[str, float]:
     """Further metrics of a run: of addition its extra length, of matrices what they show."""
-    return _extra_length(run) | _of_matrices(run) | _score(run) | _sizes(run)
+    return _extra_length(run) | _by_digits(run) | _of_matrices(run) | _score(run) | _sizes(run)
 
 
 def extra_length(share: float) -> float:
@@ -41,6 +41,21 @@ def _extra_length(run: Record) -> dict[str, float]:
     return {
         name: extra_length(trained + (1 - trained) * each / 100)
         for name, each in zip(names, ends, strict=True)
+    }
+
+
+def _by_digits(run: Record) -> dict[str, float]:
+    """Of a grid of addition the exact match by the digits of the longer operand, which are given in
+    percent of the trained digits.
+    """
+    trained = run["config"]["task"].get("train_digits")
+    if trained is None or "heatmap" not in run:
+        return {}
+    grid = np.array(run["heatmap"], float)
+    longer = np.maximum.outer(*(np.arange(1, size + 1) for size in grid.shape))
+    return {
+        f"digits/exact_match@{round(100 * n / trained)}": float(grid[longer == n].mean())
+        for n in range(1, longer.max() + 1)
     }
 
 

@@ -6,6 +6,7 @@ import io
 import pytest
 
 from tape_exp.paper.artifact import load, names
+from tape_exp.paper.derived import metrics_of
 from tape_exp.paper.pages import claims_table, judged, views
 from tape_exp.paper.records import read_records
 from tape_exp.paper.tables import tex
@@ -130,6 +131,15 @@ def test_a_model_that_knows_digits_is_marked():
     table = view(runs("rope", [20.0], knows_digits=True)).table
     assert table.rows[0]["model"] == "rope†"
     assert "is told which tokens are digits" in table.caption
+
+
+def test_addition_by_the_digits_of_the_longer_operand():
+    grid = [[100.0, 80.0], [60.0, 0.0]]
+    task = {"train_digits": 1, "test_digits": 2}
+    run = record("rope", 0, {"test/exact_match": 60.0}, task=task, heatmap=grid)
+    metrics = metrics_of(run)
+    assert metrics["digits/exact_match@100"] == 100
+    assert metrics["digits/exact_match@200"] == pytest.approx(140 / 3)
 
 
 def test_extra_length_is_that_of_runs_that_learned():
