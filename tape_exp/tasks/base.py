@@ -27,7 +27,6 @@ from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.schema import Arch, Optim
 from tape_exp.tasks.slices import (
     SHOWN,
-    Sample,
     Scores,
     row_scores,
     samples_of,
@@ -166,7 +165,7 @@ class Task(LightningDataModule, ABC):
         """
         batches = self.test_batches()
         every, each = max(-(-len(batches) // SHOWN), 1), max(SHOWN // max(len(batches), 1), 1)
-        shown: list[Sample] = []
+        shown: list[dict[str, str | bool]] = []
         own: list[tuple[Any, dict[str, Any]]] = []  # of each slice the scores of its rows
         for number, counts in progress(share(range(len(batches))[:limit]), "evaluating"):
             slices, batch = batches[number]
@@ -178,7 +177,7 @@ class Task(LightningDataModule, ABC):
             parts = {k: v.chunk(len(names)) for k, v in self.score_rows(logits, labels).items()}
             own += [(name, {k: v[i] for k, v in parts.items()}) for i, name in enumerate(names)]
             if number % every == 0:
-                shown += samples_of(names, batch["inputs"], labels, logits, each)
+                shown += samples_of(names, batch, logits, each, self.decode)
         # Only now, so that a GPU is not waited for between its batches.
         mine = [(name, {k: v.cpu().numpy() for k, v in its.items()}) for name, its in own]
         found: dict[Any, list[Scores]] = {}
@@ -189,8 +188,7 @@ class Task(LightningDataModule, ABC):
             for name, all_ in found.items()
         }
         evaluation = self.summarise(scores)
-        written = [one.told(self.decode) for one in shown]
-        evaluation.tables["samples"] = [row for process in gather(written) for row in process]
+        evaluation.tables["samples"] = [row for process in gather(shown) for row in process]
         return evaluation
 
     def forget(self) -> None:

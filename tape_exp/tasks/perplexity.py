@@ -122,18 +122,14 @@ def perplexity(
         raise ConfigError(
             f"text {name}: {len(tokens)} tokens are too few to score. Give it more text."
         )
-    metrics = {
-        f"{name}/tokens": float(len(tokens) - 1),
-        f"{name}/unigram_perplexity": unigram_perplexity(tokens),
-    }
+    metrics = {f"{name}/tokens": float(len(tokens) - 1)}
+    metrics[f"{name}/unigram_perplexity"] = unigram_perplexity(tokens)
     bytes_per_token = tokens.bytes(decode) / len(tokens)
     for length in windows.lengths:
         nll, count = score(model, tokens, windows, length, f"{name} at {length}", progress, limit)
         mean = float(nll.sum() / count.sum())
-        metrics[f"{name}/perplexity@{length}"] = math.exp(min(mean, 700))
-        metrics[f"{name}/perplexity@{length}_stderr"] = bootstrap(
-            *_units(nll, count, windows, length)
-        )
+        key, error = f"{name}/perplexity@{length}", bootstrap(*_units(nll, count, windows, length))
+        metrics |= {key: math.exp(min(mean, 700)), f"{key}_stderr": error}
         metrics[f"{name}/bits_per_byte@{length}"] = mean / math.log(2) / bytes_per_token
     return metrics
 

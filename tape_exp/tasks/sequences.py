@@ -127,15 +127,10 @@ class SequenceTask(Task):
             lengths = lengths or [train_length]
         self.check_lengths(train_length, lengths)
         lengths = sorted(set(lengths))
-        super().__init__(
-            arch,
-            optim,
-            seed,
-            vocab=len(self.vocabulary),
-            max_length=self.width(lengths[-1]) - 1,
-            train_length=self.width(train_length) - 1,
-            digits=tuple(self.number_of[digit] for digit in self.digits),
-        )
+        sizes = {"max_length": lengths[-1], "train_length": train_length}
+        sizes = {key: self.width(n) - 1 for key, n in sizes.items()}
+        digits = tuple(self.number_of[digit] for digit in self.digits)
+        super().__init__(arch, optim, seed, vocab=len(self.vocabulary), digits=digits, **sizes)
         self.axes, self.trained_length = {f"length ({self.unit})": lengths}, train_length
         self.lengths, self.trained = lengths, list(filter(self.has, range(train_length + 1)))
         for n in lengths:

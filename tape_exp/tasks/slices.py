@@ -1,7 +1,6 @@
 """Scores of a test set by slices: rows of one length, or of one pair of lengths, together."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,47 +16,34 @@ Scores = dict[str, np.ndarray]
 SHOWN = 8  # rows of a test set that a run keeps as text, at most
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A row of a test set and what the model makes of it; its tensors stay where they are.
-
-    Args:
-        slice_: a length, or a pair of lengths.
-        inputs: (T,), the row.
-        labels: (T,), the next tokens where there is an answer, else IGNORE.
-        written: (T,), the most likely next tokens.
-    """
-
-    slice_: Any
-    inputs: Tensor
-    labels: Tensor
-    written: Tensor
-
-    def told(self, decode: Callable[[Sequence[int]], str]) -> dict[str, str | bool]:
-        """Question, right answer, the model's answer, and whether it is right."""
-        answered = (self.labels != IGNORE).cpu()
-        begin = int(answered.int().argmax()) + 1 if answered.any() else len(answered)
-        right, written = self.labels.cpu()[answered], self.written.cpu()[answered]
-        lengths = self.slice_ if isinstance(self.slice_, tuple) else (self.slice_,)
-        return {
-            "length": " × ".join(map(str, lengths)),
-            "asked": decode(self.inputs[:begin].tolist()),
-            "right": decode(right.tolist()),
-            "written": decode(written.tolist()),
-            "correct": bool((right == written).all()),
-        }
-
-
 def samples_of(
-    slices: Sequence[Any], inputs: Tensor, labels: Tensor, logits: Tensor, most: int
-) -> list[Sample]:
-    """The first row of so many slices of a batch, from its shortest to its longest."""
-    rows, count = len(inputs) // len(slices), min(most, len(slices))
-    chosen = [k * (len(slices) - 1) // max(count - 1, 1) for k in range(count)]
-    return [
-        Sample(slices[k], inputs[k * rows], labels[k * rows], logits[k * rows].argmax(-1))
-        for k in chosen
-    ]
+    slices: Sequence[Any],
+    batch: Batch,
+    logits: Tensor,
+    most: int,
+    decode: Callable[[Sequence[int]], str],
+) -> list[dict[str, str | bool]]:
+    """The first row of so many slices of a batch, from its shortest to its longest: question, right
+    answer, the model's answer, and whether it is right.
+    """
+    rows, count = len(logits) // len(slices), min(most, len(slices))
+    told: list[dict[str, str | bool]] = []
+    for k in (k * (len(slices) - 1) // max(count - 1, 1) for k in range(count)):
+        inputs, labels = (batch[key][k * rows] for key in ("inputs", "labels"))
+        answered = labels != IGNORE
+        begin = int(answered.int().argmax()) + 1 if answered.any() else len(answered)
+        right, written = labels[answered], logits[k * rows].argmax(-1).cpu()[answered]
+        lengths = slices[k] if isinstance(slices[k], tuple) else (slices[k],)
+        told.append(
+            {
+                "length": " × ".join(map(str, lengths)),
+                "asked": decode(inputs[:begin].tolist()),
+                "right": decode(right.tolist()),
+                "written": decode(written.tolist()),
+                "correct": bool((right == written).all()),
+            }
+        )
+    return told
 
 
 class LazyBatches(Sequence[tuple[Any, Batch]]):

@@ -1,6 +1,6 @@
 """What is wrong with wrong sums: where the first mistake is, and of which digits and sums."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,20 +118,14 @@ def fault_shares(faults: np.ndarray) -> dict[str, float]:
     return {name: 100 * float((wrong == number).mean()) for number, name in kinds}
 
 
-def ring_row(ring: int, cells: Iterable[Scores]) -> dict[str, Any]:
+def ring_row(ring: int, cells: list[Scores]) -> dict[str, Any]:
     """The sums whose longer operand has ``ring`` digits."""
-    parts = list(cells)
-    fault = np.concatenate([part["fault"] for part in parts])
-    digits = np.concatenate([part["digits"].ravel() for part in parts])
-    forced = np.concatenate([part["forced"] for part in parts])
-    return {
-        "ring": ring,
-        **counted("exact_match", fault == 0),
-        "forced_exact_match": percent(forced),
-        "digit_accuracy": percent(digits[digits >= 0]),
-        **dict.fromkeys(FAULTS),
-        **{name: round(share, 2) for name, share in fault_shares(fault).items()},
-    }
+    fault, forced = (np.concatenate([cell[key] for cell in cells]) for key in ("fault", "forced"))
+    digits = np.concatenate([cell["digits"].ravel() for cell in cells])
+    shares = {name: round(share, 2) for name, share in fault_shares(fault).items()}
+    row = {"ring": ring, **counted("exact_match", fault == 0)}
+    row |= {"forced_exact_match": percent(forced), "digit_accuracy": percent(digits[digits >= 0])}
+    return row | dict.fromkeys(FAULTS) | shares
 
 
 def counted(name: str, right: np.ndarray) -> dict[str, Any]:
