@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from tape_exp.models.decoder import Decoder
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between
 from tape_exp.settings.schema import Arch, Optim
-from tape_exp.tasks.base import Task
+from tape_exp.tasks.base import Model, Progress, Task
 from tape_exp.tasks.position_use import (
     RESETS,
     maps_of_row,
@@ -102,9 +102,7 @@ class Arithmetic(Task):
         starts = range(0, len(cells), per_batch)
         return LazyBatches([cells[start : start + per_batch] for start in starts], self.grid_batch)
 
-    def evaluate(
-        self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """The grid, and of a decoder its attention, and what the updates of its state are for."""
         evaluation = super().evaluate(model, progress, limit)
         decoder = getattr(model, "decoder", None)
@@ -135,9 +133,9 @@ class Arithmetic(Task):
 
     def position_metrics(
         self,
-        model: Callable[..., Tensor],
+        model: Model,
         decoder: Decoder,
-        progress: Callable[..., Any],
+        progress: Progress,
         limit: int | None,
     ) -> dict[str, float]:
         """Sizes and turns of the state by layer, and exact match with parts of its update reset."""

@@ -34,6 +34,10 @@ from tape_exp.tasks.slices import (
     split_means,
 )
 
+Model = Any
+"""Tokens -> logits, or with ``labels_BT`` losses; its ``decoder`` is what generates."""
+Progress = Callable[..., Any]
+"""``progress(items, description)`` iterates and shows how far it is."""
 # The version of Task.data_fingerprint: only fingerprints of one version can be compared. Records
 # without a version are older than 2, and the definition changed among them.
 FINGERPRINT = 2
@@ -151,16 +155,13 @@ class Task(LightningDataModule, ABC):
         """For encodings that sample positions: those of the rows of a test batch."""
         return RowSampler(0, "evaluation", number)
 
-    def evaluate(
-        self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Score a trained model (tokens -> logits), which is in evaluation mode on its device.
 
         Every row of :meth:`test_batches` takes part in one forward pass. Under several processes
         each scores its share, and all return the same result: :func:`share`, :func:`gather`.
 
         Args:
-            progress: ``progress(items, description)`` iterates and shows how far it is.
             limit: stop after as many batches.
         """
         batches = self.test_batches()

@@ -1,7 +1,6 @@
 """Multiple-choice benchmarks by lm-eval: MMLU's four groups and ARC (table bench of the paper)."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from tape_exp.data import benchmarks
@@ -10,7 +9,7 @@ from tape_exp.data.tokenizers import Tokenization
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks.base import NothingTrained
+from tape_exp.tasks.base import Model, NothingTrained, Progress
 from tape_exp.tasks.text import TextTask
 
 
@@ -92,9 +91,7 @@ class Benchmarks(NothingTrained, TextTask):
         """A hash of the questions."""
         return benchmarks.fingerprint(self.loaded)
 
-    def evaluate(
-        self, model: Any, progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question; ``limit`` stops after as many documents of each task."""
         from tape_exp.models.harness import Harness
 

@@ -4,7 +4,7 @@ Shape suffixes: B batch, T tokens, H heads, N windows, P ranges of positions, C 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tape_exp.models.trace import AttentionUse, attention_use
 from tape_exp.runs import starting_weights
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between
+from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import Analysis
 
 Row = dict[str, Any]
@@ -91,9 +92,7 @@ class Diagnostics(Analysis):
         super().prepare()
         self.labels = self.first_tokens(after=1)
 
-    def evaluate(
-        self, model: Any, progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Read the windows one by one; ``limit`` of them."""
         reach = model.decoder.reach
         if reach is not None and reach < self.length:
@@ -154,14 +153,14 @@ class Diagnostics(Analysis):
                 metrics[f"attention/{measure}@{row['layer']}"] = times * row[measure]
         return metrics
 
-    def _losses(self, model: Callable[..., Tensor], number: int) -> np.ndarray:
+    def _losses(self, model: Model, number: int) -> np.ndarray:
         """Of every token of a window, (T,) fp64."""
         rows = slice(number, number + 1)
         sampler = RowSampler(0, "evaluation", first=number)
         nll_BT = model(self.sample[rows], labels_BT=self.labels[rows], sampler=sampler)
         return nll_BT[0].double().cpu().numpy()
 
-    def _with_context(self, model: Callable[..., Tensor], number: int, context: int) -> float:
+    def _with_context(self, model: Model, number: int, context: int) -> float:
         """The mean loss of the last tokens of a window, from passes of so many tokens.
 
         The last sixteenth of each pass is scored, if that leaves no pass that would begin before

@@ -1,8 +1,6 @@
 """The cost of a positional encoding: parameters, operations and training steps at 155 M."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +29,7 @@ from tape_exp.models.timing import round_robin, step_case, summary
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import at_least_one, between
 from tape_exp.settings.schema import Arch
-from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
+from tape_exp.tasks.base import NO_OPTIM, Model, NothingTrained, Progress, Task
 
 SHORTEST, LONGEST = 1e-3, 3600.0  # seconds of timing
 VOCABULARY = 32_000  # Llama-2's
@@ -76,9 +74,7 @@ class Efficiency(NothingTrained, Task):
         """There is no data."""
         return "none"
 
-    def evaluate(
-        self, model: Any, progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Count, then time unless ``limit`` asks for a short evaluation."""
         decoder: Decoder = model.decoder
         device = decoder.head.weight.device

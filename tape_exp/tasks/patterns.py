@@ -1,6 +1,5 @@
 """Positions and attention of a trained model: figures pattern and dp_layers of the paper."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from tape_exp.models.peft import without_autocast
 from tape_exp.models.trace import trace
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.schema import Arch
+from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import Analysis
 
 
@@ -34,9 +34,7 @@ class Patterns(Analysis):
         drawn = tuple(sorted({*layers, arch.layers}))
         super().__init__(arch=arch, layers=drawn, length=length, **settings)
 
-    def evaluate(
-        self, model: Any, progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """One forward pass in fp32."""
         tokens = self.sample.to(model.device)
         with without_autocast(model.decoder):

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.text import Split
@@ -16,7 +15,7 @@ from tape_exp.machine.processes import share, sum_over_processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of
-from tape_exp.tasks.base import NothingTrained
+from tape_exp.tasks.base import Model, NothingTrained, Progress
 from tape_exp.tasks.slices import check_lengths
 from tape_exp.tasks.text import TextTask
 
@@ -82,21 +81,19 @@ class Perplexity(NothingTrained, TextTask):
         """A hash of the scored tokens."""
         return self.scored.fingerprint()
 
-    def evaluate(
-        self, model: Callable[..., Tensor], progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Perplexity at every length."""
         name, read = self.text.label, (self.scored, self.tokenizer.decode, self.windows)
         return Evaluation(perplexity(model, *read, name, progress, limit))
 
 
 def perplexity(
-    model: Callable[..., Tensor],
+    model: Model,
     tokens: Tokens,
     decode: Callable[[np.ndarray], str],
     windows: Windows,
     name: str,
-    progress: Callable[..., Any],
+    progress: Progress,
     limit: int | None = None,
 ) -> dict[str, float]:
     """Perplexity exp(Σ nll / n) at each length, with its bootstrap error, and bits per byte.
@@ -135,12 +132,12 @@ def perplexity(
 
 
 def score(
-    model: Callable[..., Tensor],
+    model: Model,
     tokens: Tokens,
     windows: Windows,
     length: int,
     description: str,
-    progress: Callable[..., Any],
+    progress: Progress,
     limit: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The summed negative log-likelihood and the number of scores of each stretch of the text.

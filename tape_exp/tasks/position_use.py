@@ -2,7 +2,7 @@
 is, and whether it needs that.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from tape_exp.models.block import Block
 from tape_exp.models.decoder import Decoder
 from tape_exp.models.positions.tape import TAPE
 from tape_exp.models.trace import rotation_matrices, trace
+from tape_exp.tasks.base import Model
 from tape_exp.tasks.slices import row_scores
 
 # Parts of the update that are left out, as `without` names them: nothing, P, W2, or both
@@ -60,7 +61,7 @@ def without(decoder: Decoder, parts: tuple[str, ...]) -> Iterator[None]:
 
 
 @torch.no_grad()
-def state_metrics(model: Callable[..., Tensor], tokens: Tensor, counts: Tensor) -> dict[str, float]:
+def state_metrics(model: Model, tokens: Tensor, counts: Tensor) -> dict[str, float]:
     """What each layer's attention sees of the state of TAPE, next to what the first layer of its
     kind sees; nothing of layers of other kinds.
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from tape_exp.models.peft import without_autocast
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import ConfigError, at_least_one
 from tape_exp.settings.schema import Optim
-from tape_exp.tasks.base import epoch_samples
+from tape_exp.tasks.base import Model, Progress, epoch_samples
 from tape_exp.tasks.perplexity import Windows, perplexity
 from tape_exp.tasks.stability import shift_error
 from tape_exp.tasks.text import TextTask
@@ -131,9 +130,7 @@ class Pretrain(TextTask):
         parts = {key: value.split(rows) for key, value in self._validation.items()}
         return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
 
-    def evaluate(
-        self, model: Any, progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """The perplexity on each test set at each length, and the error of shifted positions."""
         metrics: dict[str, float] = {}
         for name, tokens in self.scored.items():

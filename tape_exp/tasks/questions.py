@@ -14,7 +14,7 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import generate
 from tape_exp.runs.evaluation import Evaluation, Heatmap, depth_heatmap, wilson
 from tape_exp.settings.errors import ConfigError, at_least_one
-from tape_exp.tasks.base import NothingTrained
+from tape_exp.tasks.base import Model, NothingTrained, Progress
 from tape_exp.tasks.slices import check_lengths
 from tape_exp.tasks.text import TextTask
 
@@ -102,9 +102,7 @@ class Questions(NothingTrained, TextTask):
         """A hash of all prompts."""
         return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()[:16]
 
-    def evaluate(
-        self, model: Any, progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question, those of a length together; ``limit`` stops after as many batches."""
         size, ends = self.rows_per_batch, [self.count * (n + 1) for n in range(len(self.lengths))]
         batches = [

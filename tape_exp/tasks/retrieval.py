@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tape_exp.machine.seeding import seed_for
 from tape_exp.runs.evaluation import Evaluation, Heatmap
 from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of
 from tape_exp.settings.schema import Optim
-from tape_exp.tasks.base import Task, hash_of
+from tape_exp.tasks.base import Model, Progress, Task, hash_of
 from tape_exp.tasks.questions import Questions, longest_fit
 from tape_exp.tasks.slices import Scores, next_tokens, split_means
 
@@ -112,9 +112,7 @@ class Retrieval(Questions):
         said = {"wanted": ", ".join(question.wanted), "answer": answer}
         return {**place, **said, "score": question.score(answer)}
 
-    def evaluate(
-        self, model: Any, progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question, and see up to which length enough of them are answered."""
         evaluation = super().evaluate(model, progress, limit)
         asked = {row["length"] for row in evaluation.tables["retrieval"]}
@@ -186,9 +184,7 @@ class RetrievalTraining(Retrieval):
         """Fresh rows of the trained lengths, the same for every seed."""
         return [self._batch("validation", 0, range(VALIDATION))]
 
-    def evaluate(
-        self, model: Any, progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Ask every question, those of a length together."""
         evaluation = super().evaluate(model, progress, limit)
         of_length: dict[int, list[float]] = {}

@@ -8,7 +8,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError, at_least_one, one_of
 from tape_exp.settings.files import read_json
 from tape_exp.settings.schema import Arch, Optim
-from tape_exp.tasks.base import epoch_samples
+from tape_exp.tasks.base import Model, Progress, epoch_samples
 from tape_exp.tasks.text import TextTask
 
 
@@ -129,9 +129,7 @@ class Scrolls(TextTask):
             digest.update(repr(example).encode())
         return digest.hexdigest()[:16]
 
-    def evaluate(
-        self, model: Any, progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Generate missing predictions, the longest prompts first; score; list all in a table."""
         cut = (self.tokenizer, self.max_length, self.reserved)
         prompts = {e.id: scrolls.prompt(e, *cut) for e in self.validation}

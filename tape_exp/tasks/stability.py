@@ -5,7 +5,7 @@ Shape suffixes: B batch, T tokens (queries, then keys), H heads.
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from tape_exp.models.precision import full_precision
 from tape_exp.models.trace import Trace, trace
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.errors import at_least_one, positive
+from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import Analysis
 
 MEASURES = ("attention", "attention_relative", "products", "blocks")
@@ -51,9 +52,7 @@ class Stability(Analysis):
         self.reaches(self.length + shift)
         self.shift, self.std = shift, std
 
-    def evaluate(
-        self, model: Any, progress: Callable[..., Any], limit: int | None = None
-    ) -> Evaluation:
+    def evaluate(self, model: Model, progress: Progress, limit: int | None = None) -> Evaluation:
         """Both weights in both precisions."""
         decoders = {"trained": model.decoder} if self.surroundings.checkpoint is not None else {}
         decoders["random"] = random_copy(model.decoder, self.seed, self.std)

@@ -121,16 +121,15 @@ class TextTask(Task):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Refuse to go on with other tokens. Raises :class:`ConfigError`."""
         if state["tokenizer"] != self.tokenizer.fingerprint:
-            raise ConfigError(
-                "the checkpoint was trained with another tokenizer than task.tokenizer now gives "
-                "(has the corpus or the tokenizer.json changed?). Restore it, or train afresh in "
-                "another folder: runs=<folder>."
-            )
-        if state["data"] != self.fingerprint():
-            raise ConfigError(
-                "the checkpoint was trained on other text than task.text now holds. Restore the "
-                "files, or train afresh in another folder: runs=<folder>."
-            )
+            what = "with another tokenizer than task.tokenizer now gives"
+        elif state["data"] != self.fingerprint():
+            what = "on other text than task.text now holds"
+        else:
+            return
+        raise ConfigError(
+            f"the checkpoint was trained {what}. Restore the files, or train afresh in another "
+            "folder: runs=<folder>."
+        )
 
 
 class Analysis(NothingTrained, TextTask):

@@ -107,14 +107,6 @@ def test_rows_of_one_id_are_references_of_one_example(tmp_path):
     assert first.document is second.document
 
 
-@pytest.mark.parametrize("dataset", ["gov_report", "summ_screen_fd"])
-def test_reports_have_no_question(dataset, tmp_path):
-    write(tmp_path / "train.jsonl", [row(1, "A heading\n\nand text", "short")])
-    assert read(dataset, "train", "local", str(tmp_path)) == [
-        Example(dataset, "e1", None, "A heading\n\nand text", ["short"])
-    ]
-
-
 @pytest.mark.parametrize(
     "options",
     ["\n\n(A) x\n(B) y\n(C) z\n(D) w\n\n", "\n\n (A) x\n\n (B) y\n\n (C) z\n\n (D) w\n\n\n"],

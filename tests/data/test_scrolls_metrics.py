@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tape_exp.data.scrolls_metrics import (
     DATASETS,
-    bootstrap_means,
     exact_match,
     f1,
     normalise,
@@ -141,20 +140,6 @@ def test_geometric_mean_is_taken_after_the_means():
     )
 
 
-def test_examples_are_returned_in_the_references_order():
-    found = score("quality", {"x": "Yes.", "y": "no"}, {"y": ["yes", "maybe"], "x": ["yes"]})
-    assert found.per_example == [
-        {
-            "id": "y",
-            "prediction": "no",
-            "references": ["yes", "maybe"],
-            "scores": {"exact_match": 0},
-        },
-        {"id": "x", "prediction": "Yes.", "references": ["yes"], "scores": {"exact_match": 100}},
-    ]
-    assert found.values == {"exact_match": 50}
-
-
 def value(found) -> float:
     """The dataset's score."""
     return next(iter(found.values.values()))
@@ -211,15 +196,6 @@ def test_interval_of_the_geometric_mean_recomputes_the_means():
     ]
     assert interval(found) == pytest.approx(np.percentile(drawn, (2.5, 97.5)), rel=0.03)
     assert list(found.intervals) == list(found.values)
-
-
-def test_resamples_keep_rows_together():
-    column = np.random.default_rng(0).random(50)
-    means = bootstrap_means(np.column_stack([column, 2 * column]))
-    assert means.shape == (1000, 2)
-    assert np.allclose(means[:, 1], 2 * means[:, 0])
-    assert np.array_equal(means, bootstrap_means(np.column_stack([column, 2 * column])))
-    assert means[:, 0].std() == pytest.approx(column.std() / 50**0.5, rel=0.1)
 
 
 @pytest.mark.parametrize(

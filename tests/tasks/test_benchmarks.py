@@ -170,31 +170,6 @@ def test_the_code_of_a_folder_runs_only_where_it_is_trusted(tmp_path, harm, monk
     assert list(tmp_path.rglob("sprung"))  # the trap works
 
 
-def test_a_trained_model_is_asked_with_its_own_tokenizer(text_run, tmp_path):
-    trained, _ = text_run("model=rope", steps=2)
-    own = [
-        f"runs={tmp_path}/runs",
-        f"cache={tmp_path}/cache",
-        "task.limit=2",
-        "model=rope",
-        "checkpoint=c4",
-    ]
-    words = [*SIZES, *own, "task.train_length=32", "task.longest=200"]
-    task = make_task(compose_config(words))
-    task.prepare_data()
-    assert task.tokenizer.fingerprint == make_text_tokenizer(trained)
-    record = run(compose_config(words))
-    assert record["config"]["checkpoint"] == "c4"
-    assert "benchmarks.json" in record["artifacts"]
-    assert record["metrics"]["builtin_benchmarks/mmlu"] >= 0
-
-
-def make_text_tokenizer(cfg) -> str:
-    task = make_task(cfg)
-    task.prepare_data()
-    return task.tokenizer.fingerprint
-
-
 def test_two_processes_answer_as_one(tmp_path):
     """Sampled positions included; batches that the processes cannot share evenly."""
     words = [

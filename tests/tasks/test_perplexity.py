@@ -154,22 +154,6 @@ def test_the_sliding_tasks_have_the_papers_protocol(task):
     assert compose_config([f"task={task}"]).task.text.name == task.removesuffix("_sliding")
 
 
-def test_numbers_of_a_model_that_knows_nothing(tokens, tokenizer):
-    def uniform(ids):
-        return torch.zeros(*ids.shape, tokenizer.vocab)
-
-    found = perplexity(scoring(uniform), tokens, tokenizer.decode, Windows((16, 32)), "set", silent)
-    documents = int((tokens[:] == tokenizer.bos).sum())
-    for length in (16, 32):
-        assert found[f"set/perplexity@{length}"] == pytest.approx(tokenizer.vocab)
-        assert found[f"set/perplexity@{length}_stderr"] == pytest.approx(0, abs=1e-6)
-        bytes_per_token = (len(tokens) - documents) / len(tokens)  # a byte a token, but for BOS
-        assert found[f"set/bits_per_byte@{length}"] == pytest.approx(
-            math.log2(tokenizer.vocab) / bytes_per_token
-        )
-    assert found["set/tokens"] == 500
-
-
 def test_bits_per_byte_are_of_the_text_whatever_the_tokenizer(text_folder):
     """All bits that a uniform model spends on a split, over the bytes of its documents."""
     text = Text("set", source="local", path=str(text_folder))

@@ -98,20 +98,6 @@ def test_every_question_is_answered_once_and_scored(scrolls_run):
     assert [row["id"] for row in record["samples"]] == [e.id for e in examples][:3]
 
 
-def test_predictions_are_a_table_of_wandb(scrolls_run):
-    cfg, record = scrolls_run("model=rope", "logger=wandb", dataset="quality")
-    (path,) = RunDirectory(cfg).path.glob(
-        "wandb/offline-run-*/files/media/table/test/predictions_*.table.json"
-    )
-    table = json.loads(path.read_text())
-    assert table["columns"] == ["id", "question", "references", "prediction", "exact_match"]
-    assert len(table["data"]) == len(scrolls.read("quality", "validation"))
-    scores = [row[-1] for row in table["data"]]
-    assert record["metrics"]["builtin_quality/exact_match"] == pytest.approx(
-        sum(scores) / len(scores)
-    )
-
-
 def test_killed_generation_goes_on(scrolls_run):
     """Predictions that were written are not made again, those that were not are; a line cut short
     counts as not written.
