@@ -235,6 +235,8 @@ def read_references(path: Path, dataset: str, split: str) -> dict[str, list[str]
         ConfigError: no such file, or a line that is not JSON or not in the schema.
     """
     references: dict[str, list[str]] = {}
+    if not path.exists():
+        raise ConfigError(f"--references={path} is neither a file nor a folder.")
     for number, row in enumerate(scrolls.rows(dataset, split, "local", str(path)), 1):
         try:
             references.setdefault(row["id"], []).append(row["output"] + "")

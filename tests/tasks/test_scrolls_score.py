@@ -65,7 +65,7 @@ def test_as_a_command(folder):
     command = [sys.executable, "-m", "tape_exp.tasks.scrolls", *words]
     done = subprocess.run(command, **options)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: SCROLLS quality: task.path=data/scrolls holds none of")
+    assert done.stderr.startswith("error: --references=data/scrolls is neither a file nor")
     (folder / "data" / "scrolls").mkdir()
     (folder / "validation.jsonl").rename(folder / "data" / "scrolls" / "validation.jsonl")
     done = subprocess.run(command, **options)
