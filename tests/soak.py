@@ -83,7 +83,8 @@ class Subject:
 
 def soak(folder: Path, kills: int, seed: int = 0) -> list[Subject]:
     """Disturb as many runs as the kills need, share the other faults among them, and compare."""
-    moments, subjects, tried = random.Random(seed), [], 0
+    moments, tried = random.Random(seed), 0
+    subjects: list[Subject] = []
     while tried < kills:
         number = len(subjects)
         words = f"{CASES[number % len(CASES)]} {SMALL} seed={number} cache={folder}/cache".split()

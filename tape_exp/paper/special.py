@@ -10,7 +10,6 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from tape_exp.paper import claims
 from tape_exp.paper.derived import extra_length
@@ -29,6 +28,8 @@ def ranked(view: "View", table: Table) -> Table:
     """tab_encodings: by the mean rank of the longer sums, the words of trained lengths and the
     perplexity, among the models that have all three, by the seeds that all have.
     """
+    from scipy.stats import rankdata  # takes half a second
+
     signs = {
         "addition, > {n} digits (%)": -1,
         "parity, ≤ {n} letters (%)": -1,

@@ -58,7 +58,10 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
     directory = RunDirectory(cfg)
     with Preemption() as preemption, directory.lock(), workers_killed():
         if directory.done and cfg.debug.name == "none":  # a debug run is always made anew
-            return finished_record(directory)
+            set_up_logging(None, "none")
+            log.info("%s is DONE: %s", directory.name, directory.path)
+            directory.refuse_other_weights(record := directory.record())
+            return record
         set_up_logging(directory.path / LOG, cfg.trainer.progress)
         parts = assemble(cfg, directory, preemption)
         directory.open(parts.task.assets())
@@ -68,15 +71,6 @@ def run(cfg: DictConfig, further: Sequence[Callback] = ()) -> dict[str, Any]:
                 return train_and_evaluate(parts, watch, further)
         finally:
             close(parts.loggers, directory.done, bool(preemption.received))
-
-
-def finished_record(directory: RunDirectory) -> dict[str, Any]:
-    """The record of a finished run, after a line that says so."""
-    set_up_logging(None, "none")
-    log.info("%s is DONE: %s", directory.name, directory.path)
-    record = directory.record()
-    directory.refuse_other_weights(record)
-    return record
 
 
 def train_and_evaluate(
