@@ -16,7 +16,7 @@ pytestmark = pytest.mark.hosts
 @pytest.fixture
 def two_processes(tmp_path):
     """A run of two processes that has come to step 6, its further process, and its words."""
-    words = [*WORDS, f"runs={tmp_path}", "trainer.devices=2", "trainer.timeout=5"]
+    words = [*WORDS, f"runs={tmp_path}", "trainer.devices=2", "trainer.timeout=30"]
     words += ["trainer.checkpoint_every=5", "task.optim.max_steps=3000"]
     process = Command(*words)
     wait_for_step(tmp_path, 6, process)
@@ -35,7 +35,7 @@ def test_a_hung_process_ends_the_run_for_a_requeue(two_processes, tmp_path):
     ended = process.finish()
     assert ended.returncode == REQUEUE, ended.stderr
     (sentence,) = ended.stderr.splitlines()
-    assert "has not answered for trainer.timeout=5 seconds" in sentence
+    assert "has not answered for trainer.timeout=30 seconds" in sentence
     assert not second.is_running() or second.status() == psutil.STATUS_ZOMBIE
     (failed,) = tmp_path.rglob("FAILED")
     assert "has not answered" in failed.read_text()
