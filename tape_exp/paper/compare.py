@@ -108,11 +108,9 @@ def write(view: View, into: Path) -> list[Path]:
     path = into / "tables" / f"{stem}.csv"
     fields = {k: v for k, v in asdict(artifact).items() if v and k not in ("name", "columns")}
     description = into / "tables" / f"{artifact.name}.yaml"
-    if description.exists() and (fields["rows"], fields["overrides"]) != (
-        (old := yaml.safe_load(description.read_text())).get("rows"),
-        old.get("overrides"),
-    ):
-        warn(f"{artifact.name} replaces the one of `{old['command']}`; --name= keeps both.")
+    old = yaml.safe_load(description.read_text()) if description.exists() else fields
+    if any(old.get(key) != fields.get(key) for key in ("rows", "overrides")):
+        warn(f"{artifact.name} replaces that of `{old['command']}`; --name= keeps both.")
     write_atomically(description, yaml.safe_dump(fields, sort_keys=False))
     if not path.exists() or path.read_text() != table.csv():
         from tape_exp.paper.figures import figures  # imports matplotlib

@@ -182,8 +182,9 @@ class View:
             rows.append(cells)
             if after is None or any(after.labels[name] != row.labels[name] for name in outer):
                 rows += self._baseline(row, last)
-        for column in [each for each in self.columns if "metric" in each.spec]:
-            if column.who == "ours" and not any(cells.get(column.name) for cells in rows):
+        for column in self.columns:
+            measured = column.who == "ours" and "metric" in column.spec
+            if measured and not any(cells.get(column.name) for cells in rows):
                 warn(f"{artifact.name}: no run has what column {column.name} shows.")
         head = [*map(Column, names), *self.columns, *map(Column, artifact.provenance)]
         table = Table(head, rows, names, self.caption())

@@ -1,5 +1,6 @@
 """Pre-training on text mixed with questions and answers, from which a model learns to look up."""
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.builtin import fact
 from tape_exp.data.retrieval import Question
 from tape_exp.machine.seeding import seed_for
-from tape_exp.settings.errors import ConfigError, at_least_one, one_of, positive
+from tape_exp.settings.errors import ConfigError, between, one_of, positive
 from tape_exp.tasks.passkey import HIGHEST, key_question
 from tape_exp.tasks.pretrain import Pretrain
 from tape_exp.tasks.questions import longest_fit
@@ -49,10 +50,10 @@ class Mixture(Pretrain):
         super().__init__(**settings)
         for kind in rows:
             one_of("task.rows", kind, ("text", *KINDS))
-        at_least_one("task.rows", **rows)
+        between("task.rows", 0, math.inf, **rows)
         positive("task", answer_weight=answer_weight)
-        if next(iter(rows), None) != "text":
-            raise ConfigError(f"task.rows={dict(rows)} must begin with text.")
+        if next(iter(rows), None) != "text" or not rows["text"]:
+            raise ConfigError(f"task.rows={dict(rows)} must begin with some rows of text.")
         self.turn = [kind for kind, count in rows.items() for _ in range(count)]
         self.texts, self.answer_weight = rows["text"], answer_weight
 

@@ -248,10 +248,6 @@ def test_what_does_not_fit_says_what_to_set(extend, text_run, base):
     ):
         with pytest.raises(ConfigError, match=message):
             text_run("model=rope", *words, task="github")
-    with pytest.raises(
-        ConfigError, match=r"longer than the 32 tokens .* set peft\.interpolation=4"
-    ):
-        extend("rope", "lora", "task.train_length=128")
     alone = folder.parent / "alone.ckpt"
     shutil.copy(folder / "checkpoints" / "step00000004.ckpt", alone)
     with pytest.raises(
@@ -259,6 +255,14 @@ def test_what_does_not_fit_says_what_to_set(extend, text_run, base):
         match=r"is of another model, size or peft: .*weight is absent there",
     ):
         text_run("model=rope", f"checkpoint={alone}", task="github")
+
+
+def test_a_task_names_the_run_of_the_same_method(extend, text_run):
+    """Of two finished runs of LoRA checkpoint=extend is the one with the same learning rate."""
+    paths = [RunDirectory(extend("rope", "lora", f"peft.lr={lr}")[0]).path for lr in (1e-3, 3e-3)]
+    words = ["model=rope", "peft=lora", "peft.lr=3e-3", "checkpoint=extend"]
+    cfg, _ = text_run(*words, task="github")
+    assert starting_weights.find("extend", cfg).parents[1] == paths[1]
 
 
 def test_a_sharded_adaptation_keeps_what_it_trained_and_goes_on(
