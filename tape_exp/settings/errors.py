@@ -1,7 +1,6 @@
 """Mistakes of the user, each explained in one sentence."""
 
 import difflib
-import math
 from collections.abc import Iterable
 
 
@@ -19,26 +18,6 @@ def one_of(key: str, value: object, choices: Iterable[str | None]) -> None:
         raise ConfigError(
             f"{key}={value}{did_you_mean(value, names)} Choose one of: {', '.join(names)}."
         )
-
-
-def between(section: str, low: float, high: float, **values: float | None) -> None:
-    """Raise a :class:`ConfigError` unless every ``<section>.<key>`` is None or in [low, high]."""
-    for key, value in values.items():
-        if value is not None and not low <= value <= high:  # NaN fails too
-            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-            raise ConfigError(f"{f'{section}.{key}'.lstrip('.')}={value} must be {limits}.")
-
-
-def at_least_one(section: str, **values: float | None) -> None:
-    """Raise a :class:`ConfigError` unless every ``<section>.<key>`` is None, or 1 or more."""
-    between(section, 1, math.inf, **values)
-
-
-def positive(section: str, **values: float) -> None:
-    """Raise a :class:`ConfigError` unless every ``<section>.<key>`` is above 0."""
-    for key, value in values.items():
-        if not value > 0:
-            raise ConfigError(f"{section}.{key}={value} must be positive.")
 
 
 def did_you_mean(word: object, candidates: Iterable[str]) -> str:

@@ -3,17 +3,18 @@
 import copy
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Interval
 from torch import Tensor
 
 from tape_exp.data.batch import Batch
 from tape_exp.machine.seeding import lanes, seed_for, uniform_ints
 from tape_exp.models.decoder import Decoder
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, at_least_one, between
-from tape_exp.settings.schema import Arch, Optim
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, Task
 from tape_exp.tasks.position_use import (
     RESETS,
@@ -61,14 +62,11 @@ class Arithmetic(Task):
         arch: Arch,
         optim: Optim,
         seed: int,
-        train_digits: int,
-        test_digits: int,
-        samples_per_cell: int = 100,
-        rows_per_batch: int = 1000,
+        train_digits: Count,
+        test_digits: Annotated[int, Interval(ge=1, le=10_000)],
+        samples_per_cell: Count = 100,
+        rows_per_batch: Count = 1000,
     ) -> None:
-        at_least_one("task", train_digits=train_digits, samples_per_cell=samples_per_cell)
-        at_least_one("task", rows_per_batch=rows_per_batch)
-        between("task", 1, 10_000, test_digits=test_digits)
         if test_digits < train_digits:
             raise ConfigError(
                 f"task.test_digits={test_digits} is below task.train_digits={train_digits}; "

@@ -1,14 +1,15 @@
 """Multiple-choice benchmarks by lm-eval: MMLU's four groups and ARC (table bench of the paper)."""
 
-import math
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from tape_exp.data import benchmarks
 from tape_exp.data.text import Source, Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, at_least_one, between
-from tape_exp.settings.schema import Arch
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Count, Natural
 from tape_exp.tasks.base import Model, NothingTrained, Progress
 from tape_exp.tasks.text import TextTask
 
@@ -48,22 +49,19 @@ class Benchmarks(NothingTrained, TextTask):
         seed: int,
         tasks: tuple[str, ...],
         tokenizer: Tokenization,
-        train_length: int,
-        longest: int | None = None,
+        train_length: Count,
+        longest: Annotated[int, Ge(2)] | None = None,
         source: Source = "builtin",
         path: str | None = None,
         trust: bool = False,
-        shots: int | None = None,
-        limit: int | None = None,
-        rows_per_batch: int = 64,
+        shots: Natural | None = None,
+        limit: Count | None = None,
+        rows_per_batch: Count = 64,
     ) -> None:
         if not tasks:
             raise ConfigError(
                 "task.tasks must be a list of benchmarks, as in task.tasks=[mmlu,arc_easy]."
             )
-        between("task", 2, math.inf, longest=longest)
-        between("task", 0, math.inf, shots=shots)
-        at_least_one("task", limit=limit, rows_per_batch=rows_per_batch)
         super().__init__(arch, seed, Text("builtin"), tokenizer, train_length)
         self.cuts, self.longest = longest is not None, longest or train_length
         self.reaches(self.longest)

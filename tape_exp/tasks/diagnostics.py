@@ -5,11 +5,12 @@ Shape suffixes: B batch, T tokens, H heads, N windows, P ranges of positions, C 
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge
 from torch import Tensor
 
 from tape_exp.data.batch import IGNORE
@@ -19,7 +20,8 @@ from tape_exp.models.peft import without_autocast
 from tape_exp.models.trace import AttentionUse, attention_use
 from tape_exp.runs import starting_weights
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, at_least_one, between
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Count, Fraction
 from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import Analysis
 
@@ -61,20 +63,17 @@ class Diagnostics(Analysis):
 
     def __init__(
         self,
-        train_length: int,
-        length: int | None = None,
-        rows: int = 16,
-        traced: int = 2,
+        train_length: Count,
+        length: Annotated[int, Ge(2)] | None = None,
+        rows: Count = 16,
+        traced: Count = 2,
         contexts: tuple[int, ...] | None = None,
-        margin: float = 0.01,
-        sinks: int = 4,
-        tokens_per_batch: int = 8192,
+        margin: Fraction = 0.01,
+        sinks: Count = 4,
+        tokens_per_batch: Count = 8192,
         **settings: Any,
     ) -> None:
         length = 2 * train_length if length is None else length
-        at_least_one("task", traced=traced, sinks=sinks, tokens_per_batch=tokens_per_batch)
-        between("task", 2, math.inf, length=length)
-        between("task", 0, 1, margin=margin)
         super().__init__(train_length=train_length, length=length, rows=rows, **settings)
         if contexts is None:
             doubled = [1 << n for n in range(length.bit_length())]

@@ -1,8 +1,10 @@
 """The cost of a positional encoding: parameters, operations and training steps at 155 M."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -27,11 +29,9 @@ from tape_exp.models.positions.tape_householder import HouseholderTAPE
 from tape_exp.models.positions.wall import Wall
 from tape_exp.models.timing import round_robin, step_case, summary
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import at_least_one, between
-from tape_exp.settings.schema import Arch
+from tape_exp.settings.schema import Arch, Count
 from tape_exp.tasks.base import NO_OPTIM, Model, NothingTrained, Progress, Task
 
-SHORTEST, LONGEST = 1e-3, 3600.0  # seconds of timing
 VOCABULARY = 32_000  # Llama-2's
 
 
@@ -39,14 +39,10 @@ VOCABULARY = 32_000  # Llama-2's
 class Timing:
     """The training step that is timed, RoPE's and this encoding's in turn."""
 
-    layers: int = 2
-    batch: int = 2
-    length: int = 512
-    seconds: float = 20.0
-
-    def __post_init__(self) -> None:
-        at_least_one("task.timing", layers=self.layers, batch=self.batch, length=self.length)
-        between("task.timing", SHORTEST, LONGEST, seconds=self.seconds)
+    layers: Count = 2
+    batch: Count = 2
+    length: Count = 512
+    seconds: Annotated[float, Interval(ge=1e-3, le=3600)] = 20.0
 
 
 class Efficiency(NothingTrained, Task):
@@ -63,9 +59,8 @@ class Efficiency(NothingTrained, Task):
     """
 
     def __init__(
-        self, arch: Arch, seed: int, length: int = 1024, timing: Timing | None = None
+        self, arch: Arch, seed: int, length: Count = 1024, timing: Timing | None = None
     ) -> None:
-        at_least_one("task", length=length)
         sizes = {"vocab": VOCABULARY, "max_length": length, "train_length": length}
         super().__init__(arch, NO_OPTIM, seed, **sizes)
         self.length, self.timing = length, timing

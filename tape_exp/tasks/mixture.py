@@ -1,6 +1,5 @@
 """Pre-training on text mixed with questions and answers, from which a model learns to look up."""
 
-import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +10,8 @@ from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.builtin import fact
 from tape_exp.data.retrieval import Question
 from tape_exp.machine.seeding import seed_for
-from tape_exp.settings.errors import ConfigError, between, one_of, positive
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.schema import Natural, Positive
 from tape_exp.tasks.passkey import HIGHEST, key_question
 from tape_exp.tasks.pretrain import Pretrain
 from tape_exp.tasks.questions import longest_fit
@@ -45,13 +45,11 @@ class Mixture(Pretrain):
     """
 
     def __init__(
-        self, rows: Mapping[str, int], answer_weight: float = 1.0, **settings: Any
+        self, rows: Mapping[str, Natural], answer_weight: Positive = 1.0, **settings: Any
     ) -> None:
         super().__init__(**settings)
         for kind in rows:
             one_of("task.rows", kind, ("text", *KINDS))
-        between("task.rows", 0, math.inf, **rows)
-        positive("task", answer_weight=answer_weight)
         if next(iter(rows), None) != "text" or not rows["text"]:
             raise ConfigError(f"task.rows={dict(rows)} must begin with some rows of text.")
         self.turn = [kind for kind, count in rows.items() for _ in range(count)]

@@ -7,6 +7,7 @@ import numpy as np
 
 from tape_exp.data.retrieval import Question, with_filler
 from tape_exp.machine.seeding import seed_for
+from tape_exp.settings.schema import Count
 from tape_exp.tasks.questions import Questions
 
 HIGHEST = 50_000  # keys are 1 … HIGHEST
@@ -29,7 +30,7 @@ class Passkey(Questions):
 
     name, sought, measure = "passkey", "pass key", "correct"
 
-    def __init__(self, trials: int = 20, new_tokens: int = 8, **settings: Any) -> None:
+    def __init__(self, trials: Count = 20, new_tokens: Count = 8, **settings: Any) -> None:
         super().__init__(trials=trials, new_tokens=new_tokens, **settings)
 
     @property

@@ -14,7 +14,8 @@ from tape_exp.data.tokens import Tokens
 from tape_exp.machine.processes import share, sum_over_processes
 from tape_exp.machine.seeding import RowSampler
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.schema import Count
 from tape_exp.tasks.base import Model, NothingTrained, Progress
 from tape_exp.tasks.slices import check_lengths
 from tape_exp.tasks.text import TextTask
@@ -35,17 +36,19 @@ class Windows:
     """
 
     lengths: tuple[int, ...] = (1024,)
-    stride: int | None = None
+    stride: Count | None = None
     score: str = "all"
-    tokens: int | None = None
-    tokens_per_batch: int = 8192
+    tokens: Count | None = None
+    tokens_per_batch: Count = 8192
 
     def __post_init__(self) -> None:
         one_of("task.windows.score", self.score, ("all", "new"))
-        at_least_one("task.windows", tokens=self.tokens)
         check_lengths(self.lengths, "tokens", "[256,512]", key="task.windows.lengths")
-        # A longer stride would leave tokens out.
-        between("task.windows", 1, min(self.lengths), stride=self.stride)
+        if self.stride and self.stride > (shortest := min(self.lengths)):
+            raise ConfigError(
+                f"task.windows.stride={self.stride} would leave out tokens between windows of "
+                f"{shortest}; task.windows.stride={shortest} would do."
+            )
         if self.score == "new" and self.stride is None:
             raise ConfigError(
                 "task.windows.score=new has no effect on blocks that do not overlap; set "

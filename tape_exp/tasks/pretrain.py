@@ -12,8 +12,8 @@ from tape_exp.data.batch import Batch
 from tape_exp.data.text import Split, Text
 from tape_exp.models.peft import without_autocast
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, at_least_one
-from tape_exp.settings.schema import Optim
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Count, Optim
 from tape_exp.tasks.base import Model, Progress, epoch_samples
 from tape_exp.tasks.perplexity import Windows, perplexity
 from tape_exp.tasks.stability import shift_error
@@ -54,14 +54,13 @@ class Pretrain(TextTask):
         windows: Windows,
         tests: dict[str, Text],
         test_split: Split = "test",
-        validation_rows: int = 64,
-        train_tokens: int | None = None,
+        validation_rows: Count = 64,
+        train_tokens: Count | None = None,
         validation: Text | None = None,
         init_from: str | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        at_least_one("task", validation_rows=validation_rows, train_tokens=train_tokens)
         self.reaches(max(windows.lengths))
         self.optim, self.windows, self.tests, self.test_split = optim, windows, tests, test_split
         self.validation, self.validation_rows = validation or self.text, validation_rows

@@ -3,16 +3,17 @@
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Interval
 
 from tape_exp.data.batch import Batch
 from tape_exp.data.retrieval import DIGITS, KINDS, WORDS, Question
 from tape_exp.machine.seeding import seed_for
 from tape_exp.runs.evaluation import Evaluation, Heatmap
-from tape_exp.settings.errors import ConfigError, at_least_one, between, one_of
-from tape_exp.settings.schema import Optim
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.schema import Count, Optim
 from tape_exp.tasks.base import Model, Progress, Task, hash_of
 from tape_exp.tasks.questions import Questions, longest_fit
 from tape_exp.tasks.slices import Scores, next_tokens, split_means
@@ -45,17 +46,14 @@ class Retrieval(Questions):
     def __init__(
         self,
         kind: str,
-        train_length: int,
-        items: int | None = None,
-        digits: int = DIGITS,
+        train_length: Count,
+        items: Count | None = None,
+        digits: Annotated[int, Interval(ge=2, le=9)] = DIGITS,
         lengths: Sequence[int] | None = None,
-        threshold: float = 85.6,
+        threshold: Annotated[float, Interval(ge=0, le=100)] = 85.6,
         **settings: Any,
     ) -> None:
         one_of("task.kind", kind, KINDS)
-        at_least_one("task", train_length=train_length, items=items)
-        between("task", 0, 100, threshold=threshold)
-        between("task", 2, 9, digits=digits)
         self.kind, self.made, self.threshold, self.digits = kind, KINDS[kind], threshold, digits
         self.items = self.made.items if items is None else items
         if self.items > self.made.most:

@@ -27,9 +27,9 @@ from tape_exp.machine.seeding import RowSampler
 from tape_exp.models.generation import generate, sharded
 from tape_exp.runs.evaluation import Evaluation
 from tape_exp.settings.commands import command
-from tape_exp.settings.errors import ConfigError, at_least_one, one_of
+from tape_exp.settings.errors import ConfigError, one_of
 from tape_exp.settings.files import read_json
-from tape_exp.settings.schema import Arch, Optim
+from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Model, Progress, epoch_samples
 from tape_exp.tasks.text import TextTask
 
@@ -66,21 +66,18 @@ class Scrolls(TextTask):
         seed: int,
         dataset: str,
         tokenizer: Tokenization,
-        max_length: int = 1024,
+        max_length: Count = 1024,
         source: Source = "builtin",
         path: str | None = None,
         repository: str = "tau/scrolls",
         revision: str = "main",
-        answer_limit: int | None = None,
-        new_tokens: int | None = None,
-        validation_rows: int = 64,
-        rows_per_batch: int = 64,
+        answer_limit: Count | None = None,
+        new_tokens: Count | None = None,
+        validation_rows: Count = 64,
+        rows_per_batch: Count = 64,
         init_from: str | None = None,
     ) -> None:
         one_of("task.dataset", dataset, DATASETS)
-        at_least_one("task", max_length=max_length, answer_limit=answer_limit)
-        at_least_one("task", new_tokens=new_tokens, validation_rows=validation_rows)
-        at_least_one("task", rows_per_batch=rows_per_batch)
         super().__init__(arch, seed, Text("builtin"), tokenizer, max_length)
         _, usual = scrolls.DATASETS[dataset]
         self.new_tokens = new_tokens or usual

@@ -9,8 +9,8 @@ import numpy as np
 from tape_exp.data.batch import Batch
 from tape_exp.machine.seeding import lanes, seed_for, uniform_ints
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import ConfigError, at_least_one
-from tape_exp.settings.schema import Arch, Optim
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.slices import Scores, check_lengths, next_tokens
 
@@ -115,9 +115,8 @@ class SequenceTask(Task):
         seed: int,
         train_length: int,
         lengths: Sequence[int] | None = None,
-        samples_per_length: int = 100,
+        samples_per_length: Count = 100,
     ) -> None:
-        at_least_one("task", samples_per_length=samples_per_length)
         self.vocabulary = ["<pad>", "<eos>", *self.symbols]
         self.number_of = {symbol: token for token, symbol in enumerate(self.vocabulary)}
         self.samples, self._tested = samples_per_length, dict[Any, list[Row]]()

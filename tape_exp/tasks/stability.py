@@ -18,7 +18,7 @@ from tape_exp.models.positions.base import PositionEncoding
 from tape_exp.models.precision import full_precision
 from tape_exp.models.trace import Trace, trace
 from tape_exp.runs.evaluation import Evaluation
-from tape_exp.settings.errors import at_least_one, positive
+from tape_exp.settings.schema import Count, Positive
 from tape_exp.tasks.base import Model, Progress
 from tape_exp.tasks.text import Analysis
 
@@ -41,13 +41,11 @@ class Stability(Analysis):
     def __init__(
         self,
         layers: tuple[int, ...] = (1, 2, 4, 8),
-        rows: int = 4,
-        shift: int = 3,
-        std: float = 0.3,
+        rows: Count = 4,
+        shift: Count = 3,
+        std: Positive = 0.3,
         **settings: Any,
     ) -> None:
-        at_least_one("task", shift=shift)
-        positive("task", std=std)
         super().__init__(layers=layers, rows=rows, **settings)
         self.reaches(self.length + shift)
         self.shift, self.std = shift, std

@@ -11,8 +11,8 @@ from tape_exp.data.text import Split, Text
 from tape_exp.data.tokenizers import Tokenization, Tokenizer
 from tape_exp.data.tokens import Tokens, tokenise
 from tape_exp.runs import starting_weights
-from tape_exp.settings.errors import ConfigError, at_least_one
-from tape_exp.settings.schema import Arch
+from tape_exp.settings.errors import ConfigError
+from tape_exp.settings.schema import Arch, Count
 from tape_exp.tasks.base import NO_OPTIM, NothingTrained, Task
 
 
@@ -32,9 +32,8 @@ class TextTask(Task):
     measures: tuple[str, ...] = ()
 
     def __init__(
-        self, arch: Arch, seed: int, text: Text, tokenizer: Tokenization, train_length: int
+        self, arch: Arch, seed: int, text: Text, tokenizer: Tokenization, train_length: Count
     ) -> None:
-        at_least_one("task", train_length=train_length)
         sizes = {"train_length": train_length, "max_length": train_length}
         super().__init__(arch, NO_OPTIM, seed, **sizes)
         self.text, self.tokenization, self.train_length = text, tokenizer, train_length
@@ -145,13 +144,12 @@ class Analysis(NothingTrained, TextTask):
         self,
         layers: tuple[int, ...] | None = None,
         split: Split = "test",
-        rows: int = 1,
-        length: int | None = None,
+        rows: Count = 1,
+        length: Count | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
         self.length = self.train_length if length is None else length
-        at_least_one("task", rows=rows, length=self.length)
         self.reaches(self.length)
         every = range(1, self.arch.layers + 1)
         self.layers = [layer for layer in layers or every if layer in every]

@@ -11,8 +11,8 @@ from tape_exp.data.batch import IGNORE, Batch
 from tape_exp.data.groups import GROUPS
 from tape_exp.machine.seeding import RowSampler, lanes, seed_for, uniform_ints
 from tape_exp.runs.evaluation import Evaluation, Heatmap
-from tape_exp.settings.errors import ConfigError, at_least_one, one_of
-from tape_exp.settings.schema import Arch, Optim
+from tape_exp.settings.errors import ConfigError, one_of
+from tape_exp.settings.schema import Arch, Count, Optim
 from tape_exp.tasks.base import Task
 from tape_exp.tasks.slices import Scores, check_lengths, split_means
 
@@ -55,15 +55,12 @@ class WordProblem(Task):
         optim: Optim,
         seed: int,
         group: str,
-        train_letters: int,
+        train_letters: Count,
         lengths: tuple[int, ...],
-        words: int = 256,
-        rows_per_batch: int = 64,
+        words: Count = 256,
+        rows_per_batch: Count = 64,
     ) -> None:
         one_of("task.group", group, GROUPS)
-        at_least_one(
-            "task", train_letters=train_letters, words=words, rows_per_batch=rows_per_batch
-        )
         check_lengths(lengths, "letters", "[16,32,64]")
         if max(lengths) < train_letters:
             raise ConfigError(

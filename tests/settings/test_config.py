@@ -91,7 +91,7 @@ def test_a_pattern_of_layers_says_all_that_its_run_depends_on():
         ("task", "task.train_digits=three", ["task.train_digits=three", "integer"]),
         ("task", "task.train_digits=2.5", ["task.train_digits=2.5", "integer"]),
         ("task", "task.train_digits=true", ["task.train_digits=True", "integer"]),
-        ("task", "task.train_digits=0", ["task.train_digits=0", "at least 1"]),
+        ("task", "task.train_digits=0", ["task.train_digits=0", "greater than"]),
         ("task", "task.arch.width=90", ["task.arch.width=90", "task.arch.heads=4"]),
         ("task", "+task.arch.depth=2", ["task.arch.depth is not known", "layers"]),
         ("task", "+task.train_digit=2", ["task.train_digit is not", "'train_digits'"]),
@@ -231,7 +231,7 @@ def test_help_lists_every_choice_and_cfg_the_resolved_values():
 def test_mistakes_end_with_status_2_and_one_line(tmp_path):
     for words, part in (
         (["model=tpae"], "'tape'"),
-        (["task.train_digits=0"], "task.train_digits=0 must be at least 1"),
+        (["task.train_digits=0"], "task.train_digits=0 should be greater"),
         (["debug=plan", "modle=tape"], "'model'"),
         (["task.optim.batch=7", "trainer.micro_batch=2"], "trainer.micro_batch=1 does"),
         (["trainer=gpu", "trainer.devices=64"], "torch sees"),

@@ -180,8 +180,6 @@ def test_evaluate_fills_the_grid_in_the_right_cells():
 
 
 def test_wrong_values_name_the_key():
-    with pytest.raises(ConfigError, match=r"task\.train_digits=0 must be at least 1"):
-        make(train_digits=0)
     with pytest.raises(
         ConfigError, match=r"task\.test_digits=2 is below task\.train_digits=3; task\.test_digits=6"
     ):

@@ -144,7 +144,6 @@ def test_the_page_lists_every_problem():
             {"problem": "flip_flop", "train_length": 3, "samples": 11},
             r"the task makes only \d+ different rows of length 3",
         ),
-        ({"samples": 0}, r"task\.samples_per_length=0 must be at least 1"),
     ],
 )
 def test_mistakes_name_the_key_and_a_value_that_works(wrong, message):

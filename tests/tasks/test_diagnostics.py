@@ -187,11 +187,7 @@ class Table(nn.Module):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"margin": 1.5}, r"task\.margin=1\.5 must be from 0 to 1"),
-        ({"margin": math.nan}, r"task\.margin=nan must be from 0 to 1"),
-        ({"length": 1}, r"task\.length=1 must be at least 2"),
         ({"contexts": (8, 65)}, r"contexts=\[8, 65\] must be from 1 to task\.length=64"),
-        ({"rows": 0}, r"task\.rows=0 must be at least 1"),
         ({}, r"task\.length=64 is more than the 40 positions that the model has; set .*=40"),
     ],
 )

@@ -208,9 +208,8 @@ def test_the_error_counts_a_token_once_however_many_windows_score_it(mode):
     ("options", "message"),
     [
         ({"lengths": ()}, r"task\.windows\.lengths=\(\) must list numbers of tokens above 0"),
-        ({"lengths": (64, 32), "stride": 33}, r"stride=33 must be from 1 to 32"),
+        ({"lengths": (64, 32), "stride": 33}, r"stride=33 would leave out .*stride=32 would do"),
         ({"score": "some"}, r"windows\.score=some is not known"),
-        ({"tokens": 0}, r"windows\.tokens=0 must be at least 1"),
     ],
 )
 def test_wrong_windows_name_the_key(options, message):

@@ -172,7 +172,6 @@ def test_it_begins_from_a_run_of_ours_and_refuses_another(scrolls_run, text_fold
             ["task.max_length=40"],
             r"task\.max_length=40 is too short for qasper .*task\.max_length=\d+",
         ),
-        (["task.new_tokens=0"], r"task\.new_tokens=0 must be at least 1"),
         (["scale.text=local", "task.path=/nowhere"], r"holds none of qasper/train\.jsonl"),
     ],
 )

@@ -124,8 +124,6 @@ def test_wrong_values_name_the_key():
         ConfigError, match=r"task\.group=s4 is not known.*Choose one of: parity, s3, a5, s5"
     ):
         make("s4")
-    with pytest.raises(ConfigError, match=r"task\.train_letters=0 must be at least 1"):
-        make(train_letters=0)
     with pytest.raises(
         ConfigError,
         match=r"task\.lengths=\[4\] ends below task\.train_letters=6; task\.train_letters=4",
