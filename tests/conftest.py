@@ -1,6 +1,7 @@
 """What the tests share: one thread per process, small sizes, runs in a temporary folder."""
 
 import copy
+import dataclasses
 import json
 import os
 import signal
@@ -146,7 +147,7 @@ def arch() -> Arch:
     """A small model: head dimension 8, sequences of up to 48 tokens, 24 of them seen in training;
     the vocabulary of addition.
     """
-    return ARCH
+    return dataclasses.replace(ARCH, kv_heads=None)
 
 
 @pytest.fixture(scope="session")

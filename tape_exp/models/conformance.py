@@ -23,8 +23,9 @@ from tape_exp.settings.schema import Arch
 
 Model = dict[str, Any]  # the section of a config
 LONG = 8192  # positions; bf16 tells 897 of them apart
-# As of addition: rows of up to 48 tokens, of which training shows 24; ids 4 to 13 are digits.
-ARCH = Arch(2, 32, 4, 48, vocab=14, max_length=48, train_length=24, digits=tuple(range(4, 14)))
+# As of addition: rows of up to 48 tokens, of which training shows 24; ids 4 to 13 are digits. Two
+# query heads share each key head.
+ARCH = Arch(2, 32, 4, 48, 14, max_length=48, train_length=24, kv_heads=2, digits=(*range(4, 14),))
 
 
 class NonconformingError(AssertionError):
