@@ -42,6 +42,22 @@ def test_the_committed_verdicts_are_those_of_the_committed_records(records):
     assert claims_table(judgements).csv() == (RESULTS / "tables" / "claims.csv").read_text()
 
 
+def test_extended_models_have_the_rates_of_the_lowest_validation_loss(records):
+    chosen = {
+        (row["positions"], row["method"]): float(row["rate"])
+        for row in View(load("tab_extension_rates"), "smoke", records).table.rows
+        if row["chosen"]
+    }
+    view = View(load("fig_passkey"), "smoke", records)
+    used = {
+        (row.labels["positions"], row.labels["method"]): float(word.partition("=")[2])
+        for row in view.rows
+        for word in row.words
+        if word.startswith("peft.lr=")
+    }
+    assert used == chosen
+
+
 def test_a_table_in_fifteen_lines(tmp_path, monkeypatch):
     """Three models by two metrics with a claim, as docs/results.md has it."""
     text = (folders.ROOT / "docs" / "results.md").read_text()
