@@ -9,12 +9,20 @@ from tape_exp.paper.statistics import Value, Z
 from tape_exp.runs.evaluation import wilson
 
 BUILTIN = "builtin_"
+SOLVED = 0.01  # nats a token
 ENOUGH = 99.0  # percent of the sums of trained lengths: with fewer, a run says nothing beyond them
 
 
 def derived(run: Record) -> dict[str, float]:
     """Further metrics of a run: of addition its extra length, of matrices what they show."""
-    return _extra_length(run) | _by_digits(run) | _of_matrices(run) | _score(run) | _sizes(run)
+    return (
+        _extra_length(run)
+        | _by_digits(run)
+        | _solved(run)
+        | _of_matrices(run)
+        | _score(run)
+        | _sizes(run)
+    )
 
 
 def extra_length(share: float) -> float:
@@ -59,6 +67,16 @@ def _by_digits(run: Record) -> dict[str, float]:
     }
 
 
+def _solved(run: Record) -> dict[str, float]:
+    """The first step after which the validation loss of addition is below :data:`SOLVED`."""
+    curve = run.get("curves", {}).get("val/loss")
+    if curve is None or "train_digits" not in run["config"]["task"]:
+        return {}
+    pairs = zip(curve["step"], curve["value"], strict=True)
+    solved = [step for step, loss in pairs if loss < SOLVED]
+    return {"solved_at": solved[0]} if solved else {}
+
+
 def _score(run: Record) -> dict[str, float]:
     """Of a set of SCROLLS the metric that counts, with its interval."""
     dataset, metrics = run["config"]["task"].get("dataset"), run["metrics"]
@@ -76,7 +94,9 @@ def _sizes(run: Record) -> dict[str, float]:
 
 
 def _of_matrices(run: Record) -> dict[str, float]:
-    """By layer: tokens that attention looks back; the diagonal of E·Eᵀ over other causal pairs."""
+    """By layer: tokens that attention looks back; of E·Eᵀ the diagonal over the other causal pairs,
+    and the range of these.
+    """
     found = {}
     for name, rows in run.get("matrices", {}).items():
         kind, layer = name.split("@")
@@ -88,6 +108,7 @@ def _of_matrices(run: Record) -> dict[str, float]:
             below = np.tri(len(matrix), k=-1, dtype=bool)
             diagonal, rest = np.abs(np.diag(matrix)).mean(), np.abs(matrix[below]).mean()
             found[f"dominance@{layer}"] = float(diagonal / rest)
+            found[f"range@{layer}"] = float(np.ptp(matrix[below]))
     return found
 
 
