@@ -132,7 +132,8 @@ def test_the_paper_agrees_with_its_own_claims():
     for name in names():
         artifact = load(name)
         for scale in artifact.scales if "at" in artifact.claim else ():
-            for one in contests(View(artifact, scale, records), artifact.claim):
+            found = contests(View(artifact, scale, records), artifact.claim)
+            for one in (one for one in found if one.favourite in one.published):
                 for rival in (r for r in one.rivals if r in one.published):
                     ours, theirs = (one.published[n].number for n in (one.favourite, rival))
                     assert ours > theirs if one.higher else ours < theirs, (name, one.where, rival)
