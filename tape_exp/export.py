@@ -20,7 +20,7 @@ from tape_exp.models.export import card
 from tape_exp.models.llama import fingerprint, is_llama
 from tape_exp.paper.records import warn
 from tape_exp.runs.evaluation import is_result
-from tape_exp.runs.starting_weights import base_of
+from tape_exp.runs.starting_weights import base_of, chat_template
 from tape_exp.settings.commands import command
 from tape_exp.settings.errors import ConfigError
 from tape_exp.settings.naming import display_name
@@ -87,7 +87,12 @@ def export_run(
         return with_results(card(name or folder.name, plain, loaded.model, auto_map))
 
     what = (loaded.decoder, folder, loaded.tokenizer)
-    export.save(*what, model=loaded.model, dtype=dtype, describe=describe, auto_map=auto_map)
+    how: dict[str, Any] = {
+        "dtype": dtype,
+        "auto_map": auto_map,
+        "chat_template": chat_template(loaded.checkpoint),
+    }
+    export.save(*what, model=loaded.model, describe=describe, **how)
 
 
 def _card_of(loaded: LoadedRun) -> Callable[[str], str]:

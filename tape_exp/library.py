@@ -123,8 +123,8 @@ class Loaded:
             raise ConfigError(f"{temperature=} must be at least 0, and {new_tokens=} at least 1.")
         generator = torch.Generator().manual_seed(seed)
         sampler = RowSampler(seed, "generation")
-        ids, eos = [self._ids(text)], self.task.eos
-        (written,) = generate(self.model, ids, new_tokens, eos, temperature, generator, sampler)
+        ids, ends = [self._ids(text)], self.task.stop_tokens
+        (written,) = generate(self.model, ids, new_tokens, ends, temperature, generator, sampler)
         return self.task.decode(written)
 
     def attention(self, text: str | Sequence[int]) -> dict[int, Tensor]:

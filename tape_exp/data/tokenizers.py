@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ class Tokenization:
         bos, eos: the special tokens before a document and after an answer. Of a Llama's tokenizer
             they, and ``add_bos``, are what its own files say, unless they are given here.
         add_bos: whether a prompt begins with BOS too.
+        stops: further tokens that end an answer, as EOS does.
         digits: bpe: ``single``, each is a token, as in Llama-2's tokenizer; or ``runs``, which may
             grow together, so that a number is cut at places which differ from number to number.
         sample_mb: bpe: megabytes of the corpus, from its beginning, that it is trained on.
@@ -51,6 +52,7 @@ class Tokenization:
     bos: NotEmpty = "<s>"
     eos: NotEmpty = "</s>"
     add_bos: bool = True
+    stops: tuple[str, ...] = ()
     digits: Literal["single", "runs"] = "single"
     sample_mb: Count = 32
 
@@ -87,7 +89,7 @@ class Tokenization:
 
     def of(self, backend: tokenizers.Tokenizer) -> "Tokenizer":
         """A tokenizer of the library with the special tokens of these settings."""
-        return Tokenizer(backend, self.bos, self.eos, self.add_bos)
+        return Tokenizer(backend, self.bos, self.eos, self.add_bos, self.stops)
 
     def load(self, path: Path) -> "Tokenizer":
         """A ``tokenizer.json``. Raises :class:`ConfigError` where it is none, or lacks one of the
@@ -139,15 +141,20 @@ class Tokenization:
 
 
 class Tokenizer:
-    """A tokenizer with the ids of its two special tokens, and of those before a prompt (``begin``).
-    ``encode`` adds none.
+    """A tokenizer with the ids of its two special tokens, of those before a prompt (``begin``), and
+    of those that end an answer (``ends``). ``encode`` adds none.
     """
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, bos: str, eos: str, add_bos: bool = True
+        self,
+        backend: tokenizers.Tokenizer,
+        bos: str,
+        eos: str,
+        add_bos: bool = True,
+        stops: Sequence[str] = (),
     ) -> None:
         ids: list[int] = []
-        for key, token in (("bos", bos), ("eos", eos)):
+        for key, token in (("bos", bos), ("eos", eos), *(("stops", stop) for stop in stops)):
             if (number := backend.token_to_id(token)) is None:
                 raise ConfigError(
                     f"the tokenizer has no token {token!r}; set task.tokenizer.{key} to the one it "
@@ -159,15 +166,20 @@ class Tokenizer:
         backend.no_padding()
         backend.encode_special_tokens = True  # a document that says "<s>" does not begin another
         self.backend = backend
-        self.bos, self.eos = ids
+        self.bos, self.eos, *_ = ids
+        self.ends = ids[1:]
         self.begin = [self.bos] if add_bos else []
         # A text begins as prompts here do wherever the tokenizer.json is used.
         begun = f"{bos} " if add_bos else ""
-        special = [(bos, number) for number in self.begin]
+        begins = [(bos, number) for number in self.begin]
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{begun}$A", pair=f"{begun}$A $B", special_tokens=special
+            single=f"{begun}$A", pair=f"{begun}$A $B", special_tokens=begins
         )
         self.vocab = backend.get_vocab_size()
+        # A text never becomes a special token: one that was added, as `<pad>`, needs no embedding.
+        added = backend.get_added_tokens_decoder().items()
+        special = {number for number, token in added if token.special}
+        self.needed = 1 + max({*backend.get_vocab().values()} - special | {*ids})
         # The JSON without what does not change the ids, so that it names the tokenizer wherever it
         # lies.
         content = json.loads(backend.to_str())

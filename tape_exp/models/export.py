@@ -42,6 +42,7 @@ def save(
     dtype: torch.dtype | None = None,
     describe: Callable[[bool], str] | None = None,
     auto_map: bool = False,
+    chat_template: str | None = None,
 ) -> None:
     """Write a model to a new folder by ``save_pretrained`` of transformers, with a ``README.md``
     that says how to load it and, with a tokenizer, its two files.
@@ -61,6 +62,7 @@ def save(
             says how to load the folder.
         auto_map: whether a model of our type brings a file by which transformers finds our classes
             with ``trust_remote_code=True``.
+        chat_template: of the tokenizer.
 
     Raises:
         ConfigError: there is something in the folder.
@@ -73,7 +75,8 @@ def save(
     dtype = dtype or decoder.embedding.weight.dtype
     config = llama_config(decoder) if plain else TapeExpConfig(asdict(decoder.arch), model)
     if tokenizer is not None:
-        config.bos_token_id, config.eos_token_id = tokenizer.bos, tokenizer.eos
+        ends = tokenizer.ends
+        config.bos_token_id, config.eos_token_id = tokenizer.bos, ends if ends[1:] else ends[0]
     if auto_map and not plain:
         names = {"AutoConfig": "TapeExpConfig", "AutoModelForCausalLM": "TapeExpForCausalLM"}
         config.auto_map = {auto: f"{MODELING}.{name}" for auto, name in names.items()}
@@ -91,7 +94,7 @@ def save(
         if auto_map and not plain:
             (temporary / f"{MODELING}.py").write_text(IMPORTS)
         if tokenizer is not None:
-            save_tokenizer(tokenizer, temporary, decoder.arch.max_length)
+            save_tokenizer(tokenizer, temporary, decoder.arch.max_length, chat_template)
 
 
 @contextmanager
@@ -204,7 +207,9 @@ model = AutoModelForCausalLM.from_pretrained({json.dumps(name, ensure_ascii=Fals
 {needs}"""
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
+def save_tokenizer(
+    tokenizer: Tokenizer, folder: Path, max_length: int, chat_template: str | None
+) -> None:
     """Write ``tokenizer.json`` and ``tokenizer_config.json``; for generation, EOS pads the left."""
     from transformers import PreTrainedTokenizerFast
 
@@ -217,6 +222,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
         padding_side="left",
         model_max_length=max_length,
         clean_up_tokenization_spaces=False,
+        chat_template=chat_template,
     ).save_pretrained(folder)
 
 

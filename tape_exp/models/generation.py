@@ -1,6 +1,7 @@
 """Batched generation with a cache, greedy or sampled; each row stops at its own EOS."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ def generate(
     decoder: Decoder,
     prompts: Sequence[Sequence[int] | Tensor],
     new_tokens: int,
-    eos: int | None = None,
+    eos: int | Sequence[int] | None = None,
     temperature: float = 0.0,
     generator: torch.Generator | None = None,
     sampler: RowSampler | None = None,
@@ -28,13 +29,14 @@ def generate(
         decoder: the model; its device is used.
         prompts: token ids, of any lengths above zero.
         new_tokens: the longest continuation.
-        eos: stops its row; None lets all run on.
+        eos: each stops its row; None lets all run on.
         temperature: 0 takes the most likely token; above, samples from softmax(logits /
             temperature).
         generator: for sampling tokens.
         sampler: for encodings that sample positions.
     """
     device = decoder.head.weight.device
+    ends = torch.tensor([] if eos is None else eos, dtype=torch.long, device=device).flatten()
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
     if not len(prompts) or int(lengths.min()) < 1:
         raise ValueError("generation needs at least one prompt, and no empty one.")
@@ -51,15 +53,16 @@ def generate(
         logits_BV = decoder(tokens, cache=cache, last_only=True)[:, -1]
         tokens = _choose(logits_BV, temperature, generator)
         written.append(tokens)
-        if eos is not None:
-            running &= tokens[:, 0] != eos
+        if len(ends):
+            running &= ~torch.isin(tokens[:, 0], ends)
             going_on = running.any()
             if sharded(decoder):
                 going_on = sum_over_processes(going_on.int()) > 0
             if not going_on:
                 break
     found: list[list[int]] = torch.cat(written, 1).tolist() if written else [[] for _ in prompts]
-    return [row[: row.index(eos)] if eos is not None and eos in row else row for row in found]
+    stops = {*ends.tolist()}
+    return [[*takewhile(lambda token: token not in stops, row)] for row in found]
 
 
 def sharded(decoder: Decoder) -> bool:

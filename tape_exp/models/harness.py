@@ -164,7 +164,7 @@ class Harness(TemplateLM):
             def answer(batch: Sequence[Any], first: int, new: int = new) -> dict[int, str]:
                 numbers, texts = zip(*batch, strict=True)
                 sampler = RowSampler(0, "answers", first=first)
-                rows = generate(self.model.decoder, texts, new, self.ids.eos, sampler=sampler)
+                rows = generate(self.model.decoder, texts, new, self.ids.ends, sampler=sampler)
                 return {n: self.ids.decode(row) for n, row in zip(numbers, rows, strict=True)}
 
             order = sorted(prompts, key=lambda one: (-len(one[1]), one[0]))

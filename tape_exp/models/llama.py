@@ -24,6 +24,7 @@ from tape_exp.settings.schema import Arch
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 FILES = ["config.json", "model*.safetensors", INDEX, "tokenizer*"]
+FILES += ["generation_config.json", "chat_template.jinja"]
 OUTSIDE = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
@@ -60,6 +61,8 @@ class Llama:
     dtype: torch.dtype
     # whether its tokenizer begins a text with BOS; null: there is none
     add_bos: bool | None = field(default=None, repr=False)
+    stops: list[str] | None = field(default=None, repr=False)  # what ends an answer besides EOS
+    chat_template: str | None = field(default=None, repr=False)
     qkv_bias: bool = field(default=False, repr=False)
     # keys of model; null: as the config has them
     qk_norm: bool | None = field(default=None, repr=False)
@@ -126,7 +129,7 @@ def read_config(folder: Path) -> Llama:
         why = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be read ({why}); fetch it again.") from error
     choices: dict[str, tuple[Any, ...]] = {"model_type": TYPES_OF_FORM, "hidden_act": ("silu",)}
-    choices |= {"attention_bias": (False,), "mlp_bias": (False,)}
+    choices |= {"attention_bias": (False,), "mlp_bias": (False,), "quantization_config": (None,)}
     for key, values in choices.items():
         if (found := getattr(config, key, values[0])) not in values:
             told = ", ".join(map(str, values))
@@ -138,7 +141,7 @@ def read_config(folder: Path) -> Llama:
     of_layers = {*(getattr(config, "layer_types", None) or ())}
     if window and len(of_layers) > 1:
         raise ConfigError(f"{path}: only some layers have a window; the decoder gives it to all.")
-    bos, eos, add_bos = _special_tokens(folder, config)
+    words = _tokenizer(folder, config)
     return Llama(
         config.num_hidden_layers,
         width,
@@ -152,10 +155,10 @@ def read_config(folder: Path) -> Llama:
         float(config.rope_parameters["rope_theta"]),
         _scaling(path, config),
         config.max_position_embeddings,
-        bos,
-        eos,
+        words.pop("bos"),
+        words.pop("eos"),
         config.dtype or torch.float32,
-        add_bos,
+        **words,
         qkv_bias=config.model_type == "qwen2",
         qk_norm=True if config.model_type == "qwen3" else None,
         window=window if of_layers != {"full_attention"} else None,
@@ -184,10 +187,16 @@ def load(decoder: Decoder, folder: Path) -> None:
                 wanted = list(own[name].shape) if name in own else "absent"
                 if shape != wanted:
                     raise ConfigError(
-                        f"{path}: {name} is {shape}, but by config.json {wanted}; fetch both again."
+                        f"{path}: {name} is {shape}, but by config.json {wanted}; they do not "
+                        "belong together."
                     )
                 own[name].copy_(file.get_tensor(name))
                 lacking.discard(name)
+    if lacking == {"lm_head.weight"}:
+        raise ConfigError(
+            f"{folder}: its weights have no lm_head.weight. Where the head is the embedding, set "
+            '"tie_word_embeddings": true in its config.json; else they are not of a language model.'
+        )
     if lacking:
         raise ConfigError(f"{folder}: its weights lack {min(lacking)}; fetch the model again.")
 
@@ -297,26 +306,42 @@ def _scaling(path: Path, config: Any) -> dict[str, Any]:
     return scaling if method == "linear" else scaling | {"original": int(original)}
 
 
-def _special_tokens(folder: Path, config: Any) -> tuple[str | None, str | None, bool | None]:
-    """BOS, EOS and whether a text begins with BOS, as transformers' tokenizer has them, or else by
-    the ids in config.json. Without any BOS, EOS stands before documents and nothing before prompts.
+def _tokenizer(folder: Path, config: Any) -> dict[str, Any]:
+    """What :class:`Llama` has of the tokenizer: BOS, EOS and whether a text begins with BOS as
+    transformers' tokenizer has them, or else by the ids in config.json; the other ids that end what
+    ``generate`` of transformers writes; and the template of a chat. Without any BOS, EOS stands
+    before documents and nothing before prompts.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, GenerationConfig
 
     if not (folder / "tokenizer.json").is_file():
-        return None, None, None
+        return {"bos": None, "eos": None}
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        name = tokenizer.convert_ids_to_tokens
         named = {"bos": tokenizer.bos_token, "eos": tokenizer.eos_token}
         for kind, token in named.items():
-            number = getattr(config, f"{kind}_token_id")
-            number = number[0] if isinstance(number, list) and number else number
-            if token is None and number is not None:
-                named[kind] = tokenizer.convert_ids_to_tokens(number)
+            numbers = _listed(getattr(config, f"{kind}_token_id"))
+            named[kind] = token if token is not None or not numbers else name(numbers[0])
+        ends = config.eos_token_id
+        if (folder / "generation_config.json").is_file():
+            ends = GenerationConfig.from_pretrained(folder).eos_token_id
+        stops = [token for token in map(name, _listed(ends)) if token not in (None, named["eos"])]
         first = tokenizer("a").input_ids[:1]
         begins = first == [tokenizer.convert_tokens_to_ids(named["bos"])] if named["bos"] else False
+        template = tokenizer.chat_template
     except Exception as error:  # the libraries raise bare exceptions
         raise ConfigError(
             f"the tokenizer in {folder} cannot be read ({error}); fetch it again."
         ) from error
-    return named["bos"] or named["eos"], named["eos"], begins
+    named["bos"] = named["bos"] or named["eos"]
+    more = {
+        "stops": stops or None,
+        "chat_template": template if isinstance(template, str) else None,
+    }
+    return {**named, "add_bos": begins, **more}
+
+
+def _listed(ids: int | list[int] | None) -> list[int]:
+    """The ids of a key of transformers that has none, one or several."""
+    return ids if isinstance(ids, list) else [] if ids is None else [ids]

@@ -27,6 +27,7 @@ LLAMA_KEYS = (
     "task.tokenizer.bos",
     "task.tokenizer.eos",
     "task.tokenizer.add_bos",
+    "task.tokenizer.stops",
     "model.qk_norm",
     "model.window",
 )
@@ -144,6 +145,16 @@ def trained_length(checkpoint: Path) -> int | None:
     return cfg and cfg.task.get("train_length")
 
 
+def chat_template(checkpoint: Path) -> str | None:
+    """The template of a chat that the Llama has, or that a run kept of its Llama."""
+    if checkpoint.is_dir():
+        from tape_exp.models import llama
+
+        return llama.read_config(checkpoint).chat_template
+    kept = companion(checkpoint, "chat_template.jinja")
+    return kept.read_text() if kept else None
+
+
 def trained_tokenizer(checkpoint: Path) -> str | None:
     """The fingerprint of the tokenizer that a checkpoint was trained with, where it says so."""
     states = (value for value in read_checkpoint(checkpoint).values() if isinstance(value, dict))
@@ -252,7 +263,7 @@ def apply_llama_config(cfg: DictConfig) -> DictConfig:
         from tape_exp.models import llama
 
         config = llama.read_config(base)
-        special = config.bos, config.eos, config.add_bos
+        special = config.bos, config.eos, config.add_bos, config.stops
         form = config.qk_norm, config.window
         values = [config.sizes(), config.theta, config.scaling, *special, *form]
     elif llama_title(checkpoint):  # which was fine-tuned whole: the config of that run has them

@@ -105,6 +105,11 @@ class Task(LightningDataModule, ABC):
         """The token that ends what a model writes, where there is one."""
         return list(self.vocabulary).index("<eos>") if self.vocabulary else None
 
+    @property
+    def stop_tokens(self) -> Sequence[int]:
+        """All tokens that end it."""
+        return [] if self.eos is None else [self.eos]
+
     def encode(self, text: str) -> list[int]:
         """The tokens of a row that begins like this; symbols of more than a letter have spaces
         between them.

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -120,8 +121,7 @@ class Questions(NothingTrained, TextTask):
                 sampler=RowSampler(0, self.name, first=batch[0]),
             )
             for number, ids in zip(batch, rows, strict=True) if counts else ():
-                until = ids.index(self.eos) if self.eos in ids else len(ids)
-                answer = self.decode(ids[:until]).strip()
+                answer = self.decode([*takewhile(lambda i: i not in self.stop_tokens, ids)]).strip()
                 own[number] = {"length": length} | self.row(self.questions[number], answer)
         found = {number: row for part in gather(own) for number, row in part.items()}
         table = [found[number] for number in sorted(found)]

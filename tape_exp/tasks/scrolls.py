@@ -142,7 +142,7 @@ class Scrolls(TextTask):
                 model.decoder,
                 [prompts[id_] for id_ in ids],
                 self.new_tokens,
-                self.eos,
+                self.stop_tokens,
                 sampler=RowSampler(0, "answers", first=number * self.rows_per_batch),
             )
             given = {id_: self.decode(row).strip() for id_, row in zip(ids, rows, strict=True)}

@@ -48,13 +48,13 @@ class TextTask(Task):
         if self._prepared:
             return
         self.tokenizer = self._tokenizer()
-        if 0 < self.arch.vocab < self.tokenizer.vocab:
+        if 0 < self.arch.vocab < self.tokenizer.needed:
             raise ConfigError(
-                f"the tokenizer has {self.tokenizer.vocab} tokens, and the model's embedding "
-                f"{self.arch.vocab}: they do not belong together. Name the tokenizer.json of the "
-                "checkpoint's run: task.tokenizer.kind=file task.tokenizer.path=<that file>."
+                f"the tokenizer has {self.tokenizer.needed} tokens, and the model's embedding "
+                f"{self.arch.vocab}: they do not belong together. Put the model's own "
+                "tokenizer.json beside its weights, or remove what was added to it."
             )
-        self.size_vocabulary(max(self.arch.vocab, self.tokenizer.vocab))
+        self.size_vocabulary(self.arch.vocab or self.tokenizer.vocab)
         self.prepare()
         self._prepared = True
 
@@ -98,6 +98,11 @@ class TextTask(Task):
         """The tokenizer's."""
         return self.tokenizer.eos
 
+    @property
+    def stop_tokens(self) -> Sequence[int]:
+        """EOS, and what else ends an answer of a Llama."""
+        return self.tokenizer.ends
+
     def encode(self, text: str) -> list[int]:
         """BOS, where prompts have one, and the text at once: some tokenizers mark its beginning."""
         return [*self.tokenizer.begin, *self.tokenizer.encode([text])[0].tolist()]
@@ -107,8 +112,13 @@ class TextTask(Task):
         return self.tokenizer.decode([*ids])
 
     def assets(self) -> dict[str, str]:
-        """The tokenizer, kept with the run so that later tasks can begin from its checkpoint."""
-        return {"tokenizer.json": self.tokenizer.save()}
+        """The tokenizer, kept with the run so that later tasks can begin from its checkpoint, and a
+        Llama's template of a chat, for the export.
+        """
+        begun = self.surroundings.checkpoint
+        template = starting_weights.chat_template(begun) if begun else None
+        kept = {} if template is None else {"chat_template.jinja": template}
+        return kept | {"tokenizer.json": self.tokenizer.save()}
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream stands and what it is a stream of, for the checkpoint."""

@@ -69,7 +69,7 @@ def read_run(folder: str | Path) -> LoadedRun:
     task, tokenizer = make_task(cfg), None
     if isinstance(task, TextTask) and (run / "tokenizer.json").is_file():
         task.tokenizer = tokenizer = task.tokenization.load(run / "tokenizer.json")
-        task.size_vocabulary(max(task.arch.vocab, tokenizer.vocab))
+        task.size_vocabulary(task.arch.vocab or tokenizer.vocab)
     adaptation = make_adaptation(cfg, task)
     decoder, model = make_decoder(cfg, task, adaptation).eval(), model_section(cfg, adaptation)
     return LoadedRun(run, cfg, find(str(run), cfg), task, decoder, tokenizer, model)

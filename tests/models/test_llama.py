@@ -27,6 +27,7 @@ from tape_exp.data.text import Text
 from tape_exp.data.tokenizers import Tokenization
 from tape_exp.models import export, llama
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.generation import generate
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.runs import starting_weights
 from tape_exp.settings.compose import compose_config
@@ -175,6 +176,7 @@ import re, sys
 from pathlib import Path
 from tape_exp.models import llama
 from tape_exp.models.decoder import Decoder
+from tape_exp.models.generation import generate
 from tape_exp.models.positions.rope import RoPE
 from tape_exp.settings.schema import Arch
 def peak():
@@ -257,16 +259,69 @@ def test_a_prompt_begins_as_the_tokenizer_of_the_checkpoint_begins_it(begins, tm
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **special})
     )
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(template)
     decoder, task = te.build("rope", f"checkpoint={tmp_path}", task="c4")
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert task.encode("A text.") == loaded("A text.").input_ids
-    export.save(decoder, tmp_path / "out", task.tokenizer, model={"name": "rope"})
+    kept, what = task.assets()["chat_template.jinja"], {"model": {"name": "rope"}}
+    export.save(decoder, tmp_path / "out", task.tokenizer, **what, chat_template=kept)
     again = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert again("A text.").input_ids == loaded("A text.").input_ids
+    chat = [{"role": "user", "content": "A question?"}]
+    said = loaded.apply_chat_template(chat, tokenize=False)
+    assert again.apply_chat_template(chat, tokenize=False) == said == "<user>A question?"
     ids = torch.randint(0, 300, (2, 40), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = LlamaForCausalLM.from_pretrained(tmp_path)(ids).logits
         assert (decoder.eval()(ids) - expected).abs().max() < 1e-4
+
+
+def with_tokenizer(folder: Path, added: tuple[str, ...] = (), **settings) -> Path:
+    """A random Llama of 258 tokens with a tokenizer of bytes, to which special tokens are added."""
+    theirs(**SHAPES["llama3"], vocab_size=258).save_pretrained(folder)
+    tokenizer = Tokenization("byte").make(Text("none"), folder).backend
+    tokenizer.add_special_tokens([*added])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    told = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(told | settings))
+    return folder
+
+
+def test_any_of_several_ends_stops_an_answer_as_in_transformers(tmp_path):
+    """Of generation_config.json, which has precedence, or config.json; kept by an export."""
+    folder = with_tokenizer(tmp_path / "base")
+    ids = torch.randint(2, 258, (1, 20), generator=torch.Generator().manual_seed(1))
+    model = LlamaForCausalLM.from_pretrained(folder)
+    free = model.generate(ids, max_new_tokens=20, do_sample=False, eos_token_id=None)[0, 20:]
+    third = int(free[4])
+    (folder / "generation_config.json").unlink()
+    rewrite(folder, eos_token_id=[1, third])
+    for case in ("config.json", "generation_config.json"):
+        if case == "generation_config.json":
+            third = int(free[7])
+            (folder / case).write_text(json.dumps({"eos_token_id": [1, third]}))
+        decoder, task = te.build("rope", f"checkpoint={folder}", task="c4")
+        model = LlamaForCausalLM.from_pretrained(folder)
+        expected = model.generate(ids, max_new_tokens=20, do_sample=False)[0, 20:].tolist()
+        assert third in expected[-1:]
+        assert len(expected) < 20
+        assert generate(decoder.eval(), [*ids], 20, task.stop_tokens) == [expected[:-1]]
+    export.save(decoder, tmp_path / "out", task.tokenizer, model={"name": "rope"})
+    again = LlamaForCausalLM.from_pretrained(tmp_path / "out")
+    assert again.generate(ids, max_new_tokens=20, do_sample=False)[0, 20:].tolist() == expected
+
+
+def test_a_token_that_was_added_for_padding_needs_no_embedding(tmp_path):
+    folder = with_tokenizer(tmp_path, ("<pad>",))
+    decoder, task = te.build("rope", f"checkpoint={folder}", task="c4")
+    assert decoder.arch.vocab == 258
+    assert max(task.encode("A <pad> text.")) < 258
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens(["word"])  # which a text becomes
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(ConfigError, match=r"260 tokens, .* embedding 258.* beside its weights"):
+        te.build("rope", f"checkpoint={folder}", task="c4")
 
 
 FORMS = {
@@ -440,7 +495,7 @@ def test_surplus_missing_and_misshapen_weights_are_told(tmp_path):
     weights = load_file(file)
     for changed, told in (
         (weights | {bias: torch.zeros(32)}, rf"{bias} is \[32\], but by config\.json absent"),
-        ({k: x for k, x in weights.items() if k != "lm_head.weight"}, r"lack lm_head\.weight"),
+        ({k: x for k, x in weights.items() if k != "lm_head.weight"}, "tie_word_embeddings"),
         (weights | {"model.norm.weight": torch.ones(31)}, r"is \[31\], but by config\.json \[32\]"),
     ):
         save_file(changed, file)

@@ -405,6 +405,7 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer = Tokenization("byte").make(None, tmp_path)
     (folder / "tokenizer.json").write_text(tokenizer.save())
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
     words = ["model=tape", "peft=tape", f"task.init_from={folder}", *EXTEND[1:3]]
     sizes = [f"task.arch.{key}" for key in ("layers=3", "width=24", "heads=4", "ffn=40")]
     words += sizes  # its own, or they would be refused
@@ -429,6 +430,9 @@ def test_a_llama_is_extended_and_evaluated(text_run, tmp_path, text_folder):
     _, tuned = text_run("model=rope", f"checkpoint={folder}", *sizes, "task.optim.max_steps=2")
     _, scores = text_run("model=rope", "checkpoint=c4", *sizes, task="github")
     assert scores["llama"] == tuned["llama"] == record["llama"]
+    (done,) = (tmp_path / "runs" / "c4").glob("smoke/rope/*/DONE")
+    assert export.main([str(done.parent), str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "chat_template.jinja").read_text() == "{{ messages }}"
     assert scores["config"]["model"]["theta"] == 5e4, "that of the run which fine-tuned it whole"
     assert scores["metrics"]["github/perplexity@32"] == pytest.approx(300, rel=0.3)
     (folder / "tokenizer.json").unlink()
